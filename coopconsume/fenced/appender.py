@@ -11,9 +11,10 @@ from coopconsume.errors.fenced import (
     FencedLogError,
     LogBlocked,
     LogUnavailable,
+    OffsetMismatch,
     ProducerFenced,
 )
-from coopconsume.fenced.core import Expectation, Missed, Position
+from coopconsume.fenced.core import Expectation, Position
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.log import Entry
@@ -162,12 +163,11 @@ class Appender:
 
     def _choose(
         self, requests: Sequence[Request], deadline: Deadline
-    ) -> tuple[list[Request], list[tuple[Request, Position, Missed]]]:
+    ) -> tuple[list[Request], list[tuple[Request, OffsetMismatch]]]:
         """The requests whose expectation holds, if they follow each other from here on.
 
         Returns:
-            Those requests, and the others, each with the position that it would have had and what
-            it has missed.
+            Those requests, and the others, each with its error.
         """
         session = self._session
         position, last = session.position, {}
@@ -177,9 +177,9 @@ class Appender:
                 last = dict(session.last_seqs(keys, deadline))
         chosen, others = [], []
         for request in requests:
-            missed = request.wanted.missed(position, last)
-            if missed is not None:
-                others.append((request, position, missed))
+            mismatch = request.wanted.mismatch(session.log, position, last)
+            if mismatch is not None:
+                others.append((request, mismatch))
                 continue
             chosen.append(request)
             for seq, row in enumerate(request.rows if last else (), position.next_seq):
@@ -236,16 +236,15 @@ class Appender:
         return [request for request in group if not request.is_settled]
 
     def _settle_missed(
-        self, others: list[tuple[Request, Position, Missed]], deadline: Deadline
+        self, others: list[tuple[Request, OffsetMismatch]], deadline: Deadline
     ) -> None:
         """Settles requests that expect another place than the log has for them."""
-        log = self._session.log
-        for request, position, missed in others:
-            wanted, found = request.wanted, None
+        for request, mismatch in others:
+            found = None
             if request.is_given:
                 # The batch may be the reason. A sequence number is never above its offset.
-                found = self._search(request.batch_id, wanted.value, deadline)
-            request.settle(found, None if found is not None else missed.error(log, position))
+                found = self._search(request.batch_id, request.wanted.value, deadline)
+            request.settle(found, None if found is not None else mismatch)
 
     # -- after a doubt -------------------------------------------------------------------------
 
@@ -280,8 +279,7 @@ class Appender:
                 request.settle(None, self._unavailable("append", "the writer was interrupted"))
 
     def _known(self, batch_id: str) -> Appended | None:
-        batch = self._session.fold.batches.get(batch_id)
-        return None if batch is None else batch.appended
+        return self._session.fold.batches.get(batch_id)
 
     def refresh(self, deadline: Deadline) -> None:
         """Reads what others have written: see `FencedWriter.refresh`."""
@@ -291,8 +289,7 @@ class Appender:
     def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Appended | None:
         """The last batch of some: see `FencedWriter.last_batch`."""
         with self._session.reporting("reading"):
-            found = self._session.last_batch(prefix, since, deadline)
-        return None if found is None else found.appended
+            return self._session.last_batch(prefix, since, deadline)
 
     def resolve(self, batch_id: str, since: int | None, deadline: Deadline) -> Appended | None:
         """Finds out what happened to an append: see `FencedWriter.resolve`."""
@@ -319,8 +316,7 @@ class Appender:
     def _search(self, batch_id: str, since: int, deadline: Deadline) -> Appended | None:
         """Looks for a batch in what the session has of the log."""
         with self._session.reporting("reading"):
-            found = self._session.find_batch(batch_id, since, deadline)
-        return None if found is None else found.appended
+            return self._session.find_batch(batch_id, since, deadline)
 
     def _start(self) -> int:
         log = self._session.log

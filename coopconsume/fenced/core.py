@@ -52,35 +52,22 @@ class Expectation:
     value: int = UNCHECKED
     keys: LastSeqs = field(default_factory=dict)
 
-    def missed(self, position: Position, last: LastSeqs) -> Missed | None:
-        """The first expectation that is not met; None if all are.
+    def mismatch(self, log: LogId, position: Position, last: LastSeqs) -> OffsetMismatch | None:
+        """The error of the first expectation that is not met; None if all are.
 
         Args:
-            position: The next offset and sequence number.
+            log: The log.
+            position: Its next offset and sequence number.
             last: The last sequence numbers of at least the keys of this expectation.
         """
         actual = position.next_seq if self.by == "sequence" else position.next_offset
+        where = log.topic, log.partition
         if self.by is not None and self.value != actual:
-            return Missed(self.by, self.value, actual)
+            return OffsetMismatch(*where, self.value, actual, self.by, *position)
         for key, expected in self.keys.items():
             if last[key] != expected:
-                return Missed("key", expected, last[key], key)
+                return OffsetMismatch(*where, expected, last[key], "key", *position, key)
         return None
-
-
-class Missed(NamedTuple):
-    """An expectation that is not met: see `OffsetMismatch`."""
-
-    by: str
-    expected: int | None
-    actual: int | None
-    key: bytes | None = None
-
-    def error(self, log: LogId, position: Position) -> OffsetMismatch:
-        """Returns the error of an append to a log that goes on at a position."""
-        return OffsetMismatch(
-            log.topic, log.partition, self.expected, self.actual, self.by, *position, self.key
-        )
 
 
 def expectation(

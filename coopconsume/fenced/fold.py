@@ -52,27 +52,6 @@ class SequenceGap(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A whole batch, in its place.
-
-    Attributes:
-        first_offset: Offset of its first record.
-        stamp: Of its first record.
-        seq: Sequence number of its first record.
-    """
-
-    first_offset: int
-    stamp: Stamp
-    seq: int
-
-    @property
-    def appended(self) -> Appended:
-        """The answer to the append of this batch."""
-        stamp = self.stamp
-        return Appended(stamp.batch, self.first_offset, self.seq, stamp.n, stamp.epoch)
-
-
-@dataclass(frozen=True, slots=True)
 class Owner:
     """Value of an ``open`` record: who opened the epoch.
 
@@ -170,7 +149,7 @@ class Fold:
         self.tag: bytes | None = None
         self.next_seq = next_seq
         self.owner: Owner | None = None
-        self.batches: OrderedDict[str, Batch] = OrderedDict()
+        self.batches: OrderedDict[str, Appended] = OrderedDict()
         self.stamp: Stamp | None = None
         self.seq = -1
         self.rows: list[Raw] = []
@@ -244,7 +223,7 @@ class Fold:
         self._owned(stamp, Owner.from_bytes(entries[0].value) if stamp.kind == "open" else None)
         self._note_keys(stamp, entries, seq)
         self.next_seq = seq + (stamp.n if stamp.kind == "data" else 0)
-        self.remember(Batch(stamp.expected, stamp, seq))
+        self.remember(Appended(stamp.batch, stamp.expected, seq, stamp.n, stamp.epoch))
 
     def _note_keys(self, stamp: Stamp, rows: Sequence[Entry] | Sequence[Raw], seq: int) -> None:
         if self.keys is not None and stamp.kind == "data":
@@ -323,9 +302,9 @@ class Fold:
         if owner is None and stamp.epoch != self.epoch:
             self.owner = None
         self._owned(stamp, owner)
-        first = self.rows[0].offset - stamp.i
         if stamp.batch not in self.batches:
-            self.remember(Batch(first, stamp, stamp.seq - stamp.i))
+            first, seq = self.rows[0].offset - stamp.i, stamp.seq - stamp.i
+            self.remember(Appended(stamp.batch, first, seq, stamp.n, stamp.epoch))
         self._note_keys(stamp, self.rows, stamp.seq)
         self.stamp, self.seq = stamp, stamp.seq + len(self.rows) - 1
         self.next_seq = _after(stamp)
@@ -339,11 +318,11 @@ class Fold:
         if owner is not None:
             self.owner = owner
 
-    def remember(self, batch: Batch) -> None:
+    def remember(self, batch: Appended) -> None:
         """Notes a batch that counts, so that it is found by its id."""
-        self.batches[batch.stamp.batch] = batch
+        self.batches[batch.batch_id] = batch
         if self.ids is not None:
-            self.ids.add(hash_of(batch.stamp.batch))
+            self.ids.add(hash_of(batch.batch_id))
         if len(self.batches) > self._remembered:
             self.batches.popitem(last=False)
 

@@ -140,7 +140,7 @@ class LogRecord(NamedTuple):
     timestamp: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Appended:
     """A batch that is in the log, whole.
 

@@ -29,7 +29,8 @@ from coopconsume.fenced.stamp import is_batch_id
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from coopconsume.fenced.core import Expectation, Expected, LastSeqs, Missed, Records
+    from coopconsume.errors.fenced import OffsetMismatch
+    from coopconsume.fenced.core import Expectation, Expected, LastSeqs, Records
     from coopconsume.fenced.engine import Channel, Engine
     from coopconsume.fenced.epochs import EpochSource
     from coopconsume.fenced.log import Appended
@@ -68,11 +69,11 @@ class _Piece:
     wanted: Expectation
     is_check: bool
 
-    def missed(self, deadline: Deadline) -> Missed | None:
-        """Returns the first expectation that the log does not meet."""
+    def mismatch(self, deadline: Deadline) -> OffsetMismatch | None:
+        """Returns the error of the first expectation that the log does not meet."""
         with self.session.reporting("reading keys"):
             last = self.session.last_seqs(self.wanted.keys, deadline)
-        return self.wanted.missed(self.session.position, last)
+        return self.wanted.mismatch(self.session.log, self.session.position, last)
 
 
 class MultiLogWriter(Acquired):
@@ -311,12 +312,12 @@ class MultiLogWriter(Acquired):
         """Raises `OffsetMismatch` if a log does not meet its condition."""
         for piece in pieces:
             piece.session.look_again(deadline)
-        if any(piece.missed(deadline) for piece in pieces):
+        if any(piece.mismatch(deadline) for piece in pieces):
             self._refresh([piece.session for piece in pieces], deadline)
         for piece in pieces:
-            missed = piece.missed(deadline)
-            if missed is not None:
-                raise missed.error(piece.session.log, piece.session.position)
+            mismatch = piece.mismatch(deadline)
+            if mismatch is not None:
+                raise mismatch
 
     def _known(self, pieces: Sequence[_Piece], batch_id: str) -> dict[LogName, Appended] | None:
         """Returns the answer, if the logs have the batch."""
@@ -325,7 +326,7 @@ class MultiLogWriter(Acquired):
             batch = piece.session.fold.batches.get(batch_id)
             if batch is None:
                 return None
-            found[piece.session.log.topic, piece.session.log.partition] = batch.appended
+            found[piece.session.log.topic, piece.session.log.partition] = batch
         return found
 
     # -- its producer --------------------------------------------------------------------------

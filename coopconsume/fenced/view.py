@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from coopconsume.fenced.core import LastSeqs
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Engine
-    from coopconsume.fenced.fold import Batch, Owner, Verdict
-    from coopconsume.fenced.log import Raw
+    from coopconsume.fenced.fold import Owner, Verdict
+    from coopconsume.fenced.log import Appended, Raw
 
 T = TypeVar("T")
 
@@ -185,7 +185,7 @@ class LogView:
         is_enough: Callable[[Fold], bool],
         *,
         since: int = 0,
-        on_batch: Callable[[Fold, Batch | None], None] = lambda *_: None,
+        on_batch: Callable[[Fold, Appended | None], None] = lambda *_: None,
     ) -> tuple[int, Fold]:
         """Folds the last records of a log, and more and more of them until they are enough.
 
@@ -212,12 +212,12 @@ class LogView:
             span *= _FACTOR
 
     def _last(
-        self, deadline: Deadline, match: Callable[[Fold, Batch], T | None], since: int = 0
+        self, deadline: Deadline, match: Callable[[Fold, Appended], T | None], since: int = 0
     ) -> T | None:
         """Returns what a function finds in the last batch in which it finds something."""
         found: T | None = None
 
-        def look(fold: Fold, batch: Batch | None) -> None:
+        def look(fold: Fold, batch: Appended | None) -> None:
             nonlocal found
             match_ = None if batch is None else match(fold, batch)
             # A larger part may show that a batch does not count which a smaller one counted.
@@ -311,10 +311,11 @@ class LogView:
         with suppress(LookupError):
             return index.last_seq(key)
 
-        def match(fold: Fold, batch: Batch) -> int | None:
+        def match(fold: Fold, _: Appended) -> int | None:
             # Of a compacted log the rows may begin in the middle of the batch.
             rows = enumerate(fold.rows, fold.seq - len(fold.rows) + 1)
-            seqs = [seq for seq, row in rows if row.key == key and batch.stamp.kind == "data"]
+            is_data = fold.stamp is not None and fold.stamp.kind == "data"
+            seqs = [seq for seq, row in rows if row.key == key and is_data]
             return seqs[-1] if seqs else None
 
         found = self._last(deadline, match)
@@ -335,7 +336,7 @@ class LogView:
         fold, at = self._index
         try:
             for batch in self.batches(fold, at, self.offset, deadline):
-                at = batch.first_offset + batch.stamp.n
+                at = batch.last_offset + 1
                 self._index = fold, at
                 if deadline.is_over:
                     break
@@ -356,30 +357,28 @@ class LogView:
         _, fold = self.fold_back(self.offset, deadline, lambda fold: fold.owner is not None)
         return fold.owner if fold.epoch == self.fold.epoch else None
 
-    def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Batch | None:
+    def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Appended | None:
         """Returns the last batch up to here whose id has a prefix; None if not found."""
         known = [b for b in self.fold.batches.values() if b.first_offset >= since]
-        found = next((b for b in reversed(known) if b.stamp.batch.startswith(prefix)), None)
+        found = next((b for b in reversed(known) if b.batch_id.startswith(prefix)), None)
         if found is not None:
             return found
         return self._last(
-            deadline, lambda _, b: b if b.stamp.batch.startswith(prefix) else None, since
+            deadline, lambda _, b: b if b.batch_id.startswith(prefix) else None, since
         )
 
-    def find_batch(self, batch_id: str, since: int, deadline: Deadline) -> Batch | None:
+    def find_batch(self, batch_id: str, since: int, deadline: Deadline) -> Appended | None:
         """Returns the batch of an id, from an offset up to here; None if not found."""
         found = self.fold.batches.get(batch_id)
         if found is None:
-            found = self._last(
-                deadline, lambda _, b: b if b.stamp.batch == batch_id else None, since
-            )
+            found = self._last(deadline, lambda _, b: b if b.batch_id == batch_id else None, since)
             if found is not None:
                 self.fold.remember(found)
         return found
 
     def batches(
         self, fold: Fold, first: int, end: int, deadline: Deadline, *, moves: bool = False
-    ) -> Iterator[Batch]:
+    ) -> Iterator[Appended]:
         """Folds a part of the log; yields each batch that counts, once it is complete.
 
         Raises:

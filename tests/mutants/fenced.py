@@ -186,7 +186,7 @@ FENCED = [
         "multi-log-append-refused-from-the-past",
         "An append over several logs is refused by what the logs have during the call.",
         "coopconsume/fenced/multi.py",
-        "if any(piece.missed(deadline) for piece in pieces):",
+        "if any(piece.mismatch(deadline) for piece in pieces):",
         "if False:",
         (
             "tests/model/test_multi_log_model.py::test_whatever_fails_an_append_is_in_all_of_its_logs_or_in_none",

@@ -26,6 +26,7 @@ from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.stamp import NAME, MalformedStamp, Stamp, decode, encode, encode_batch
 
 SERVERS = {"kafka.bootstrap.servers": "a:1"}
+LOG = LogId("t", "an-id", 0)
 STAMPS = st.builds(
     Stamp,
     visibility=st.sampled_from(["read_committed", "filter"]), kind=st.just("data"),
@@ -99,11 +100,13 @@ def test_each_record_may_expect_its_number(first: int, count: int, data: st.Data
     shown = [n if data.draw(st.booleans()) else -1 for n in numbers]
     wanted = expectation(-1, shown, [Entry(b"")] * count, check=True)
     if set(shown) == {-1}:
-        assert wanted.missed(Position(0, 0), {}) is None
+        assert wanted.mismatch(LOG, Position(0, 0), {}) is None
         return
     assert wanted == expectation(-1, first, [Entry(b"")] * count, check=True)
-    assert wanted.missed(Position(0, first), {}) is None
-    assert wanted.missed(Position(first, first + 1), {}) == ("sequence", first, first + 1, None)
+    assert wanted.mismatch(LOG, Position(0, first), {}) is None
+    missed = wanted.mismatch(LOG, Position(first, first + 1), {})
+    assert missed is not None
+    assert (missed.by, missed.expected, missed.actual) == ("sequence", first, first + 1)
     shown[next(i for i, n in enumerate(shown) if n >= 0)] += 1
     if sum(n >= 0 for n in shown) > 1:
         with pytest.raises(AppendRefused, match="follow each other"):
@@ -125,7 +128,7 @@ def test_expectations_that_make_no_sense(offset: int, seq: int, said: str) -> No
 
 def test_switched_off_nothing_is_missed() -> None:
     """The numbers are then not looked at."""
-    assert expectation(7, -1, [Entry(b"")], check=False).missed(Position(0, 0), {}) is None
+    assert expectation(7, -1, [Entry(b"")], check=False).mismatch(LOG, Position(0, 0), {}) is None
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=4), st.integers(0, 9))
