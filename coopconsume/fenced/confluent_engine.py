@@ -16,13 +16,13 @@ from coopconsume.fenced.confluent_channel import ConfluentChannel, as_doubts
 from coopconsume.fenced.engine import Channel, EngineDoubt
 from coopconsume.fenced.kafka_channel import CONNECT
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
-from coopconsume.fenced.log import PlainRaw
+from coopconsume.fenced.log import Raw
 from coopconsume.kafka.librdkafka import client_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from coopconsume.fenced.log import LogId, Raw
+    from coopconsume.fenced.log import LogId
     from coopconsume.fenced.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 NAME: Final = "confluent-kafka"
 #: Records taken at once: with their headers few enough not to wake Python's garbage collector.
 _MANY: Final = 64
-_row: Final = PlainRaw._make
+_row: Final = Raw._make
 
 
 class ConfluentEngine(KafkaPythonEngine):

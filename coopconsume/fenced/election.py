@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from coopconsume.closing import Closing
 from coopconsume.errors.fenced import FencedLogError, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.config import WriterConfig
@@ -30,7 +31,7 @@ _AGAIN = 1.0  # seconds before the next try where Kafka or the registry was away
 _KEEP_UP = 1.0  # seconds between two looks of one that waits at what the leader writes
 
 
-class LeaderElection:
+class LeaderElection(Closing):
     """Elects one leader among all that stand for the same log, and shows each the log.
 
     A candidate reads the log as it grows. Before `on_elected` is called, every record that counts
@@ -165,10 +166,6 @@ class LeaderElection:
     def __enter__(self) -> Self:
         """Begins to stand."""
         return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        """Stops."""
-        self.close()
 
     @property
     def _is_over(self) -> bool:

@@ -46,7 +46,3 @@ class KeyIndex:
         if found is None and xxhash.xxh64_intdigest(key) in self._hashes:
             raise LookupError(key)
         return found
-
-    def remember(self, key: bytes, seq: int) -> None:
-        """Keeps a number that was read from the log."""
-        self.add((key,), seq)

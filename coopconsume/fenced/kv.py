@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+from coopconsume.closing import Closing
 from coopconsume.errors.fenced import ProducerBusy
 from coopconsume.fenced.election import LeaderElection
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.log import LogRecord
 
 
-class KeyValueStore:
+class KeyValueStore(Closing):
     """One replica of a key-value store of texts.
 
     Operations work where this replica leads; elsewhere they raise `ProducerBusy`, which names the
@@ -134,10 +135,6 @@ class KeyValueStore:
     def __enter__(self) -> Self:
         """Starts it."""
         return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        """Stops it."""
-        self.close()
 
     def _leader(self) -> Leader:
         leader = self._election.leader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,32 +82,16 @@ class Consumed:
     offsets: Mapping[tuple[str, int], int]
 
 
-class Raw(Protocol):
-    """A record as a client reads it."""
+class Raw(NamedTuple):
+    """A record as a client reads it; a record of kafka-python has the same attributes.
 
-    @property
-    def offset(self) -> int:
-        """Kafka's offset."""
-
-    @property
-    def timestamp(self) -> int:
-        """Milliseconds since 1970."""
-
-    @property
-    def key(self) -> bytes | None:
-        """The key."""
-
-    @property
-    def value(self) -> bytes | None:
-        """The value."""
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes]]:
-        """Names and values."""
-
-
-class PlainRaw(NamedTuple):
-    """A `Raw` of its own."""
+    Attributes:
+        offset: Kafka's offset.
+        timestamp: Milliseconds since 1970.
+        key: The key.
+        value: The value.
+        headers: Names and values.
+    """
 
     offset: int
     timestamp: int

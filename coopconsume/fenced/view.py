@@ -320,7 +320,7 @@ class LogView:
 
         found = self._last(deadline, match)
         if found is not None:
-            index.remember(key, found)
+            index.add((key,), found)
         return found
 
     def _read_index(self, deadline: Deadline, *, keys: bool = False) -> None:

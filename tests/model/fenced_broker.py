@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coopconsume.fenced.engine import EngineDoubt, Part
-from coopconsume.fenced.log import Consumed, Ends, LogId, PlainRaw
+from coopconsume.fenced.log import Consumed, Ends, LogId, Raw
 
 Fate = Literal["done", "lost", "unanswered", "late", "torn", "after a foreign one"]
 
@@ -29,7 +29,7 @@ class Transaction:
 class Slot:
     """What is at an offset: a record, or a marker."""
 
-    raw: PlainRaw | None
+    raw: Raw | None
     transaction: Transaction | None = None
 
 
@@ -66,7 +66,7 @@ class Broker:
         opened = [i.transaction.first for i in self.ids.values() if i.transaction is not None]
         return Ends(min([len(self.slots), *opened]), len(self.slots))
 
-    def write(self, raws: Sequence[PlainRaw], transaction: Transaction | None) -> list[int]:
+    def write(self, raws: Sequence[Raw], transaction: Transaction | None) -> list[int]:
         """Append records."""
         first = len(self.slots)
         for i, raw in enumerate(raws):
@@ -86,7 +86,7 @@ class Broker:
         """Retention removes all records below an offset."""
         self.kept = max(self.kept, min(kept, self.ends().stable))
 
-    def visible(self, start: int = 0, stop: int | None = None) -> list[PlainRaw]:
+    def visible(self, start: int = 0, stop: int | None = None) -> list[Raw]:
         """What a reader of committed records sees."""
         return [
             slot.raw
@@ -97,7 +97,7 @@ class Broker:
 
     def foreign(self) -> None:
         """A record of somebody else."""
-        self.write([PlainRaw(0, 0, None, b"foreign", [])], None)
+        self.write([Raw(0, 0, None, b"foreign", [])], None)
 
     def deliver(self) -> None:
         """Requests that were under way arrive."""
@@ -142,7 +142,7 @@ class FakeEngine:
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[PlainRaw]]:
+    ) -> Iterator[list[Raw]]:
         self._ask("read")
         assert stop <= self._broker.ends().stable
         if start < min(stop, self._broker.kept):
@@ -206,7 +206,7 @@ class FakeChannel:
     def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
         ((_, entries, stamps),) = parts
         raws = [
-            PlainRaw(0, 0, entry.key, entry.value, [stamp, *entry.headers])
+            Raw(0, 0, entry.key, entry.value, [stamp, *entry.headers])
             for entry, stamp in zip(entries, stamps, strict=True)
         ]
         fate = self._broker.fate("produce")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from coopconsume.fenced.engine import EngineDoubt, Part
-from coopconsume.fenced.log import MULTI, Ends, LogId, PlainRaw
+from coopconsume.fenced.log import MULTI, Ends, LogId, Raw
 from tests.model.fenced_broker import Broker, FakeChannel, FakeEngine, Fate, Identity, Transaction
 
 
@@ -60,7 +60,7 @@ class ClusterEngine:
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[PlainRaw]]:
+    ) -> Iterator[list[Raw]]:
         return self._engines[topic].read(topic, partition, start, stop, timeout)
 
     def channel(
@@ -133,7 +133,7 @@ class ClusterChannel:
                 if identity.transaction is None:
                     identity.transaction = Transaction(len(broker.slots))
                 raws = [
-                    PlainRaw(0, 0, entry.key, entry.value, [stamp, *entry.headers])
+                    Raw(0, 0, entry.key, entry.value, [stamp, *entry.headers])
                     for entry, stamp in zip(entries, stamps, strict=True)
                 ]
                 found.append(broker.write(raws, identity.transaction))

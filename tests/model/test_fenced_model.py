@@ -20,7 +20,7 @@ from coopconsume.errors import (
 )
 from coopconsume.fenced import UNCHECKED, FencedWriter, deadline
 from coopconsume.fenced.key_index import KeyIndex
-from coopconsume.fenced.log import PlainRaw
+from coopconsume.fenced.log import Raw
 from coopconsume.fenced.requests import Request
 from tests.examples import examples
 from tests.fenced_checker import Told, batches, problems
@@ -160,7 +160,7 @@ class World:
 
 
 def last_records(
-    records: list[PlainRaw], before: dict[str, dict[bytes, int]] | None = None
+    records: list[Raw], before: dict[str, dict[bytes, int]] | None = None
 ) -> dict[bytes, list[int]]:
     """Sequence numbers of the records of each key that count.
 

@@ -20,7 +20,7 @@ from coopconsume.errors import (
     ProducerFenced,
 )
 from coopconsume.fenced import Entry, FencedWriter, LogReader, audit, deadline
-from coopconsume.fenced.log import Appended, PlainRaw
+from coopconsume.fenced.log import Appended, Raw
 from coopconsume.fenced.stamp import Stamp, decode, encode
 from coopconsume.fenced.view import _TAIL
 from tests.fenced_checker import Told, problems
@@ -323,7 +323,7 @@ def test_a_batch_of_nobody_in_force_is_no_last_batch() -> None:
     owner.append([b"a"] * 10)
     at = len(broker.slots)
     stray = Stamp("filter", "data", 9, owner.next_seq, 1, 0, "job:7", at)
-    broker.write([PlainRaw(0, 0, None, b"", [encode(stray)])], None)
+    broker.write([Raw(0, 0, None, b"", [encode(stray)])], None)
     owner.refresh()
     owner.append([b"b"] * (_TAIL - 1))
     assert owner.last_batch("job:") is None
@@ -353,7 +353,7 @@ def test_a_topic_created_again_during_a_call_is_not_a_corrupt_log(records: int) 
                     seq,
                     writer._session.fold.tag,
                 )
-                broker.write([PlainRaw(0, 0, None, b"", [encode(stamp)])], None)
+                broker.write([Raw(0, 0, None, b"", [encode(stamp)])], None)
         return "done"
 
     broker.fate = recreate  # type: ignore[assignment]

@@ -19,7 +19,7 @@ from coopconsume.fenced import FencedKafkaSink, FencedWriter, deadline
 from coopconsume.fenced.batch_rows import entries_of
 from coopconsume.fenced.engine import Part
 from coopconsume.fenced.job_log import batch_name, number_of
-from coopconsume.fenced.log import Ends, LogId, PlainRaw
+from coopconsume.fenced.log import Ends, LogId, Raw
 from coopconsume.fenced.stamp import decode, is_batch_id
 from tests.fenced_checker import Told, problems
 from tests.model.fenced_broker import Broker, FakeChannel, FakeEngine, Fate
@@ -210,7 +210,7 @@ class Several(ClusterEngine):
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[PlainRaw]]:
+    ) -> Iterator[list[Raw]]:
         return super().read(str(partition), 0, start, stop, timeout)
 
     def channel(

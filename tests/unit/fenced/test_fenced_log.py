@@ -21,7 +21,7 @@ from coopconsume.fenced import Audit, Entry, ExclusiveProducer, LeaderElection, 
 from coopconsume.fenced.core import Position, entries, expectation, is_in_place
 from coopconsume.fenced.fold import Fold, Owner, SequenceGap, Verdict
 from coopconsume.fenced.inspection import Blockage, OpenTransaction
-from coopconsume.fenced.log import Ends, PlainRaw
+from coopconsume.fenced.log import Ends, Raw
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.stamp import NAME, MalformedStamp, Stamp, decode, encode, encode_batch
 
@@ -177,7 +177,7 @@ class Log:
 
     def __init__(self, seed: int, visibility: str = "read_committed") -> None:
         luck = random.Random(seed)
-        self.rows: list[PlainRaw] = []
+        self.rows: list[Raw] = []
         self.seq, self.epoch, self.end, self.tag = 0, 0, 0, b"-shared-"
         for number in range(luck.randint(1, 12)):
             kind = "open" if not self.epoch or luck.random() < 0.2 else "data"
@@ -193,20 +193,20 @@ class Log:
             self.seq += n if kind == "data" else 0
             self.end += luck.choice([0, 1, 1, 5])
             if luck.random() < 0.2:
-                self.rows.append(PlainRaw(self.end, 0, None, b"", [("other", b"")]))
+                self.rows.append(Raw(self.end, 0, None, b"", [("other", b"")]))
                 self.end += 1
 
     def write(self, head: Stamp, value: bytes = b"v", count: int | None = None) -> None:
         """Append the records of a batch, or only the first ones, wherever the log ends."""
         for header in encode_batch(head)[:count]:
-            self.rows.append(PlainRaw(self.end, 0, None, value, [header]))
+            self.rows.append(Raw(self.end, 0, None, value, [header]))
             self.end += 1
 
 
 class Shelf:
     """An engine that has some records, and gives them out in pieces."""
 
-    def __init__(self, rows: Sequence[PlainRaw], end: int, spans: Sequence[int]) -> None:
+    def __init__(self, rows: Sequence[Raw], end: int, spans: Sequence[int]) -> None:
         self._rows, self._end, self._spans = rows, end, spans
 
     def topic_id(self, topic: str) -> str:
@@ -226,7 +226,7 @@ class Shelf:
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[PlainRaw]]:
+    ) -> Iterator[list[Raw]]:
         rows = [row for row in self._rows if start <= row.offset < stop]
         turn = 0
         while rows:
@@ -246,13 +246,13 @@ def audited(log: Log) -> Audit:
     return audit(SERVERS, "t", engine=Shelf(log.rows, log.end, [7]))[1]  # type: ignore[arg-type]
 
 
-def verdicts(rows: list[PlainRaw], fold: Fold | None = None) -> list[Verdict]:
+def verdicts(rows: list[Raw], fold: Fold | None = None) -> list[Verdict]:
     """What each record means."""
     fold = fold or Fold()
     return [fold.add(row) for row in rows]
 
 
-def gap(rows: list[PlainRaw]) -> SequenceGap | None:
+def gap(rows: list[Raw]) -> SequenceGap | None:
     """Where records are missing."""
     try:
         verdicts(rows)
@@ -281,7 +281,7 @@ def test_a_log_without_a_fault_is_folded(seed: int, visibility: str) -> None:
     assert sum(term.records for term in found.terms) == log.seq
 
 
-def heads(rows: list[PlainRaw]) -> list[tuple[int, Stamp]]:
+def heads(rows: list[Raw]) -> list[tuple[int, Stamp]]:
     """The indexes and stamps of the first records of all batches."""
     stamps = [(i, decode(row.headers)) for i, row in enumerate(rows)]
     return [(i, stamp) for i, stamp in stamps if stamp is not None and stamp.i == 0]
@@ -340,7 +340,7 @@ def write_stray(log: Log, visibility: str, stray: str) -> None:
     """Append something that does not count."""
     good = Stamp(visibility, "data", log.epoch, log.seq, 1, 0, "stray", log.end, log.tag)  # type: ignore[arg-type]
     owner = Owner("o", "other", "").to_bytes()
-    one = PlainRaw(log.end, 0, None, b"", [])
+    one = Raw(log.end, 0, None, b"", [])
     if stray == "foreign":
         log.rows.append(one)
         log.end += 1
@@ -403,10 +403,10 @@ def test_a_later_incarnation_fences_an_earlier_one() -> None:
     for tag, verdict in zip(tags, ("fenced", "counted"), strict=True):
         fold = Fold()
         good = Stamp("read_committed", "data", log.epoch, log.seq, 1, 0, "b", log.end, tag)
-        row = PlainRaw(log.end, 0, None, b"", [encode(good)])
+        row = Raw(log.end, 0, None, b"", [encode(good)])
         assert verdicts([*log.rows, row], fold)[-1] == verdict
     again = Stamp("read_committed", "open", log.epoch, log.seq, 1, 0, "o3", log.end, b"again---")
-    row = PlainRaw(log.end, 0, None, Owner("me", "mine", "", 1).to_bytes(), [encode(again)])
+    row = Raw(log.end, 0, None, Owner("me", "mine", "", 1).to_bytes(), [encode(again)])
     assert verdicts([*log.rows, row])[-1] == "fenced"
 
 

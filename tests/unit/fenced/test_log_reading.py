@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coopconsume.errors import LogCorrupt
 from coopconsume.fenced import LogReader, LogRecord
 from coopconsume.fenced.fold import Fold, SequenceGap
-from coopconsume.fenced.log import PlainRaw
+from coopconsume.fenced.log import Raw
 from coopconsume.fenced.stamp import Stamp, decode
 from tests.unit.fenced.test_fenced_log import Log, Shelf
 
@@ -26,7 +26,7 @@ def reader(log: Log, spans: Sequence[int]) -> LogReader:
     )
 
 
-def one_by_one(rows: Sequence[PlainRaw]) -> tuple[list[tuple[int, int]], SequenceGap | None]:
+def one_by_one(rows: Sequence[Raw]) -> tuple[list[tuple[int, int]], SequenceGap | None]:
     """Offsets and numbers of the records of data that count, and where records are missing."""
     fold, found = Fold(), []
     for row in rows:
