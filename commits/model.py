@@ -81,6 +81,8 @@ class Pending:
         error: The last error, as text.
         delay_ms: The time from the writing of its row until it was due, by the writer's clock; None
             if it is not known. It limits the wait if clocks differ or are changed.
+        headers: Names and values of headers that were added to the record; a value is bytes or
+            None.
     """
 
     offset: int
@@ -89,6 +91,7 @@ class Pending:
     due_ms: int = 0
     error: str = ""
     delay_ms: int | None = field(default=None, compare=False)
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
     @property
     def is_parked(self) -> bool:

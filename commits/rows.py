@@ -8,6 +8,7 @@ ranges has several consecutive rows of a partition, which are read as one (see `
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, zip_longest
@@ -86,7 +87,7 @@ SCHEMA = pa.schema(
                 )
             ),
         ),
-        pa.field("detail", pa.string()),  # JSON
+        pa.field("detail", pa.string()),  # JSON; `headers` in it are those of the row's `pending`
         pa.field("written_at", pa.timestamp("us", tz="UTC")),  # for people, and `Pending.delay_ms`
         pa.field("segment", pa.int64(), nullable=False),  # the table's partition column
     ]
@@ -169,7 +170,7 @@ def encode(events: Iterable[Event], segment: int) -> pa.Table:
     now = datetime.now(UTC)
     rows = [
         (FORMAT, event.kind, event.id, number, *_event_columns(event), *_part_columns(part),
-         _json(event.detail) if number == 0 and event.detail else None, now, segment)
+         _detail(event, number, part), now, segment)
         for event in events
         for number, part in enumerate(event.parts or (None,))
     ]  # fmt: skip
@@ -204,6 +205,8 @@ def _pieces(offsets: OffsetRanges, most: int) -> list[OffsetRanges]:
         for at in range(0, len(firsts), most)
     ]
 
+
+_HEADERS = "headers"  # name in the detail of a row
 
 _EVENT_COLUMNS = ("cluster_id", "group_id", "epoch", "nonce", "previous", "previous_nonce")
 _PART_COLUMNS = ("topic", "topic_id", "partition", "first_offset", "last_offset", "offset_count")
@@ -329,10 +332,16 @@ def _event(row_id: str, rows: Sequence[_Row], target: str) -> Event:
         previous=_epoch(head.previous, head.previous_nonce),
         generation=head.generation,
         member=head.member,
-        detail=json.loads(head.detail) if head.detail else {},
+        detail=_event_detail(head),
         parts=_parts(head.kind, rows),
         written_at=_1970 + timedelta(microseconds=head.written_us) if head.written_us else None,
     )
+
+
+def _event_detail(head: _Row) -> dict[str, Any]:
+    detail: dict[str, Any] = json.loads(head.detail) if head.detail else {}
+    detail.pop(_HEADERS, None)  # those of the pending records of the first row
+    return detail
 
 
 def _parts(kind: str, rows: Sequence[_Row]) -> tuple[Part, ...]:
@@ -354,6 +363,7 @@ def _united(parts: list[Part]) -> Part:
 
 
 def _part(row: _Row) -> Part:
+    headers = _headers_of(row)
     return Part(
         topic=row.topic or "",
         partition=row.partition,
@@ -362,12 +372,17 @@ def _part(row: _Row) -> Part:
         last=row.last_offset,
         offsets=_ranges(row.offsets),
         holes=_ranges(row.holes),
-        pending=tuple(_pending(pending, row.written_us) for pending in row.pending or ()),
+        pending=tuple(
+            _pending(pending, row.written_us, headers.get(pending["offset"], ()))
+            for pending in row.pending or ()
+        ),
     )
 
 
-def _pending(row: Mapping[str, Any], written_us: int | None) -> Pending:
-    pending = Pending(**row)
+def _pending(
+    row: Mapping[str, Any], written_us: int | None, headers: tuple[tuple[str, bytes | None], ...]
+) -> Pending:
+    pending = Pending(**row, headers=headers)
     if written_us is None or pending.is_parked:
         return pending
     delay_ms = max(0, pending.due_ms - written_us // 1000)
@@ -376,6 +391,32 @@ def _pending(row: Mapping[str, Any], written_us: int | None) -> Pending:
 
 def _ranges(data: bytes | None) -> OffsetRanges:
     return OffsetRanges.from_bytes(data) if data else _NOTHING
+
+
+def _detail(event: Event, number: int, part: Part | None) -> str | None:
+    """Return the JSON of a row: that of its event in the first row, and the headers of pending."""
+    detail = dict(event.detail) if number == 0 else {}
+    headers = [[p.offset, _headers_to_plain(p)] for p in part.pending if p.headers] if part else []
+    if headers:
+        detail[_HEADERS] = headers
+    return _json(detail) if detail else None
+
+
+def _headers_to_plain(pending: Pending) -> list[Any]:
+    return [
+        [name, None if value is None else b64encode(value).decode()]
+        for name, value in pending.headers
+    ]
+
+
+def _headers_of(row: _Row) -> dict[int, tuple[tuple[str, bytes | None], ...]]:
+    """Return the headers of the pending records of a row, by offset."""
+    if not row.pending or not row.detail or f'"{_HEADERS}"' not in row.detail:
+        return {}
+    return {
+        offset: tuple((name, None if value is None else b64decode(value)) for name, value in pairs)
+        for offset, pairs in json.loads(row.detail).get(_HEADERS, ())
+    }
 
 
 def _epoch(number: int | None, nonce: str | None) -> Epoch | None:

@@ -29,7 +29,7 @@ from coopconsume.ui.page import LivePage
 from coopconsume.worker.frames import FrameHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from kafka import TopicPartition
@@ -387,7 +387,12 @@ class CooperativeConsumer(Closing):
         return {TopicPartition(*tp): result for tp, result in results.items()}
 
     def retry(
-        self, frame: DataFrame, *, delay: float | str = 0.0, reason: str | Column = ""
+        self,
+        frame: DataFrame,
+        *,
+        delay: float | str = 0.0,
+        reason: str | Column = "",
+        headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] = (),
     ) -> None:
         """Have polled records come again, later; until then the later ones of their keys wait.
 
@@ -399,15 +404,19 @@ class CooperativeConsumer(Closing):
             frame: The records; it needs the columns topic, partition and offset.
             delay: Seconds, or text such as ``"1 minute"``.
             reason: Why, for people: text, or a column of the frame.
+            headers: Headers that the records have from now on besides their own, as those of
+                `Retry`. Frames show them with ``includeHeaders``; handlers and dead letters always
+                have them.
 
         Raises:
             InvalidOption: The delay is wrong.
             NotPolled: A record was not handed out by `poll`, or is done; nothing is written.
             TopicReplaced: The topic was deleted and created again; nothing is written.
-            ValueError: The frame lacks a column.
+            ValueError: The frame lacks a column, or the headers are wrong or too large; nothing is
+                written.
             commits.FencedMember: Another member holds the group; nothing counts.
         """
-        self._poller.retry(self._alone("retry"), frame, delay, reason)
+        self._poller.retry(self._alone("retry"), frame, delay, reason, headers)
 
     def reject(
         self, frame: DataFrame, *, reason: str | Column, on_dead: OnDead = "continue"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 #: What a record that ends as a dead letter does to its key: later records go on, or wait.
 OnDead = Literal["continue", "park"]
+#: Record headers: pairs of a name and bytes, or None.
+Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Record(NamedTuple):
@@ -21,8 +24,8 @@ class Record(NamedTuple):
         key: Key bytes, or None; records without a key have no order to keep.
         value: Value bytes, or None for a tombstone.
         timestamp: Milliseconds since the epoch, as the topic's timestamp type defines it.
-        headers: Pairs of name and bytes; empty unless ``includeHeaders`` is true
-            or dead letters are kept.
+        headers: Pairs of name and bytes: the record's own, if ``includeHeaders`` is true or dead
+            letters are kept, and those that `Retry` has added.
         attempt: 1 the first time, one more after each failure; survives restarts.
     """
 
@@ -32,7 +35,7 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     timestamp: int
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    headers: Headers = ()
     attempt: int = 1
 
 
@@ -51,6 +54,52 @@ def usable_seconds(given: Any) -> float | None:
     return seconds if 0 <= seconds <= MAX_WAIT else None
 
 
+#: The largest size of all headers that `Retry` adds to a record: UTF-8 bytes of their names, and
+#: bytes of their values.
+MAX_ADDED_BYTES = 1_024
+
+
+def checked_headers(given: Any) -> Headers:
+    """Returns headers that are to be added to a record, as pairs.
+
+    Raises:
+        ValueError: They are no mapping or list of names and bytes, or exceed `MAX_ADDED_BYTES`.
+    """
+    pairs = tuple(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(pairs, list | tuple):
+        kind = type(given).__name__
+        raise ValueError(  # noqa: TRY004 - as for other values that a handler gives
+            f"headers of type {kind}: give a mapping or a list of (name, bytes)"
+        )
+    headers = tuple(_checked_header(pair) for pair in pairs)
+    size = sum(len(name.encode()) + len(value or b"") for name, value in headers)
+    if size > MAX_ADDED_BYTES:
+        raise ValueError(
+            f"the added headers of a record have {size:,} bytes: give at most {MAX_ADDED_BYTES:,}"
+        )
+    return headers
+
+
+def _checked_header(pair: Any) -> tuple[str, bytes | None]:
+    match pair:
+        case (str(name), bytes() | None as value):
+            # Without their classes, which the driver may not have.
+            plain = str.encode(name, "utf-8", "backslashreplace").decode()
+            if plain != name:
+                raise ValueError(f"UTF-8 cannot encode the name of the header {plain}")
+            return plain, None if value is None else b"".join((value,))
+        case (str(name), value):
+            kind = type(value).__name__
+            raise ValueError(f"the value of header {name!r} is of type {kind}: give bytes or None")
+    raise ValueError(f"a header of type {type(pair).__name__}: give (name, bytes)")
+
+
+def with_added(headers: Headers, added: Headers) -> Headers:
+    """Returns headers with further ones, which replace those of the same names."""
+    names = {name for name, _ in added}
+    return (*(one for one in headers if one[0] not in names), *added)
+
+
 class Retry(Exception):
     """Raised or returned by a handler: not done, try this record again.
 
@@ -59,19 +108,24 @@ class Retry(Exception):
             policy's backoff.
         reason: Kept with the pending record and shown to operators; text, or any object, such as
             the error that is the reason.
+        headers: Headers that all later attempts and the dead letter have besides the record's own:
+            a mapping or a list of (name, bytes). A header replaces those of the same name. They
+            are kept with the pending record, at most 1,024 bytes of names and values in all.
 
     Raises:
-        ValueError: ``after`` is no such number.
+        ValueError: ``after`` is no such number, or ``headers`` are no such pairs or too large.
     """
 
     # For subclasses that do not call this class's ``__init__``.
     after: float | None = None
     reason: object = ""
+    headers: Headers = ()
 
-    def __init__(self, after: float | None = None, reason: object = "") -> None:
+    def __init__(self, after: float | None = None, reason: object = "", headers: Any = ()) -> None:
         if after is not None and usable_seconds(after) is None:
             raise ValueError(f"Retry(after={after!r}): give seconds from 0 to {MAX_WAIT:.0f}")
-        super().__init__(after, reason)
+        self.headers = checked_headers(headers)
+        super().__init__(after, reason, *([self.headers] if self.headers else []))
         self.after = after
         self.reason = reason
 

@@ -25,7 +25,7 @@ from assignors import KeyRange
 from commits import CommitLogUnavailable, Epoch, OffsetRanges, Pending
 from coopconsume import RetryPolicy, errors
 from coopconsume.group.epoch_assignment import EpochAssignment
-from coopconsume.group.owned import Owned
+from coopconsume.group.owned import Failed, Owned
 from coopconsume.kafka.cluster import LogEnd
 from coopconsume.options import Options
 from coopconsume.runtime import events, trace
@@ -221,7 +221,7 @@ class Replay:
             holding.owned[tp] = Owned(
                 *tp, tuple(KeyRange(*pair) for pair in one["ranges"]), one["stable"],
                 OffsetRanges(one["committed"]),
-                [(offset, key_hash, attempts, float(due), "")
+                [Failed(offset, key_hash, attempts, float(due), "")
                  for offset, key_hash, attempts, due in one["pending"]],
                 one["range_count"], one["last_committed"], one["max_ranges"],
             )  # fmt: skip

@@ -21,7 +21,7 @@ from coopconsume.errors import ExternalReset
 from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.held_logs import HeldLogs
 from coopconsume.group.keeping import by_partition, common, shares_of, without
-from coopconsume.group.owned import LEASE, Owned
+from coopconsume.group.owned import LEASE, Failed, Owned
 from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.group.repeating import repeated
 from coopconsume.kafka.identity import LOG_IDENTITIES
@@ -117,7 +117,8 @@ class EpochAssignment:
             commits = state[tp]
             owned = loaded[tp] = Owned(
                 *tp, tuple(sorted(key_ranges)), commits.stable_offset, commits.ranges,
-                [(p.offset, p.key_hash or 0, p.attempts, now + p.wait(now_ms), p.error)
+                [Failed(p.offset, p.key_hash or 0, p.attempts, now + p.wait(now_ms), p.error,
+                        p.headers)
                  for p in pending.get(tp, {}).values()],
                 max_ranges=commits.max_ranges or 0,
             )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from assignors import KeyRange, Share, coverage, merge
 from commits.offsets import MAX_OFFSET
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commits import Epoch, OffsetRanges
+    from coopconsume.record import Headers
 
 TopicPartition = tuple[str, int]
 #: Seconds for which a look at the log is good enough to start another batch. A member that is not
@@ -23,6 +24,26 @@ LEASE = 2.0
 STARTS_WITHIN = 60.0
 
 
+class Failed(NamedTuple):
+    """A pending record, as the commit log has it.
+
+    Attributes:
+        offset: Its offset.
+        key_hash: The hash that it is dealt by.
+        attempts: Failed attempts.
+        due: When it is tried again, on the monotonic clock; infinity: it is parked.
+        error: The last error.
+        headers: The headers that handlers have added to it.
+    """
+
+    offset: int
+    key_hash: int
+    attempts: int
+    due: float
+    error: str
+    headers: Headers = ()
+
+
 @dataclass
 class Owned:
     """One partition of which this member has key ranges.
@@ -31,8 +52,7 @@ class Owned:
         ranges: The key ranges, disjoint and ascending.
         stable: The stable offset in the commit log.
         committed: What the log has above it.
-        pending: (offset, key hash, attempts, due on the monotonic clock, error);
-            one that is due at infinity is parked.
+        pending: The records that have failed.
         range_count: Ranges above the stable offset in the commit log when it was last looked at.
         last_committed: The highest offset that the commit log had above its stable offset when it
             was last read, by any member; -1: none.
@@ -45,7 +65,7 @@ class Owned:
     ranges: tuple[KeyRange, ...]
     stable: int
     committed: OffsetRanges
-    pending: list[tuple[int, int, int, float, str]] = field(default_factory=list)
+    pending: list[Failed] = field(default_factory=list)
     range_count: int = 0
     last_committed: int = -1
     max_ranges: int = 1_000_000

@@ -297,7 +297,14 @@ class Committer:
         for i, outcome in report.partitions.items():
             if outcome.failed:
                 unsaved.pending.setdefault((parts[i].topic, parts[i].partition), []).extend(
-                    Pending(f.offset, f.key_hash, f.attempts, due_ms(f.delay), f.error)
+                    Pending(
+                        f.offset,
+                        f.key_hash,
+                        f.attempts,
+                        due_ms(f.delay),
+                        f.error,
+                        headers=f.headers,
+                    )
                     for f in outcome.failed
                     if (i, f.offset) not in parked and parts[i].has(f.key_hash)
                 )

@@ -122,7 +122,7 @@ def apply_decisions(
         tp = one.topic, one.partition
         taken.append(one)
         if one.action == "replay":
-            again = Pending(one.offset, record.key_hash, 0, 0, record.error)
+            again = Pending(one.offset, record.key_hash, 0, 0, record.error, headers=record.headers)
             pending.setdefault(tp, []).append(again)
         else:
             offsets[tp] = offsets.get(tp, OffsetRanges()) | OffsetRanges([(one.offset, one.offset)])

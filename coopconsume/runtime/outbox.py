@@ -199,7 +199,7 @@ class Outbox:
                         continue
                     parcel.pending.setdefault(tp, []).append(
                         Pending(failure.offset, failure.key_hash, failure.attempts,
-                                due_ms(failure.delay), failure.error)
+                                due_ms(failure.delay), failure.error, headers=failure.headers)
                     )  # fmt: skip
         parcel.offsets = {tp: OffsetRanges.from_offsets(o) for tp, o in places.items() if o}
         parcel.letters = [
@@ -305,13 +305,20 @@ class Outbox:
             self._partitions[tp].hold(
                 [
                     Waiting(r.offset, r.key_hash, r.attempts, math.inf, error, r.key,
-                            is_undelivered=not parcel.is_refused)
+                            is_undelivered=not parcel.is_refused, headers=r.headers)
                     for r in records
                 ]
             )  # fmt: skip
             found.setdefault(tp, []).extend(
                 # The last attempt gave the letter, and is made again by the next owner.
-                Pending(r.offset, r.key_hash, max(0, r.attempts - 1), due_ms(0.0), error)
+                Pending(
+                    r.offset,
+                    r.key_hash,
+                    max(0, r.attempts - 1),
+                    due_ms(0.0),
+                    error,
+                    headers=r.headers,
+                )
                 for r in records
             )
         if parcel.is_refused:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from commits import Pending
     from coopconsume.group.owned import TopicPartition
+    from coopconsume.record import Headers
     from coopconsume.worker.report import DeadLetter
 
     Rows = tuple[tuple[TopicPartition, ...], bytes]
@@ -28,12 +29,14 @@ class Handled(NamedTuple):
         key_hash: The hash that it is dealt by.
         attempts: Failed attempts; 0 if it gave rows.
         key: Its key for people, where it is known.
+        headers: The headers that handlers have added to it, if it is a dead letter.
     """
 
     offset: int
     key_hash: int
     attempts: int = 0
     key: bytes | None = None
+    headers: Headers = ()
 
 
 @dataclass(eq=False)
@@ -140,7 +143,7 @@ class Parcel:
             hashed = key_hash(letter.key)
             dealt = offset_hash(letter.offset) if hashed is None else hashed
             found.setdefault((letter.topic, letter.partition), []).append(
-                Handled(letter.offset, dealt, letter.attempts, letter.key)
+                Handled(letter.offset, dealt, letter.attempts, letter.key, letter.added)
             )
         for partitions, rows in (*self.rows, *self.changes):
             for tp, hashes in hashes_of_rows(partitions, rows).items():

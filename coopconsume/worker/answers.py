@@ -16,10 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from coopconsume.record import Reject, Retry, RetryPolicy, usable_seconds
+from coopconsume.record import (
+    Reject,
+    Retry,
+    RetryPolicy,
+    checked_headers,
+    usable_seconds,
+    with_added,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from coopconsume.record import Headers
 
 _ERROR_CHARS = 500
 _TRACE_CHARS = 8_000
@@ -43,6 +52,7 @@ class Verdict:
         is_rejected: Whether the handler rejected the record.
         is_given_up: Whether the record is not tried again.
         is_asked_for: Whether the handler asked for it by `Retry` or `Reject`.
+        headers: All headers that handlers have added to the record by now.
     """
 
     text: str
@@ -50,10 +60,20 @@ class Verdict:
     is_rejected: bool
     is_given_up: bool
     is_asked_for: bool
+    headers: Headers = ()
 
 
-def verdict_on(error: BaseException, attempt: int, policy: RetryPolicy) -> Verdict:
-    """Decides what an attempt comes to that ended with an error, whatever the error is."""
+def verdict_on(
+    error: BaseException, attempt: int, policy: RetryPolicy, added: Headers = ()
+) -> Verdict:
+    """Decides what an attempt comes to that ended with an error, whatever the error is.
+
+    Args:
+        error: The error.
+        attempt: The number of the attempt.
+        policy: When records are tried again.
+        added: The headers that earlier attempts have added.
+    """
     error = _only_leaf(error)
     is_retry, is_reject = _is_a(error, Retry), _is_a(error, Reject)
     text = error_text(error)
@@ -68,8 +88,12 @@ def verdict_on(error: BaseException, attempt: int, policy: RetryPolicy) -> Verdi
         elif after is not None:
             odd = f"after={shown(after)} is not a number of seconds that a record can wait"
             text = f"{text} ({odd}; it waits as the retry policy says)"
+        try:
+            added = checked_headers(with_added(added, checked_headers(error.headers)))  # type: ignore[attr-defined]
+        except BaseException as odd_headers:  # noqa: BLE001 - of a user's class
+            text = f"{text} (no header is added: {error_text(odd_headers)})"
     gives_up = is_reject or bool(_safely(lambda: policy.gives_up(attempt, error)))
-    return Verdict(text, wait, is_reject, gives_up, is_retry or is_reject)
+    return Verdict(text, wait, is_reject, gives_up, is_retry or is_reject, added)
 
 
 def _only_leaf(error: BaseException) -> BaseException:

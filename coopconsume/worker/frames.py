@@ -8,6 +8,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import iscoroutine
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from coopconsume.record import Record
 from coopconsume.worker.answers import outcomes_of
 from coopconsume.worker.async_runner import event_loop
-from coopconsume.worker.outcome import Row, wanted_rows
+from coopconsume.worker.outcome import Row, headers_of, wanted_rows
 from coopconsume.worker.thread_runner import rows_of
 
 if TYPE_CHECKING:
@@ -172,9 +173,18 @@ class Frames:
             "attempt": attempts,
         }
         if ledger.spec.headers:
-            columns["headers"] = batch.column(6)
+            columns["headers"] = self._headers(part, batch)
         frame = pa.RecordBatch.from_pydict(columns)
         return frame.to_pandas() if self._handler.format == "pandas" else frame
+
+    def _headers(self, part: int, batch: pa.RecordBatch) -> pa.Array:
+        """The column of headers, with those that handlers have added."""
+        own, ledger = batch.column(6), self._ledger
+        if not ledger.added[part]:
+            return own
+        each = map(ledger.headers, repeat(part), batch.column(1).to_pylist(), headers_of(batch))
+        rows = [[{"key": name, "value": value} for name, value in one] for one in each]
+        return pa.array(rows, own.type)
 
     def _call(self, frame: Any, count: int) -> Sequence[Any] | None:
         """Returns the outcome of each row, as in `TaskOutcome.taken`; None: all are done."""
@@ -212,8 +222,9 @@ class Frames:
 
     def _record(self, row: Row, attempt: int) -> Record:
         topic, number = self._ledger.spec.partitions[row.part]
+        headers = self._ledger.headers(row.part, row.offset, row.headers)
         return Record(
-            topic, number, row.offset, row.key, row.value, row.timestamp, row.headers, attempt
+            topic, number, row.offset, row.key, row.value, row.timestamp, headers, attempt
         )
 
 

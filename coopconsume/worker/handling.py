@@ -304,11 +304,11 @@ def records_of(
         topics = map([topic for topic, _ in names].__getitem__, parts)
         of_parts = map([number for _, number in names].__getitem__, parts)
     attempts: Iterable[int] = repeat(1, rows)
+    headers = headers_of(batch)
     if ledger.retried:
         attempts = map(ledger.attempt, parts, offsets)
-    fields = zip(
-        topics, of_parts, offsets, keys, values, stamps, headers_of(batch), attempts, strict=True
-    )
+        headers = map(ledger.headers, parts, offsets, headers)
+    fields = zip(topics, of_parts, offsets, keys, values, stamps, headers, attempts, strict=True)
     records = map(tuple.__new__, repeat(Record), fields)  # `Record._make` is Python.
     return zip(numbers, parts, records)  # noqa: B905
 

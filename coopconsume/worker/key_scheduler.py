@@ -154,6 +154,8 @@ class KeyScheduler:
             attempt = ledger.attempt(part, offset) if ledger.retried else 1
             if self._again and lane in self._again:
                 attempt = self._again.pop(lane)[0].attempts + 1
+            if ledger.added[part]:
+                headers = ledger.headers(part, offset, headers)
             record = _make(Record, (topic, number, offset, key, value, timestamp, headers, attempt))
             if attempt == 1 or not ledger.is_spent(attempt):
                 ledger.report.handled += 1
@@ -179,6 +181,7 @@ class KeyScheduler:
 
     def _settle(self, lane: Lane, row: Row, *, done: bool) -> None:
         if done:
+            self._ledger.added[row.part].pop(row.offset, None)
             offsets, times = self._done[row.part]
             offsets.append(row.offset)
             times.append(row.timestamp)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coopconsume.record import Record
+from coopconsume.record import Record, with_added
 from coopconsume.state.value import Change
 from coopconsume.worker.answers import as_rows, trace_of, verdict_on
 from coopconsume.worker.histogram import Histogram
@@ -32,10 +32,10 @@ from coopconsume.worker.rows import OutputRows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from coopconsume.record import RetryPolicy
+    from coopconsume.record import Headers, RetryPolicy
+    from coopconsume.worker.answers import Verdict
     from coopconsume.worker.report import BatchSpec, PartitionWork
 
-    Headers = tuple[tuple[str, bytes | None], ...]
     #: (first, last) key hashes.
     Ranges = Sequence[tuple[int, int]]
 
@@ -105,7 +105,10 @@ class TaskOutcome:
         #: Chunks of what is done: offsets in ascending order, and their timestamps.
         self.done: dict[int, list[pa.RecordBatch]] = {p: [] for p in self.work}
         self._filtered: dict[int, list[pa.Array]] = {p: [] for p in self.work}
-        self.retried = any(w.attempts for w in self.work.values())
+        self.retried = any(w.attempts or w.added for w in self.work.values())
+        #: By partition and offset, the headers that handlers have added to records that may be
+        #: handled here again.
+        self.added: dict[int, dict[int, Headers]] = {p: dict(w.added) for p, w in self.work.items()}
         #: Which answer it is that comes next; kept up where answers are failures, and at the end.
         self.number = 0
         self._failed_at = 0
@@ -170,6 +173,11 @@ class TaskOutcome:
     def attempt(self, part: int, offset: int) -> int:
         """Number of the attempt that a handler call now would be."""
         return self.work[part].attempts.get(offset, 0) + 1
+
+    def headers(self, part: int, offset: int, own: Headers) -> Headers:
+        """Returns the headers of a record, with those that handlers have added to it."""
+        added = self.added[part].get(offset)
+        return own if added is None else with_added(own, added)
 
     def is_spent(self, attempt: int) -> bool:
         """Whether a record has had all its attempts before; the last one ended with its worker."""
@@ -243,7 +251,8 @@ class TaskOutcome:
     ) -> bool:
         self.report.failures += 1
         attempt = record.attempt
-        verdict = verdict_on(error, attempt, self.policy)
+        added = self.added[row.part].get(row.offset, ())
+        verdict = verdict_on(error, attempt, self.policy, added)
         text = verdict.text
         if called and not verdict.is_asked_for:
             self._count_in_a_row(text, again=attempt > self.attempt(row.part, row.offset))
@@ -254,21 +263,32 @@ class TaskOutcome:
                 "give foreach(dead_letter=…), or raise Retry"
             )
         elif verdict.is_given_up and self.dead_letters:
-            self.report.dead.append(DeadLetter(*record[:7], attempt, text, trace_of(error)))
-            return not self.spec.park or self._wait(row, attempt, math.inf, text)
+            headers = with_added(record.headers, verdict.headers)
+            self.report.dead.append(
+                DeadLetter(
+                    *record[:6], headers, attempt, text, trace_of(error), added=verdict.headers
+                )
+            )
+            return not self.spec.park or self._wait(row, attempt, math.inf, verdict)
         is_new = called and not verdict.is_asked_for and _kind(text) not in self._traced
-        return self._wait(row, attempt, verdict.wait, text, trace_of(error) if is_new else "")
+        return self._wait(row, attempt, verdict.wait, verdict, trace_of(error) if is_new else "")
 
-    def _wait(self, row: Row, attempt: int, wait: float, text: str, trace: str = "") -> bool:
-        failure = Failure(row.offset, row.key_hash, row.key, attempt, wait, text, trace)
+    def _wait(self, row: Row, attempt: int, wait: float, verdict: Verdict, trace: str = "") -> bool:
+        failure = Failure(
+            row.offset, row.key_hash, row.key, attempt, wait, verdict.text, trace, verdict.headers
+        )
         if not self.again(row, failure):
             self.leave(row, failure)
-        elif self.spec.realtime is not None:
+            return False
+        if failure.headers:
+            self.added[row.part][row.offset] = failure.headers
+        if self.spec.realtime is not None:
             self.parts[row.part].retrying.append(self._traced_once(failure))
         return False
 
     def leave(self, row: Row, failure: Failure) -> None:
         """A failed record is for a later batch, and so is what comes behind it in its lane."""
+        self.added[row.part].pop(row.offset, None)
         self.parts[row.part].failed.append(self._traced_once(failure))
         if self.spec.ordering != "none":
             blocked, lane = self.blocked[row.part], self.lane(row)
@@ -305,7 +325,8 @@ class TaskOutcome:
             row = Row._make([*columns, next(iter(headers_of(batch.slice(i, 1))))])
             record = Record(
                 *self.spec.partitions[row.part], row.offset, row.key, row.value, row.timestamp,
-                row.headers, self.attempt(row.part, row.offset),
+                self.headers(row.part, row.offset, row.headers),
+                self.attempt(row.part, row.offset),
             )  # fmt: skip
             what = "did not end in time" if overdue else "died with it"
             if self.is_blocked(row):

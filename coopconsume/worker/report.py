@@ -20,6 +20,7 @@ from coopconsume.worker.rate_limit import Rates
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from coopconsume.record import Headers
     from coopconsume.state.slot import StateSpec
     from coopconsume.worker.channel.spec import ChannelSpec
     from coopconsume.worker.realtime.spec import RealTimeSpec
@@ -38,11 +39,13 @@ class PartitionWork:
         attempts: Failures so far of the offsets that failed before.
         blocked: The lowest pending offset of each lane that has one (see
             `coopconsume.worker.key_queues`): no higher offset of the lane may start.
+        added: The headers that handlers have added to records, by offset.
     """
 
     ranges: tuple[tuple[int, int], ...]
     attempts: Mapping[int, int] = field(default_factory=dict)
     blocked: Mapping[int, int] = field(default_factory=dict)
+    added: Mapping[int, Headers] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ class Failure:
 
     With an infinite ``delay`` it is parked: it was given up, and its key waits for a decision.
     ``trace`` is that of the first failure of its type in a slot and batch; else it is empty.
+    ``headers`` are all that handlers have added to the record.
     """
 
     offset: int
@@ -113,11 +117,15 @@ class Failure:
     delay: float
     error: str
     trace: str = ""
+    headers: Headers = ()
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record that was given up, whole, with why."""
+    """A record that was given up, whole, with why.
+
+    Its headers contain ``added``, those that handlers have added.
+    """
 
     topic: str
     partition: int
@@ -125,10 +133,11 @@ class DeadLetter:
     key: bytes | None
     value: bytes | None
     timestamp: int
-    headers: tuple[tuple[str, bytes | None], ...]
+    headers: Headers
     attempts: int
     reason: str
     trace: str
+    added: Headers = ()
 
 
 @dataclass

@@ -14,7 +14,7 @@ from commits import FencedMember, MaxIndividualCommitsReached, OffsetRanges, Par
 from commits.affordable import affordable
 from commits.partition import CommitResult
 from coopconsume.group.held_logs import HeldLogs
-from coopconsume.group.owned import Owned
+from coopconsume.group.owned import Failed, Owned
 from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.runtime.polling.poller import Poller
 from coopconsume.runtime.reading.source import PolledRows
@@ -98,7 +98,7 @@ class MemoryFrames:
         """No rows."""
         return Frame()
 
-    def rows(self, owned, offsets, chosen):
+    def rows(self, owned, offsets, chosen, _added):
         """The rows of a frame."""
         found = self._log.present(owned, offsets, chosen)
         rows = {(tp[1], o) for tp, rows in found.items() for o in rows}
@@ -140,7 +140,8 @@ class Holding:
         self.owned = {
             (TOPIC, p): Owned(
                 TOPIC, p, tuple(of), log.commits[p].stable_offset, log.commits[p].ranges,
-                [(r.offset, r.key_hash, r.attempts, log.now if not r.is_parked else np.inf, "")
+                [Failed(r.offset, r.key_hash, r.attempts, np.inf if r.is_parked else log.now, "",
+                        r.headers)
                  for r in log.pending[p].values()],
                 range_count=log.commits[p].ranges.range_count, max_ranges=log.limit,
             )

@@ -457,13 +457,19 @@ def event_of(  # noqa: PLR0911 - one for each kind of step
                 *place,
                 offsets=OffsetRanges.from_offsets(offsets),
                 holes=OffsetRanges.from_offsets(others if are_holes else []),  # type: ignore[arg-type]
-                pending=() if are_holes else tuple(Pending(offset) for offset in others),  # type: ignore[attr-defined]
+                pending=() if are_holes else tuple(map(failed_record, others)),  # type: ignore[attr-defined]
             )
             for place, offsets in done.items()  # type: ignore[attr-defined]
         )
     elif about:
         parts = (Part(*about[0], first=about[1]),)  # type: ignore[misc, arg-type]
     return Event(kind, event_id, epoch=epoch, member=member, parts=parts, detail=detail)  # type: ignore[arg-type]
+
+
+def failed_record(offset: int) -> Pending:
+    """A pending record, to some of which headers were added."""
+    headers = (("h", b"%d" % offset), ("none", None)) if offset % 3 == 0 else ()
+    return Pending(offset, headers=headers)
 
 
 def through_the_table(events: list[Event], most: int = 1000) -> list[Event]:
@@ -609,7 +615,7 @@ def test_a_divided_commit_is_the_same_commit(
         *PARTITIONS[0],
         offsets=OffsetRanges.from_offsets(done),
         holes=OffsetRanges.from_offsets(holes),
-        pending=tuple(map(Pending, sorted(failed))),
+        pending=tuple(map(failed_record, sorted(failed))),
     )
     pieces = divided(part, most)
     counts = [max(one.offsets.range_count, one.holes.range_count) for one in pieces]

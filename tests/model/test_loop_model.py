@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from assignors import KeyRange, key_hash, merge
 from assignors.ranges import difference, offset_hash
 from commits import OffsetRanges, PartitionCommits
+from coopconsume.group.owned import Failed
 from coopconsume.record import Record, RetryPolicy
 from coopconsume.runtime.plan import Limits, Partition, deal, plan_batch
 from coopconsume.runtime.plan.gain import Gain
@@ -67,6 +68,10 @@ class World:
         self.crashes, self.most_crashes = 0, 3
         self.start()
 
+    def failed(self, part):
+        """The pending records of a partition, as the commit log has them."""
+        return [Failed(*one) for one in self.pending[part].values()]
+
     def start(self):
         """Start again from what was committed, as a process does after a kill."""
         self.partitions = []
@@ -79,7 +84,7 @@ class World:
                 shares=deal(self.ranges, self.slots, part, self.ordering), ordering=self.ordering,
                 whole=self.ranges == (KeyRange(),),
             )  # fmt: skip
-            p.restore(self.pending[part].values())
+            p.restore(self.failed(part))
             p.end = max(self.seen[part], p.stable)
             self.partitions.append(p)
         self.busy = {}
@@ -523,7 +528,7 @@ class World:
             p.extend(
                 Gain(
                     ranges, commits.stable_offset, commits.ranges,
-                    list(self.pending[p.part].values()), () if is_wide else doubts,
+                    list(self.failed(p.part)), () if is_wide else doubts,
                     until if is_wide and doubts else 0.0,
                 )
             )  # fmt: skip

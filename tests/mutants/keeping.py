@@ -402,7 +402,7 @@ KEEPING = [
         "gained-failures-forgotten",
         "Records that failed with an earlier owner keep their attempts and wait.",
         _PARTITION,
-        "            self.restore(failed for failed in gain.pending if gain.has(failed[1]))\n",
+        "            self.restore(failed for failed in gain.pending if gain.has(failed.key_hash))\n",
         "",
         (_PLAN + "test_what_comes_waits_until_no_earlier_owner_can_be_at_work",),
     ),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+_HEADERS = "tests/unit/worker/test_retry_headers.py::"
 _HISTOGRAM = "tests/unit/worker/test_histogram.py::"
 _LATENCY = "tests/unit/runtime/test_latency.py::"
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
@@ -18,6 +19,58 @@ _SAVING = "tests/unit/runtime/test_saving.py::"
 _DELIVERIES = "tests/model/test_deliveries_model.py::"
 
 RETRIES = [
+    Mutant(
+        "added-headers-not-kept",
+        "Headers that a handler adds are those of later attempts, too.",
+        "coopconsume/worker/outcome.py",
+        "row.offset, row.key_hash, row.key, attempt, wait, verdict.text, trace, verdict.headers\n",
+        "row.offset, row.key_hash, row.key, attempt, wait, verdict.text, trace\n",
+        (_HEADERS + "test_the_next_attempt_sees_the_headers_of_all_earlier_ones",),
+    ),
+    Mutant(
+        "added-headers-unbounded",
+        "Headers that several attempts add are limited together.",
+        "coopconsume/worker/answers.py",
+        "added = checked_headers(with_added(added, checked_headers(error.headers)))",
+        "added = with_added(added, checked_headers(error.headers))",
+        (_HEADERS + "test_no_more_than_the_limit_is_kept_of_all_attempts_together",),
+    ),
+    Mutant(
+        "own-class-of-added-headers",
+        "What a handler gives to the driver has no class of the handler's.",
+        "coopconsume/record.py",
+        'return plain, None if value is None else b"".join((value,))',
+        "return name, value",
+        (_HEADERS + "test_added_headers_replace_those_of_their_names_and_keep_their_order",),
+    ),
+    Mutant(
+        "replayed-without-its-headers",
+        "A parked record that is replayed keeps the headers that were added.",
+        "coopconsume/runtime/plan/partition.py",
+        "self._failed = {o: w for o, w in self._failed.items() if o not in done}",
+        "self._failed = {o: w for o, w in self._failed.items() if o in self.attempts}",
+        (_PLAN + "test_headers_that_were_added_to_a_record_go_with_its_next_attempt",),
+    ),
+    Mutant(
+        "headers-of-the-first-row-alone",
+        "The commit log keeps added headers in all rows of an event.",
+        "commits/rows.py",
+        "    if headers:\n        detail[_HEADERS] = headers",
+        "    if headers and number == 0:\n        detail[_HEADERS] = headers",
+        (
+            "tests/unit/commits/test_commit_store.py::test_headers_of_pending_records_live_in_the_log",
+        ),
+    ),
+    Mutant(
+        "polled-without-its-headers",
+        "Polling keeps the headers that were added to a record.",
+        "coopconsume/runtime/polling/retry_buffer.py",
+        "self._hold(Waiting(offset, key_hash, attempts, due, error, headers=headers))",
+        "self._hold(Waiting(offset, key_hash, attempts, due, error))",
+        (
+            "tests/unit/runtime/test_held.py::test_polled_records_come_in_the_order_of_their_keys_until_done",
+        ),
+    ),
     Mutant(
         "texts-in-the-trace",
         "A trace contains no texts of users.",

@@ -20,7 +20,7 @@ from assignors import KeyRange, Share
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume.group.epoch_assignment import EpochAssignment
-from coopconsume.group.owned import Owned
+from coopconsume.group.owned import Failed, Owned
 from coopconsume.runtime.epoch_state import EpochState
 from coopconsume.runtime.outbox import due_ms
 
@@ -138,7 +138,7 @@ def test_a_due_time_holds_although_its_writer_had_another_clock(tmp_path, monkey
 
 def test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock(monkeypatch):
     """A clock that is set, forth or back, neither ends the wait nor makes it longer."""
-    pending = [(3, 5, 1, time.monotonic() + 40.0, "x")]
+    pending = [Failed(3, 5, 1, time.monotonic() + 40.0, "x")]
     owned = Owned("t", 0, (KeyRange(),), 0, commits.OffsetRanges(), pending)
     epoch_state = EpochState.__new__(EpochState)
     epoch_state._work = SimpleNamespace(outputs=None, ordering="key")

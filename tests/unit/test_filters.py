@@ -16,6 +16,7 @@ from coopconsume.filters import MOST_KEYS, RecordFilter, varying_part, words_of
 from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.member import GroupMember
 from coopconsume.group.membership import Membership
+from coopconsume.group.owned import Failed
 from coopconsume.options import Options
 from coopconsume.runtime.plan import Limits, Partition, plan_batch
 from coopconsume.runtime.progress import Meter
@@ -279,7 +280,7 @@ def test_filtered_records_are_done_and_counted_until_they_are_saved():
         whole=True,
     )  # fmt: skip
     partition.end = 5
-    partition.restore([(1, 7, 2, 0.0, "an earlier filter let it pass")])
+    partition.restore([Failed(1, 7, 2, 0.0, "an earlier filter let it pass")])
     assert plan_batch([partition], [0], 0.0, Limits(100, 100, 100))
     report = PartitionReport(packed(0, 3), filtered=packed(1, 2, 4))
     partition.reported(0, report, 0.0)

@@ -7,20 +7,25 @@
                                   "due_ms": 1795255200000, "error": "…"}]}]}
 
 Offsets below ``stable_offset`` and in ``ranges`` (both ends included) are committed. Numbers are
-64-bit integers; a reader that parses them as floats rounds those above 2**53.
+64-bit integers; a reader that parses them as floats rounds those above 2**53. A failed record to
+which headers were added has them as ``headers``: pairs of a name and a value in base64, or null.
 """
 
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
 from commits import OffsetRanges, Pending
 from coopconsume.admin.offsets.moves import Kept
 from coopconsume.errors import InvalidOption
+from coopconsume.record import checked_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from coopconsume.record import Headers
 
 FORMAT = "coopconsume-offsets"
 VERSION = 1
@@ -50,6 +55,7 @@ def write_document(group: str, cluster: str, kept: Iterable[Kept]) -> str:
                     "attempts": p.attempts,
                     "due_ms": p.due_ms,
                     "error": p.error,
+                    **({"headers": _plain(p)} if p.headers else {}),
                 }
                 for p in one.pending
             ],
@@ -102,6 +108,7 @@ def _kept(one: dict[str, Any]) -> Kept:
             _integer("attempts", p["attempts"]),
             _integer("due_ms", p["due_ms"]),
             str(p["error"]),
+            headers=_headers(p.get("headers", ())),
         )
         for p in one["pending"]
     )
@@ -113,6 +120,19 @@ def _kept(one: dict[str, Any]) -> Kept:
         _integer("stable_offset", one["stable_offset"]),
         OffsetRanges(pairs),
         pending,
+    )
+
+
+def _plain(pending: Pending) -> list[list[str | None]]:
+    return [
+        [name, None if value is None else b64encode(value).decode()]
+        for name, value in pending.headers
+    ]
+
+
+def _headers(given: Any) -> Headers:
+    return checked_headers(
+        [(name, None if value is None else b64decode(value)) for name, value in given]
     )
 
 

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
     from assignors import KeyRange
     from commits import OffsetRanges
-
-#: (offset, key hash, attempts, due on the monotonic clock, error) of a record that has failed.
-Failed = tuple[int, int, int, float, str]
+    from coopconsume.group.owned import Failed
 
 
 @dataclass(frozen=True)

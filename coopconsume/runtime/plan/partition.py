@@ -19,7 +19,8 @@ from coopconsume.worker.report import PartitionWork, unpack_offsets
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from coopconsume.runtime.plan.gain import Failed, Gain
+    from coopconsume.group.owned import Failed
+    from coopconsume.runtime.plan.gain import Gain
     from coopconsume.runtime.plan.limits import Limits
     from coopconsume.worker.report import Failure, Ordering, PartitionReport
 
@@ -305,22 +306,26 @@ class Partition:
     # -- what happened
 
     def restore(self, pending: Iterable[Failed]) -> None:
-        """Take over (offset, key hash, attempts, due, error) of an earlier run from the log.
+        """Take over pending records of an earlier run from the log.
 
         A pending record may lie above everything that is done. All undone offsets below it are
         read before anything new, as some may be of its key.
         """
         self.is_quiet = False
-        for offset, key_hash, attempts, due, error in pending:
+        for failed in pending:
+            offset = failed.offset
             if offset < self.stable or offset in self.done:
                 continue
-            self.attempts[offset] = attempts
-            self._may_have_parked |= due == math.inf
+            self.attempts[offset] = failed.attempts
+            self._may_have_parked |= failed.due == math.inf
             for share in self.shares.values():
-                if not any(key_range.contains(key_hash) for key_range in share.ranges):
+                if not any(key_range.contains(failed.key_hash) for key_range in share.ranges):
                     continue
-                failed = self._failed[offset] = Waiting(offset, key_hash, attempts, due, error)
-                share.wait(self.lane(key_hash, offset), failed)
+                waiting = self._failed[offset] = Waiting(
+                    offset, failed.key_hash, failed.attempts, failed.due, failed.error,
+                    headers=failed.headers,
+                )  # fmt: skip
+                share.wait(self.lane(failed.key_hash, offset), waiting)
                 if share.position <= offset:
                     share.todo |= OffsetRanges([(share.position, offset)])
                     share.position = offset + 1
@@ -429,7 +434,7 @@ class Partition:
         is_through = not _is_uneven(after) or (not gains and max(after) >= max(before))
         self.is_quiet, self.undealt_since = False, None if is_through else now
         for gain in gains:
-            self.restore(failed for failed in gain.pending if gain.has(failed[1]))
+            self.restore(failed for failed in gain.pending if gain.has(failed.key_hash))
             for key_range, until in gain.doubts:
                 self.doubt(key_range, until)
 
@@ -668,9 +673,9 @@ class Partition:
         if report.filtered:
             self.unsaved_filtered |= _filtered_of(report)
         self.done |= done.clip(self.stable, MAX_OFFSET)
-        if self.attempts:
+        if self.attempts or self._failed:
             self.attempts = {o: n for o, n in self.attempts.items() if o not in done}
-            self._failed = {o: w for o, w in self._failed.items() if o in self.attempts}
+            self._failed = {o: w for o, w in self._failed.items() if o not in done}
 
     def _keep(self, failure: Failure, now: float) -> None:
         """A record has failed: it waits for its next attempt, if its key is still ours."""
@@ -851,7 +856,10 @@ class Partition:
         share = self.shares[slot]
         assert share.flying is not None
         attempts = {o: n for o, n in self.attempts.items() if o in share.flying}
-        return PartitionWork(tuple(share.flying.pairs()), attempts, self._blocked(share))
+        added = {
+            o: one.headers for o, one in self._failed.items() if one.headers and o in share.flying
+        }
+        return PartitionWork(tuple(share.flying.pairs()), attempts, self._blocked(share), added)
 
     def _blocked(self, share: Share) -> dict[int, int]:
         """The lowest record of each lane that waits: no higher one of the lane may start."""
@@ -862,7 +870,7 @@ class Partition:
 def _waiting(failure: Failure, now: float) -> Waiting:
     return Waiting(
         failure.offset, failure.key_hash, failure.attempts, now + failure.delay, failure.error,
-        failure.key,
+        failure.key, headers=failure.headers,
     )  # fmt: skip
 
 

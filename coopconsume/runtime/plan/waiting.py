@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from coopconsume.runtime.plan.reads import is_far_apart
+
+if TYPE_CHECKING:
+    from coopconsume.record import Headers
 
 #: The offset that stands for the records of a key that an earlier owner may be at work on.
 EARLIER_OWNER: Final = -1
@@ -34,6 +37,7 @@ class Waiting:
         may_run_until: Until when, on the monotonic clock, the handler of a lost slot may work on
             it.
         next: The next higher failed record of the same lane, which waits for this one.
+        headers: All headers that handlers have added to it.
     """
 
     offset: int
@@ -48,6 +52,7 @@ class Waiting:
     is_running: bool = False
     may_run_until: float = -math.inf
     next: Waiting | None = None
+    headers: Headers = ()
 
     @property
     def is_far(self) -> bool:

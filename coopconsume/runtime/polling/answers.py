@@ -11,7 +11,7 @@ from assignors.ranges import offset_hash
 from commits import MaxIndividualCommitsReached, OffsetRanges, Pending
 from coopconsume.errors import InvalidOption, NotPolled
 from coopconsume.options import parse_seconds
-from coopconsume.record import MAX_WAIT, usable_seconds
+from coopconsume.record import MAX_WAIT, usable_seconds, with_added
 from coopconsume.runtime.decisions import apply_decisions
 from coopconsume.runtime.outbox import due_ms
 from coopconsume.worker.answers import clean
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from commits import CommitResult
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import TopicPartition
+    from coopconsume.record import Headers
     from coopconsume.runtime.polling.session import PollSession
     from coopconsume.runtime.reading.source import PolledRows
 
@@ -197,7 +198,10 @@ def check_found(tp: TopicPartition, named: Iterable[int], found: Iterable[int]) 
 
 
 def letters_of(
-    rows: Iterable[Any], reasons: Reasons, attempt: Callable[[TopicPartition, int], int]
+    rows: Iterable[Any],
+    reasons: Reasons,
+    attempt: Callable[[TopicPartition, int], int],
+    added: Callable[[TopicPartition, int], Headers] = lambda _tp, _offset: (),
 ) -> list[DeadLetter]:
     """Returns dead letters of records, in the order of their partitions.
 
@@ -205,20 +209,22 @@ def letters_of(
         rows: The records as they are in Kafka.
         reasons: The records that were named.
         attempt: The number of the attempt that was made at a record.
+        added: The headers that were added to a record.
 
     Raises:
         NotPolled: A record that was named is not among the rows.
     """
-    letters = [
-        DeadLetter(
-            row["topic"], row["partition"], row["offset"], _bytes(row["key"]),
-            _bytes(row["value"]), row["millis"],
-            tuple((h["key"], _bytes(h["value"])) for h in row["headers"] or ()),
-            attempt((row["topic"], row["partition"]), row["offset"]),
-            reasons[row["topic"], row["partition"]][row["offset"]], "",
-        )
-        for row in rows
-    ]  # fmt: skip
+    letters = []
+    for row in rows:
+        tp, offset = (row["topic"], row["partition"]), row["offset"]
+        own = tuple((h["key"], _bytes(h["value"])) for h in row["headers"] or ())
+        more = added(tp, offset)
+        letters.append(
+            DeadLetter(
+                *tp, offset, _bytes(row["key"]), _bytes(row["value"]), row["millis"],
+                with_added(own, more), attempt(tp, offset), reasons[tp][offset], "", more,
+            )
+        )  # fmt: skip
     for tp, records in reasons.items():
         check_found(tp, records, {x.offset for x in letters if (x.topic, x.partition) == tp})
     return sorted(letters, key=lambda x: (x.topic, x.partition, x.offset))
@@ -231,6 +237,7 @@ def hold(
     hashes: Hashes,
     delay: float,
     commit_id: str,
+    headers: Headers = (),
 ) -> None:
     """Writes that records come again after some seconds, and holds their keys back.
 
@@ -241,21 +248,23 @@ def hold(
         hashes: The hash that each record is dealt by.
         delay: Seconds; infinity parks them.
         commit_id: Of this commit.
+        headers: Headers to add to the records.
 
     Raises:
+        ValueError: A record would have too many bytes of added headers; nothing is written.
         commits.FencedMember: Another member holds the group.
     """
     due = time.monotonic() + delay
     pending = {
         tp: [
             Pending(offset, hashes[tp][offset], handout.attempt(holding, tp, offset),
-                    due_ms(delay), text)
+                    due_ms(delay), text, headers=handout.added(holding, tp, offset, headers))
             for offset, text in records.items()
         ]
         for tp, records in reasons.items()
     }  # fmt: skip
     holding.commit({}, pending=pending, commit_id=commit_id)
-    handout.hold(holding, reasons, hashes, due)
+    handout.hold(holding, reasons, hashes, due, headers)
 
 
 def take_decisions(

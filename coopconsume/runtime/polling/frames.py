@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from assignors import KeyRange
     from coopconsume.group.owned import Owned, TopicPartition
     from coopconsume.options import Options
+    from coopconsume.record import Headers
     from coopconsume.runtime.polling.positions import Chosen
     from coopconsume.runtime.reading.source import PolledRows
 
@@ -53,6 +54,7 @@ class Frames:
         owned: Mapping[TopicPartition, Owned],
         offsets: Mapping[TopicPartition, OffsetRanges],
         chosen: Mapping[TopicPartition, Chosen],
+        added: Mapping[TopicPartition, Mapping[Headers, OffsetRanges]],
     ) -> DataFrame:
         """Returns the records at some offsets, as `poll` returns them.
 
@@ -60,11 +62,14 @@ class Frames:
             owned: The partitions.
             offsets: By partition; none is empty.
             chosen: Of partitions of which not all rows are wanted, which ones.
+            added: Which records have added headers, and which.
         """
         spans, wanted = self._reads(owned, offsets)
         choose = {tp: chosen[tp].sql for tp in offsets if tp in chosen}
         tasks = range(self._slots)
-        return poll_frame(self._spark, self._options, spans, wanted, tasks, self._slices, choose)
+        return poll_frame(
+            self._spark, self._options, spans, wanted, tasks, self._slices, choose, added
+        )
 
     def dealt(
         self,

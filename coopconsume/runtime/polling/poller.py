@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges
 from coopconsume.errors import (
@@ -21,6 +21,7 @@ from coopconsume.errors import (
     TopicReplaced,
 )
 from coopconsume.group.repeating import repeated
+from coopconsume.record import checked_headers
 from coopconsume.runtime.polling.answers import (
     affordable_letters,
     commit_affordable,
@@ -278,7 +279,8 @@ class Poller:
             rows = {tp: found.present for tp, found in read.items()}
             filtered = {tp: found.filtered for tp, found in read.items()}
             shown = {tp: at for tp, at in window.offsets.items() if rows.get(tp, at)}
-            frame = frames.rows(holding.owned, shown, window.chosen) if shown else None
+            added = self.handout.with_added(holding, shown)
+            frame = frames.rows(holding.owned, shown, window.chosen, added) if shown else None
         except BaseException:
             self.handout.put_back(holding, window)
             raise
@@ -353,10 +355,15 @@ class Poller:
             return {tp: result for tp, result in results.items() if tp in named_at}
 
     def retry(
-        self, membership: Membership, frame: DataFrame, delay: float | str, reason: str | Column
+        self,
+        membership: Membership,
+        frame: DataFrame,
+        delay: float | str,
+        reason: str | Column,
+        headers: Any = (),
     ) -> None:
         """Has polled records come again, later."""
-        seconds = seconds_of("delay", delay)
+        seconds, added = seconds_of("delay", delay), checked_headers(headers)
         with self._call(membership):
             reasons = reasons_of(frame, reason, "retry")
             holding = membership.holding
@@ -365,7 +372,8 @@ class Poller:
                 dealt = self._frames.dealt(holding.owned, offsets, {})
                 holding.logs.check_topics()  # What was read are the records that were polled.
                 hashes = hashes_of(reasons, dealt)
-                hold(self.handout, holding, reasons, hashes, seconds, next(self._commit_ids))
+                commit_id = next(self._commit_ids)
+                hold(self.handout, holding, reasons, hashes, seconds, commit_id, added)
 
     def reject(
         self, membership: Membership, frame: DataFrame, reason: str | Column, on_dead: OnDead
@@ -410,6 +418,7 @@ class Poller:
             self._frames.originals(reasons),
             reasons,
             lambda tp, offset: self.handout.attempt(holding, tp, offset),
+            lambda tp, offset: self.handout.added(holding, tp, offset),
         )
 
     def close(self) -> None:

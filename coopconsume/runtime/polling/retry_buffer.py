@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
+from coopconsume.record import checked_headers, with_added
 from coopconsume.runtime.plan import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from coopconsume.group.owned import Failed
+    from coopconsume.record import Headers
 
 #: Keys that come again in one frame; the rest waits for the next one.
 KEYS_AT_ONCE = 50
@@ -26,15 +30,16 @@ class RetryBuffer:
     """The held records of one partition.
 
     Args:
-        pending: (offset, key hash, attempts, due, error) as the commit log has them.
+        pending: The pending records, as the commit log has them.
     """
 
-    def __init__(self, pending: Iterable[tuple[int, int, int, float, str]] = ()) -> None:
+    def __init__(self, pending: Iterable[Failed] = ()) -> None:
         self._records: dict[int, Waiting] = {}
         self._passed: dict[int, OffsetRanges] = {}
         self._attempts: dict[int, int] = {}
-        for record in pending:
-            self._hold(Waiting(*record))
+        self._added: dict[int, Headers] = {}
+        for offset, key_hash, attempts, due, error, headers in pending:
+            self._hold(Waiting(offset, key_hash, attempts, due, error, headers=headers))
 
     def __len__(self) -> int:
         return len(self._records)
@@ -60,15 +65,37 @@ class RetryBuffer:
         """Number of the attempt that was made last, or is being made, at a record; from 1."""
         return self._attempts.get(offset, 0) + 1
 
-    def hold(self, offset: int, key_hash: int, due: float, error: str) -> Waiting:
+    def added(self, offset: int, more: Headers = ()) -> Headers:
+        """Returns all headers that were added to a record, with further ones.
+
+        Raises:
+            ValueError: They are too large.
+        """
+        known = self._added.get(offset, ())
+        return checked_headers(with_added(known, more)) if more else known
+
+    def with_added(self, offsets: OffsetRanges) -> dict[Headers, OffsetRanges]:
+        """Returns those of some offsets whose records have added headers, by the headers."""
+        found: dict[Headers, list[int]] = {}
+        for offset, headers in self._added.items():
+            if offset in offsets:
+                found.setdefault(headers, []).append(offset)
+        return {headers: OffsetRanges.from_offsets(of) for headers, of in found.items()}
+
+    def hold(
+        self, offset: int, key_hash: int, due: float, error: str, headers: Headers = ()
+    ) -> Waiting:
         """An attempt at a record has failed: it comes again at ``due``, its key behind it."""
-        record = Waiting(offset, key_hash, self.attempt(offset), due, error)
+        headers = self.added(offset, headers)
+        record = Waiting(offset, key_hash, self.attempt(offset), due, error, headers=headers)
         self._hold(record)
         return record
 
     def _hold(self, record: Waiting) -> None:
         self._records[record.offset] = record
         self._attempts[record.offset] = record.attempts
+        if record.headers:
+            self._added[record.offset] = record.headers
         self._passed.setdefault(record.key_hash, OffsetRanges())
 
     def pass_over(self, taken: OffsetRanges) -> None:
@@ -124,6 +151,7 @@ class RetryBuffer:
             # It stays until its key is released, and is found to be done by then.
             record.due = now if record.due == math.inf else min(record.due, now)
         self._attempts = {o: n for o, n in self._attempts.items() if o not in offsets}
+        self._added = {o: h for o, h in self._added.items() if o not in offsets}
 
     def forget_below(self, stable: int) -> None:
         """The log begins at ``stable``, or all below it is done."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from assignors import Share
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import TopicPartition
+    from coopconsume.record import Headers
 
     Offsets = Mapping[TopicPartition, OffsetRanges]
 
@@ -278,6 +279,28 @@ class PollSession:
         place = self.places_of(holding).get(tp)
         return place.held.attempt(offset) if place is not None else 1
 
+    def added(
+        self, holding: EpochAssignment, tp: TopicPartition, offset: int, more: Headers = ()
+    ) -> Headers:
+        """Returns all headers that were added to a record, with further ones.
+
+        Raises:
+            ValueError: They are too large.
+        """
+        place = self.places_of(holding).get(tp)
+        return place.held.added(offset, more) if place is not None else more
+
+    def with_added(
+        self, holding: EpochAssignment, offsets: Offsets
+    ) -> dict[TopicPartition, dict[Headers, OffsetRanges]]:
+        """Returns those of some offsets whose records have added headers, by the headers."""
+        with self.lock:
+            return {
+                tp: found
+                for tp, place in self.places_of(holding).items()
+                if tp in offsets and (found := place.held.with_added(offsets[tp]))
+            }
+
     def replay(self, holding: EpochAssignment, tp: TopicPartition, offset: int, now: float) -> None:
         """Notes that a parked record comes again, as if for the first time."""
         with self.lock:
@@ -291,13 +314,14 @@ class PollSession:
         reasons: Mapping[TopicPartition, Mapping[int, str]],
         hashes: Mapping[TopicPartition, Mapping[int, int]],
         due: float,
+        headers: Headers = (),
     ) -> None:
         """Notes that records come again at ``due``; their keys wait for them."""
         with self.lock:
             for tp, place in self.places_of(holding).items():
                 records = reasons.get(tp, {})
                 for offset, text in records.items():
-                    place.held.hold(offset, hashes[tp][offset], due, text)
+                    place.held.hold(offset, hashes[tp][offset], due, text, headers)
                 place.answer(OffsetRanges.from_offsets(list(records)))
             self.lock.notify_all()
 

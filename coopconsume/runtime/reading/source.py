@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from assignors import KeyRange
     from commits.offsets import Int64s
     from coopconsume.options import Options
+    from coopconsume.record import Headers
 
 
 _FETCH = "kafka.max.partition.fetch.bytes"
@@ -289,6 +290,7 @@ def poll_frame(
     tasks: Sequence[int],
     slices: int,
     choose: Mapping[tuple[str, int], Callable[[str], str]],
+    added: Mapping[tuple[str, int], Mapping[Headers, OffsetRanges]],
 ) -> DataFrame:
     """What ``poll`` returns: the columns of Spark's Kafka source and ``key_hash``.
 
@@ -303,12 +305,38 @@ def poll_frame(
     names = [name for name in read.columns if options.include_headers or name != "headers"]
     if record_filter:
         read = read.where(record_filter.sql())
+    if added and options.include_headers:
+        read = read.withColumn("headers", F.expr(added_headers_sql(added)))
     return (
         _polled_rows(read, wanted, tasks, choose, f"{key_hash_sql()} AS key_hash")
         .repartition(len(tasks), F.col("_task"))
         .sortWithinPartitions("topic", "partition", "offset")
         .select(*names, "key_hash")
     )
+
+
+def added_headers_sql(added: Mapping[tuple[str, int], Mapping[Headers, OffsetRanges]]) -> str:
+    """SQL of a row's headers, with those that were added to its record.
+
+    Args:
+        added: By partition, the added headers, with the offsets of their records.
+    """
+    cases = []
+    for (topic, number), records in added.items():
+        for headers, offsets in records.items():
+            names = ", ".join(f"CAST(X'{name.encode().hex()}' AS STRING)" for name, _ in headers)
+            pairs = ", ".join(
+                f"struct(CAST(X'{name.encode().hex()}' AS STRING) AS key, "
+                + ("CAST(NULL AS BINARY)" if value is None else f"X'{value.hex()}'") + " AS value)"
+                for name, value in headers
+            )  # fmt: skip
+            own = f"filter(headers, one -> NOT array_contains(array({names}), one.key))"
+            none = "CAST(array() AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"
+            cases.append(
+                f"WHEN topic = '{topic}' AND partition = {number} AND {in_ranges_sql(offsets)} "
+                f"THEN concat(coalesce({own}, {none}), array({pairs}))"
+            )
+    return f"CASE {' '.join(cases)} ELSE headers END"
 
 
 def poll_offsets(

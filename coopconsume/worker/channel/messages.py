@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import math
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coopconsume.worker.channel.wire import Identity, ProtocolError
 from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, Reads, SlotReport
+
+if TYPE_CHECKING:
+    from coopconsume.record import Headers
 
 _LENGTH = struct.Struct(">I")
 
@@ -150,30 +153,42 @@ def _histogram(fields: list[Any]) -> Histogram:
 
 def _failure(one: Failure, parts: _Parts) -> list[Any]:
     delay = None if one.delay == math.inf else one.delay
-    return [one.offset, one.key_hash, parts.add(one.key), one.attempts, delay, one.error, one.trace]
+    return [
+        one.offset, one.key_hash, parts.add(one.key), one.attempts, delay, one.error, one.trace,
+        _put_headers(one.headers, parts),
+    ]  # fmt: skip
 
 
 def _failed(fields: list[Any], parts: _Reader) -> Failure:
-    offset, key_hash, key, attempts, delay, error, trace = fields
+    offset, key_hash, key, attempts, delay, error, trace, headers = fields
     wait = math.inf if delay is None else float(delay)
     return Failure(
         _count(offset), int(key_hash), parts.take(key), _count(attempts), wait, str(error),
-        str(trace),
+        str(trace), _taken_headers(headers, parts),
     )  # fmt: skip
+
+
+def _put_headers(headers: Headers, parts: _Parts) -> list[list[Any]]:
+    return [[name, parts.add(value)] for name, value in headers]
+
+
+def _taken_headers(fields: list[Any], parts: _Reader) -> Headers:
+    return tuple((str(name), parts.take(value)) for name, value in fields)
 
 
 def _letter(one: DeadLetter, parts: _Parts) -> list[Any]:
     return [
         one.topic, one.partition, one.offset, parts.add(one.key), parts.add(one.value),
-        one.timestamp, [[name, parts.add(value)] for name, value in one.headers],
-        one.attempts, one.reason, one.trace,
+        one.timestamp, _put_headers(one.headers, parts),
+        one.attempts, one.reason, one.trace, _put_headers(one.added, parts),
     ]  # fmt: skip
 
 
 def _dead(fields: list[Any], parts: _Reader) -> DeadLetter:
-    topic, partition, offset, key, value, timestamp, headers, attempts, reason, trace = fields
+    topic, partition, offset, key, value, timestamp, headers, *more = fields
+    attempts, reason, trace, added = more
     return DeadLetter(
         str(topic), _count(partition), _count(offset), parts.take(key), parts.take(value),
-        int(timestamp), tuple((str(name), parts.take(held)) for name, held in headers),
-        _count(attempts), str(reason), str(trace),
+        int(timestamp), _taken_headers(headers, parts),
+        _count(attempts), str(reason), str(trace), _taken_headers(added, parts),
     )  # fmt: skip

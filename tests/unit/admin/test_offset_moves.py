@@ -140,7 +140,10 @@ def test_following_the_log_changes_kafka_alone() -> None:
 
 def test_a_document_keeps_offsets_beyond_2_to_the_53rd() -> None:
     """Numbers stay integers, and one that a tool has rounded to a float is refused."""
-    pending = (Pending(FAR + 1, FAR + 5, 3, 1_795_255_200_001, 'quote " and \n line'),)
+    headers = (("ü", b"\x00\xff"), ("none", None))
+    pending = (
+        Pending(FAR + 1, FAR + 5, 3, 1_795_255_200_001, 'quote " and \n line', headers=headers),
+    )
     kept = Kept(
         "t", 0, "id", FAR + 1, OffsetRanges([(FAR + 3, FAR + 3), (FAR + 5, FAR + 9)]), pending
     )

@@ -627,6 +627,24 @@ def test_pending_records_live_in_the_log(path: str, store: CommitStore) -> None:
         store.commit("g", epoch, "m", {}, pending={P0: [Pending(-1)]})
 
 
+def test_headers_of_pending_records_live_in_the_log(path: str, store: CommitStore) -> None:
+    """In whatever rows they are, beside what else a row has; old rows have none."""
+    headers = (("step", b"\x00\xff"), ("headers", None), ("step", b""), ("ü", b"1"))
+    epoch = opened(store)
+    pending = {
+        P0: [Pending(3, 9, 2, 0, "y", headers=headers), Pending(5)],
+        P1: [Pending(3, 9, 2, 0, "y", headers=headers[:1])],
+    }
+    store.commit("g", epoch, "m", {P0: [(0, 0)]}, pending=pending, filtered={P0: 1})
+    expected = {at: {one.offset: one for one in found} for at, found in pending.items()}
+    assert store.pending("g") == CommitStore.open(path).pending("g") == expected
+    assert store.history("g")[-1]["detail"] == {"filtered": [[*P0, 1]]}
+    store.compact()
+    assert CommitStore.open(path).pending("g") == expected
+    store.commit("g", epoch, "m", {}, pending={P0: [Pending(3, 9, 3, 0, "z")]})
+    assert CommitStore.open(path).pending("g")[P0][3].headers == ()
+
+
 def test_holes_are_committed_without_being_work(store: CommitStore) -> None:
     """Proven holes move the stable offset and are neither new commits nor ever too old."""
     epoch = opened(store)

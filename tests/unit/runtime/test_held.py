@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.group.membership import Owned
+from coopconsume.group.owned import Failed
+from coopconsume.record import with_added
 from coopconsume.runtime.polling.positions import PollPosition, next_rows
 from coopconsume.runtime.polling.retry_buffer import RetryBuffer
 
@@ -40,7 +42,7 @@ def test_a_key_waits_for_the_record_that_is_due_last():
 
 def test_a_parked_record_waits_for_a_decision():
     """Replayed, its attempts count from 1 again; settled, its key goes on."""
-    held = RetryBuffer([(3, 7, 5, math.inf, ""), (4, 8, 2, math.inf, "")])
+    held = RetryBuffer([Failed(3, 7, 5, math.inf, ""), Failed(4, 8, 2, math.inf, "")])
     assert not held.due(1e12, 100)
     assert [record.offset for record in held.parked] == [3, 4]
     held.replay(3, 5.0)
@@ -61,6 +63,7 @@ class Polling:
         self.place = PollPosition.at_start(self.owned)
         self.now = 0.0
         self.pending = {}
+        self.added = {}
         self.out = []
         self.delivered = []
 
@@ -94,9 +97,13 @@ class Polling:
             self.pending.pop(offset, None)
 
     def retry(self, offset, delay):
-        record = self.place.held.hold(offset, self.log[offset], self.now + delay, "")
+        added = ((f"h{delay}", b"%d" % offset),)
+        record = self.place.held.hold(offset, self.log[offset], self.now + delay, "", added)
+        self.added[offset] = with_added(self.added.get(offset, ()), added)
         self.place.answer(OffsetRanges([(offset, offset)]))
-        self.pending[offset] = (offset, record.key_hash, record.attempts, record.due, "")
+        self.pending[offset] = Failed(
+            offset, record.key_hash, record.attempts, record.due, "", record.headers
+        )
 
     def restart(self):
         self.owned = owned(
@@ -126,6 +133,7 @@ def test_polled_records_come_in_the_order_of_their_keys_until_done(log, data):
             assert offset not in world.owned.committed, "what is done comes not again"
             assert world.place.held.attempt(offset) >= attempts[offset]
             attempts[offset] = world.place.held.attempt(offset)
+            assert world.place.held.added(offset) == world.added.get(offset, ())
             if key in blocked:
                 world.retry(offset, data.draw(st.integers(0, 3)))
             elif failures[offset]:

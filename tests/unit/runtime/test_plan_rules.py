@@ -8,9 +8,11 @@ import pyarrow as pa
 
 from assignors import KeyRange
 from commits import OffsetRanges
+from coopconsume.group.owned import Failed
+from coopconsume.runtime.parcels import Parcel
 from coopconsume.runtime.plan import Limits, Partition, deal, plan_batch
 from coopconsume.runtime.plan.gain import Gain
-from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
+from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, pack_offsets
 
 LIMITS = Limits(100, 100, 100)
 
@@ -145,7 +147,7 @@ def test_a_failed_record_of_a_key_in_doubt_is_tried_once_the_doubt_ends():
     """Also if nothing else of the partition is left to do."""
     p = partition(end=3, committed=[(0, 1)])
     p.doubt(KeyRange(70, 70), 5.0)
-    p.restore([(2, 70, 1, 0.0, "not yet")])
+    p.restore([Failed(2, 70, 1, 0.0, "not yet")])
     assert plan_batch([p], [0], 4.0, LIMITS) is None
     plan = plan_batch([p], [0], 5.0, LIMITS)
     assert plan is not None
@@ -172,7 +174,7 @@ def test_of_two_pending_records_of_a_key_the_lower_one_goes_first():
     """In whatever order the commit log has them."""
     for pending in ([3, 8], [8, 3]):
         p = partition()
-        p.restore([(offset, 70, 1, 5.0 + offset, "not yet") for offset in pending])
+        p.restore([Failed(offset, 70, 1, 5.0 + offset, "not yet") for offset in pending])
         assert [w.offset for w in p.shares[0].waiting.values()] == [3]
 
 
@@ -261,7 +263,7 @@ def test_what_comes_waits_until_no_earlier_owner_can_be_at_work():
     p = partition(whole=False)
     p.shares[0].ranges = (first,)
     p.extend(Gain((second,), 0, OffsetRanges([(4, 4)]), until=5.0))
-    p.extend(Gain((third, fourth), 0, OffsetRanges(), [(9, third.first, 2, 7.0, "no")]))
+    p.extend(Gain((third, fourth), 0, OffsetRanges(), [Failed(9, third.first, 2, 7.0, "no")]))
     assert (p.in_doubt(1.0), p.is_undealt, p.is_drained) == (4.0, True, False)
     assert p.plan([0], 1.0, LIMITS)[0].pairs() == [(0, 3), (5, 9)]
     p.deal_again(2, 1.0)
@@ -366,3 +368,47 @@ def test_records_of_returned_keys_are_planned_for_any_slot():
     assert not p.holes()
     planned = p.plan([1], 1.0, LIMITS)
     assert {slot: part.pairs() for slot, part in planned.items()} == {1: [(3, 3)]}
+
+
+def test_headers_that_were_added_to_a_record_go_with_its_next_attempt():
+    """Also after a restart, a hand-over, a lost worker, and when a parked record is replayed."""
+    added = (("step", b"bank"), ("none", None))
+    p = partition(end=4, committed=[(0, 1)])
+    p.restore([Failed(2, 70, 3, math.inf, "parked", added), Failed(3, 80, 1, 1.0, "no", added)])
+    assert [one.headers for one in p.parked] == [added]
+    p.replay(2, 0.5)
+    plan = plan_batch([p], [0], 2.0, LIMITS)
+    assert plan is not None
+    work = plan.work[0][0]
+    assert (work.attempts, work.added) == ({3: 1}, {2: added, 3: added})
+    more = (*added, ("more", b"1"))
+    again = Failure(3, 80, b"k", 2, 0.0, "no", headers=more)
+    p.progressed(0, PartitionReport(packed(), None, [again]), 2.0)
+    p.charge(2)
+    p.unknown(0)
+    plan = plan_batch([p], [0], 3.0, LIMITS)
+    assert plan is not None
+    work = plan.work[0][0]
+    assert (work.attempts, work.added) == ({2: 1, 3: 2}, {2: added, 3: more})
+    p.reported(0, PartitionReport(packed(2, 3)), 3.0)
+    assert not p._failed
+
+
+def test_headers_that_a_real_time_slot_has_added_outlive_the_slot():
+    """Its reports name them although it tries the record again by itself."""
+    p = partition(end=1)
+    p.plan([0], 0.0, LIMITS)
+    again = Failure(0, 70, b"k", 1, 0.0, "no", headers=(("step", b"bank"),))
+    p.has_read(0, PartitionReport(retrying=[again]), 0.0)
+    p.unknown(0)
+    plan = plan_batch([p], [0], 1.0, LIMITS)
+    assert plan is not None
+    assert plan.work[0][0].added == {0: (("step", b"bank"),)}
+
+
+def test_a_dead_letter_that_cannot_be_written_keeps_the_headers_of_its_record():
+    """Its next owner makes the last attempt again, with the same headers."""
+    added = (("step", b"bank"),)
+    letter = DeadLetter("t", 0, 4, b"k", b"v", 0, added, 3, "no", "", added)
+    ((record,),) = Parcel(letters=[letter]).records().values()
+    assert (record.attempts, record.headers) == (3, added)

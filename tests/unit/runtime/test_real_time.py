@@ -13,6 +13,7 @@ from assignors.ranges import offset_hash
 from commits import OffsetRanges
 from coopconsume import Options
 from coopconsume.filters import KeySet, RecordFilter
+from coopconsume.group.owned import Failed
 from coopconsume.runtime.plan import Limits, Partition, deal
 from coopconsume.runtime.realtime.mode import STALLED, RealTimeMode
 from coopconsume.worker.channel.messages import decode_report, encode_report
@@ -218,7 +219,7 @@ def test_batches_catch_up_before_a_run():
 def test_a_failed_record_lets_a_run_begin_until_it_is_due():
     """What waits long is named to the slot as blocked; what is due soon is for a batch."""
     one = partition()
-    one.restore([(0, key_hash(b"a"), 1, 10.0, "no")])
+    one.restore([Failed(0, key_hash(b"a"), 1, 10.0, "no")])
     for share in one.shares.values():
         share.todo = OffsetRanges()
     assert MODE.why_not([one], 0.0) == ""

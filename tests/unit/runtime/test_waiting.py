@@ -12,6 +12,7 @@ import pytest
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.errors import InvalidOption
+from coopconsume.group.owned import Failed
 from coopconsume.query import CooperativeQuery
 from coopconsume.runtime.plan import Partition
 from coopconsume.runtime.polling.positions import PollPosition
@@ -131,7 +132,9 @@ def test_a_member_without_key_ranges_says_so():
 
 def test_a_poll_waits_for_the_key_that_comes_again_first():
     """A key comes again when the last of its records is due; a parked one never does by itself."""
-    held = RetryBuffer([(0, 7, 1, 50.0, ""), (1, 7, 1, 90.0, ""), (2, 8, 1, 70.0, "")])
+    held = RetryBuffer(
+        [Failed(0, 7, 1, 50.0, ""), Failed(1, 7, 1, 90.0, ""), Failed(2, 8, 1, 70.0, "")]
+    )
     assert held.next_due() == 70.0
     held.hold(2, 8, math.inf, "parked")
     assert held.next_due() == 90.0
@@ -148,7 +151,7 @@ def test_what_polling_knows_is_counted():
 
     session, holding = PollSession(), Holding()
     session.begin(holding)
-    held = RetryBuffer([(0, 7, 1, 50.0, ""), (1, 8, 1, math.inf, "")])
+    held = RetryBuffer([Failed(0, 7, 1, 50.0, ""), Failed(1, 8, 1, math.inf, "")])
     polled = OffsetRanges([(4, 4)])
     place = PollPosition(None, polled=polled, paused=True, held=held)
     session.places = {("t", 0): place}

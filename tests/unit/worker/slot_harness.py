@@ -26,6 +26,7 @@ RETRIES_LATER = RetryPolicy(backoff=1_000.0, max_backoff=1_000.0, jitter=0)
 
 NAMES = ["part", "offset", "key_hash", "key", "value", "timestamp"]
 TYPES = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64()]
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class Together:
@@ -69,7 +70,8 @@ def in_way(way, handler):
 def run(handler, rows, *, work=None, concurrency=1, ordering="key", way=None, **more):
     """Run rows (partition, offset, key) of slot 3 through a handler.
 
-    The rows at the places `filtered` do not pass the filter; without it all rows pass.
+    The rows at the places `filtered` do not pass the filter; without it all rows pass. `headers`
+    are those of each row; without it rows have no column of headers.
     """
     if way is not None:
         handler, concurrency = in_way(way, handler)
@@ -85,7 +87,8 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
         batch=0, partitions=(("t", 10), ("t", 11)), slots=(3,), work={3: work}, ordering=ordering,
         concurrency=concurrency, batch_time=more.pop("batch_time", 300.0),
         handler_timeout=more.pop("handler_timeout", 300.0),
-        headers=False, rates=more.pop("rates", Rates()), run=more.pop("run_id", ""),
+        headers=more.get("headers") is not None, run=more.pop("run_id", ""),
+        rates=more.pop("rates", Rates()),
         break_after=more.pop("break_after", 0), streaks=more.pop("streaks", {}),
         gates=more.pop("gates", {}), latest_start=more.pop("latest_start", math.inf),
         channel=more.pop("channel", None), filters=more.get("filtered") is not None,
@@ -97,9 +100,14 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
     ]  # fmt: skip
     arrays = [pa.array(c, t) for c, t in zip(columns, TYPES, strict=True)]
     filtered, names = more.pop("filtered", None), NAMES
+    headers = more.pop("headers", None)
+    if headers is not None:
+        pairs = [[{"key": name, "value": value} for name, value in own] for own in headers]
+        arrays.append(pa.array(pairs, HEADERS))
+        names = [*names, "headers"]
     if filtered is not None:
         arrays.append(pa.array([row[:2] in filtered for row in rows], pa.bool_()))
-        names = [*NAMES, FILTERED]
+        names = [*names, FILTERED]
     batch = pa.RecordBatch.from_arrays(arrays, names=names)
     options = {"dead_letters": True, "send": None} | more
     schema, size = options.pop("schema", None), options.pop("batch_rows", 4)
