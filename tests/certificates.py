@@ -1,4 +1,4 @@
-"""Certificates for tests, made anew each time."""
+"""Certificates for tests, made for each run."""
 
 from __future__ import annotations
 

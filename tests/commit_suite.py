@@ -1,4 +1,4 @@
-"""What every commit table does, whatever place it is in and whoever writes it there."""
+"""What every commit table does, in any place and with any engine."""
 
 from __future__ import annotations
 

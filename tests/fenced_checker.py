@@ -1,12 +1,12 @@
 """An independent judge of fenced logs: what I1 to I8 demand, recomputed from the bare records.
 
 It knows nothing of the library's own fold: it reads the headers by hand, all of them, and compares
-what is in the log with what the writers were told.
+what is in the log with the outcomes that the writers got.
 
 I1 the batches that count have numbers without gaps    I5 what was refused is not in the log
-I2 each is at the offset that it expected              I6 what was unknown is there or not, as told
+I2 each is at the offset that it expected              I6 a batch in the log was acked or is unknown
 I3 epochs only grow, each of one owner                 I7 no batch is there in part
-I4 what was acknowledged is in the log, where told     I8 a batch is there once
+I4 what was acknowledged is in the log, as answered    I8 a batch is there once
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ DATA, OPEN = 0, 1
 
 
 @dataclass
-class Told:
-    """What the writers were told of their appends, by batch id.
+class Outcomes:
+    """The outcomes of appends that the writers got, by batch id.
 
     Attributes:
         acked: First offset, first sequence number and count of batches that were acknowledged.
         refused: Batches that are not in the log, by an error's word.
-        unknown: Batches of which nothing is known, as with an owner that was killed.
+        unknown: Batches without an outcome, as with an owner that was killed.
     """
 
     acked: dict[str, tuple[int, int, int]] = field(default_factory=dict)
@@ -45,32 +45,32 @@ class Found:
     offsets: list[int]
 
 
-def problems(records: Iterable[Any], told: Told) -> list[str]:
+def problems(records: Iterable[Any], outcomes: Outcomes) -> list[str]:
     """What is wrong with a log.
 
     Args:
         records: The committed records in order, with ``offset``, ``value`` and ``headers``.
-        told: What its writers were told.
+        outcomes: The outcomes that its writers got.
     """
     wrong: list[str] = []
     found = batches(records, wrong)
-    for batch_id, (first, seq, count) in told.acked.items():
+    for batch_id, (first, seq, count) in outcomes.acked.items():
         batch = found.get(batch_id)
         if batch is None:
             wrong.append(f"I4: {batch_id} was acknowledged and is not there")
         elif (batch.first, batch.seq, len(batch.rows)) != (first, seq, count):
             wrong.append(
-                f"I4: {batch_id} is at {batch.first}/{batch.seq}, told was {first}/{seq}/{count}"
+                f"I4: {batch_id} is at {batch.first}/{batch.seq}, answered {first}/{seq}/{count}"
             )
-    there = told.refused & found.keys()
+    there = outcomes.refused & found.keys()
     wrong += [f"I5: {batch_id} was refused and is there" for batch_id in there]
-    strays = found.keys() - told.acked.keys() - told.unknown
-    wrong += [f"I6: {batch_id} is there, and nobody was told so" for batch_id in strays]
+    strays = found.keys() - outcomes.acked.keys() - outcomes.unknown
+    wrong += [f"I6: {batch_id} is there, and no writer knows" for batch_id in strays]
     return wrong
 
 
 def batches(records: Iterable[Any], wrong: list[str]) -> dict[str, Found]:
-    """The batches of data that count, by id; what is wrong in their places is told."""
+    """The batches of data that count, by id; adds what is wrong in their places to `wrong`."""
     found: dict[str, Found] = {}
     epoch, owner, tag, seq = 0, None, None, 0
     rows = list(records)

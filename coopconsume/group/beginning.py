@@ -61,7 +61,7 @@ def beginning(
     on top of it. Only another offset than the noted one is a change from outside.
 
     Args:
-        owned: Partitions of which the member owns key ranges.
+        owned: Partitions that the member owns key ranges of.
         dealt: All partitions of the epoch in the topics of the member. The first member to begin
             starts them all, so that ``latest`` means the same moment for all.
         log: What the commit log says.

@@ -1,7 +1,7 @@
 """Claims that `assign` makes beside a group: kept alive by their owners, ended when those are gone.
 
-Whether a process is gone is decided by each reader on its own monotonic clock: a claim of which no
-row came for its session. So the clocks of hosts need not agree.
+Each reader decides by its own monotonic clock whether a process is gone: no row of its claim came
+for the time of its session. So the clocks of hosts need not agree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOOK_EVERY: Final = 2.0
 
 
 class ClaimWatch:
-    """Tells live claims of a group from those whose processes are gone, and ends the latter.
+    """Distinguishes live claims of a group from those of dead processes, and ends the latter.
 
     Args:
         store: The commit store.

@@ -48,7 +48,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class Deal:
-    """What the leader has decided: the epoch to open, and whom to refuse.
+    """The decision of the leader: the epoch to open, and the members to refuse.
 
     Attributes:
         shares: Of each member that is accepted.
@@ -152,7 +152,7 @@ class GroupCore:
     # -- joining
 
     def subscription(self, in_force: Epoch | None, *, with_owned: bool) -> bytes:
-        """What to tell the leader; notes the epoch that is in force now.
+        """Returns the subscription for the leader; notes the epoch in force.
 
         Args:
             in_force: The epoch, as the log says just before the request goes out.
@@ -414,8 +414,8 @@ class GroupCore:
             row: The epoch in force, as the log says now.
 
         Returns:
-            What the epoch gives us besides, and nobody has begun with; None: we do not go on under
-            it.
+            The shares that the epoch adds and no member has started; None: the member does not
+            continue under this epoch.
         """
         if row is None or me in row.fenced or me in row.heirs or not self._continues(me, row):
             return None

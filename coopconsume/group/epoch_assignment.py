@@ -89,7 +89,7 @@ class EpochAssignment:
         self._lock = threading.RLock()
         self._over = threading.Event()
         prefix = uuid.uuid4().hex
-        # Ids of one prefix take little room in the log (see `CommitIds`).
+        # Ids of one prefix take little space in the log (see `CommitIds`).
         self._ids = (f"{prefix}-{number}" for number in itertools.count(1))
         self.logs = HeldLogs(options, cluster, store, lambda: self._grant, self.owned, self._lock)
         self.primary = PrimaryOffsets(
@@ -104,7 +104,7 @@ class EpochAssignment:
         self.logs.check_ends()
 
     def _load(self, shares: Iterable[Share]) -> dict[TopicPartition, Owned]:
-        """Returns what the log has of each partition of which something is ours."""
+        """Returns the state in the log of each partition that we own a part of."""
         group, loaded = self.options.group_id, {}
         ranges: dict[TopicPartition, list[KeyRange]] = {}
         for share in shares:
@@ -198,10 +198,10 @@ class EpochAssignment:
         self._grant = replace(self._grant, epoch=epoch, member=member)
 
     def continue_under(self, grant: EpochGrant) -> None:
-        """Moves our shares to the next epoch, which gives us all of them.
+        """Moves our shares to the next epoch, which assigns all of them to us again.
 
-        What it gives us besides is not begun with here, see `extend`. Its earlier owners are waited
-        for from now on, and whatever we release leaves it in doubt.
+        Additional shares do not start here, see `extend`. The wait for their earlier owners begins
+        now, and they stay in doubt if we release them.
         """
         self._wait_for(grant.waits)
         self._grant = replace(
@@ -370,7 +370,7 @@ class EpochAssignment:
             pending: What failed.
             holes: What is proven never to be delivered.
             filtered: How many of the offsets are of records that the filter dropped.
-            commit_id: Tells it from every other commit of the group; None: a new one.
+            commit_id: Unique among the commits of the group; None: a new one.
             limited: Whether the limit on ranges is looked at once more (see `affordable`).
 
         Raises:

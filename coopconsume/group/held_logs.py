@@ -25,7 +25,7 @@ _NAMED = 20
 
 
 class HeldLogs:
-    """Where the logs begin and end of which we hold parts; the commit log follows them.
+    """Start and end of the logs that the member owns parts of; the commit log follows them.
 
     Args:
         options: Of the consumer.
@@ -221,7 +221,7 @@ class HeldLogs:
     def is_cut(self, ends: Mapping[TopicPartition, LogEnd]) -> bool:
         """Whether a log may have been cut since the last look; if not, notes where they end.
 
-        Brokers never tell a lower end (KIP-207) unless the log was cut. A log that was cut and has
+        Brokers report a lower end only after a cut (KIP-207). A log that was cut and has
         grown again has a new leader epoch, and the earlier epoch ends before what was seen of it
         (KIP-320). An older leader epoch comes from a former leader, or a topic was created again.
         """
@@ -231,12 +231,12 @@ class HeldLogs:
         return False
 
     def follow_cut(self) -> DataLoss | None:
-        """Have the commit log follow logs that were cut under our eyes.
+        """Writes the ends of logs that were cut while we owned them to the commit log.
 
-        It is written in any case: whoever starts next does not know where they ended.
+        It always writes them: the next owner does not know where the logs ended.
 
         Returns:
-            What is lost by it; None if no log was cut.
+            The data loss; None if no log was cut.
         """
         ends = self._cluster.log_ends(self.present)
         cut = self._cut(ends)

@@ -105,7 +105,7 @@ class Tenant(Protocol):
         """The shares are gone: others may have them already."""
 
     def failed(self, error: BaseException) -> None:
-        """The member is out of the group for good."""
+        """The member has left the group permanently."""
 
 
 class GroupMember:
@@ -138,7 +138,7 @@ class GroupMember:
             life_ms=life_ms, record_filter=str(options.record_filter),
         )  # fmt: skip
         self._instance = options.kafka.get("group.instance.id")
-        self._seen_filter = self._core.record_filter  # of the last epoch that was told
+        self._seen_filter = self._core.record_filter  # of the last epoch that was reported
         self._config = consumer_config(options, application)
         self._topics: tuple[str, ...] = ()
         self._pattern: TopicPattern | None = None
@@ -226,7 +226,7 @@ class GroupMember:
                     self._turn()
                 except Exception as error:  # noqa: BLE001 - sorted out there
                     self._cope(error)
-        except BaseException as error:  # noqa: BLE001 - the tenant tells the user
+        except BaseException as error:  # noqa: BLE001 - the tenant reports it to the user
             self._tenant.failed(error)
         finally:
             if self._consumer is not None:
@@ -288,7 +288,7 @@ class GroupMember:
             self._disconnect()
             self._connect()
         else:
-            # Under its old id, so that Kafka can tell it if another process has its place; a new
+            # Under its old id, so that Kafka refuses it if another process has its place; a new
             # connection would take that place back.
             request_rejoin(self._consumer)
 
@@ -472,7 +472,7 @@ class GroupMember:
         log.debug("group %s: assigned in generation %d", self._group, generation)
         self._handed = me, data
 
-    # -- what kafka-python tells
+    # -- callbacks of kafka-python
 
     def revoke(self) -> Future[None]:
         """A rebalance begins: what we have is handed over, unless the tenant can go on with it."""
@@ -494,7 +494,7 @@ class GroupMember:
                 log.warning("group %s: not given back in the commit log: %s", self._group, error)
 
     def _give_back(self, me: str, data: bytes) -> None:
-        """What we did not begin with: whoever gets it next need not wait for us."""
+        """Releases shares that never started: their next owner need not wait for us."""
         claimed = self._claims.claimed()
         grant = self._core.take(me, data, self._store.assignment(self._group), claimed)
         if isinstance(grant, EpochGrant):

@@ -77,20 +77,20 @@ class Worker(Protocol):
         """
 
     def extend(self, load: Callable[[], EpochAssignment]) -> EpochAssignment | None:
-        """Work on more from now on, and go on with the rest.
+        """Adds shares, and continues with the others.
 
         Args:
-            load: Returns what comes to it.
+            load: Returns the gained shares.
 
         Returns:
-            That; None if all is to be drained, and begun with again.
+            The gained shares; None if all shares are to drain and start again.
         """
 
     def drop(self) -> None:
-        """Stop what still runs: it belongs to others."""
+        """Stops what still runs: the shares belong to others."""
 
     def fail(self, error: BaseException) -> None:
-        """Stop for good."""
+        """Stops permanently."""
 
 
 class RebalanceListener(Protocol):
@@ -350,7 +350,7 @@ class Membership:
                 self._claim.stop()
             self.hand_over()
             self.assign(holding.key_ranges, takeover=False)
-        except BaseException as error:  # noqa: BLE001 - the worker tells the user
+        except BaseException as error:  # noqa: BLE001 - the worker reports it to the user
             if not self._leaving.is_set():
                 self.failed(error)
 
@@ -419,7 +419,7 @@ class Membership:
         """What is held now; None between a group's epochs.
 
         Raises:
-            CoopConsumeError: The member is out of the group for good.
+            CoopConsumeError: The member has left the group permanently.
         """
         with self._changed:
             self._raise_error()
@@ -427,7 +427,7 @@ class Membership:
 
     @property
     def owned(self) -> Mapping[TopicPartition, Owned]:
-        """The partitions of which something is held now; empty between a group's epochs."""
+        """Returns the partitions that we own a part of; empty between a group's epochs."""
         holding = self.holding
         return holding.owned if holding is not None else {}
 
@@ -438,7 +438,7 @@ class Membership:
             timeout: Seconds; then None is returned, as after `leave`.
 
         Raises:
-            CoopConsumeError: The member is out of the group for good.
+            CoopConsumeError: The member has left the group permanently.
         """
         with self._changed:
             self._changed.wait_for(
@@ -482,14 +482,14 @@ class Membership:
         return True
 
     def rejoin(self, why: str, running: Sequence[Share]) -> bool:
-        """The topics are not what they were when the shares were dealt.
+        """Gives all shares back and joins again: topics have changed since the assignment.
 
         Args:
-            why: In words.
-            running: Parts that are still being worked on; whoever gets others need not wait.
+            why: The reason, for people.
+            running: Parts that handlers may still work on; owners of others need not wait.
 
         Returns:
-            Whether the member joins again; if not, it is the end.
+            Whether the member joins again; if not, the consumer ends.
         """
         if self._group is None:
             return False
@@ -500,7 +500,7 @@ class Membership:
         return True
 
     def _refuse(self) -> EpochAssignment | None:
-        """Hold nothing any more; the listener is told by the group's thread."""
+        """Drops all shares; the group's thread notifies the listener."""
         with self._changed:
             refused, self._holding = self._holding, None
             self._joining_since = time.monotonic()
@@ -598,13 +598,13 @@ class Membership:
         return replace(grant, shares=shares, waits=tuple(waits), continues=False, moving=())
 
     def _give_up(self, holding: EpochAssignment, shares: Sequence[Share]) -> bool:
-        """Releases part of what is held while the worker goes on with the rest, if it can."""
+        """Releases shares while the worker continues with the others, if it can."""
         ranges = by_partition(common(shares, holding.shares))
         running = self._worker.give_up(shares, self.options.drain_timeout)
         if running is None:
             return False
         holding.left_running(running, holding.life_ms / 1000)
-        # What the log has refused meanwhile is lost as a whole, and is told so elsewhere.
+        # Shares that the log has refused meanwhile are lost, and `on_lost` reports that.
         if self._holding is holding:
             self._notify(
                 "on_revoked", {tp: list(some) for tp, some in ranges.items()}, goes_on=True
@@ -614,7 +614,7 @@ class Membership:
         return True
 
     def _extend(self, holding: EpochAssignment, gained: EpochGrant) -> bool:
-        """Begins with what is gained while the worker goes on with the rest, if it can."""
+        """Adds gained shares while the worker continues with the others, if it can."""
         if not gained.shares:
             return True
         ids = holding.topic_ids
@@ -624,7 +624,7 @@ class Membership:
         try:
             extended = self._worker.extend(lambda: self._load(gained))
         except Exception as error:  # noqa: BLE001 - it is met again where all is loaded
-            log.warning("all key ranges are begun with again: %s", error)
+            log.warning("all key ranges start again: %s", error)
             return False
         if extended is not None:
             self._notify("on_assigned", extended.key_ranges)
@@ -650,7 +650,7 @@ class Membership:
             self._give_back(holding, running)
 
     def failed(self, error: BaseException) -> None:
-        """The member is out of the group for good."""
+        """The member has left the group permanently."""
         with self._changed:
             self._error, self._holding = error, None
             self._changed.notify_all()
@@ -720,7 +720,7 @@ class Membership:
             log.warning("the shares could not be given back in the commit log: %s", error)
 
     def _was_refused(self, why: str) -> bool:
-        """Whether the log has refused what we had; the listener is told of it."""
+        """Returns whether the log has refused our shares; notifies the listener."""
         with self._changed:
             refused, self._refused = self._refused, None
         if refused is not None:
@@ -779,5 +779,5 @@ class Membership:
 
 
 def new_member_id() -> str:
-    """A name for this process in the group, told apart from every earlier one."""
+    """Returns a name for this process in the group, unlike any earlier one."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"

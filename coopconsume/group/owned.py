@@ -46,7 +46,7 @@ class Failed(NamedTuple):
 
 @dataclass
 class Owned:
-    """One partition of which this member has key ranges.
+    """A partition, and the key ranges of it that this member owns.
 
     Attributes:
         ranges: The key ranges, disjoint and ascending.
@@ -112,14 +112,14 @@ class EpochGrant:
     Attributes:
         epoch: The epoch.
         member: Our id in it.
-        shares: What is ours.
+        shares: The shares that the member owns.
         topic_ids: Kafka's ids of the topics.
-        waits: Parts on which an earlier owner may still be at work, and for how many seconds.
-        life_ms: How long the work of a member may go on after its death, as the commit log tells
+        waits: Parts that an earlier owner may still work on, and for how many seconds.
+        life_ms: How long work of the member may go on after its death. The commit log has it for
             the next owners of its shares.
         continues: Whether the member joined without a hand-over and goes on with what it had, as
             its ownership never paused.
-        moving: What of the shares the member is to release as soon as nothing of it runs.
+        moving: Shares that the member releases as soon as nothing of them runs.
     """
 
     epoch: Epoch

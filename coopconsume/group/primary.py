@@ -104,7 +104,7 @@ class PrimaryOffsets:
         self._to_replace |= gained._to_replace
 
     def to_replace(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions of which the log is to say so once Kafka's offset is ours."""
+        """Notes partitions that the log marks as replaced once Kafka's offset is ours."""
         self._to_replace = set(partitions)
 
     def publish_by(self, publishing: Publishes | None) -> None:

@@ -1,4 +1,4 @@
-"""Calls of the commit table that are made again while it is not known what became of them."""
+"""Repeats calls of the commit table while their outcome is unknown."""
 
 from __future__ import annotations
 

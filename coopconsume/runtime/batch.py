@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Running:
-    """A batch that Spark works on, and what its slots have told so far."""
+    """A batch that Spark works on, and what its slots have reported so far."""
 
     number: int
     plan: BatchPlan
@@ -54,7 +54,7 @@ class Running:
     latest_start: float = math.inf
     #: Name of the query or of its group, for people.
     title: str = ""
-    #: When Spark is to be told next to end it, on the monotonic clock; None: it may go on.
+    #: When Spark is next asked to end it, on the monotonic clock; None: it may go on.
     interrupt_at: float | None = None
     #: Where its slots reach the driver; None: they have no channel, and no leases.
     channel: ChannelSpec | None = None
@@ -68,7 +68,7 @@ class Running:
     heard_at: dict[int, float] = field(default_factory=dict)
     #: When a slot was first seen to be connected, on the monotonic clock.
     met_at: dict[int, float] = field(default_factory=dict)
-    #: Of slots of which a handler call takes long, its partition, offset and start.
+    #: Long handler calls by slot: partition, offset and start.
     calls: dict[int, tuple[int, int, float]] = field(default_factory=dict)
     #: Of slots that have given their records back, those that they keep, by partition.
     kept: dict[int, dict[int, OffsetRanges]] = field(default_factory=dict)
@@ -250,8 +250,8 @@ def _have_records(
 ) -> bool:
     """Returns whether the log has records for some slots of a batch.
 
-    Spark runs no task for a batch without records. A row that is lost looks the same: only the log
-    can tell that the slots' offsets are holes.
+    Spark runs no task for a batch without records. A lost row looks the same: only the log shows
+    whether the slots' offsets are holes.
     """
     plan = running.plan
     parts = sorted({part for slot in slots for part in plan.work[slot]})

@@ -42,7 +42,7 @@ class SlotCarryover:
         parts: Sequence[TopicPartition],
         now: float,
     ) -> None:
-        """A slot told in how many seconds its gates open; partitions by their index in parts."""
+        """Notes in how many seconds a slot's gates open; partitions by their index in parts."""
         opens = self._opens.setdefault(slot, {})
         opens |= {None if i is None else parts[i]: now + left for i, left in gates.items()}
 

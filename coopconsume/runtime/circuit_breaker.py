@@ -45,7 +45,7 @@ class CircuitBreaker:
         return self.state != "open"
 
     def reported(self, tripped: str, handled: int, now: float, *, trial: bool) -> bool:
-        """A slot has told how it went.
+        """Takes in the report of a slot.
 
         Args:
             tripped: The error that was too many, or empty.

@@ -156,7 +156,7 @@ class Committer:
         work: Where dead letters and outputs go.
         partitions: What the loop knows of them.
         meter: Takes note of commits.
-        commit_ids: Ids for commits, told apart from all others of the group.
+        commit_ids: Ids for commits, unique in the group.
         post: Puts an event into the loop's queue.
         trace: Takes each commit that starts.
     """
@@ -229,7 +229,7 @@ class Committer:
 
     @property
     def held(self) -> frozenset[TopicPartition]:
-        """Partitions of which something done waits, as they have too many ranges."""
+        """Returns partitions with done records that wait, as they have too many ranges."""
         return self._refused | self.outbox.held
 
     @property
@@ -364,7 +364,7 @@ class Committer:
         return False
 
     def _waits_for_capacity(self) -> bool:
-        """Whether the limit on ranges refused something, and nothing came that could make room."""
+        """Whether the limit on ranges refused something, and nothing new could free ranges."""
         return bool(self._refused) and not self._unsaved.since and time.monotonic() < self._again_at
 
     def _begin_commit(self, written: Written | None) -> None:
@@ -423,7 +423,7 @@ class Committer:
             saved = save(self._holding, offsets, holes, pending, commit_id, written, filtered)
         except FencedMember as error:
             self._post(CommitFenced(error, pending))
-        except BaseException as error:  # noqa: BLE001 - told to the loop
+        except BaseException as error:  # noqa: BLE001 - reported to the loop
             self._post(CommitFailed(error))
         else:
             if written is not None and self._work.state is not None:
@@ -446,7 +446,7 @@ class Committer:
             self._post(CommitFenced(error, {}))
             return
         except Exception as error:  # noqa: BLE001 - the next look may do
-            log.warning("decisions on parked records could not be taken for now: %s", error)
+            log.warning("decisions on parked records could not be applied yet: %s", error)
         self._post(DecisionsApplied(applied))
 
     # -- its answers, in the loop

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Crashes:
-    """What is known of a shift's slots whose workers have ended.
+    """Workers of slots that have ended in this epoch, and the suspected records.
 
     Args:
         max_attempts: After which a record is given up; None: never.
@@ -79,7 +79,7 @@ class Crashes:
         """A worker of a slot has ended, and with it what it knew.
 
         Args:
-            partitions: Of the epoch_state.
+            partitions: Of the epoch.
             slot: Whose.
             given: What it might have started, by partition.
             at_work: What it was doing, if that is known.

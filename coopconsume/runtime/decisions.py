@@ -1,10 +1,9 @@
-"""What was decided on parked records, and how the member that has them takes it.
+"""Decisions of operators on parked records, and how the member that owns the records applies them.
 
-A decision is a setting in the commit log: it needs no epoch, so it can be made while a job runs as
-well as while none does. Whoever has the record's key takes it: first the commit log is told that
-the record is to be tried again, or done; then the decision is taken away; then the key flows on. A
-crash in between repeats nothing: decisions hold for records alone that the log has as parked, and
-others are taken away by the next member that looks.
+A decision is a setting in the commit log: it needs no epoch, so it can be made with and without a
+running job. The owner of the record's key applies it: it commits that the record is retried or
+done, removes the decision, and continues with the key. A crash in between repeats nothing:
+decisions apply only to records that the log has as parked, and the next member removes others.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def apply_decisions(
         else:
             offsets[tp] = offsets.get(tp, OffsetRanges()) | OffsetRanges([(one.offset, one.offset)])
     fit = holding.affordable(offsets, {})
-    # A discarded record that the limit on ranges leaves out waits until there is room.
+    # A discarded record that the limit on ranges leaves out waits until it fits.
     taken = [
         one for one in taken
         if one.action == "replay" or one.offset in fit[one.topic, one.partition]

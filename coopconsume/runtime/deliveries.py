@@ -97,9 +97,9 @@ class Deliveries:
         self._not_before = max(self._not_before, not_before)
 
     def begin(self, now: float) -> Parcel | None:
-        """Returns the parcel to write now; None if there is none, or it is not the time.
+        """Returns the parcel to write now; None if there is nothing to write yet.
 
-        `delivered` or `failed` must be called with the outcome before anything else is begun.
+        `delivered` or `failed` must be called with the outcome before the next call.
         """
         if self._under_way is not None or not self._waiting or now < self._not_before:
             return None

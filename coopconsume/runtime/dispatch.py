@@ -1,8 +1,8 @@
-"""Who gets which batch, and what becomes of it: a job's slots, and the Spark jobs that fill them.
+"""Starts the Spark jobs of batches on a job's slots, and takes in the reports of the slots.
 
-A slot is in one batch at a time, unless it has given back all records of a batch but those that
-handlers work on. Batches overlap: slots that are back get the next one while slower ones still run.
-Every method is the loop's to call; what Spark tells comes in by its queue.
+A slot is in one batch at a time, unless it has given back all records of a batch except those that
+handlers work on. Batches overlap: slots that have reported get the next batch while others run.
+Only the loop calls these methods; results of Spark come in through its queue.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Batches at once of which no slot is back yet; those that wait for stragglers are not counted.
+#: Batches at once in which no slot has reported yet; those that wait for slow slots do not count.
 BATCHES_AT_ONCE = 2
 _FAILED_BATCHES = 3
-#: Seconds in which Spark ends the Python worker of a task that it was told to interrupt: it looks
+#: Seconds in which Spark ends the Python worker of a task that is to be interrupted: it looks
 #: for that every 2 s (spark.python.task.killTimeout), and then gives 2 s more.
 _KILL_TIME = 5.0
 _INTERRUPT_EVERY = 1.0
@@ -165,11 +165,11 @@ class Dispatcher:
         return max(lives, default=0.0)
 
     def of(self, epoch_state: EpochState | None) -> list[Running]:
-        """Batches of a shift; those of an earlier one only keep their slots busy."""
+        """Returns the batches of an epoch; those of an earlier one only keep their slots busy."""
         return [r for r in self.running.values() if r.epoch_state is epoch_state]
 
     def at_work(self, epoch_state: EpochState) -> set[int]:
-        """Slots of which batches of a shift still wait to hear."""
+        """Returns the slots that batches of an epoch still wait for."""
         return {slot for running in self.of(epoch_state) for slot in running.waiting}
 
     @property
@@ -226,7 +226,7 @@ class Dispatcher:
             return None
 
     def unsure(self, epoch_state: EpochState) -> set[int]:
-        """Slots of which any record may be at work; those that keep some have named them."""
+        """Returns slots with unknown records at work; slots that keep records have named them."""
         active = {slot for running in self.of(epoch_state) for slot in running.active}
         return active | set(self.barred)
 
@@ -241,7 +241,7 @@ class Dispatcher:
         self.interrupt_overdue()
 
     def may_run_for(self, epoch_state: EpochState) -> float:
-        """Returns for how many seconds slots of a shift may still be at work."""
+        """Returns for how many seconds slots of an epoch may still be at work."""
         now = time.monotonic()
         left = [at - now for at in self.barred.values()]
         left += [partition.may_run_until() - now for partition in epoch_state.partitions]
@@ -265,10 +265,10 @@ class Dispatcher:
         self.leases.keep(epoch_state.holding if epoch_state else None, slots)
 
     def stop(self, epoch_state: EpochState | None) -> None:
-        """Slots that have a channel start nothing more; their running handlers end.
+        """Stops slots that have a channel: they start no more records; running handlers end.
 
-        They name the records that run: if a handler outlasts the wait for it, its record is in
-        doubt, and no other of its slot. A batch of which no slot has begun is ended at once.
+        They name the records that run: if a handler outlasts the wait for it, only its record is
+        in doubt. A batch in which no slot has begun ends at once.
         """
         for running in self.of(epoch_state):
             self._stop(running)
@@ -308,9 +308,9 @@ class Dispatcher:
     def leave(
         self, epoch_state: EpochState, partitions: Sequence[Partition], *, is_late: bool = False
     ) -> None:
-        """Tells slots the key ranges that are given up: they start nothing more of these.
+        """Asks slots to start no more records of the key ranges that are given up.
 
-        They go on with the rest. One that has not begun never begins, and one that has not
+        They continue with the others. A slot that has not begun never begins, and one that has not
         answered in time starts nothing more: its lease may outlast the share.
         """
         for running in self.of(epoch_state):
@@ -330,7 +330,7 @@ class Dispatcher:
         self.interrupt_overdue()
 
     def _withhold(self, running: Running, slot: int, partitions: Sequence[Partition]) -> None:
-        """Tells a slot which key ranges are given up, once in a while: it may have no records."""
+        """Sends a slot the given-up key ranges, repeatedly: it may have no records yet."""
         if not self._is_time_to_ask(running, slot):
             return
         ranges = {
@@ -354,10 +354,10 @@ class Dispatcher:
         return is_due
 
     def _deal_again(self, epoch_state: EpochState, now: float) -> None:
-        """Deals partitions of which shares were given up, or have come, to slots that are free.
+        """Deals partitions with gained or given-up shares to slots that are free.
 
-        A slot that is lost, or whose worker has ended, keeps what it may be at work on or is to
-        show to be at fault.
+        A slot that is lost, or whose worker has ended, keeps the records that it may work on or
+        that may have crashed it.
         """
         if not epoch_state.undealt:
             return
@@ -645,7 +645,7 @@ class Dispatcher:
             raise HandlerFailed(report.fatal)
 
     def _judge(self, running: Running, report: SlotReport) -> None:
-        """Notes what a final report tells of its worker and of the size of records."""
+        """Notes what a final report says of its worker and of the size of records."""
         if report.crashed:
             at_work = _by_part(report.suspects, sorted(running.plan.wanted))
             charged = report.failures > 0
@@ -705,7 +705,7 @@ class Dispatcher:
             running.calls[slot] = part, offset, time.monotonic() - seconds
 
     def _note(self, running: Running, report: SlotReport) -> None:
-        """Counts and logs what a report tells."""
+        """Counts and logs a report."""
         self._meter.reported(report, running.names)
         self._failure_log.take(report, running.names)
 
@@ -717,8 +717,8 @@ class Dispatcher:
             log.warning(
                 "paused for %.0f s by the circuit breaker: %s", breaker.until - now, breaker.reason
             )
-        anew = running.trial or breaker.state != "closed"
-        self._carried.failed(report.slot, report.streak, restarts=anew)
+        restarts = running.trial or breaker.state != "closed"
+        self._carried.failed(report.slot, report.streak, restarts=restarts)
 
     def _take_in(self, running: Running, report: SlotReport, now: float) -> None:
         parts = running.parts

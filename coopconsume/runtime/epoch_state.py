@@ -77,7 +77,7 @@ class EpochState:
         work: What to do.
         slots: Spark tasks side by side.
         meter: Takes note of commits.
-        commit_ids: Ids for commits, told apart from all others of the group.
+        commit_ids: Ids for commits, unique in the group.
         ends: Where to stop, by partition; with ``availableNow`` it is filled once and stays.
         post: Puts an event into the loop's queue; it is dropped if this state is over by then.
         trace: Takes what is seen of the logs, and the commits.
@@ -123,9 +123,9 @@ class EpochState:
         self.partitions: list[Partition] = []
         for _, owned in sorted(holding.owned.items()):
             self._make_partition(owned)
-        #: Those of which key ranges are ours.
+        #: The partitions that we own key ranges of.
         self.ours = [*self.partitions]
-        #: Those of which key ranges wait to be dealt to slots.
+        #: Partitions with key ranges that wait to be dealt to slots.
         self.undealt: list[Partition] = []
         #: How often key ranges were to be given up.
         self.leavings = 0
@@ -167,10 +167,10 @@ class EpochState:
         self.look_again()
 
     def _gains(self, owned: Owned) -> list[Gain]:
-        """What comes to a partition of which something was ours before.
+        """Returns the gains of a partition that we owned a part of before.
 
-        Key ranges that an earlier owner may be at work on come by themselves: the others do not
-        wait for them.
+        Key ranges that an earlier owner may be at work on are gains of their own: the others do
+        not wait for them.
         """
         doubts = [
             (part, until)
@@ -255,7 +255,7 @@ class EpochState:
         ]  # fmt: skip
 
     def take_along(self, held: Held) -> bool:
-        """Take over what an earlier shift held, if its keys are still ours; whether they are."""
+        """Takes over records of an earlier epoch, if their keys are still ours; returns whether."""
         topic, _ = held.partition
         if self.holding.topic_ids.get(topic, "") != held.topic_id:
             return False
@@ -270,7 +270,7 @@ class EpochState:
         return False
 
     def may_run(self, slots: Collection[int]) -> list[Share]:
-        """Returns the parts of partitions of which a handler may be at work.
+        """Returns the shares that a handler may be at work on.
 
         Args:
             slots: Slots that may work on everything they have; of others the records count that
@@ -330,7 +330,7 @@ class EpochState:
                 return
             found = self._without_deleted(lambda: self.holding.cluster.log_ends(logs.present))
             if logs.is_cut(found):
-                self._check_topics()  # Brokers may tell a lower end of a topic that is deleted.
+                self._check_topics()  # Brokers may report a lower end of a deleted topic.
                 loss = logs.follow_cut()
                 if loss is not None:
                     raise loss

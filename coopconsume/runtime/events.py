@@ -199,8 +199,8 @@ class CommitAnswered(Event):
         offsets: What was committed, with the stable offset after it, of each partition.
         holes: Offsets that were committed as holes.
         took: Seconds for dead letters and outputs, and for the commit log.
-        held: Partitions of which some done offsets were left out, as they have too many ranges.
-        later: Failed records of partitions that were refused altogether.
+        held: Partitions with done offsets that were left out, as they have too many ranges.
+        later: Failed records of partitions that were refused completely.
         answered_at: When the answer came, in seconds since the epoch.
     """
 
@@ -222,7 +222,7 @@ class CommitFenced(Event):
 
 @dataclass(frozen=True)
 class CommitFailed(Event):
-    """A commit has failed for good, and the job ends."""
+    """A commit has failed permanently; the job ends."""
 
     error: BaseException
 

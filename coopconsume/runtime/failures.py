@@ -43,9 +43,9 @@ class FailuresInARow:
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in the one line of an error's text that says so."""
+    """Returns the line of an error's text that says what went wrong."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines and lines[0].startswith(_OF_PYTHON):
         return lines[-1]
-    telling = [line.removeprefix(": ") for line in lines if not line.startswith(_OF_PY4J)]
-    return next(iter(telling), type(error).__name__)
+    own = [line.removeprefix(": ") for line in lines if not line.startswith(_OF_PY4J)]
+    return next(iter(own), type(error).__name__)

@@ -26,7 +26,7 @@ class CommitLatency:
     """Counts the time of each handled record from its timestamp to the answer of its commit.
 
     A record counts once, in the commit that has its offset: its retries, the wait for its outputs
-    and for room in the commit log are part of its time. What no handler was called for, such as
+    and for capacity in the commit log are part of its time. What no handler was called for, such as
     records that do not pass the filter and holes, does not count.
     """
 

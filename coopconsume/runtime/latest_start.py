@@ -12,15 +12,15 @@ from coopconsume.group.owned import STARTS_WITHIN
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Batches whose reports tell what the workers' clocks say.
+#: Batches whose reports are used for the difference of clocks.
 _BATCHES = 4
 
 
 class LatestStart:
-    """Tells each batch its latest start on the workers' clocks.
+    """Computes the latest start of each batch on the workers' clocks.
 
-    A server of Spark Connect runs what a client sent, also when that client is gone. Others who get
-    the client's shares wait for the life of a batch, in which `STARTS_WITHIN` is counted.
+    A server of Spark Connect runs what a client sent, also when that client is gone. The next
+    owners of its shares wait for the life of a batch, which includes `STARTS_WITHIN`.
 
     A difference between the clocks of this host and of the workers is found from reports: what a
     worker's clock said as its slot ended lies before the report came here. So a start is never

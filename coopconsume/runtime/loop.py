@@ -11,9 +11,9 @@ A slot is in one batch at a time and gets its next work as soon as it has report
 ones still run. A slot whose handlers are slow gives back what it has not started, see
 `coopconsume.runtime.relief`: one stuck key costs itself and nothing else.
 
-In a group the shares come and go: a `EpochState` is the work on them. Before shares move the loop
-drains: it starts nothing more, commits what comes back, and gives up what does not in time. A
-rebalance that moves none of them stops nothing.
+In a group shares are assigned and revoked: an `EpochState` is the work under one epoch. Before
+shares move, the loop drains: it starts nothing more, commits what slots report, and gives up what
+they do not report in time. A rebalance that moves no shares stops nothing.
 """
 
 from __future__ import annotations
@@ -285,13 +285,13 @@ class Job:
         return answer.wait(self.ended)
 
     def extend(self, load: Callable[[], EpochAssignment]) -> EpochAssignment | None:
-        """Work on more from now on, and go on with the rest.
+        """Adds shares, and continues with the others.
 
         Args:
-            load: Returns what comes to it.
+            load: Returns the gained shares.
 
         Returns:
-            That; None if all is to be drained, and begun with again.
+            The gained shares; None if all shares are to drain and start again.
         """
         if not self._dispatcher.may_leave:
             return None
@@ -317,7 +317,7 @@ class Job:
         self._post(AssignmentLost())
 
     def fail(self, error: BaseException) -> None:
-        """Stop for good."""
+        """Stops permanently."""
         self._post(MembershipFailed(error))
 
     # -- the loop
@@ -415,7 +415,7 @@ class Job:
     def _look_for_waits(self) -> None:
         """Has progress and status say what the job waits for, if it commits nothing."""
         now = time.monotonic()
-        # Key ranges that wait to be begun with are not waited for.
+        # Key ranges that are about to start are not waited for.
         is_about_to_begin = self._epoch_state is None and not self._events.empty()
         if now - self._waits_at < _WAITS_EVERY or is_about_to_begin:
             return
@@ -458,7 +458,7 @@ class Job:
             self._membership.rebalance(why)
 
     def _counts(self, epoch_state: EpochState) -> bool:
-        """Whether what was done in a shift may still be committed."""
+        """Returns whether what was done in an epoch may still be committed."""
         late = self._hand_over is not None and self._hand_over.is_late
         return epoch_state is self._epoch_state and not late
 
@@ -770,14 +770,14 @@ class Job:
 
     def _abort(self) -> None:
         self._dispatcher.interrupt()
-        raise InterruptedError("the job was told to leave at once")
+        raise InterruptedError("the job was asked to leave at once")
 
     def _close(self) -> None:
         self._dispatcher.interrupt()
         self._dispatcher.close()
         hand_over, epoch_state = self._hand_over, self._epoch_state
         if epoch_state is not None:
-            # Aborted, or failed: Spark was told to end them, and may need a while for it.
+            # Aborted, or failed: Spark is to end the batches, and may need a while.
             left = self._left_of(epoch_state)
             epoch_state.holding.left_running(left, self._dispatcher.may_run_for(epoch_state))
             if hand_over is not None and not hand_over.is_late:

@@ -72,7 +72,7 @@ def fitting(holding: EpochAssignment, parcel: Parcel) -> tuple[Parcel, Parcel]:
 
 
 class Outbox:
-    """The dead letters and rows of a shift that are not committed yet.
+    """The dead letters and output rows of an epoch that are not committed yet.
 
     Every method is the loop's to call; the threads report through ``post``.
 
@@ -80,7 +80,7 @@ class Outbox:
         holding: What is owned.
         work: Where dead letters and outputs go.
         partitions: What the loop knows of them.
-        commit_ids: Ids for commits, told apart from all others of the group.
+        commit_ids: Ids for commits, unique in the group.
         post: Has a function called in the loop.
         failed: Called in the loop with an error that ends the job.
 
@@ -122,7 +122,7 @@ class Outbox:
 
     @property
     def held(self) -> frozenset[TopicPartition]:
-        """Partitions of which something was not written, as they have too many ranges."""
+        """Returns partitions with rows that were not written, as they have too many ranges."""
         return frozenset().union(*self._left.values())
 
     @property

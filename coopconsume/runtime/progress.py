@@ -1,4 +1,4 @@
-"""What a running job tells: counts, rates and states, in the shape of Spark's progress events."""
+"""Progress of a running job: counts, rates and states, in the shape of Spark's progress events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Meter:
     Args:
         identity: ``id``, ``runId``, ``name`` and ``groupId`` of the query, put into every event.
         slots: How many slots there are.
-        listeners: Are told of each event.
+        listeners: Get each event.
     """
 
     def __init__(

@@ -176,7 +176,7 @@ class SlotLeases:
             self._server.drain(at)
 
     def taken(self, report: SlotReport) -> None:
-        """Tells a slot that the loop has taken a progressive report."""
+        """Acknowledges a progressive report to its slot."""
         if self._server is not None:
             self._server.taken(report.batch, report.slot, report.seq)
 

@@ -188,7 +188,7 @@ class StateLog:
             holding: The epoch of the commit.
             commit_id: Its id.
         """
-        # Its answer does not tell: a repeat is a duplicate, whatever the first one changed.
+        # Its answer does not show it: a repeat is a duplicate, whatever the first one changed.
         counts = holding.store.has_counted(holding.options.group_id, commit_id)
         with self._lock:
             if self._holding is holding:

@@ -103,7 +103,7 @@ class Facts:
         partitions: What is known of the owned partitions.
         batches: Batches that Spark works on.
         hand_over: Until when the group waits for running handlers; None: no hand-over.
-        is_stopping: Whether the query was told to stop.
+        is_stopping: Whether the query is stopping.
         is_paused: Whether the query is paused.
         breaker: Until when the circuit breaker is open; None: it is not.
         breaker_reason: The error that opened it.
@@ -183,10 +183,10 @@ class PollFacts:
         hand_over: Whether the group rebalances, and waits for answers to polled records.
         partitions: How many partitions it has key ranges of.
         paused: How many of them are paused.
-        full: Partitions of which so many keys wait that nothing new is handed out.
+        full: Partitions with so many waiting keys that nothing new is handed out.
         in_doubt: For how long earlier owners are waited for, by partition.
-        next_due: Until when no record comes again; None: there is none that does by itself.
-        held: How many records wait to come again, parked ones included.
+        next_due: When the next record is retried; None: no record is retried by itself.
+        held: How many records wait for a retry or a decision.
         parked: How many records wait for a decision.
     """
 

@@ -52,15 +52,15 @@ class Window:
             self._window = FIRST_WINDOW_OF_KNOWN
 
     def reported(self, report: SlotReport) -> None:
-        """A slot has told how large its records were."""
+        """Takes in the size of a slot's records."""
         if report.rows:
             self._record_bytes = report.value_bytes / report.rows
 
     def completed(self, running: Running) -> None:
-        """All slots of a batch have told how fast they were.
+        """Takes in the speed of a batch that all slots have reported.
 
-        A batch spans more than its slots have: what is between is for those that are busy, or for
-        other members. A few slots, that may be slow by a key, do not tell much.
+        A batch spans more offsets than its slots have: the others belong to busy slots or to other
+        members. A few slots, which one key may slow down, say little.
         """
         # Records that the filter drops take no time of a handler, and part of the window.
         handled = max(1, running.handled)
@@ -73,5 +73,5 @@ class Window:
         elif running.plan.span >= self._window // 2:
             fits = int(running.rate * self._batch_time / 2 / fraction)
             if running.filtered and not running.handled:
-                fits = LARGEST_WINDOW  # Nothing tells how fast handlers are.
+                fits = LARGEST_WINDOW  # The speed of handlers is unknown.
             self._window = min(LARGEST_WINDOW, max(self._window, min(fits, self._window * 64)))

@@ -199,5 +199,5 @@ def _decision(body: Any) -> tuple[Action, list[Id], dict[str, int] | None]:
 
 
 def _number(text: str | None, default: int) -> int:
-    """Returns a number that is not negative; the default if the text is none."""
+    """Returns a number that is not negative; the default for other texts."""
     return int(text) if text is not None and text.isdecimal() and len(text) < 20 else default  # noqa: PLR2004 - more is no offset

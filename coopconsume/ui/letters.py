@@ -46,7 +46,7 @@ def letters_content(
 
 
 def letter_content(letters: DeadLetters, wanted: Id) -> dict[str, Any] | None:
-    """Returns a whole letter; None if there is none with this id."""
+    """Returns a whole letter; None if no letter has this id."""
     topic, partition, offset, _ = wanted
     choice = Choice(topic=topic, partition=partition, first=offset, last=offset, settled=True)
     one = next((one for one in letters.letters(choice) if one.stored.id == wanted), None)

@@ -54,7 +54,7 @@ class View:
     """What is known of a watched group.
 
     Attributes:
-        reading: Its newest status; None if there is none yet.
+        reading: Its newest status; None before the first one.
         at: When that was read, in seconds since the epoch.
         samples: The samples, the oldest first.
         error: Why it cannot be read now; empty if it can.

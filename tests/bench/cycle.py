@@ -52,7 +52,7 @@ def cycle(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         "Smallest cycle",
         f"One record at a time, in a warm session with {SLOTS} slots; each value is the mean of "
         f"{rounds} rounds. The bare side knows its offsets beforehand and commits nothing; it "
-        "reads by Spark's own settings, by which a read at the end of a log waits for what the "
+        "reads by Spark's own settings, so that a read at the end of a log waits for what the "
         "last one asked for ahead (`fetch.max.wait.ms`, 500 where ours is 10).",
     )
     for name in (_OURS, *parts, _BARE, _QUERY):

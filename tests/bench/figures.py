@@ -36,7 +36,7 @@ class Ratio:
     many values each, it is the ratio of their medians.
 
     Attributes:
-        target: The bound; None where there is none.
+        target: The bound; None: no bound.
         bound: Whether the ratio is to be at least or at most the target.
     """
 

@@ -79,7 +79,7 @@ class Harness:
 
         self.broker.create_topic(topic, 1)
         number = F.col("id").cast("string")
-        # The inverse of Zipf's distribution, with the sum of 1/k taken for a logarithm.
+        # The inverse of Zipf's distribution, with the sum of 1/k replaced by a logarithm.
         rank = F.floor(F.pow(F.lit(float(keys)), F.rand(7))) if zipf else F.col("id") % keys
         (
             self.spark.range(0, records, 1, 1)

@@ -26,7 +26,7 @@ _SLOTS = 2
 
 
 def idle_job(partitions: int) -> Job:
-    """A job that owns partitions of which everything is done and committed."""
+    """A job that owns partitions with everything done and committed."""
     options = Options.parse(
         {
             "kafka.bootstrap.servers": "localhost:1",

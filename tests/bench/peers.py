@@ -92,7 +92,7 @@ class Peer:
 
 
 def java_peers(harness: Harness, say: Callable[[str], None]) -> list[Peer]:
-    """The peers; those are missing, with a word why, whose jars or compiler are not to be had."""
+    """The peers; without its jars or compiler a peer is missing, and the output says why."""
     javac = shutil.which("javac")
     if javac is None:
         say("  no javac: Parallel Consumer and share groups are left out")

@@ -55,9 +55,9 @@ def _others_take(harness: Harness, each: int, seconds: float) -> float:
     folder = harness.path("first-starts")
     folder.mkdir()
     options = harness.options(",".join(_TOPICS), slots=_SLOTS, handlerTimeout=120)
-    told = json.dumps([options, str(folder), each, seconds])
+    arguments = json.dumps([options, str(folder), each, seconds])
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.bench.relief", told],
+        [sys.executable, "-m", "tests.bench.relief", arguments],
         capture_output=True, text=True, timeout=_TIMEOUT, check=False,
     )  # fmt: skip
     lines = [line for line in ran.stdout.splitlines() if line.startswith("took ")]

@@ -81,16 +81,16 @@ def _pending_megabytes() -> float:
     gc.collect()
     tracemalloc.start()
     ledger = TaskOutcome(_spec(_PENDING, 100), 0, RetryPolicy(), None, dead_letters=False)
-    desk = KeyScheduler(ledger, 0.0)
-    desk.admit(Row(0, 0, 0, b"hot", b"", 0, ()))
-    started = desk.take(0.0)
+    scheduler = KeyScheduler(ledger, 0.0)
+    scheduler.admit(Row(0, 0, 0, b"hot", b"", 0, ()))
+    started = scheduler.take(0.0)
     assert started is not None
     for offset in range(1, _PENDING + 1):
-        desk.admit(Row(0, offset, 0, b"key-%d" % offset, b"%0100d" % offset, 0, ()))
+        scheduler.admit(Row(0, offset, 0, b"key-%d" % offset, b"%0100d" % offset, 0, ()))
     lane, row, record = started
-    desk.is_closed = True
-    desk.settle(lane, row, record, RuntimeError("not yet"), 0.0)
-    desk.close(0.0)
+    scheduler.is_closed = True
+    scheduler.settle(lane, row, record, RuntimeError("not yet"), 0.0)
+    scheduler.close(0.0)
     held = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()
     assert len(ledger.parts[0].blocked) == _PENDING

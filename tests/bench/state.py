@@ -125,7 +125,7 @@ def _sums(frame: Any) -> tuple[int, int]:
 
 
 def _restore(harness: Harness, keys: int, say: Callable[[str], None]) -> Report:
-    """A local store is filled anew, from a snapshot of twice the keys."""
+    """A local store is filled again, from a snapshot of twice the keys."""
     topic = "restored"
     harness.load(topic, 2 * keys, keys=2 * keys, value_bytes=100)
     path, options = _job(harness, topic, 2 * keys)

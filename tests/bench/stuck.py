@@ -28,9 +28,9 @@ def stuck_rate(harness: Harness, topic: str, records: int, seconds: int) -> floa
     options = harness.options(
         topic, slots=SLOTS, batchTime=seconds + 20, handlerTimeout=60
     )  # fmt: skip
-    told = json.dumps([options, str(folder), records, seconds])
+    arguments = json.dumps([options, str(folder), records, seconds])
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.bench.stuck", told],
+        [sys.executable, "-m", "tests.bench.stuck", arguments],
         capture_output=True, text=True, timeout=_TIMEOUT, check=False,
     )  # fmt: skip
     lines = [line for line in ran.stdout.splitlines() if line.startswith("rate ")]

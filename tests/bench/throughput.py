@@ -70,7 +70,7 @@ def empty_job(harness: Harness, topic: str, records: int) -> None:
 
 
 def tuned_plain(harness: Harness, topic: str, records: int) -> None:
-    """Plain Spark with the settings by which we fetch."""
+    """Plain Spark with our fetch settings."""
     settings = {
         name: value
         for name, value in harness.parsed(topic).source_options().items()

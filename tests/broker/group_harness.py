@@ -82,13 +82,13 @@ class Process:
         deadline = time.monotonic() + PATIENCE
         while found.keys() != set(events):
             try:
-                told = self._queue.get(timeout=max(0.01, deadline - time.monotonic()))
+                event = self._queue.get(timeout=max(0.01, deadline - time.monotonic()))
             except queue.Empty:
                 raise AssertionError(f"not all of {events}; there were {self.events}") from None
-            self.events.append(told)
-            if told["event"] in events:
-                found.setdefault(told["event"], told)
-        return [found[event] for event in events]
+            self.events.append(event)
+            if event["event"] in events:
+                found.setdefault(event["event"], event)
+        return [found[kind] for kind in events]
 
     def count(self, event: str) -> int:
         """How many events of a kind there were until now."""

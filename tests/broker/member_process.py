@@ -1,13 +1,13 @@
-"""A member of a group without Spark, as a program: it joins, commits, and tells what happens.
+"""A member of a group without Spark, as a program: it joins, commits, and prints what happens.
 
 Started with a JSON of its options; each line it prints is an event as JSON, each line it reads is
 a command: ``commit N`` (under what it holds), ``commit N EPOCH`` (under what it held then),
 ``mirror`` (the stable offset to Kafka), ``topics`` (look whether they are still those of the
 epoch), ``lease SECONDS`` (work under leases, or with 0 without; asks whether it may), ``leave``.
 With ``lease`` it joins as one that works under leases of so many seconds. With
-``freezes_as_leader`` it stops itself by SIGSTOP once, between Kafka's telling it to lead and its
-opening the epoch; with ``freezes_as_owner`` once it knows its shares and before it looks where they
-begin. With ``protocol`` it speaks that version of the group's protocol.
+``freezes_as_leader`` it stops itself by SIGSTOP once, after Kafka makes it the leader and
+before it opens the epoch; with ``freezes_as_owner`` once it knows its shares and before it
+looks where they begin. With ``protocol`` it speaks that version of the group's protocol.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from coopconsume.group.epoch_assignment import EpochAssignment
 
 
-def tell(event: str, **facts: Any) -> None:
+def report(event: str, **facts: Any) -> None:
     """Print an event."""
     line = json.dumps({"event": event, "at": time.monotonic(), **facts})
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
-def told(shares: Sequence[Share]) -> list[list[Any]]:
-    """Return shares as they are told: topic, partition, first and last hash."""
+def as_lists(shares: Sequence[Share]) -> list[list[Any]]:
+    """Return shares as lists: topic, partition, first and last hash."""
     return [[s.topic, s.partition, s.key_range.first, s.key_range.last] for s in shares]
 
 
@@ -52,8 +52,8 @@ def _longest_wait(holding: EpochAssignment, shares: Iterable[Share]) -> float:
     return max(waits, default=0.0)
 
 
-class Teller:
-    """A worker that only tells what it is given.
+class ReportingWorker:
+    """A worker that only reports what it is given.
 
     Args:
         keeps: Whether it goes on while the group rebalances.
@@ -65,11 +65,11 @@ class Teller:
         self.held: dict[int, EpochAssignment] = {}
 
     def begin(self, holding: EpochAssignment) -> None:
-        """Tell the shares, and how long to wait for an earlier owner."""
+        """Report the shares, and how long to wait for an earlier owner."""
         self.holding = self.held[holding.epoch.number] = holding
-        tell(
+        report(
             "begin", epoch=holding.epoch.number, member=holding.member,
-            shares=told(holding.shares), wait=_longest_wait(holding, holding.shares),
+            shares=as_lists(holding.shares), wait=_longest_wait(holding, holding.shares),
         )  # fmt: skip
 
     def keep(self, _timeout: float) -> bool:
@@ -79,71 +79,71 @@ class Teller:
         return self.keeps
 
     def give_up(self, shares: Sequence[Share], _timeout: float) -> Sequence[Share]:
-        """Tell them; nothing of them runs."""
+        """Report them; nothing of them runs."""
         assert self.holding is not None
         self.holding.give_up(shares)
-        tell("give_up", shares=told(shares))
+        report("give_up", shares=as_lists(shares))
         return []
 
     def extend(self, load: Callable[[], EpochAssignment]) -> EpochAssignment:
-        """Tell what comes."""
+        """Report the gained shares."""
         assert self.holding is not None
         gained = load()
         self.holding.extend(gained)
-        tell(
-            "extend", epoch=self.holding.epoch.number, shares=told(gained.shares),
+        report(
+            "extend", epoch=self.holding.epoch.number, shares=as_lists(gained.shares),
             wait=_longest_wait(self.holding, gained.shares),
         )  # fmt: skip
         return gained
 
     def drain(self, _timeout: float) -> Sequence[Share]:
-        """Tell it; nothing runs."""
-        tell("drain")
+        """Report it; nothing runs."""
+        report("drain")
         return []
 
     def drop(self) -> None:
-        """Tell it; what is held is kept, to try to commit under it."""
-        tell("drop")
+        """Report it; what is held is kept, to try to commit under it."""
+        report("drop")
 
     def fail(self, error: BaseException) -> None:
-        """Tell the error."""
-        tell("fail", error=type(error).__name__, text=str(error))
+        """Report the error."""
+        report("fail", error=type(error).__name__, text=str(error))
 
 
 class Listener:
-    """A rebalance listener that tells what it is told."""
+    """A rebalance listener that reports its calls."""
 
     def on_assigned(self, ranges: Any) -> None:
-        """Tell it."""
-        tell("on_assigned", partitions=len(ranges))
+        """Report it."""
+        report("on_assigned", partitions=len(ranges))
 
     def on_revoked(self, ranges: Any) -> None:
-        """Tell it."""
-        tell("on_revoked", partitions=len(ranges))
+        """Report it."""
+        report("on_revoked", partitions=len(ranges))
 
     def on_lost(self, ranges: Any) -> None:
-        """Tell it."""
-        tell("on_lost", partitions=len(ranges))
+        """Report it."""
+        report("on_lost", partitions=len(ranges))
 
 
-def mirror(worker: Teller) -> None:
-    """Write the stable offset to Kafka, and tell whether Kafka took it."""
+def mirror(worker: ReportingWorker) -> None:
+    """Write the stable offset to Kafka, and report whether Kafka took it."""
     assert worker.holding is not None
     try:
         worker.holding.primary.write(force=True)
-        tell("mirrored", taken=True)
+        report("mirrored", taken=True)
     except KafkaError as error:
-        tell("mirrored", taken=False, text=str(error))
+        report("mirrored", taken=False, text=str(error))
 
 
-def check_topics(worker: Teller, membership: Membership) -> None:
-    """Look at the topics as a job does, and start anew if one was recreated."""
+def check_topics(worker: ReportingWorker, membership: Membership) -> None:
+    """Look at the topics as a job does, and join again if one was recreated."""
     assert worker.holding is not None
     try:
         worker.holding.logs.check_topics()
-        tell("topics", replaced=False)
+        report("topics", replaced=False)
     except TopicReplaced as error:
-        tell("topics", replaced=True)
+        report("topics", replaced=True)
         membership.rejoin(str(error), [])
 
 
@@ -153,7 +153,7 @@ def freeze_before(owner: Any, method: str) -> None:
 
     def frozen(*args: Any, **more: Any) -> Any:
         setattr(owner, method, call)
-        tell("freezing", member=getattr(args[0], "member", ""))
+        report("freezing", member=getattr(args[0], "member", ""))
         os.kill(os.getpid(), signal.SIGSTOP)
         return call(*args, **more)
 
@@ -161,10 +161,10 @@ def freeze_before(owner: Any, method: str) -> None:
 
 
 def main(config: dict[str, Any]) -> None:
-    """Join, and do as told."""
+    """Join, and carry out the commands."""
     options = Options.parse(config["options"])
     wire.VERSION = config.get("protocol", wire.VERSION)
-    worker = Teller(keeps=config.get("keeps", False))
+    worker = ReportingWorker(keeps=config.get("keeps", False))
     membership = Membership(options, config.get("slots", 1), worker)
     membership.work_under_leases(config.get("lease"))
     if config.get("freezes_as_leader"):
@@ -179,7 +179,7 @@ def main(config: dict[str, Any]) -> None:
         else:
             membership.subscribe(options.subscribe, options.subscribe_pattern, Listener())
     except Exception as error:  # noqa: BLE001 - the test looks at it
-        tell("refused", error=type(error).__name__, text=str(error))
+        report("refused", error=type(error).__name__, text=str(error))
         membership.leave()
         return
     for line in sys.stdin:
@@ -193,7 +193,7 @@ def main(config: dict[str, Any]) -> None:
             assert worker.holding is not None
             while worker.holding.epoch.number < int(words[0]):
                 time.sleep(0.02)
-            tell("epoch", number=worker.holding.epoch.number)
+            report("epoch", number=worker.holding.epoch.number)
             continue
         if command == "topics":
             check_topics(worker, membership)
@@ -201,7 +201,7 @@ def main(config: dict[str, Any]) -> None:
         if command == "lease":
             assert worker.holding is not None
             may = membership.may_work_for(worker.holding, float(words[0]) or None)
-            tell("lease", may=may)
+            report("lease", may=may)
             continue
         offset, *epoch = map(int, words)
         holding = worker.held[epoch[0]] if epoch else worker.holding
@@ -210,12 +210,12 @@ def main(config: dict[str, Any]) -> None:
         tp = (share.topic, share.partition)
         try:
             holding.commit({tp: OffsetRanges([(offset, offset)])})
-            tell("committed", offset=offset, epoch=holding.epoch.number)
+            report("committed", offset=offset, epoch=holding.epoch.number)
         except CommitStoreError as error:
-            tell("refused", offset=offset, error=type(error).__name__, text=str(error))
+            report("refused", offset=offset, error=type(error).__name__, text=str(error))
             membership.fenced(str(error))
     membership.leave()
-    tell("left")
+    report("left")
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def two_brokers(folder: Path) -> Iterator[tuple[LocalKafka, LocalKafka, KafkaAdm
 def _coordinator(admin: KafkaAdminClient) -> int:
     """The broker that leads the only partition of the groups' offsets: it coordinates them all.
 
-    -1: there is none, or the client has asked a broker that is down.
+    -1: no coordinator, or the client has asked a broker that is down.
     """
     try:
         (topic,) = admin.describe_topics([_OFFSETS])

@@ -32,7 +32,7 @@ def letter(topic: str, offset: int, reason: str) -> DeadLetter:
 
 @pytest.mark.parametrize("kind", ["table", "topic"])
 def test_letters_are_listed_shown_and_decided_on(kafka, topic, tmp_path, kind):
-    """What counts is listed; a replay writes anew what has passed and orders what is parked."""
+    """What counts is listed; a replay writes again what has passed and orders what is parked."""
     orders = topic(1)
     place = f"kafka:{topic(2)}" if kind == "topic" else str(tmp_path / "dead")
     words = {
@@ -69,8 +69,8 @@ def test_letters_are_listed_shown_and_decided_on(kafka, topic, tmp_path, kind):
     assert (shown["value"], shown["timestamp_ms"], shown["trace"]) == ("v", 77, "trace")
     assert f"{orders}-0@3, parked" in call("show", "--offset", "3")
 
-    told = call("replay", "--reason", "sleeps")
-    assert "nothing was changed" in told
+    output = call("replay", "--reason", "sleeps")
+    assert "nothing was changed" in output
     assert stands() == [(0, "open"), (1, "open"), (2, "open"), (3, "parked")]
     assert not decided(store, "shop", [orders])
     done = call("replay", "--reason", "sleeps", "--execute", "--json")
@@ -97,7 +97,7 @@ def die(*_, **__):
 
 
 def test_a_decision_is_taken_once_even_if_its_taker_dies(kafka, topic, tmp_path, monkeypatch):
-    """After a crash between the commit and its end, a record that is parked anew stays so."""
+    """After a crash between the commit and its end, a record that is parked again stays so."""
     orders = topic(1)
     options = Options.parse(
         {

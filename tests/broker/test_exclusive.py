@@ -126,7 +126,7 @@ def kill(producer: ExclusiveProducer) -> None:
 
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])
 def test_one_has_it_alone_and_the_next_one_fences_it(harness: LogHarness, visibility: str) -> None:
-    """Refused at once, granted after the close, and fenced for good by the one that takes all."""
+    """Refused at once, granted after the close, and fenced by the one that takes all."""
     anna = harness.producer("anna", visibility=visibility).acquire()
     anna.append([b"1"])
     with pytest.raises(ProducerFenced, match="anna"):
@@ -158,7 +158,7 @@ def test_those_that_share_are_busy_while_somebody_has_it_alone(harness: LogHarne
     alone.append([b"3"])
     with pytest.raises(ProducerBusy, match="alone"):
         harness.producer("third", SHARED).acquire()
-    first.registry._forget((GROUP, f"{harness.topic}-0"))  # as its next sign of life tells it
+    first.registry._forget((GROUP, f"{harness.topic}-0"))  # as after its next sign of life
     for _ in range(2):
         with pytest.raises(ProducerFenced):
             first.append([b"never"])
@@ -202,14 +202,14 @@ def test_who_waits_comes_next_in_the_order_of_asking(
 
 
 def test_one_that_stood_still_keeps_its_epoch_unless_somebody_came(harness: LogHarness) -> None:
-    """The registry took it for dead: it comes back under its epoch, or is fenced for good."""
+    """The registry considered it dead: it comes back under its epoch, or stays fenced."""
     looker = harness.operator()
     resource = f"{harness.topic}-0"
-    # It gives no signs of life by itself: one of them might come just before it is taken for dead.
+    # It gives no signs of life by itself: one might come just before it expires.
     anna = harness.producer("anna", lease=0).acquire()
     epoch, grant = anna.epoch, looker.show(GROUP, resource)
 
-    def taken_for_dead() -> None:
+    def expire() -> None:
         owner = looker.show(GROUP, resource).owner
         assert owner is not None
         # What an observer writes that saw the counter stand still for the lease.
@@ -218,15 +218,15 @@ def test_one_that_stood_still_keeps_its_epoch_unless_somebody_came(harness: LogH
         looker._change(
             {(GROUP, resource): lambda row: rules.expire(row, owner.session, owner.heartbeat)}
         )
-        anna.registry._forget((GROUP, resource))  # as its next sign of life tells it
+        anna.registry._forget((GROUP, resource))  # as after its next sign of life
 
-    taken_for_dead()
+    expire()
     assert looker.show(GROUP, resource).is_free
     anna.append([b"1"])
     assert anna.epoch == epoch
     assert looker.show(GROUP, resource).is_owned_by(anna.registry.session)
     assert looker.show(GROUP, resource).fence_epoch == grant.fence_epoch
-    taken_for_dead()
+    expire()
     with harness.producer("ben") as ben:
         ben.append([b"2"])
         assert ben.epoch == epoch + 1
@@ -262,7 +262,7 @@ def test_a_session_goes_on_in_a_new_producer(harness: LogHarness) -> None:
 
 
 def test_an_operator_evicts_an_owner(harness: LogHarness) -> None:
-    """It is fenced for good, although nobody else has the log; and one waits no longer."""
+    """It is fenced permanently, although nobody else has the log; and one waits no longer."""
     anna = harness.producer("anna", lease=1.0).acquire()
     harness.operator().evict(GROUP, f"{harness.topic}-0")
     until(lambda: not anna.registry.keeps(GROUP, f"{harness.topic}-0"))
@@ -311,7 +311,7 @@ def test_a_grant_that_nobody_answers_for_is_revoked(harness: LogHarness) -> None
 
 
 def test_a_recreated_topic_is_another_log(harness: LogHarness) -> None:
-    """Its owner is told; a new one has to wait until the old one has gone."""
+    """Its owner is notified; a new one has to wait until the old one has gone."""
     from kafka.admin import KafkaAdminClient
 
     anna = harness.producer("anna").acquire()
@@ -348,16 +348,16 @@ def test_without_its_registry_an_owner_writes_on(harness: LogHarness) -> None:
 def test_an_election_shows_every_leader_all_of_the_log(harness: LogHarness) -> None:
     """Candidate, elected, lost; each record is applied once in each process, in order."""
     seen: dict[str, list[bytes | None]] = {}
-    told: list[str] = []
+    events: list[str] = []
 
     def stand(name: str) -> LeaderElection:
         seen[name] = []
         return harness.election(
             name,
             apply=lambda record: seen[name].append(record.value),
-            on_candidate=lambda: told.append(f"{name} stands"),
-            on_elected=lambda leader: told.append(f"{name} leads {leader.epoch}"),
-            on_lost=lambda: told.append(f"{name} lost"),
+            on_candidate=lambda: events.append(f"{name} stands"),
+            on_elected=lambda leader: events.append(f"{name} leads {leader.epoch}"),
+            on_lost=lambda: events.append(f"{name} lost"),
         )
 
     anna, ben = stand("anna"), stand("ben")
@@ -383,13 +383,13 @@ def test_an_election_shows_every_leader_all_of_the_log(harness: LogHarness) -> N
     with pytest.raises(WriterNotOpen):
         anna.lead(PATIENCE)
     of_anna, of_ben = (
-        [word for word in told if word.startswith(name) and not word.endswith("stands")]
+        [word for word in events if word.startswith(name) and not word.endswith("stands")]
         for name in ("anna", "ben")
     )
     assert of_anna == ["anna leads 1", "anna lost", "anna leads 3", "anna lost"]
     assert of_ben == ["ben leads 2", "ben lost"]
-    assert told.index("anna lost") < told.index("ben leads 2") < told.index("anna leads 3")
-    assert told.count("anna stands") == 2
+    assert events.index("anna lost") < events.index("ben leads 2") < events.index("anna leads 3")
+    assert events.count("anna stands") == 2
 
 
 def test_a_leader_that_was_fenced_learns_it_by_confirming(harness: LogHarness) -> None:

@@ -70,10 +70,10 @@ def test_a_log_is_described_and_audited(
     at = forged.send(name, b"x", headers=[("fw", b"1c")], partition=0).get(60).offset
     strange = Stamp("read_committed", "data", 2, 9, 1, 0, "b", at + 1, b"strange!")
     forged.send(name, b"x", headers=[encode(strange)], partition=0).get(60)
-    told = called(kafka, "audit", name)
-    assert told.exit_code == 0
-    assert f"malformed at offset {at}" in told.stdout
-    assert f"fenced at offset {at + 1}" in told.stdout
+    result = called(kafka, "audit", name)
+    assert result.exit_code == 0
+    assert f"malformed at offset {at}" in result.stdout
+    assert f"fenced at offset {at + 1}" in result.stdout
     assert document(kafka, "head", name)["next_seq"] == 6
     with LogReader(options, name) as reader:
         assert [record.value for record in reader.read()] == [b"a", b"b", b"c"] * 2
@@ -118,9 +118,9 @@ def test_blocking_transactions_are_listed(kafka: LocalKafka, topic: TopicFactory
     other.init_transactions()
     other.begin_transaction()
     at = other.send(name, b"x", partition=0).get(60).offset
-    told = document(kafka, "blocked", name)
-    assert (told["blocked"], told["stable"], told["end"]) == (True, at, at + 1)
-    (transaction,) = told["transactions"]
+    listed = document(kafka, "blocked", name)
+    assert (listed["blocked"], listed["stable"], listed["end"]) == (True, at, at + 1)
+    (transaction,) = listed["transactions"]
     assert transaction["transactional_id"] == f"{name}-other"
     assert (transaction["first_offset"], transaction["state"]) == (at, "Ongoing")
     shown = called(kafka, "blocked", name).stdout

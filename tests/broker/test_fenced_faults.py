@@ -31,7 +31,7 @@ STAMPS = [("fw", b"")]
 PATIENCE = 60.0
 
 
-class Place:
+class LogClients:
     """One log, and what makes raw producers and the engine's channels for it."""
 
     def __init__(self, kafka: LocalKafka, topic: str) -> None:
@@ -97,9 +97,9 @@ class Place:
 
 
 @pytest.fixture
-def place(kafka: LocalKafka, topic: TopicFactory) -> Iterator[Place]:
+def clients(kafka: LocalKafka, topic: TopicFactory) -> Iterator[LogClients]:
     """A log on the run's broker."""
-    found = Place(kafka, topic())
+    found = LogClients(kafka, topic())
     yield found
     found.close()
 
@@ -109,40 +109,40 @@ def lose_the_sequence(producer: KafkaProducer, topic: str) -> None:
     producer._transaction_manager._sequence_numbers[TopicPartition(topic, 0)] += 7
 
 
-def test_k1_a_commit_that_was_an_abort(place: Place) -> None:
-    """The raw client says that it committed, and nothing is there; the engine tells a doubt."""
-    raw = place.raw()
+def test_k1_a_commit_that_was_an_abort(clients: LogClients) -> None:
+    """The raw client says that it committed, and nothing is there; the engine reports a doubt."""
+    raw = clients.raw()
     raw.begin_transaction()
-    assert place.send(raw).get(60).offset == 0
-    lose_the_sequence(raw, place.topic)
-    place.send(raw)
+    assert clients.send(raw).get(60).offset == 0
+    lose_the_sequence(raw, clients.topic)
+    clients.send(raw)
     raw.commit_transaction()
-    assert place.committed() == []
+    assert clients.committed() == []
 
-    channel = place.channel()
+    channel = clients.channel()
     channel.begin()
-    channel.append([place.part], 60)
-    lose_the_sequence(channel._producer, place.topic)
+    channel.append([clients.part], 60)
+    lose_the_sequence(channel._producer, clients.topic)
     with pytest.raises(EngineDoubt):
-        channel.append([place.part], 60)
+        channel.append([clients.part], 60)
     with pytest.raises(EngineDoubt):
         channel.commit(60)
-    assert place.committed() == []
+    assert clients.committed() == []
 
 
-def test_k1_the_writer_goes_on(place: Place) -> None:
+def test_k1_the_writer_goes_on(clients: LogClients) -> None:
     """A batch that fails so is written by a new producer, once."""
-    with FencedWriter(place.options, place.topic) as writer:
+    with FencedWriter(clients.options, clients.topic) as writer:
         writer.append([b"a"])
-        lose_the_sequence(writer._session._channel._producer, place.topic)  # type: ignore[union-attr]
+        lose_the_sequence(writer._session._channel._producer, clients.topic)  # type: ignore[union-attr]
         assert writer.append([b"b"], expected_seq=1).first_seq == 1
         assert (writer.epoch, writer.next_seq) == (1, 2)
-    assert audit(place.options, place.topic)[1].ok
+    assert audit(clients.options, clients.topic)[1].ok
 
 
 @pytest.mark.parametrize("version", [4, 3])
 def test_k2_k3_a_zombie_and_its_successor(
-    place: Place, version: int, monkeypatch: pytest.MonkeyPatch
+    clients: LogClients, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The raw zombie aborts its successor's transaction, by an old protocol it takes the log back.
 
@@ -153,31 +153,31 @@ def test_k2_k3_a_zombie_and_its_successor(
         kafka_transactions, "InitProducerIdRequest",
         lambda **fields: init(**fields | {"max_version": version}),
     )  # fmt: skip
-    zombie = place.raw()
+    zombie = clients.raw()
     zombie.begin_transaction()
-    place.send(zombie).get(60)
-    owner = place.raw()
+    clients.send(zombie).get(60)
+    owner = clients.raw()
     owner.begin_transaction()
-    place.send(owner).get(60)
+    clients.send(owner).get(60)
     with pytest.raises(KafkaError):
-        place.send(zombie).get(60)
+        clients.send(zombie).get(60)
     wait_until_idle(zombie)
     assert (zombie._transaction_manager._current_state.name == "READY") == (version == 3)
     with pytest.raises(KafkaError):
         owner.commit_transaction()
-    assert place.committed() == []
+    assert clients.committed() == []
 
-    late = place.channel()
+    late = clients.channel()
     late.begin()
-    late.append([place.part], 60)
-    successor = place.channel()
+    late.append([clients.part], 60)
+    successor = clients.channel()
     successor.begin()
-    ((offset,),) = successor.append([place.part], 60)
+    ((offset,),) = successor.append([clients.part], 60)
     with pytest.raises(EngineDoubt):
-        late.append([place.part], 60)
+        late.append([clients.part], 60)
     wait_until_idle(late._producer)
     successor.commit(60)
-    assert place.comes_to([offset])
+    assert clients.comes_to([offset])
 
 
 def wait_until_idle(producer: KafkaProducer) -> None:
@@ -202,16 +202,16 @@ def wait_for(condition: Callable[[], bool], seconds: float = 90.0) -> bool:
     return True
 
 
-def test_k7_k9_settings_of_the_producer(place: Place) -> None:
+def test_k7_k9_settings_of_the_producer(clients: LogClients) -> None:
     """Retried requests wait for 5 ms, records for the flush, and the epoch is never bumped."""
-    config = place.channel()._producer.config
+    config = clients.channel()._producer.config
     assert config["retry_backoff_ms"] == 5
     assert config["linger_ms"] > 1000
     assert config["acks"] == -1
-    assert not place.channel()._producer._transaction_manager._supports_epoch_bump()
+    assert not clients.channel()._producer._transaction_manager._supports_epoch_bump()
 
 
-def test_k8_an_offset_of_minus_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k8_an_offset_of_minus_one(clients: LogClients, monkeypatch: pytest.MonkeyPatch) -> None:
     """A duplicate is acknowledged as success with offset -1: a doubt, not an offset."""
 
     class Future:
@@ -220,20 +220,20 @@ def test_k8_an_offset_of_minus_one(place: Place, monkeypatch: pytest.MonkeyPatch
         def get(self, _timeout: float) -> Future:
             return self
 
-    channel = place.channel()
+    channel = clients.channel()
     channel.begin()
     monkeypatch.setattr(channel._producer, "send", lambda *_: Future())
     with pytest.raises(EngineDoubt, match="without its offset"):
-        channel.append([place.part], 60)
+        channel.append([clients.part], 60)
 
 
 def test_a_kafka_python_without_the_hook_is_refused(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    clients: LogClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The private method that switches the bump off is looked for, not hoped for."""
     monkeypatch.delattr(kafka_transactions.TransactionManager, "_supports_epoch_bump")
     with pytest.raises(EngineNotUsable, match="_supports_epoch_bump"):
-        KafkaChannel(place.settings, place.log, None, 10)
+        KafkaChannel(clients.settings, clients.log, None, 10)
 
 
 def test_k4_k5_k6_a_broker_that_is_frozen(
@@ -250,17 +250,17 @@ def test_k4_k5_k6_a_broker_that_is_frozen(
     config = {"broker.session.timeout.ms": 30_000}
     with LocalKafka(log_file=log, start_timeout=180, config=config) as kafka:
         kafka.create_topic("t")
-        place = Place(kafka, "t")
-        raw = place.raw(request_timeout_ms=1000, max_block_ms=20_000)
+        clients = LogClients(kafka, "t")
+        raw = clients.raw(request_timeout_ms=1000, max_block_ms=20_000)
         raw.begin_transaction()
-        place.send(raw).get(60)
+        clients.send(raw).get(60)
         kafka.freeze()
         with pytest.raises(KafkaError):
             raw.commit_transaction()
         kafka.thaw()
-        assert place.comes_to([0])
+        assert clients.comes_to([0])
 
-        slow = place.options | {"kafka.request.timeout.ms": "1000"}
+        slow = clients.options | {"kafka.request.timeout.ms": "1000"}
         writer = FencedWriter(slow, "t", timeout=PATIENCE).acquire()
         writer.append([b"a"])
         freeze_at_commit(writer, kafka, monkeypatch, thaw_after=2.5)
@@ -285,7 +285,7 @@ def test_k4_k5_k6_a_broker_that_is_frozen(
 
         # A lone broker that starts again skips the markers of what it had only begun to commit:
         # the transaction of "c" would hang.
-        assert wait_for(place.is_decided)
+        assert wait_for(clients.is_decided)
         kafka.kill()
         hasty._timeout = 4
         with pytest.raises(Exception, match="t-0") as gone:
@@ -296,10 +296,10 @@ def test_k4_k5_k6_a_broker_that_is_frozen(
         resolved(hasty, "d")
         assert hasty.append([b"d"], batch_id="d").first_seq == 3
         assert hasty.epoch == 2
-        assert audit(place.options, "t")[1].ok
+        assert audit(clients.options, "t")[1].ok
         hasty.close()
         writer.close()
-        place.close()
+        clients.close()
 
 
 def freeze_at_commit(

@@ -54,7 +54,7 @@ def test_appends_follow_each_other(make: Any, topic: TopicFactory) -> None:
 
 
 def test_a_wrong_expectation_changes_nothing(make: Any, topic: TopicFactory) -> None:
-    """Both numbers are told, and the right ones still work."""
+    """The error has both numbers, and the right ones still work."""
     writer = make(topic()).acquire()
     writer.append([b"a"])
     with pytest.raises(OffsetMismatch) as by_seq:
@@ -96,7 +96,7 @@ def test_an_owner_is_left_alone(make: Any, topic: TopicFactory) -> None:
 
 
 def test_the_last_to_come_owns_the_log(make: Any, topic: TopicFactory) -> None:
-    """The one before is fenced for good, and does not disturb its successor."""
+    """The one before is fenced permanently, and does not disturb its successor."""
     name = topic()
     one = make(name, owner="one").acquire()
     one.append([b"a"])
@@ -204,7 +204,7 @@ def test_a_reader_has_what_counts(
 
 
 def test_a_list_is_loaded_once(kafka: LocalKafka, make: Any, topic: TopicFactory) -> None:
-    """Begun anew after a failure, and by two publishers of the same list at once (KIP-27)."""
+    """Started again after a failure, and by two publishers of the same list at once (KIP-27)."""
     name = topic()
     rows = [(b"k", b"%d" % i) for i in range(90)]
 

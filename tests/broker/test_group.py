@@ -16,7 +16,7 @@ from commits import ACCEPT_RANGE_FETCH
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.broker.group_harness import HANDLER_TIMEOUT, LIFE, MORTAL, PATIENCE, SESSION
-from tests.broker.member_process import Teller
+from tests.broker.member_process import ReportingWorker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.broker
 
 
 def test_members_share_one_partition_and_hand_it_over(harness: GroupHarness) -> None:
-    """Each joining and leaving deals the key hashes anew; what was handed over needs no waiting."""
+    """Each join and leave deals the key hashes again; what was handed over needs no waiting."""
     a = harness.start(slots=2)
     assert harness.settled(a) == 1
     b = harness.start()
@@ -80,7 +80,7 @@ def test_a_member_goes_on_through_rebalances_that_move_nothing_of_it(harness: Gr
     b.leave()
     back = a.wait_for("extend", epoch=4)
     assert (back["wait"], shares_of(back)) == (0, shares_of(given))
-    # It takes whole partitions alone, and there is none for it.
+    # It takes whole partitions only, and no partition is left for it.
     c = harness.start(keeps=True, allowKeyShare=False)
     c.wait_for("begin", epoch=5, shares=[])
     c.leave()
@@ -98,7 +98,7 @@ def test_a_join_that_is_answered_between_two_polls_is_not_done_again(
 ) -> None:
     """With polls of a millisecond every answer comes too late for the poll that asked."""
     monkeypatch.setattr("coopconsume.group.member._POLL_MS", 1)
-    worker = Teller()
+    worker = ReportingWorker()
     for expected in (1, 2):
         membership = Membership(Options.parse(harness.options), 1, worker)
         membership.subscribe([harness.topic], None)
@@ -218,7 +218,7 @@ def test_a_member_that_was_frozen_is_fenced_and_may_come_back(harness: GroupHarn
 def test_a_member_that_the_log_refuses_has_lost_its_shares_and_joins_again(
     harness: GroupHarness,
 ) -> None:
-    """Its session with Kafka goes on; the log alone knows, and its listener is told once."""
+    """Its session with Kafka goes on; the log alone knows, and its listener is notified once."""
     a = harness.start()
     epoch = harness.settled(a)
     harness.store.open_epoch(harness.group, {}, previous=harness.store.current_epoch(harness.group))
@@ -249,7 +249,7 @@ def test_a_group_works_around_claims_until_their_processes_are_gone(harness: Gro
     while begins[a]["epoch"] != begins[b]["epoch"]:
         late = min(begins, key=lambda member: begins[member]["epoch"])
         begins[late] = late.wait_for("begin")
-    shares = [share for told in begins.values() for share in told["shares"]]
+    shares = [share for begin in begins.values() for share in begin["shares"]]
     found = coverage([KeyRange(*share[2:]) for share in shares])
     assert (found.holes, found.overlaps) == ((low,), ())
     other = harness.claim((0, low.first, low.last), takeover=False, **MORTAL)
@@ -317,7 +317,7 @@ def test_a_static_member_that_left_in_order_need_not_wait(harness: GroupHarness)
 
 
 def test_members_with_another_store_are_refused(harness: GroupHarness, tmp_path: Path) -> None:
-    """The odd one out is told so and leaves; the others go on."""
+    """The different member is refused and leaves; the others go on."""
     a, b = harness.start(), harness.start()
     harness.settled(a, b)
     odd = harness.start(commitTable=str(tmp_path / "elsewhere"))

@@ -242,7 +242,7 @@ def test_replicas_that_are_killed_and_frozen_are_one_store(group: Group) -> None
 
 
 def test_operations_where_the_replica_does_not_lead_name_the_leader(group: Group) -> None:
-    """And do nothing; what is typed wrong is told; each replica has what the leader wrote."""
+    """And do nothing; wrong usage is an error; each replica has what the leader wrote."""
     one = group.start("one", LONG)
     assert one.leads.wait(PATIENCE)
     assert one.ask("put a 'some words'") == {"done": True}
@@ -261,9 +261,9 @@ def test_operations_where_the_replica_does_not_lead_name_the_leader(group: Group
     assert refused is not None
     assert refused["error"] == "ProducerBusy"
     for wrong in ("put a", "what", "get 'a"):
-        told = one.ask(wrong)
-        assert told is not None
-        assert told["error"] == "Usage"
+        answer = one.ask(wrong)
+        assert answer is not None
+        assert answer["error"] == "Usage"
     until = time.monotonic() + PATIENCE
     while two.ask("all") != {"answer": {"b": "x"}}:
         assert time.monotonic() < until

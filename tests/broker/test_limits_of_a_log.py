@@ -18,7 +18,7 @@ from coopconsume.runtime.committer import Unsaved, save
 from coopconsume.runtime.outbox import fitting, write
 from coopconsume.runtime.parcels import Parcel, Written
 from coopconsume.runtime.work import Work
-from tests.broker.member_process import Teller
+from tests.broker.member_process import ReportingWorker
 from tests.lost_answers import lose
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def two(harness: GroupHarness) -> Iterator[tuple[EpochAssignment, EpochAssignmen
     members = []
     for half in KeyRange().split(2):
         options = {name: value for name, value in harness.options.items() if name != "subscribe"}
-        member = Membership(Options.parse(options), 1, Teller())
+        member = Membership(Options.parse(options), 1, ReportingWorker())
         lose(member.store, "answer")  # of the claim: it is made once, and asked for again
         member.assign({(harness.topic, 0): [half]}, takeover=False)
         members.append(member)
@@ -68,7 +68,7 @@ def saved(
 def test_what_fits_is_committed_and_the_rest_is_held(
     two: tuple[EpochAssignment, EpochAssignment],
 ) -> None:
-    """The topic's own limit counts; room is made by filling a gap."""
+    """The topic's own limit counts; filling a gap frees a range."""
     holding, _ = two
     (tp,) = holding.owned
     assert holding.owned[tp].max_ranges == 2
@@ -170,21 +170,21 @@ def test_a_refusal_because_others_were_quicker_keeps_everything(
 def test_repeats_are_one_warning_a_commit_with_counts(
     two: tuple[EpochAssignment, EpochAssignment], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However many offsets were committed before; and none where there are none."""
+    """However many offsets were committed before; without repeats there is no warning."""
     holding, _ = two
     (tp,) = holding.owned
     caplog.set_level(logging.WARNING, "coopconsume")
 
-    def told() -> list[str]:
+    def messages() -> list[str]:
         # The clients of other tests may still look for their brokers.
         ours = [one for one in caplog.records if one.name.startswith(("coopconsume", "commits"))]
         return [record.getMessage() for record in ours]
 
     saved(holding, (0, 5), commit_id="a-1")
-    assert not told()
+    assert not messages()
     saved(holding, (3, 7), commit_id="a-2")
     saved(holding, (0, 1), commit_id="a-3")
-    assert told() == [
+    assert messages() == [
         f"3 offsets were committed before, and count once ({tp[0]}-0: 3)",
         f"2 offsets were committed before, and count once ({tp[0]}-0: 2)",
     ]

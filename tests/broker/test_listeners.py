@@ -13,7 +13,7 @@ from coopconsume.errors import AlreadyClosed, DataLoss
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.broker.group_harness import PATIENCE
-from tests.broker.member_process import Teller
+from tests.broker.member_process import ReportingWorker
 from tests.broker.test_coordinator_moves import wait_until
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ class Leaver:
 def test_a_listener_may_leave_the_group_in_any_call(harness: GroupHarness, when: str) -> None:
     """It has left when `leave` returns, its shares are free, and leaving again is harmless."""
     listener = Leaver(when)
-    membership = listener.membership = Membership(Options.parse(harness.options), 1, Teller())
+    membership = listener.membership = Membership(
+        Options.parse(harness.options), 1, ReportingWorker()
+    )
     with suppress(AlreadyClosed):  # Where it leaves before anybody has seen what it got.
         membership.subscribe([harness.topic], None, listener)
     if when == "on_revoked":
@@ -75,7 +77,7 @@ def test_a_listener_may_leave_the_group_in_any_call(harness: GroupHarness, when:
 
 def test_a_consumer_that_is_closed_while_it_joins_does_not_stay(harness: GroupHarness) -> None:
     """`subscribe` ends with an error, and the group has no member that nobody knows."""
-    membership = Membership(Options.parse(harness.options), 1, Teller())
+    membership = Membership(Options.parse(harness.options), 1, ReportingWorker())
     leaving = threading.Thread(target=membership.leave)
     joins = membership.store.assignment
 
@@ -105,7 +107,7 @@ def test_a_topic_that_is_deleted_before_a_rebalance_is_a_loss(
         **harness.options, "subscribe": f"{harness.topic},{gone}", "onMissingTopic": "wait",
         "failOnDataLoss": fail, "kafka.metadata.max.age.ms": 300,
     }  # fmt: skip
-    membership = Membership(Options.parse(options), 1, Teller())
+    membership = Membership(Options.parse(options), 1, ReportingWorker())
     membership.subscribe([harness.topic, gone], None)
     first = membership.holding
     assert first is not None

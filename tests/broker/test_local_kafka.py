@@ -39,7 +39,7 @@ def _folder(broker: LocalKafka) -> Path:
     return broker.log_path.parent
 
 
-def _told(program: subprocess.Popen[str]) -> list[str]:
+def _first_line(program: subprocess.Popen[str]) -> list[str]:
     """Return the words of the line that a program prints once its broker runs."""
     assert program.stdout is not None
     return program.stdout.readline().split()
@@ -121,7 +121,7 @@ def test_data_in_use_is_refused(own: LocalKafka) -> None:
 
 
 def test_frozen_broker_answers_again_after_thaw(own: LocalKafka) -> None:
-    """A frozen broker keeps its connections and answers nobody until it is let go on."""
+    """A frozen broker keeps its connections and answers nobody until it is thawed."""
     own.freeze()
     try:
         with (
@@ -203,7 +203,7 @@ def test_killed_program_leaves_neither_broker_nor_folder() -> None:
         "print(broker.is_running, broker.pid, broker.log_path.parent, flush=True)\n"
         "input()\n"
     )
-    running, pid, folder = _told(program)
+    running, pid, folder = _first_line(program)
     assert running == "True"
     assert _exists(int(pid))
     program.kill()
@@ -218,7 +218,7 @@ def test_program_that_forgets_to_close_leaves_nothing() -> None:
         "broker = LocalKafka(start_timeout=180).start()\n"
         "print(broker.pid, broker.log_path.parent, flush=True)\n"
     )
-    pid, folder = _told(program)
+    pid, folder = _first_line(program)
     assert program.wait(120) == 0
     assert not _exists(int(pid))
     assert not Path(folder).exists()
@@ -236,7 +236,7 @@ def test_taken_port_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"config": {"num.partitions": "many"}}, "num.partitions"),
         ({"config": {"metric.reporters": "no.such.Reporter"}}, r"(?s)exit code 1 .*no\.such\.Rep"),
@@ -245,13 +245,13 @@ def test_taken_port_is_named() -> None:
     ],
 )
 def test_failed_start_says_why_and_leaves_nothing(
-    arguments: dict[str, Any], told: str, tmp_path: Path
+    arguments: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    """A bad setting, a JVM that does not start and lack of time are told in clear words."""
+    """A bad setting, a JVM that does not start and lack of time are reported clearly."""
     broker = LocalKafka(tmp_path / "data", **arguments)
-    with pytest.raises(BrokerStartFailed, match=told) as caught:
+    with pytest.raises(BrokerStartFailed, match=message) as caught:
         broker.start()
-    assert broker.jars[0].name not in str(caught.value), "the class path tells nobody anything"
+    assert broker.jars[0].name not in str(caught.value), "the class path is of no help"
     assert not broker.is_running
     assert list((tmp_path / "data").glob(".formatting-*")) == []
 

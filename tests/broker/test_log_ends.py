@@ -14,7 +14,7 @@ from coopconsume.errors import DataLoss
 from coopconsume.group.membership import Membership
 from coopconsume.kafka.identity import LOG_IDENTITIES
 from coopconsume.options import Options
-from tests.broker.member_process import Teller
+from tests.broker.member_process import ReportingWorker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ def member(broker: LocalKafka, folder: Path, group: str, **more: Any) -> Members
         "kafka.bootstrap.servers": broker.bootstrap_servers, "kafka.group.id": group,
         "commitTable": str(folder / "commits"),
     }  # fmt: skip
-    found = Membership(Options.parse(options | more), 1, Teller())
+    found = Membership(Options.parse(options | more), 1, ReportingWorker())
     found.assign({P0: []}, takeover=True)
     return found
 
@@ -68,7 +68,7 @@ def broker(tmp_path: Path) -> Iterator[LocalKafka]:
 def test_new_records_under_old_offsets_are_not_considered_done(
     broker: LocalKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Seen by a member at work, at its next start, and by one that goes on; each told exactly."""
+    """Seen by a member at work, at its next start, and by one that goes on; each is exact."""
     done = {P0: OffsetRanges([(0, 2), (4, 19)])}
     live, next_start = (member(broker, tmp_path, name) for name in ("live", "next"))
     for one in (live, next_start):
@@ -124,7 +124,7 @@ def test_new_records_under_old_offsets_are_not_considered_done(
     assert (loss.first, loss.last) == (15, 24)
     assert not logs.is_cut(goes_on.cluster.log_ends([P0]))
 
-    # The same while nobody has the partition: the leader epoch of the commits tells.
+    # The same while nobody has the partition: the leader epoch of the commits shows it.
     assert goes_on.holding is not None
     goes_on.holding.commit({P0: OffsetRanges([(3, 26), (28, 29)])})
     goes_on.holding.primary.write()
@@ -138,7 +138,7 @@ def test_new_records_under_old_offsets_are_not_considered_done(
     assert (caught.value.first, caught.value.last) == (22, 29)
     again = member(broker, tmp_path, "next", failOnDataLoss="false")
     assert again.store.state("next") == {P0: PartitionCommits(22)}
-    # Kafka's offset is still that of before the cut, and it is not taken for another one.
+    # Kafka's offset is still that of before the cut, and it is no other cut.
     assert again.cluster.primary()[P0].offset == 27
     assert again.holding is not None
     again.holding.commit({P0: OffsetRanges([(24, 25)])})

@@ -64,7 +64,7 @@ class OffsetsCli:
             "--commit-table", str(table or options["commitTable"]),
         ])  # fmt: skip
 
-    def told(self, *words: str, table: Path | None = None) -> Any:
+    def answer(self, *words: str, table: Path | None = None) -> Any:
         """What a command answers with --json."""
         result = self.call(*words, "--json", table=table)
         assert result.exit_code == 0, result.output
@@ -72,7 +72,7 @@ class OffsetsCli:
 
     def reset(self, *words: str) -> Any:
         """Carry out a reset of the partition; what it says of it."""
-        found = self.told("offsets", "reset", self.harness.group, "--all-topics", *words)
+        found = self.answer("offsets", "reset", self.harness.group, "--all-topics", *words)
         return found["partitions"][0]
 
     @property
@@ -98,22 +98,22 @@ def cli(harness: GroupHarness):
 def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_path: Path) -> None:
     """As data and as tables, with ages; and as a picture."""
     group = cli.harness.group
-    (shown,) = cli.told("offsets", "show", group)["partitions"]
+    (shown,) = cli.answer("offsets", "show", group)["partitions"]
     assert (shown["stable_offset"], shown["ranges"], shown["lag"]) == (4, [[6, 7]], 4)
     assert (shown["log_start"], shown["end_offset"], shown["primary_offset"]) == (0, 10, None)
     assert [p["attempts"] for p in shown["pending"]] == [3]
-    (gap,) = cli.told("offsets", "gaps", group)
+    (gap,) = cli.answer("offsets", "gaps", group)
     assert (gap["first"], gap["last"], gap["offsets"]) == (4, 5, 2)
     since = datetime.fromisoformat(gap["since"])
     assert since <= datetime.now(UTC)
-    (lag,) = cli.told("lag", group)
+    (lag,) = cli.answer("lag", group)
     assert lag["lag"] == 4
     assert lag["blocker"] == {
         "offset": 4, "state": "failed", "key_hash": 11, "attempts": 3, "since": gap["since"],
         "due": "2096-10-02T07:06:40+00:00", "error": "no", "done_behind": 2, "open_behind": 1,
         "key": "4", "deleted_by": "",
     }  # fmt: skip
-    assert cli.told("offsets", "lag", group) == [lag]
+    assert cli.answer("offsets", "lag", group) == [lag]
     drawn = tmp_path / "map.svg"
     text = cli.call("offsets", "show", group, "--picture", str(drawn))
     row = rf"^{cli.harness.topic}-0 +0 +4 +10 +2 +1 +1 +1 +4 +- *$"
@@ -126,7 +126,7 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
     admin = KafkaAdminClient(bootstrap_servers=cli.harness.options["kafka.bootstrap.servers"])
     admin.delete_records({TopicPartition(cli.harness.topic, 0): 5})
     admin.close()
-    (cut,) = cli.told("lag", group)
+    (cut,) = cli.answer("lag", group)
     assert (cut["blocker"]["key"], cut["blocker"]["deleted_by"]) == (None, "retention")
     assert "deleted by retention" in cli.call("groups", "describe", group).stdout
     missing = cli.call("offsets", "show", f"{group}x")
@@ -134,7 +134,7 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
 
 
 def test_a_reset_is_printed_first_and_then_done_in_both_places(cli: OffsetsCli) -> None:
-    """A dry run changes nothing; what is done counts for the log, Kafka, and whoever was there."""
+    """A dry run changes nothing; what is done counts for the log, Kafka, and earlier members."""
     before = len(cli.harness.store.history(cli.harness.group))
     dry = cli.reset("--to-offset", "2")
     assert (dry["stable_offset"], dry["new_stable_offset"]) == (4, 2)
@@ -210,14 +210,14 @@ def test_a_group_moves_to_another_table_exactly(cli: OffsetsCli, tmp_path: Path)
     document, table = tmp_path / "shop.json", tmp_path / "other"
     assert cli.call("offsets", "export", cli.harness.group, str(document)).exit_code == 0
     words = ("offsets", "import", str(document), "--group", "new")
-    told = cli.call(*words, table=table)
-    assert told.exit_code == 0
-    assert f"no commit table at {table}: --execute creates it, with group new" in told.stdout
+    result = cli.call(*words, table=table)
+    assert result.exit_code == 0
+    assert f"no commit table at {table}: --execute creates it, with group new" in result.stdout
     assert not table.exists()
     CommitStore.open(table)
-    dry = cli.told(*words, table=table)
+    dry = cli.answer(*words, table=table)
     assert (dry["group"], dry["executed"], dry["partitions"][0]["skipped"]) == ("new", False, 6)
-    cli.told(*words, "--execute", table=table)
+    cli.answer(*words, "--execute", table=table)
     store = CommitStore.open(table, cluster=cli.cluster.cluster_id)
     assert store.state("new") == {cli.at: cli.state}
     assert store.pending("new") == {cli.at: {4: cli.failed}}
@@ -269,13 +269,13 @@ def test_a_reset_says_what_becomes_of_the_state(cli: OffsetsCli, tmp_path: Path)
     assert "single offsets" in single.stderr
     shown = cli.call(*place[:-1], "--to-offset", "2", "--restore-state")
     assert shown.stdout.splitlines()[1].split() == [f"{topic}-0", "2", "1", "1"]
-    done = cli.told(*place, "--to-offset", "2", "--restore-state")
+    done = cli.answer(*place, "--to-offset", "2", "--restore-state")
     assert done["state"] == [
         {"topic": topic, "partition": 0, "below": 2, "keys": 1, "keys_after": 1}
     ]
     assert cli.state.stable_offset == 2
     state = CommittedState(changelog.path, cli.harness.options["commitTable"], group)
     assert state.get(topic, b"k") == 11
-    assert cli.told(*place, "--to-offset", "3", "--keep-state")["state"] is None
-    assert cli.told(*place, "--to-earliest", "--clear-state")["state"][0]["keys_after"] == 0
+    assert cli.answer(*place, "--to-offset", "3", "--keep-state")["state"] is None
+    assert cli.answer(*place, "--to-earliest", "--clear-state")["state"][0]["keys_after"] == 0
     assert state.get(topic, b"k") is None

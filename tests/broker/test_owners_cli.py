@@ -48,7 +48,7 @@ def call(*words: str) -> Result:
 
 
 def test_an_operator_looks_takes_and_releases(place: tuple[OwnershipStore, list[str]]) -> None:
-    """From whoever has it, with whoever waits coming next; all of it told, also as JSON."""
+    """From the owner, then the first waiter comes next; all is shown, also as JSON."""
     store, at = place
     anna = OwnershipRegistry(store, owner="anna", lease=0)
     ben = OwnershipRegistry(store, owner="ben", lease=0)

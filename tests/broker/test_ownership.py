@@ -84,7 +84,7 @@ def until_granted(waiter: OwnershipRegistry, timeout: float = 60) -> Grant:
 
 
 def test_own_by_generation(store: Opens) -> None:
-    """The wiki's table over two claimants; all or nothing; the history tells it."""
+    """The wiki's table over two claimants; all or nothing; the history shows it."""
     anna, ben = registry(store, "anna"), registry(store, "ben")
     assert anna.own("g", {"a": 1, "b": 1}) == {"a": Grant("a", 1, 1), "b": Grant("b", 1, 1)}
     assert anna.own("g", {"a": 1}) == {"a": Grant("a", 1, 1)}
@@ -102,8 +102,8 @@ def test_own_by_generation(store: Opens) -> None:
     ben.release("g", ["a", "b", "never claimed"])
     assert anna.own("g", {"b": 9}) == {"b": Grant("b", 9, 4)}
     assert anna.own("other", {"b": 9}) == {"b": Grant("b", 9, 1)}
-    told = [(entry.event, entry.owner, entry.fence_epoch) for entry in anna.history("g", "a")]
-    assert told == [
+    history = [(entry.event, entry.owner, entry.fence_epoch) for entry in anna.history("g", "a")]
+    assert history == [
         ("owned", "anna", 1), ("severed", "anna", 2), ("owned", "ben", 2), ("released", "ben", 2),
     ]  # fmt: skip
     assert [row.key for row in anna.list()] == [("g", "a"), ("g", "b"), ("other", "b")]
@@ -141,7 +141,7 @@ def test_the_access_modes(store: Opens) -> None:
 
 
 def test_waiting_that_is_given_up_leaves_nothing_behind(store: Opens) -> None:
-    """Neither a ticket nor an owner, whoever closes first."""
+    """Neither a ticket nor an owner, in any order of closing."""
     anna, ben, carl = (registry(store, name) for name in ("anna", "ben", "carl"))
     anna.acquire("g", "log", ALONE)
     ben.acquire("g", "log", WAIT)
@@ -164,10 +164,10 @@ def test_the_dead_are_passed_over(store: Opens) -> None:
     for dead in (anna, ben):  # as if their processes had been killed
         dead._closed.set()
     assert until_granted(carl).fence_epoch in (2, 3)  # ben may have died as the owner, or before
-    told = [(e.event, e.owner) for e in carl.history("g", "log")]
-    assert ("expired", "anna") in told
-    assert ("expired", "ben") in told
-    assert told[-1] == ("promoted", "carl")
+    history = [(e.event, e.owner) for e in carl.history("g", "log")]
+    assert ("expired", "anna") in history
+    assert ("expired", "ben") in history
+    assert history[-1] == ("promoted", "carl")
 
 
 def test_who_lives_is_left_alone(store: Opens, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Users, rights and TLS on a real broker: what works, and how what does not is told."""
+"""Users, rights and TLS on a real broker: what works, and how refusals are reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from coopconsume.group.membership import Membership
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 from coopconsume.testing.local.broker import LocalKafka
-from tests.broker.member_process import Teller
+from tests.broker.member_process import ReportingWorker
 from tests.certificates import Party, party
 from tests.spark.support import until
 
@@ -184,11 +184,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield made
 
 
-def _told(error: BaseException) -> str:
-    """All that an error and those before it tell, with their tracebacks."""
+def _text_of(error: BaseException) -> str:
+    """The text of an error and of those before it, with their tracebacks."""
     text = "".join(traceback.format_exception(error)) + repr(error) + str(vars(error))
     before = error.__context__
-    return text if before is None else text + _told(before)
+    return text if before is None else text + _text_of(before)
 
 
 def _log_all(caplog: pytest.LogCaptureFixture) -> None:
@@ -203,7 +203,7 @@ def _done(record: Record) -> None:
 @contextmanager
 def closing_member(options: Options) -> Iterator[Membership]:
     """A member of a group, which leaves in the end."""
-    membership = Membership(options, 1, Teller())
+    membership = Membership(options, 1, ReportingWorker())
     try:
         yield membership
     finally:
@@ -212,9 +212,9 @@ def closing_member(options: Options) -> Iterator[Membership]:
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """In it no client of kafka-python is made, which tells a refusal after ten seconds."""
+    """In it no client of kafka-python is made, which reports a refusal after ten seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Cluster, "_connected", lambda _: pytest.fail("it was not told at once"))
+        patch.setattr(Cluster, "_connected", lambda _: pytest.fail("it was not reported at once"))
         yield
 
 
@@ -243,8 +243,8 @@ def test_a_job_with_the_rights_works_and_shows_no_secret(
         assert cluster.record_bytes([(topic, 0)])
     assert PASSWORD not in "".join(map(repr, shown)) + "".join(map(str, shown))
     assert PASSWORD not in caplog.text
-    assert "(a login)" in caplog.text, "kafka-python would have told it"
-    assert "(a secret option)" in caplog.text, "py4j would have told it"
+    assert "(a login)" in caplog.text, "kafka-python would have shown it"
+    assert "(a secret option)" in caplog.text, "py4j would have shown it"
     assert PASSWORD not in guarded.broker.log_tail(100_000)
 
 
@@ -264,7 +264,7 @@ def test_a_wrong_password_is_reported_at_once(
     assert error.servers == guarded.broker.bootstrap_servers
     assert "kafka.sasl.jaas.config" in error.settings
     assert not error.retriable
-    assert "wrong-secret" not in _told(error).replace(repr(given), "")
+    assert "wrong-secret" not in _text_of(error).replace(repr(given), "")
     assert "wrong-secret" not in caplog.text
 
 
@@ -276,7 +276,7 @@ def test_an_unsupported_mechanism_is_reported_with_the_supported_ones(guarded: G
 
 
 def test_a_broker_without_logins_is_reported(guarded: Guarded) -> None:
-    """A login where there is none to be had is one to look at the protocol for."""
+    """A login without authentication on the broker points to the protocol."""
     given = guarded.options(
         "any",
         bootstrap_servers=guarded.broker.admin_servers,
@@ -284,7 +284,7 @@ def test_a_broker_without_logins_is_reported(guarded: Guarded) -> None:
     )
     with pytest.raises(AuthenticationFailed, match=r"kafka\.security\.protocol") as caught:
         Cluster(Options.parse(given))
-    assert PASSWORD not in _told(caught.value).replace(repr(given), "")
+    assert PASSWORD not in _text_of(caught.value).replace(repr(given), "")
 
 
 def test_a_client_without_a_login_learns_the_protocol(
@@ -354,7 +354,7 @@ def test_a_topic_that_the_leader_may_not_see_is_assigned(guarded: Guarded) -> No
 
 
 def test_rights_are_looked_at_without_a_trace(guarded: Guarded) -> None:
-    """The look leaves no offset behind; a topic that is not there is told as such."""
+    """The look leaves no offset behind; a missing topic is reported as such."""
     topic = guarded.topic("looked-at", "READ")
     guarded.allow("READ", "GROUP", "fresh")
     guarded.allow("READ", "TOPIC", "not-there")
@@ -383,7 +383,7 @@ def test_a_right_that_is_lost_ends_a_job(guarded: Guarded, spark: SparkSession) 
             query.awaitTermination(PATIENCE)
     error = caught.value
     assert (error.operation, error.resource_type, error.resource) == ("READ", "TOPIC", topic)
-    assert PASSWORD not in _told(error)
+    assert PASSWORD not in _text_of(error)
 
 
 @pytest.mark.spark
@@ -522,7 +522,7 @@ def test_a_fenced_writer_without_login_or_right_is_refused(guarded: Guarded, eng
     wrong |= {"kafka.sasl.plain.username": "alice", "kafka.sasl.plain.password": "wrong-secret"}
     with pytest.raises(AuthenticationFailed) as login:
         FencedWriter(wrong, topic, engine=engine, timeout=10).acquire()
-    assert "wrong-secret" not in _told(login.value).replace(repr(wrong), "")
+    assert "wrong-secret" not in _text_of(login.value).replace(repr(wrong), "")
     with pytest.raises(NotAuthorized) as right:
         FencedWriter(guarded.log_options(), topic, engine=engine, timeout=60).acquire()
     assert (right.value.operation, right.value.resource) == ("WRITE", topic)
@@ -552,11 +552,11 @@ def test_an_idle_owner_that_the_broker_forgot_is_still_the_owner(guarded: Guarde
         places = [TopicPartition(log.topic, log.partition) for log in logs]
 
         def forgotten() -> bool:
-            told = admin.describe_producers(places)
+            producers = admin.describe_producers(places)
             listed = admin.list_transactions().values()
             left = {each.transactional_id for of_broker in listed for each in of_broker}
             ids = {log.transactional_id() for log in logs}
-            return not ids & left and not any(told[at].active_producers for at in places)
+            return not ids & left and not any(producers[at].active_producers for at in places)
 
         until(forgotten, 120)
         for zombie, owner, channel in writers:

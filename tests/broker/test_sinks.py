@@ -75,9 +75,9 @@ def test_a_dead_letter_is_the_record_with_why_beside_it(kafka, topic, tmp_path):
     assert [(name, value or b"") for name, value in headers] == first.headers[:4]
     assert first.headers.pop() == (NULL_HEADERS, b"1"), "kafka-python writes none without a value"
     assert tuple(name for name, _ in first.headers[4:]) == HEADERS
-    told = dict(first.headers[4:])
-    assert told.pop("coopconsume.rejected_at").isdigit()
-    assert list(told.values()) == [
+    own = dict(first.headers[4:])
+    assert own.pop("coopconsume.rejected_at").isdigit()
+    assert list(own.values()) == [
         b"orders", b"id-of-orders", b"1", b"40", b"1234567", b"3", "why: ü".encode(), b"trace",
         b"shop", b"run-7",
     ]  # fmt: skip
@@ -173,14 +173,14 @@ def test_rows_become_records(kafka, topic, tmp_path):
     name = topic(1)
     schema = pa.schema([("value", pa.string()), ("key", pa.binary())])
     sink = OutputTopic(name, schema, options_of(kafka, tmp_path))
-    told = outputs({4: ["a", "b"], 5: ["c"]}, "run-0")
-    ((partitions, data),) = told.parts
+    written = outputs({4: ["a", "b"], 5: ["c"]}, "run-0")
+    ((partitions, data),) = written.parts
     rows = pa.ipc.open_stream(data).read_all().rename_columns(["value", "_part", "_offset"])
     rows = rows.append_column("key", pa.array([b"k", None, b"k"], pa.binary()))
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, rows.schema) as writer:
         writer.write_table(rows)
-    sink.write(replace(told, parts=[(partitions, stream.getvalue().to_pybytes())]))
+    sink.write(replace(written, parts=[(partitions, stream.getvalue().to_pybytes())]))
     sink.close()
     found = records_of(kafka, name, 3)
     assert [(r.key, r.value) for r in found] == [(b"k", b"a"), (None, b"b"), (b"k", b"c")]

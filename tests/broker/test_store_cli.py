@@ -47,9 +47,9 @@ def test_a_lost_table_is_made_again_from_kafkas_offsets(
     assert (nameless.exit_code, "--group" in nameless.output) == (2, True)
     plan = CliRunner().invoke(main, [*call, "--group", "lost", "--json"])
     assert plan.exit_code == 0, plan.output
-    told = json.loads(plan.output)
-    assert not told["executed"]
-    assert [(p["topic"], p["partition"], p["stable_offset"]) for p in told["partitions"]] == [
+    answer = json.loads(plan.output)
+    assert not answer["executed"]
+    assert [(p["topic"], p["partition"], p["stable_offset"]) for p in answer["partitions"]] == [
         (name, 0, 4)
     ]
     assert not path.exists()

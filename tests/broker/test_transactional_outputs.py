@@ -20,7 +20,7 @@ from coopconsume.sinks import Outputs, TransactionalTopic, publishing
 from coopconsume.sinks.publishing import Publishing
 from coopconsume.sinks.purgatory import Purgatory
 from coopconsume.sinks.transactions import TransactionChannel
-from tests.broker.member_process import Teller
+from tests.broker.member_process import ReportingWorker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ class Process:
 
     def __init__(self, options: Options, topic: str, out: str, *, publishes: bool = True) -> None:
         self.tp = (topic, 0)
-        self.member = Membership(options, 1, Teller())
+        self.member = Membership(options, 1, ReportingWorker())
         self.member.assign({self.tp: []}, takeover=True)
         found = self.member.holding
         assert found is not None
@@ -251,7 +251,7 @@ def set_largest(options: Options, topic: str, size: int) -> None:
 
 
 def test_a_kill_between_any_two_steps_leaves_each_row_once(places, monkeypatch):
-    """Whoever comes next goes on: nothing is lost, nothing twice, whatever was under way."""
+    """The next member goes on: nothing is lost, nothing twice, whatever was under way."""
     options, name, out = places
     monkeypatch.setattr(publishing, "_FORGET_EVERY", -1.0)
     gone = []

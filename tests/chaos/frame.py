@@ -1,4 +1,4 @@
-"""The frame of a chaos program: its arguments, a clock beside what it tells, and the evidence."""
+"""The frame of a chaos program: its arguments, a clock beside its output, and the evidence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(
         name: The module, without ``tests.``.
         about: What it does.
         rounds: How many, if the command line does not say.
-        play: Plays so many rounds in a folder, drawn from a seed, and tells whether all was well.
+        play: Plays so many rounds in a folder, drawn from a seed, and returns whether all was well.
             Given are the folder, the rounds, the seed, a way to report, and the kinds and the mode
             if there are.
         kinds: What may happen in a round.
@@ -48,7 +48,7 @@ def run(
     chosen: list[Any] = [[kind for kind in given.kinds.split(",") if kind]] if kinds else []
     for kind in chosen[0] if chosen else ():
         if kind not in kinds:
-            parser.error(f"--kinds: {kind!r} is none of {', '.join(kinds)}")
+            parser.error(f"--kinds: {kind!r} is not one of {', '.join(kinds)}")
     chosen += [given.mode] if modes else []
     seed = random.randrange(2**32) if given.seed is None else given.seed
     began = time.monotonic()

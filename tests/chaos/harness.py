@@ -49,7 +49,7 @@ _TRICKLE_EVERY = 0.3
 DRAIN = 60.0
 #: Seconds for which a batch may go on that was begun before its owner lost its shares.
 LIFE = BATCH_TIME + HANDLER_TIMEOUT + LEASE
-#: The topic of which one application at a time claims the whole, and the group that does so.
+#: The topic that one application at a time claims as a whole, and the group that does so.
 CLAIMED, CLAIMANTS = "claimed", "claimants"
 #: The topic that may be deleted and created again.
 RECREATED = "again"
@@ -165,7 +165,7 @@ class Harness:
         cluster = Cluster(Options.parse(self.options))
         self.store = CommitStore.open(self.options["commitTable"], cluster=cluster.cluster_id)
         cluster.close()
-        #: What a topic that may be created again is called in the books, by Kafka's id.
+        #: The name of a topic that may be created again in the results, by Kafka's id.
         self._incarnations = {
             self.topics.id_of(topic): self.topics.name(topic) for topic in self.topics.incarnations
         }
@@ -222,7 +222,7 @@ class Harness:
         return self._start(f"app{number}", self.options | more, instance=instance)
 
     def start_claimant(self) -> App:
-        """Start an application that claims a topic's only partition, whoever has it."""
+        """Start an application that claims a topic's only partition from its owner."""
         options = self.options | {"kafka.group.id": CLAIMANTS}
         del options["subscribe"]
         return self._start(f"claimant{next(self._names)}", options, claim=[CLAIMED, 0])
@@ -311,7 +311,7 @@ class Harness:
         return (self.folder / f"{app.name}.log").read_text()[-4000:]
 
     def delete_unhandled(self) -> None:
-        """Delete records of which about a half is not done yet, as retention does."""
+        """Delete records, about half of them not done yet, as retention does."""
         book, below = self.book(), {}
         for place, records in self.topics.expected().items():
             if place[0] in self.shared and place[0] != RECREATED and records:
@@ -334,7 +334,7 @@ class Harness:
         return self._look()[1]
 
     def _look(self) -> tuple[dict[str, str], dict[Place, list[tuple[int, int]]]]:
-        """The topics' names in the books, and what the commit log counts as done of them."""
+        """The topics' names in the results, and what the commit log counts as done of them."""
         names = {topic: self.topics.name(topic) for topic in list(self.topics.partitions)}
         before = self._known_incarnations()
         book = done_book(self.store, self.group)
@@ -431,7 +431,7 @@ class Harness:
                 self.topics.produce(self._trickle)
         return time.monotonic() - begun
 
-    def told(self) -> str:
+    def report(self) -> str:
         """What the applications' own loggers said, for people."""
         return "\n".join(
             f"{app.name} {line}"

@@ -28,7 +28,7 @@ from coopconsume.errors import (
     ProducerFenced,
 )
 
-#: Offset from which on the writers do not look up batch ids, all of which are new.
+#: From this offset on writers do not look up batch ids; all of them are new.
 _LONG = 2_000
 
 
@@ -38,16 +38,16 @@ def report(event: str, **facts: Any) -> None:
     sys.stdout.flush()
 
 
-def stall_if_told() -> None:
+def stall_if_requested() -> None:
     """After SIGUSR1, stops this process before a record that is not the first of its batch."""
-    told = threading.Event()
-    signal.signal(signal.SIGUSR1, lambda *_: told.set())
+    requested = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: requested.set())
     send = KafkaProducer.send
 
     def send_or_stall(self: Any, *args: Any, **kwargs: Any) -> Any:
         headers = args[3] if len(args) > 3 else ()
-        if told.is_set() and headers and int.from_bytes(headers[0][1][-4:]):
-            told.clear()
+        if requested.is_set() and headers and int.from_bytes(headers[0][1][-4:]):
+            requested.clear()
             self.flush()
             os.kill(os.getpid(), signal.SIGSTOP)
         return send(self, *args, **kwargs)
@@ -75,12 +75,12 @@ def append(writer: FencedWriter, luck: random.Random) -> None:
         if not isinstance(error, OffsetMismatch):
             raise
         return
-    report("acked", batch=batch, told=[done.first_offset, done.first_seq, done.count])
+    report("acked", batch=batch, at=[done.first_offset, done.first_seq, done.count])
 
 
 def main(config: dict[str, Any]) -> None:
-    """Append until told to end."""
-    stall_if_told()
+    """Append until the command to end."""
+    stall_if_requested()
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     luck = random.Random(config["seed"])

@@ -18,7 +18,7 @@ from kafka import KafkaProducer, TopicPartition
 from coopconsume.fenced import audit
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
 from coopconsume.fenced.settings import Settings
-from tests.fenced_checker import Told, batches, problems
+from tests.fenced_checker import Outcomes, batches, problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -196,26 +196,26 @@ class Rounds:
 
     def verdict(self) -> list[str]:
         """Returns what is wrong with the log; nothing if all is well."""
-        told = Told()
+        outcomes = Outcomes()
         for event in (event for writer in self._all for event in writer.events):
             batch, kind = event.get("batch"), event["event"]
             if kind == "trying":
-                told.unknown.add(batch)
+                outcomes.unknown.add(batch)
             elif kind == "acked":
-                told.acked[batch] = tuple(event["told"])
+                outcomes.acked[batch] = tuple(event["at"])
             elif kind == "refused":
-                told.refused.add(batch)
+                outcomes.refused.add(batch)
                 if event["error"] == "LogCorrupt":
                     return [event["text"]]
-        told.unknown -= told.acked.keys() | told.refused
+        outcomes.unknown -= outcomes.acked.keys() | outcomes.refused
         self._read_on(self._decided())
         self._engine.close()
         found: list[str] = []
-        missing = set(told.acked)
+        missing = set(outcomes.acked)
         for rows in self._logs:
             there = batches(rows, []).keys()
-            acked = {batch: place for batch, place in told.acked.items() if batch in there}
-            found += problems(rows, Told(acked, told.refused, told.unknown))
+            acked = {batch: place for batch, place in outcomes.acked.items() if batch in there}
+            found += problems(rows, Outcomes(acked, outcomes.refused, outcomes.unknown))
             missing -= there
         found += [f"I4: {batch} was acknowledged and is not there" for batch in missing]
         options = {"kafka.bootstrap.servers": self._kafka.bootstrap_servers}

@@ -50,7 +50,7 @@ def play(
     for number in range(1, rounds + 1):
         harness.produce(_EACH)
         harness.sleep(dice.uniform(0.1, 1.5))
-        # Every kind has its turn before any comes again, as far as it is possible at the time.
+        # Every kind comes once before any comes again, as far as it is possible at the time.
         possible = _possible(harness)
         turn = [action for action in waiting if action in possible]
         if not turn:
@@ -133,7 +133,7 @@ def delete_records(harness: Harness, _app: App) -> None:
 
 
 def recreate(harness: Harness, _app: App) -> None:
-    """A topic of which all is done is deleted and created again, with new records."""
+    """A topic whose records are all done is deleted and created again, with new records."""
     harness.wait_for_all()
     for app in harness.alive:
         harness.watcher.disturb(app)

@@ -1,8 +1,8 @@
 """``python -m tests.chaos.store [--rounds N] [--seed S]``: writers of a commit table are killed.
 
 Four processes commit to one table, open epochs and write snapshots. In each round one of them is
-killed, or frozen while the others go on. Afterwards a checker compares what they were told with
-what the log says.
+killed, or frozen while the others go on. Afterwards a checker compares the answers that they got
+with the log.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Writers:
 
     Attributes:
         table: The commit table.
-        books: The folder of their logbooks.
+        logs: The folder of their logs.
         source: Decides what happens.
     """
 
     table: Path
-    books: Path
+    logs: Path
     source: random.Random
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     started: int = 0
@@ -47,7 +47,7 @@ class Writers:
     def start(self, member: str) -> None:
         """Start a member's next process."""
         self.started += 1
-        book = self.books / f"{self.started}.jsonl"
+        book = self.logs / f"{self.started}.jsonl"
         command = [sys.executable, "-m", "tests.chaos.store_writer", str(self.table), str(book),
                    member, str(self.source.randrange(2**31))]  # fmt: skip
         self.running[member] = subprocess.Popen(command, cwd=_ROOT)
@@ -68,18 +68,18 @@ class Writers:
 
     def wait_for_more(self) -> None:
         """Wait until twelve more commits were acknowledged: at least one snapshot is due."""
-        wanted = len(self.told("acknowledged")) + 12
+        wanted = len(self.events("acknowledged")) + 12
         deadline = time.monotonic() + _PATIENCE
-        while len(self.told("acknowledged")) < wanted:
+        while len(self.events("acknowledged")) < wanted:
             dead = [name for name, process in self.running.items() if process.poll() is not None]
             if dead or time.monotonic() > deadline:
                 raise AssertionError(f"no more commits: {dead} ended by themselves")
             time.sleep(0.05)
 
-    def told(self, what: str) -> list[dict[str, Any]]:
+    def events(self, what: str) -> list[dict[str, Any]]:
         """What the processes wrote down; a last line may be cut short."""
         found = []
-        for book in sorted(self.books.glob("*.jsonl")):
+        for book in sorted(self.logs.glob("*.jsonl")):
             for line in book.read_text().splitlines():
                 with contextlib.suppress(ValueError):
                     entry = json.loads(line)
@@ -103,8 +103,8 @@ def play(folder: Path, rounds: int, seed: int) -> str:
     Raises:
         AssertionError: If a promise was broken.
     """
-    (folder / "books").mkdir()
-    writers = Writers(folder / "table", folder / "books", random.Random(seed))
+    (folder / "logs").mkdir()
+    writers = Writers(folder / "table", folder / "logs", random.Random(seed))
     CommitStore.open(writers.table, segment_versions=10)
     try:
         for member in MEMBERS:
@@ -118,18 +118,18 @@ def play(folder: Path, rounds: int, seed: int) -> str:
 
 
 def check(writers: Writers) -> str:
-    """Compare what the writers were told with the log."""
+    """Compare the answers that the writers got with the log."""
     store = CommitStore.open(writers.table)
     state, counted = store.state("g"), set(store.counted_commits("g"))
-    acknowledged = writers.told("acknowledged")
+    acknowledged = writers.events("acknowledged")
     for one in acknowledged:
         commits = state[tuple(one["at"])]
         done = (o < commits.stable_offset or o in commits.ranges
                 for o in range(one["first"], one["last"] + 1))  # fmt: skip
         assert all(done), f"an acknowledged commit is missing: {one}"
-    for one in writers.told("fenced"):
+    for one in writers.events("fenced"):
         assert one["id"] not in counted, f"a commit of a fenced writer counts: {one}"
-    opened = writers.told("opened")
+    opened = writers.events("opened")
     numbers = [one["epoch"] for one in opened]
     assert len(numbers) == len(set(numbers)), "an epoch has two owners"
     # The whole log, folded from its first row, comes to what the snapshots say.
@@ -147,7 +147,7 @@ def check(writers: Writers) -> str:
     snapshots = len(engine.compactions())
     assert snapshots > 0
     return (
-        f"{len(acknowledged)} acknowledged commits, {len(writers.told('fenced'))} fenced ones, "
+        f"{len(acknowledged)} acknowledged commits, {len(writers.events('fenced'))} fenced ones, "
         f"{len(opened)} epochs, {snapshots} snapshots, {writers.started} processes: nothing wrong"
     )
 

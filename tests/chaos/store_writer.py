@@ -1,4 +1,4 @@
-"""A process that commits to a table until it is killed, and writes down all it was told.
+"""A process that commits to a table until it is killed, and writes down all answers.
 
 ``python -m tests.chaos.store_writer TABLE LOGBOOK MEMBER SEED``
 """

@@ -56,7 +56,7 @@ class Topics:
             self.produced[self.name(topic), partition] = {}
 
     def name(self, topic: str) -> str:
-        """What the topic of this incarnation is called in the books of the run."""
+        """The name of the topic of this incarnation in the results of the run."""
         number = self.incarnations.get(topic)
         return topic if number is None else f"{topic}#{number}"
 
@@ -78,7 +78,7 @@ class Topics:
             count: How many.
             keys: How many keys each partition has.
             topics: Which; by default all.
-            seconds: The handler takes for some of the records; 0: none is special.
+            seconds: How long the handler works on some of the records; 0: no record is special.
             every: How many records there are for each of those.
 
         Returns:
@@ -153,7 +153,7 @@ class Topics:
     def _admin(self) -> KafkaAdminClient:
         return KafkaAdminClient(bootstrap_servers=self._kafka.bootstrap_servers)
 
-    # -- the books
+    # -- the results
 
     def by_incarnation(self, history: History) -> History:
         """A history in which each topic that was created again has a name for each incarnation."""

@@ -1,4 +1,4 @@
-"""A Kafka broker in memory, as far as the fenced writer sees one, that fails where it is told to.
+"""A Kafka broker in memory, as far as the fenced writer sees one, that fails where the test says.
 
 Offsets, transactions with their markers, the coordinator's epochs, requests that are lost, that are
 answered too late, or that come late: also to a transaction that began after they were sent.
@@ -201,7 +201,7 @@ class FakeChannel:
         self._epoch = epoch
 
     def begin(self) -> None:
-        """It tells the broker nothing."""
+        """The broker learns nothing of it."""
 
     def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
         ((_, entries, stamps),) = parts

@@ -10,7 +10,7 @@ from tests.model.fenced_broker import Broker, FakeChannel, FakeEngine, Fate, Ide
 
 
 class Cluster:
-    """A broker in memory for each topic, which all fail where they are told to.
+    """A broker in memory for each topic, which all fail where the test says.
 
     Args:
         topics: The topics; each has one partition.
@@ -123,7 +123,7 @@ class ClusterChannel:
         self._epoch = epoch
 
     def begin(self) -> None:
-        """It tells the brokers nothing."""
+        """The brokers learn nothing of it."""
 
     def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
         def write(some: Sequence[Part]) -> list[list[int]]:

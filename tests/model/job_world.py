@@ -146,7 +146,7 @@ class Kafka:
         """Nobody looks at it."""
 
     def record_bytes(self, _partitions):
-        """Not told."""
+        """Unknown."""
 
     def close(self):
         """Nothing is open."""
@@ -402,7 +402,7 @@ class World:
             job.abort()
 
     def end(self, job):
-        """End a job of which nothing is to be heard any more."""
+        """End a job whose events are ignored from now on."""
         self._jobs.remove(job)
         job.abort()
 

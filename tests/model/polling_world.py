@@ -261,7 +261,7 @@ class Member:
         """Nothing is open."""
 
     def poll(self, window):
-        """A frame; without any rows if there are none now."""
+        """A frame; empty if there are no rows now."""
         self.poller._options.max_offsets_per_trigger = window
         frame = self.poller.poll(self, 0)
         self.given |= set(frame)
@@ -275,7 +275,7 @@ class Member:
 
 
 def in_memory(log, member_of):
-    """Patches by which pollers read from a log in memory.
+    """Patches that let pollers read from a log in memory.
 
     Args:
         log: The log.

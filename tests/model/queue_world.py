@@ -219,7 +219,7 @@ class World:
         for replica in range(len(self.logs)):
             if self.random.random() < 0.3:
                 consumer.begin_from_snapshot(replica)
-            self.tell(consumer, replica)
+            self.deliver(consumer, replica)
         return consumer
 
     def replace(self, consumer: Consumer) -> None:
@@ -256,9 +256,9 @@ class World:
         if log.is_up and replica not in consumer.cut:
             log.rows.append(row)
             for each in self.consumers:
-                self.tell(each, replica)
+                self.deliver(each, replica)
 
-    def tell(self, consumer: Consumer, replica: int) -> None:
+    def deliver(self, consumer: Consumer, replica: int) -> None:
         """A consumer reads a replica's log after a while."""
         if replica not in consumer.reading:
             consumer.reading.add(replica)
@@ -293,7 +293,7 @@ class World:
                 consumer.cut.add(replica)
             case 3:
                 consumer.cut.discard(replica)
-                self.tell(consumer, replica)
+                self.deliver(consumer, replica)
             case 4:
                 self.logs[replica].is_up = False
             case 5:
@@ -302,7 +302,7 @@ class World:
     def restore(self, replica: int) -> None:
         self.logs[replica].is_up = True
         for consumer in self.consumers:
-            self.tell(consumer, replica)
+            self.deliver(consumer, replica)
 
     def calm(self) -> None:
         """From here on everything is up."""

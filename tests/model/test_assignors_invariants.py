@@ -188,9 +188,9 @@ def test_sticky_is_even_to_the_hash(count: int, group: list[Member]) -> None:
     assignment = ASSIGNORS[2].assign({"t": count}, everybody)
     for member in everybody:
         mine = assignment[member.id]
-        standing = len({share.partition for share in mine})
+        partitions = len({share.partition for share in mine})
         work = sum(share.key_range.size for share in mine)
-        assert abs(work * slots - SPACE * count * member.slots) <= standing * slots
+        assert abs(work * slots - SPACE * count * member.slots) <= partitions * slots
 
 
 TEXT = st.text(max_size=8)

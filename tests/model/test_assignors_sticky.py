@@ -45,19 +45,19 @@ def best_cost(
             for parts in all_parts(len(members), takers, sharers, grid):
                 more = sum(map(bool, parts))
                 keeps = sum(map(min, (part / grid for part in parts), owned))
-                for load, (standing, lost) in ways.items():
+                for load, (sharers_so_far, lost) in ways.items():
                     new = tuple(map(int.__add__, load, parts))
-                    cost = (standing + more, lost - keeps)
+                    cost = (sharers_so_far + more, lost - keeps)
                     if new not in grown or cost < grown[new]:
                         grown[new] = cost
             ways = grown
     return min(
         StickyCost(
             round(sum((n / grid) ** 2 / m.slots for n, m in zip(load, members, strict=True)), 9),
-            standing,
+            sharers_so_far,
             round(sum(load) / grid + lost, 9),
         )
-        for load, (standing, lost) in ways.items()
+        for load, (sharers_so_far, lost) in ways.items()
     )
 
 
@@ -114,7 +114,7 @@ def after(
 def test_where_all_share_nothing_is_more_balanced_or_on_fewer_members(
     partitions: dict[str, int], history: list[dict[str, int]]
 ) -> None:
-    """Whoever joined, left or changed its slots: the first two goals are met to the full."""
+    """After any joins, leaves and changed slots the first two goals are met exactly."""
     cost, best = after(partitions, history, sharing=True)
     assert cost[:2] == pytest.approx(best[:2], abs=1e-8)
 

@@ -33,7 +33,7 @@ def still(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Story:
-    """A list, publishers of it, another writer's batches, and bad luck as it is drawn."""
+    """A list, publishers of it, another writer's batches, and random faults."""
 
     def __init__(self, visibility: str, shared: bool, size: int, luck: list[int]) -> None:
         self.broker = Broker(self.fate, lambda: None)
@@ -80,7 +80,7 @@ class Story:
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])
 def test_each_record_of_a_list_is_there_once(visibility: str, shared: bool) -> None:
-    """Whoever begins anew, in batches of whatever size, in the middle of another's request."""
+    """A publisher that starts again, with any batch size, during another's request."""
 
     @settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])
     @given(
@@ -98,7 +98,7 @@ def test_each_record_of_a_list_is_there_once(visibility: str, shared: bool) -> N
 
 
 def test_a_list_is_read_once_and_no_further_than_a_batch() -> None:
-    """Batches keep to the limits of number and size, and what is there is told."""
+    """Batches keep to the limits of number and size, and what is there is reported."""
     broker = Broker(lambda _: "done", lambda: None)
     options = OPTIONS | {"kafka.max.request.size": "5000"}
     read: list[int] = []

@@ -40,7 +40,7 @@ def call(offset: int, start: int, end: int | None, **more: Any) -> Call:
 
 @dataclass
 class Run:
-    """A run as the checker is told of it; the parts that a test does not name follow the calls."""
+    """A run as the checker gets it; the parts that a test does not name follow the calls."""
 
     calls: list[Call]
     keys: dict[int, bytes | None] = field(default_factory=dict)
@@ -142,7 +142,7 @@ RIGHT = {
         [call(0, 0, None), call(0, 20, 25, process=OTHER), call(1, 25, 30, process=OTHER)],
         seen=disturbed(5, 30, gone=15),
     ),
-    "told the same attempt again after a disturbance": Run(
+    "got the same attempt again after a disturbance": Run(
         [call(0, 0, 5, outcome="retry"), call(0, 20, 25, process=OTHER)], seen=disturbed(3, 30)
     ),
     "nothing at all": Run([]),
@@ -310,7 +310,7 @@ WRONG = {
         {"overlaps"},
         0,
     ),
-    "told the same attempt again though nothing was disturbed": (
+    "got the same attempt again though nothing was disturbed": (
         Run(
             [call(0, 0, 5, outcome="retry"), call(0, 20, 25, process=OTHER)],
             seen=Seen(),
@@ -505,7 +505,7 @@ WRONG = {
         {"overlaps", "order_breaks"},
         1,
     ),
-    "attempt told twice": (
+    "same attempt twice": (
         Run([call(0, 0, 5, outcome="retry"), call(0, 6, 9)]),
         {"attempts_back"},
         0,
@@ -757,7 +757,7 @@ def plainly(run: Run) -> dict[str, int]:
 
 @st.composite
 def any_run(draw: st.DrawFn) -> Run:
-    """Calls, books and kills thrown together: seldom right, always well formed."""
+    """Random calls, commits and kills: seldom right, always well formed."""
     offsets = st.integers(0, 5)
     keys = draw(st.fixed_dictionaries({o: st.sampled_from([None, b"", A]) for o in range(6)}))
     # Starts differ, as the position of calls that start at one instant means nothing.
@@ -1029,7 +1029,7 @@ def _side_by_side(run: Run, random: Random) -> tuple[str, int] | None:
     return "overlaps", later.offset
 
 
-def _attempt_told_twice(run: Run, random: Random) -> tuple[str, int] | None:
+def _same_attempt_twice(run: Run, random: Random) -> tuple[str, int] | None:
     retried = [
         (b, a)
         for a in run.calls
@@ -1098,7 +1098,7 @@ def _first_kept(run: Run) -> int:
     return max((one.below[TP] for one in run.seen.deletions), default=0) if run.seen else 0
 
 
-def _in_two_books(run: Run, random: Random) -> tuple[str, int] | None:
+def _done_and_pending(run: Run, random: Random) -> tuple[str, int] | None:
     if not run.done:
         return None
     offset = random.choice(sorted(run.done))
@@ -1114,8 +1114,8 @@ PLANTS = (
     _committed_before_the_kill,
     _too_early,
     _side_by_side,
-    _attempt_told_twice,
-    _in_two_books,
+    _same_attempt_twice,
+    _done_and_pending,
     _saw_another_state,
     _saw_the_state_before_the_last,
     _the_last_change_is_lost,

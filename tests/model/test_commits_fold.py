@@ -331,8 +331,8 @@ class Naive:
             done |= offsets | set(part.holes.offsets().tolist())
             pending |= failed
             self.keep(at, failed if owner.cooperative else set())
-            told = self.reached.setdefault(at, [])
-            told += [(o, e) for *place, o, e in event.detail["reached"] if tuple(place) == at]
+            reached = self.reached.setdefault(at, [])
+            reached += [(o, e) for *place, o, e in event.detail["reached"] if tuple(place) == at]
         elif event.kind == "log_start" or (event.kind == "start" and is_new):
             done |= set(range(first))
         elif event.kind == "truncation":
@@ -484,7 +484,7 @@ def through_the_table(events: list[Event], most: int = 1000) -> list[Event]:
     return [event for rows in tables for _, event in decode(rows, "")]
 
 
-# Shrinking a failing log takes minutes and tells little more than the log itself.
+# Shrinking a failing log takes minutes and shows little more than the log itself.
 @settings(max_examples=_LOGS, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.lists(STEP, min_size=15, max_size=50), st.sets(st.integers(0, 50), max_size=2), KEPT)
 def test_the_fold_agrees_with_a_naive_model(
@@ -538,8 +538,8 @@ def fold_and_compare(steps: list[tuple[object, ...]], cuts: set[int], kept: Kept
     readers: list[LogState] = []  # that began with a snapshot
     for number, step in enumerate(steps):
         if number in cuts:
-            told = readers[-1] if readers else log  # also a snapshot of what a snapshot told
-            reader = newest_snapshot(through_the_table(snapshot_events(told, "s")))
+            source = readers[-1] if readers else log  # also a snapshot of a snapshot
+            reader = newest_snapshot(through_the_table(snapshot_events(source, "s")))
             assert reader is not None
             assert reader == log
             readers.append(reader)
@@ -559,7 +559,7 @@ def fold_and_compare(steps: list[tuple[object, ...]], cuts: set[int], kept: Kept
             assert answer.counted == expected, answer
             answers[event.id] = answer
         elif answer != first:
-            # The first answer is not kept: a repeat is told what it would be told of any duplicate.
+            # The first answer is not kept: a repeat gets the answer of any duplicate.
             assert first is not None
             assert kept.results < 1000 or event.id not in naive.answered
             assert answer.counted == (first.counted or event.id not in naive.answered)

@@ -154,7 +154,7 @@ class Stores:
             assert self.stores[who].release("hand", *self.model.claims.pop(half))
 
     def take_over(self, who: int, is_late: bool, loss: str) -> None:
-        """A new process of a static member, or one from whom the place was taken already."""
+        """A new process of a static member, or one that was taken over already."""
         places = self.model.places
         if is_late and len(places) > 2:
             with pytest.raises(FencedMember):

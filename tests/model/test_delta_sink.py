@@ -52,7 +52,7 @@ def run(epoch: int, first: int, table: Table):
     st.lists(st.integers(0, 3), max_size=80), st.lists(st.integers(0, 2), min_size=3, max_size=3)
 )
 def test_each_batch_is_there_once_and_epochs_do_not_mix(turns: list, behind: list) -> None:
-    """Each run starts at a batch that may have been written before, whoever is woken when."""
+    """Each run starts at a batch that may have been written before, in any interleaving."""
     table = Table()
     runs = {}
     for turn in turns:

@@ -15,7 +15,7 @@ from coopconsume.fenced.core import Expectation
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.log import LogId
 from coopconsume.fenced.requests import Groups, Request
-from tests.fenced_checker import Told, problems
+from tests.fenced_checker import Outcomes, problems
 from tests.model.fenced_broker import Broker, FakeEngine, Fate
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
@@ -23,7 +23,7 @@ VISIBILITIES = ["read_committed", "filter"]
 _PATIENCE = 20.0
 
 
-class Place:
+class HeldUpLog:
     """A broker that counts requests and can hold one of them up, and a writer."""
 
     def __init__(self, visibility: str, timeout: float = _PATIENCE) -> None:
@@ -53,43 +53,43 @@ class Place:
         return thread
 
 
-def told(answers: list[Appended]) -> Told:
-    """What the callers were told."""
+def outcomes_of(answers: list[Appended]) -> Outcomes:
+    """The outcomes that the callers got."""
     acked = {a.batch_id: (a.first_offset, a.first_seq, a.count) for a in answers}
-    return Told(acked)
+    return Outcomes(acked)
 
 
 @pytest.mark.parametrize("visibility", VISIBILITIES)
 def test_coroutines_share_transactions_and_have_their_own_answers(visibility: str) -> None:
     """Each record is there once, in as few transactions as there were pauses."""
-    place = Place(visibility)
-    first = place.hold_up()
+    log = HeldUpLog(visibility)
+    first = log.hold_up()
 
     async def run() -> list[Appended]:
-        calls = [asyncio.ensure_future(place.writer.append_async([b"%d" % i])) for i in range(64)]
+        calls = [asyncio.ensure_future(log.writer.append_async([b"%d" % i])) for i in range(64)]
         await asyncio.sleep(0)  # Each of them runs until it waits.
-        assert len(place.writer._groups._waiting) == 64
-        place.go.set()
+        assert len(log.writer._groups._waiting) == 64
+        log.go.set()
         return await asyncio.gather(*calls)
 
     answers = asyncio.run(run())
     first.join(_PATIENCE)
     assert sorted(a.first_seq for a in answers) == list(range(1, 65))
-    assert place.requests["append"] == 2
-    checked = told(answers)
-    checked.unknown.update(place.writer._session.fold.batches)
-    assert not problems(place.broker.visible(), checked)
+    assert log.requests["append"] == 2
+    checked = outcomes_of(answers)
+    checked.unknown.update(log.writer._session.fold.batches)
+    assert not problems(log.broker.visible(), checked)
 
 
 def test_threads_that_wait_are_written_together() -> None:
     """The expectation of each one is compared with the place that it gets."""
-    place = Place("read_committed")
-    first = place.hold_up()
+    log = HeldUpLog("read_committed")
+    first = log.hold_up()
     outcomes: dict[int, object] = {}
 
     def append(seq: int) -> None:
         try:
-            outcomes[seq] = place.writer.append([b"x"], expected_seq=seq)
+            outcomes[seq] = log.writer.append([b"x"], expected_seq=seq)
         except OffsetMismatch as error:
             outcomes[seq] = error
 
@@ -98,9 +98,9 @@ def test_threads_that_wait_are_written_together() -> None:
     for waiting, seq in enumerate((1, 7, 2, 3), 1):
         threads.append(threading.Thread(target=append, args=(seq,), daemon=True))
         threads[-1].start()
-        while len(place.writer._groups._waiting) < waiting and threads[-1].is_alive():
+        while len(log.writer._groups._waiting) < waiting and threads[-1].is_alive():
             threads[-1].join(0.001)
-    place.go.set()
+    log.go.set()
     for thread in (first, *threads):
         thread.join(_PATIENCE)
     assert outcomes.keys() == {1, 2, 3, 7}
@@ -108,7 +108,7 @@ def test_threads_that_wait_are_written_together() -> None:
     mismatch = outcomes[7]
     assert isinstance(mismatch, OffsetMismatch)
     assert (mismatch.expected, mismatch.actual) == (7, 2)
-    assert place.requests["commit"] == 2
+    assert log.requests["commit"] == 2
 
 
 def test_a_thread_goes_on_as_soon_as_it_has_its_answer() -> None:
@@ -149,8 +149,8 @@ def test_a_thread_goes_on_as_soon_as_it_has_its_answer() -> None:
 
 def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
     """The rest of its group is appended without it."""
-    place = Place("read_committed", timeout=2)
-    broker, writer = place.broker, place.writer
+    log = HeldUpLog("read_committed", timeout=2)
+    broker, writer = log.broker, log.writer
     good = [writer._request([b"g%d" % i]) for i in range(3)]
     bad = writer._request([b"bad"])
     channel = writer._session._channel
@@ -173,62 +173,62 @@ def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
 
 def test_a_call_has_its_own_time() -> None:
     """While others append it may be withdrawn; once it was sent, it is unknown."""
-    place = Place("read_committed")
-    first = place.hold_up()
+    log = HeldUpLog("read_committed")
+    first = log.hold_up()
     with pytest.raises(LogUnavailable, match=r"0\.05 s"):
-        place.writer.append([b"late"], timeout=0.05)
-    sent = place.writer._request([b"sent"], batch_id="b1", timeout=0.05)
-    place.writer._groups.give_up(sent, place.writer.log)
+        log.writer.append([b"late"], timeout=0.05)
+    sent = log.writer._request([b"sent"], batch_id="b1", timeout=0.05)
+    log.writer._groups.give_up(sent, log.writer.log)
     with pytest.raises(AppendOutcomeUnknown, match="b1"):
         sent.result()
-    place.go.set()
+    log.go.set()
     first.join(_PATIENCE)
-    assert place.writer.append([b"next"]).first_seq == 1
+    assert log.writer.append([b"next"]).first_seq == 1
     with pytest.raises(AppendRefused, match="timeout"):
-        place.writer.append([b"x"], timeout=0)
+        log.writer.append([b"x"], timeout=0)
 
 
 def test_a_call_keeps_to_its_time_beside_calls_with_more() -> None:
     """A call that finds the writer idle does not wait for the answers of other requests."""
-    place = Place("read_committed")
-    patient = place.writer._request([b"patient"])
-    place.writer._groups.put(patient)
-    place.hold = True
+    log = HeldUpLog("read_committed")
+    patient = log.writer._request([b"patient"])
+    log.writer._groups.put(patient)
+    log.hold = True
     outcomes: list[object] = []
 
     def append() -> None:
         try:
-            outcomes.append(place.writer.append([b"urgent"], timeout=0.05))
+            outcomes.append(log.writer.append([b"urgent"], timeout=0.05))
         except (AppendOutcomeUnknown, LogUnavailable) as error:
             outcomes.append(error)
 
     thread = threading.Thread(target=append, daemon=True)
     thread.start()
-    assert place.held.wait(_PATIENCE)
+    assert log.held.wait(_PATIENCE)
     thread.join(_PATIENCE / 2)
     is_late = thread.is_alive()
-    place.go.set()
+    log.go.set()
     thread.join(_PATIENCE)
     assert not is_late
     assert isinstance(outcomes[0], AppendOutcomeUnknown | LogUnavailable)
-    place.writer._groups.settle_waiting()
+    log.writer._groups.settle_waiting()
     assert patient.result().first_seq == 0
 
 
 def test_a_cancelled_coroutine_takes_its_records_back() -> None:
     """If they were not sent yet."""
-    place = Place("read_committed")
-    first = place.hold_up()
+    log = HeldUpLog("read_committed")
+    first = log.hold_up()
 
     async def run() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
-                await place.writer.append_async([b"late"])
-        place.go.set()
-        assert (await place.writer.append_async([b"next"])).first_seq == 1
-        place.writer.close()
+                await log.writer.append_async([b"late"])
+        log.go.set()
+        assert (await log.writer.append_async([b"next"])).first_seq == 1
+        log.writer.close()
         with pytest.raises(WriterNotOpen):
-            await place.writer.append_async([b"x"])
+            await log.writer.append_async([b"x"])
 
     asyncio.run(run())
     first.join(_PATIENCE)
@@ -236,15 +236,15 @@ def test_a_cancelled_coroutine_takes_its_records_back() -> None:
 
 def test_an_append_that_always_fails_ends_with_its_time() -> None:
     """The log is taken again each time, and has nothing of it."""
-    place = Place("read_committed", timeout=0.2)
-    write = place.broker.write
+    log = HeldUpLog("read_committed", timeout=0.2)
+    write = log.broker.write
 
     def fail(raws: list, transaction: object) -> list[int]:
         if raws[0].value == b"x":
             raise EngineDoubt("no")
         return write(raws, transaction)  # type: ignore[arg-type]
 
-    place.broker.write = fail  # type: ignore[method-assign,assignment]
+    log.broker.write = fail  # type: ignore[method-assign,assignment]
     with pytest.raises(LogUnavailable, match="no"):
-        place.writer.append([b"x"])
-    assert place.writer.append([b"y"]).first_seq == 0
+        log.writer.append([b"x"])
+    assert log.writer.append([b"y"]).first_seq == 0

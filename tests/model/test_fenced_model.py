@@ -23,7 +23,7 @@ from coopconsume.fenced.key_index import KeyIndex
 from coopconsume.fenced.log import Raw
 from coopconsume.fenced.requests import Request
 from tests.examples import examples
-from tests.fenced_checker import Told, batches, problems
+from tests.fenced_checker import Outcomes, batches, problems
 from tests.model.fenced_broker import Broker, FakeEngine, Fate
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
@@ -32,7 +32,7 @@ TIMEOUT = 2.0
 
 
 class World:
-    """A broker, writers, a clock that goes with requests, and bad luck as it is drawn."""
+    """A broker, writers, a clock that goes with requests, and random faults."""
 
     def __init__(self, seed: int, visibility: str, shared: int) -> None:
         self._random = random.Random(seed)
@@ -40,7 +40,7 @@ class World:
         self._busy: list[FencedWriter] = []
         self._away = 0
         self.now = 0.0
-        self.told = Told()
+        self.outcomes = Outcomes()
         self.wanted: dict[str, tuple[bytes, int | None]] = {}
         self.broker = Broker(self.fate, self.tick)
         self.writers = [self.writer(visibility, shared=i < shared) for i in range(3)]
@@ -100,12 +100,12 @@ class World:
             batch_id = request.batch_id
             try:
                 done = request.result()
-                self.told.acked[batch_id] = (done.first_offset, done.first_seq, done.count)
+                self.outcomes.acked[batch_id] = (done.first_offset, done.first_seq, done.count)
             except AppendOutcomeUnknown:
-                self.told.unknown.add(batch_id)
+                self.outcomes.unknown.add(batch_id)
                 self.resolve(writer, batch_id)
             except (OffsetMismatch, ProducerFenced, LogUnavailable, LogBlocked):
-                self.told.refused.add(batch_id)
+                self.outcomes.refused.add(batch_id)
 
     def request(self, writer: FencedWriter, ahead: int) -> Request:
         """An append that expects the place where some appends of one record may have left off."""
@@ -138,11 +138,11 @@ class World:
             return
         except (LogUnavailable, LogBlocked):
             return
-        self.told.unknown.discard(batch_id)
+        self.outcomes.unknown.discard(batch_id)
         if done is None:
-            self.told.refused.add(batch_id)
+            self.outcomes.refused.add(batch_id)
         else:
-            self.told.acked[batch_id] = (done.first_offset, done.first_seq, done.count)
+            self.outcomes.acked[batch_id] = (done.first_offset, done.first_seq, done.count)
 
     def verdict(self) -> list[str]:
         """What is wrong, after everything that was under way has arrived."""
@@ -156,7 +156,7 @@ class World:
             for batch_id, wanted in self.wanted.items()
             if batch_id in before and before[batch_id].get(wanted[0]) != wanted[1]
         ]
-        return wrong + problems(self.broker.visible(), self.told)
+        return wrong + problems(self.broker.visible(), self.outcomes)
 
 
 def last_records(
@@ -197,7 +197,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[World]:
 @pytest.mark.parametrize("shared", [0, 2, 3])
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])
 def test_whatever_fails_the_log_is_right(clock: list[World], visibility: str, shared: int) -> None:
-    """Three writers, some of which share the log, interleaved at any request, which may fail."""
+    """Three writers, some share the log, interleaved at any request; any request may fail."""
 
     @settings(max_examples=examples(300), deadline=None, phases=[Phase.explicit, Phase.generate])
     @given(st.integers(0, 2**32), st.integers(1, 15))
@@ -207,7 +207,7 @@ def test_whatever_fails_the_log_is_right(clock: list[World], visibility: str, sh
         for _ in range(acts):
             world.act()
         found = world.verdict()
-        assert not found, (found, world.told)
+        assert not found, (found, world.outcomes)
 
     run()
 
@@ -217,7 +217,7 @@ def test_whatever_fails_the_log_is_right(clock: list[World], visibility: str, sh
 def test_what_is_not_in_the_log_never_comes_late(
     clock: list[World], visibility: str, shared: int
 ) -> None:
-    """Its request is under way when it is told that the batch is not there; its place is taken."""
+    """Its request is under way when the batch is not found; its place is taken."""
     world = World(0, visibility, shared)
     clock[:] = [world]
     broker, writer = world.broker, world.writers[0]
@@ -229,8 +229,8 @@ def test_what_is_not_in_the_log_never_comes_late(
         writer.append([b"a"], batch_id="late")
     broker.fate = lambda _: "done"
     assert writer.resolve("late") is None
-    world.told.refused.add("late")
+    world.outcomes.refused.add("late")
     broker.deliver()
     done = writer.append([b"b"], batch_id="next")
-    world.told.acked["next"] = (done.first_offset, done.first_seq, done.count)
+    world.outcomes.acked["next"] = (done.first_offset, done.first_seq, done.count)
     assert not world.verdict()

@@ -66,7 +66,7 @@ def test_a_reader_learns_which_records_are_gone(visibility: str) -> None:
 def test_a_former_owner_behind_retention_is_fenced(
     visibility: str, left: int, clock: list[float]
 ) -> None:
-    """Whatever is left of its successor's records, also if only a data record tells the epoch."""
+    """Whatever is left of its successor's records, also if only a data record has the epoch."""
     broker = world()
     old = writer_of(broker, visibility)
     new = writer_of(broker, visibility)
@@ -81,7 +81,7 @@ def test_a_former_owner_behind_retention_is_fenced(
 
 @pytest.mark.parametrize("visibility", VISIBILITIES)
 def test_a_writer_that_shares_the_log_goes_on_behind_retention(visibility: str) -> None:
-    """The last records tell where the log goes on."""
+    """The last records show where the log goes on."""
     broker = world()
     slow, fast = (writer_of(broker, visibility, shared=True) for _ in range(2))
     slow.append([b"a"])

@@ -23,7 +23,7 @@ from coopconsume.fenced import Entry, FencedWriter, LogReader, audit, deadline
 from coopconsume.fenced.log import Appended, Raw
 from coopconsume.fenced.stamp import Stamp, decode, encode
 from coopconsume.fenced.view import _TAIL
-from tests.fenced_checker import Told, problems
+from tests.fenced_checker import Outcomes, problems
 from tests.model.fenced_broker import Broker, FakeEngine
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
@@ -51,7 +51,7 @@ def expected(session: str | None, given: int | None, owner: str | None, epoch: i
 def test_a_session_keeps_its_epoch_unless_another_had_a_turn(visibility: str, turns: list) -> None:
     """However far back its open record lies; and a job finds its last batch."""
     broker = Broker(lambda _: "done", lambda: None)
-    owner, epoch, told = None, 0, Told()
+    owner, epoch, outcomes = None, 0, Outcomes()
     last: dict[str, Appended] = {}
     for turn, (session, beside, batches, job) in enumerate(turns):
         known = None if session is None or beside is None else max(1, epoch + beside)
@@ -73,10 +73,10 @@ def test_a_session_keeps_its_epoch_unless_another_had_a_turn(visibility: str, tu
             assert writer.last_batch(f"{name}:") == last.get(name)
         for i in range(batches):
             last[job] = done = writer.append([b"a", b"b"], batch_id=f"{job}:{turn}.{i}")
-            told.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
+            outcomes.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
         assert writer.last_batch(f"{job}:") == last.get(job)
         writer.close()
-    assert not problems(broker.visible(), told)
+    assert not problems(broker.visible(), outcomes)
 
 
 @settings(max_examples=60, deadline=None)
@@ -109,7 +109,7 @@ def test_the_last_batch_of_a_job_is_found_wherever_it_begins(
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])
 @pytest.mark.parametrize("request_", [None, "read", "init", "commit"])
 def test_only_the_owner_that_is_named_is_fenced(visibility: str, request_: str | None) -> None:
-    """Whoever has taken the log since it was looked at keeps it, also while it is being taken."""
+    """A later owner keeps the log, also while it is being taken."""
     broker = Broker(lambda _: "done", lambda: None)
 
     def writer() -> FencedWriter:
@@ -199,9 +199,9 @@ def test_a_doubt_on_the_way_to_the_state_does_not_make_it_up(lost: int) -> None:
     second = FencedWriter(OPTIONS, "t", engine=FakeEngine(broker), timeout=600)
     second.acquire()
     assert (second.epoch, second.next_seq) == (first.epoch + 1, done.last_seq + 1)
-    told = Told()
-    told.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
-    assert not problems(broker.visible(), told)
+    outcomes = Outcomes()
+    outcomes.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
+    assert not problems(broker.visible(), outcomes)
 
 
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])
@@ -209,7 +209,7 @@ def test_a_doubt_on_the_way_to_the_state_does_not_make_it_up(lost: int) -> None:
 @given(st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=12))
 def test_of_two_writers_of_one_session_the_later_one_stays(visibility: str, acts: list) -> None:
     """A process that was frozen wakes beside its successor: it is fenced, the successor goes on."""
-    broker, told = Broker(lambda _: "done", lambda: None), Told()
+    broker, outcomes = Broker(lambda _: "done", lambda: None), Outcomes()
 
     def writer(**more: object) -> FencedWriter:
         return FencedWriter(
@@ -223,11 +223,11 @@ def test_of_two_writers_of_one_session_the_later_one_stays(visibility: str, acts
         if act == "a":
             with pytest.raises(ProducerFenced):
                 first.append([b"a"], batch_id=f"a{i}")
-            told.refused.add(f"a{i}")
+            outcomes.refused.add(f"a{i}")
         else:
             done = second.append([b"b"], batch_id=f"b{i}")
-            told.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
-    assert not problems(broker.visible(), told)
+            outcomes.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
+    assert not problems(broker.visible(), outcomes)
 
 
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])
@@ -238,7 +238,7 @@ def test_a_topic_created_again_stops_its_former_owner(
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: None)
     monkeypatch.setattr(deadline, "time", clock)
-    broker, told = Broker(lambda _: "done", lambda: None), Told()
+    broker, outcomes = Broker(lambda _: "done", lambda: None), Outcomes()
     old = FencedWriter(OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker))  # type: ignore[arg-type]
     old.acquire()
     broker.slots.clear()
@@ -253,7 +253,7 @@ def test_a_topic_created_again_stops_its_former_owner(
     with pytest.raises(OffsetMismatch):
         new.append([b"x"], expected_offset=new.next_offset)
     done = new.append([b"x"], expected_seq=0)
-    told.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
+    outcomes.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
     with LogReader(OPTIONS, "t", engine=FakeEngine(broker)) as reader:  # type: ignore[arg-type]
         assert [record.value for record in reader.read()] == [b"x"]
     _, audited = audit(OPTIONS, "t", engine=FakeEngine(broker))  # type: ignore[arg-type]
@@ -268,7 +268,7 @@ def test_a_batch_id_counts_once_at_any_distance(
     visibility: str, between: int, restarts: bool, expects: bool, count: int
 ) -> None:
     """Repeated by a new process, too; the same id with other records is an error."""
-    broker, told = Broker(lambda _: "done", lambda: None), Told()
+    broker, outcomes = Broker(lambda _: "done", lambda: None), Outcomes()
 
     def writer() -> FencedWriter:
         return FencedWriter(
@@ -279,10 +279,10 @@ def test_a_batch_id_counts_once_at_any_distance(
     mine._session.fold._remembered = 5
     rows = [Entry(b"%d" % i, b"k", [("h", b"x")]) for i in range(count)]
     first = mine.append(rows, batch_id="transfer-7")
-    told.acked["transfer-7"] = (first.first_offset, first.first_seq, count)
+    outcomes.acked["transfer-7"] = (first.first_offset, first.first_seq, count)
     for i in range(between):
         mine.append([b"other"], batch_id=f"o{i}")
-        told.unknown.add(f"o{i}")
+        outcomes.unknown.add(f"o{i}")
     if restarts:
         mine.close()
         mine = writer()
@@ -293,8 +293,8 @@ def test_a_batch_id_counts_once_at_any_distance(
         with pytest.raises(AppendRefused, match=r"transfer-7.*other records"):
             mine.append(other, batch_id="transfer-7")
     done = mine.append(rows, batch_id="transfer-8")
-    told.acked["transfer-8"] = (done.first_offset, done.first_seq, count)
-    assert not problems(broker.visible(), told)
+    outcomes.acked["transfer-8"] = (done.first_offset, done.first_seq, count)
+    assert not problems(broker.visible(), outcomes)
 
 
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])
@@ -362,7 +362,7 @@ def test_a_topic_created_again_during_a_call_is_not_a_corrupt_log(records: int) 
 
 
 def test_an_idle_owner_writes_checkpoints_if_it_is_asked_to() -> None:
-    """So that retention leaves something that tells the numbers; a failed one is repeated."""
+    """So that retention leaves a record with the numbers; a failed one is repeated."""
     broker = Broker(lambda _: "done", lambda: None)
     with FencedWriter(OPTIONS, "t", engine=FakeEngine(broker), checkpoint_every=0.02) as owner:  # type: ignore[arg-type]
         owner.append([b"a"])

@@ -9,7 +9,7 @@ import pytest
 
 from coopconsume.errors import ProducerBusy, ProducerFenced
 from coopconsume.fenced import AccessMode, ExclusiveProducer, FencedWriter
-from tests.fenced_checker import Told, problems
+from tests.fenced_checker import Outcomes, problems
 from tests.model.fenced_broker import Broker, FakeEngine, Fate
 from tests.model.memory_store import Memory, MemoryStore
 
@@ -55,7 +55,7 @@ def test_a_shared_producer_that_slept_writes_in_nobodys_turn(
     visibility: str, request_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has its grant, but not yet the log, while another one takes both."""
-    world, told = World(visibility), Told()
+    world, outcomes = World(visibility), Outcomes()
     shared, alone = world.producer(AccessMode.SHARED), world.producer(FENCING)
     world.producer(AccessMode.EXCLUSIVE).acquire().close()  # so that the log is not empty
     take_turn = shared._take_turn
@@ -68,24 +68,24 @@ def test_a_shared_producer_that_slept_writes_in_nobodys_turn(
     monkeypatch.setattr(shared, "_take_turn", paused)
     with pytest.raises((ProducerFenced, ProducerBusy)):
         shared.acquire().append([b"theirs"], batch_id="late")
-    told.refused.add("late")
+    outcomes.refused.add("late")
     done = alone.append([b"mine"], batch_id="mine")
-    told.acked["mine"] = (done.first_offset, done.first_seq, done.count)
-    assert not problems(world.broker.visible(), told)
+    outcomes.acked["mine"] = (done.first_offset, done.first_seq, done.count)
+    assert not problems(world.broker.visible(), outcomes)
 
 
 def test_a_shared_writer_that_is_paused_in_a_transaction_keeps_nobody_out() -> None:
     """Its open transaction ends when another one takes the log, and it is fenced when it wakes."""
-    world, told = World("read_committed"), Told()
+    world, outcomes = World("read_committed"), Outcomes()
     shared, alone = world.producer(AccessMode.SHARED), world.producer(FENCING)
     shared.acquire()
     world.before("commit", lambda: alone.acquire() and None)
     with pytest.raises(ProducerFenced):
         shared.append([b"theirs"], batch_id="late")
-    told.refused.add("late")
+    outcomes.refused.add("late")
     done = alone.append([b"mine"], batch_id="mine")
-    told.acked["mine"] = (done.first_offset, done.first_seq, done.count)
-    assert not problems(world.broker.visible(), told)
+    outcomes.acked["mine"] = (done.first_offset, done.first_seq, done.count)
+    assert not problems(world.broker.visible(), outcomes)
 
 
 def test_an_append_does_not_wait_for_a_sign_of_life() -> None:
@@ -116,9 +116,9 @@ def test_a_closed_producer_still_has_its_session_and_epoch() -> None:
     """A later process goes on with them."""
     world = World("read_committed")
     with world.producer(AccessMode.EXCLUSIVE) as producer:
-        told = producer.session, producer.epoch
-    assert told == (producer.session, producer.epoch)
-    assert told[1] > 0
+        before = producer.session, producer.epoch
+    assert before == (producer.session, producer.epoch)
+    assert before[1] > 0
     with FencedWriter(OPTIONS, "t", engine=FakeEngine(world.broker)) as writer:  # type: ignore[arg-type]
         before = writer.session, writer.epoch
         writer.release()

@@ -103,7 +103,7 @@ class Process:
 
 
 class Coordinator:
-    """Kafka's group coordinator, as far as members can tell."""
+    """Kafka's group coordinator, as far as members can see."""
 
     def __init__(self) -> None:
         self.members: dict[str, tuple[bytes, str | None]] = {}
@@ -293,7 +293,7 @@ class GroupMachine(RuleBasedStateMachine):
         data = process.core.subscription(self.log.in_force(), with_owned=True)
         try:
             process.id = self.kafka.join(process.id, data, process.instance)
-        except ValueError:  # Another process has the instance id: for good.
+        except ValueError:  # Another process has the instance id permanently.
             self._lost(process)
             process.paused = True
             return
@@ -342,7 +342,7 @@ class GroupMachine(RuleBasedStateMachine):
         process.unsaved = []
 
     def _hand_over(self, process: Process, *, late: bool) -> None:
-        """Drain: wait for the batches, or give up waiting and tell what still runs."""
+        """Drain: wait for the batches, or stop waiting and report what still runs."""
         grant, process.grant, process.moving = process.grant, None, ()
         process.core.hold(holds=False)
         if grant is None:
@@ -365,7 +365,7 @@ class GroupMachine(RuleBasedStateMachine):
         try:
             deal, epoch = self._decide(process.core, process.id, process.heard)
         except FencedMember:
-            self._join(process)  # A rebalance with what is in force noted anew.
+            self._join(process)  # A rebalance that notes the epoch in force again.
             return
         generation = process.heard[0]
         process.state = "joining"
@@ -578,7 +578,7 @@ class GroupMachine(RuleBasedStateMachine):
     def claim(
         self, at: int, topic: str, partition: int, piece: int, pieces: int, rounds: int
     ) -> None:
-        """A process claims part of a partition, whoever has it, and the group goes on."""
+        """A process claims part of a partition from its owner, and the group goes on."""
         number = next(self.started)
         share = Share(topic, partition % TOPICS[topic], KeyRange().split(pieces)[piece % pieces])
         member, epoch = f"claim-{number}", Epoch(self.log.state.highest + 1, f"claim-{number}")

@@ -306,9 +306,9 @@ def test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way(wo
     there.until(lambda: job._dispatcher.running)
     # Slots that do not start are visible within seconds, in an event of their own.
     there.until(lambda: job._meter.waiting is not None)
-    told = job._meter.recent[-1]["waitingFor"]
-    assert told["reason"] == "slots"
-    assert told["message"].startswith("waiting for Spark: none of ")
+    waiting = job._meter.recent[-1]["waitingFor"]
+    assert waiting["reason"] == "slots"
+    assert waiting["message"].startswith("waiting for Spark: none of ")
     job.pause()
     there.until(lambda: not job._dispatcher.running)
     assert not job._dispatcher.barred
@@ -342,7 +342,7 @@ def test_a_report_that_was_not_acknowledged_counts_once(world, monkeypatch):
 
 
 def test_a_report_that_did_not_arrive_comes_with_the_final_one(world):
-    """With its rows; without it, what it reports would be taken for holes."""
+    """With its rows; without it, what it reports would count as holes."""
     there = world(channel=True)
     member, handler = there.claim(), Answering(13)
     sink = Watching(member, there)
@@ -1013,9 +1013,9 @@ def test_a_member_that_loses_part_of_its_work_begins_again(group):
     assert there.done(member) <= low
 
 
-@pytest.mark.parametrize("how", ["moves", "closed by a listener", "starts anew", "follows"])
+@pytest.mark.parametrize("how", ["moves", "closed by a listener", "rejoins", "follows"])
 def test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended(world, how):
-    """Also if the member gives it to others before it has begun with it."""
+    """Also if the member gives it to others before it starts it."""
     group = Group(world(channel=True, drainTimeout="300 seconds"))
     there, member = group.there, group.member
     group.opens([LOW], [HIGH])
@@ -1043,7 +1043,7 @@ def test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended(wo
     elif how == "follows":
         member.follow(group.epoch, "a", waits)
         member.hand_over()
-    elif how == "starts anew":
+    elif how == "rejoins":
         group.joins_a_group()
         member.holding.continue_under(
             EpochGrant(group.epoch, "a", group.mine, {"t": "topic-id"}, waits, LIFE_MS)
@@ -1148,7 +1148,7 @@ def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monke
 
 @pytest.mark.parametrize("moved", [HIGH, Share(*TP, KeyRange().split(8)[-1])])
 def test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended(world, moved):
-    """Whoever gets it must wait as the member that gave it up was to."""
+    """The next owner must wait as the member that gave it up was to."""
     group = Group(world(channel=True, drainTimeout="300 seconds"))
     there, member = group.there, group.member
     group.opens([WHOLE])
@@ -1202,7 +1202,7 @@ def test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer(world
 
 
 def test_a_member_that_closes_between_two_epochs_leaves_nothing_in_doubt(group):
-    """It gives its key ranges back under the epoch in force, of which it was not told yet."""
+    """It gives its key ranges back under the epoch in force, which it does not know yet."""
     there, member = group.there, group.member
     job = there.run(member, there.gate())
     there.until(lambda: there.done(member) == set(range(20)))
@@ -1366,7 +1366,7 @@ def test_a_log_that_was_cut_is_noticed_also_once_it_has_grown_again(world, monke
 
 
 def test_a_log_that_was_cut_and_has_grown_while_nobody_had_it_is_noticed(world):
-    """Also above the stable offset: commits tell how far the log had reached in which epoch."""
+    """Also above the stable offset: commits have how far the log had reached in which epoch."""
     options = {"failOnDataLoss": "false"}
     there = world(**options)
     there.kafka.former = [0]
@@ -1386,7 +1386,7 @@ def test_a_log_that_was_cut_and_has_grown_while_nobody_had_it_is_noticed(world):
     assert there.done(member) == set(range(12)) - {3}
     there.options = replace(there.options, fail_on_data_loss=True)
     member.holding.commit({TP: OffsetRanges([(14, 14)])})
-    member = there.claim(takeover=True)  # It is not told again.
+    member = there.claim(takeover=True)  # It is not notified again.
     member.holding.commit({TP: OffsetRanges([(25, 27)])})
     there.kafka.elect_leader(29, 40)  # Nobody had done what this cuts.
     assert there.done(there.claim(takeover=True)) == {*range(12), 14, *range(25, 28)} - {3}
@@ -1420,10 +1420,10 @@ def test_the_next_owner_waits_for_the_life_of_a_batch(world):
     assert wait > 0
     gate = there.gate()
     job = there.run(second, gate)
-    told = until(lambda: job._meter.recent)[0]
-    assert 0 < told["partitions"][0]["inDoubtSeconds"] <= wait + 0.1
-    assert told["waitingFor"]["reason"] == "lostMember"
-    assert "it did not hand over its key ranges of" in told["waitingFor"]["message"]
+    event = until(lambda: job._meter.recent)[0]
+    assert 0 < event["partitions"][0]["inDoubtSeconds"] <= wait + 0.1
+    assert event["waitingFor"]["reason"] == "lostMember"
+    assert "it did not hand over its key ranges of" in event["waitingFor"]["message"]
     there.until(lambda: there.done(second) == set(range(20)))
     assert min(at for _, at in gate.calls) >= claimed + 0.6 + LEASE - 0.1
     first.lost("it was taken over")
@@ -1543,8 +1543,8 @@ def test_a_destination_that_does_not_answer_stops_no_commit(world, hangs):
     there.run(member, handler, dead_letters=sink)
     there.until(lambda: there.done(member) == set(range(20)) - {3, 10})
     there.until(lambda: set(pending_of(member)) == {3, 10})
-    told = "dead letters have not been written" if hangs else "the far place (no route)"
-    assert all(told in error for error in pending_of(member).values())
+    message = "dead letters have not been written" if hangs else "the far place (no route)"
+    assert all(message in error for error in pending_of(member).values())
     # Keys k0 and k3 wait, the others go on.
     there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(20, 30)}
     there.kafka.end = 30
@@ -1666,7 +1666,7 @@ def test_a_topic_that_is_created_again_before_a_job_begins_is_taken_up_alike(wor
 
 
 def test_a_deleted_topic_whose_log_seems_cut_ends_no_job(world, monkeypatch):
-    """Brokers may tell a lower end before they say that the topic is gone."""
+    """Brokers may report a lower end before they say that the topic is gone."""
     monkeypatch.setattr("coopconsume.runtime.epoch_state._ENDS_EVERY", 0.01)
     there = world(onMissingTopic="wait")
     member = there.claim()

@@ -21,7 +21,7 @@ from coopconsume.fenced.engine import Part
 from coopconsume.fenced.job_log import batch_name, number_of
 from coopconsume.fenced.log import Ends, LogId, Raw
 from coopconsume.fenced.stamp import decode, is_batch_id
-from tests.fenced_checker import Told, problems
+from tests.fenced_checker import Outcomes, problems
 from tests.model.fenced_broker import Broker, FakeChannel, FakeEngine, Fate
 from tests.model.fenced_cluster import Cluster, ClusterChannel, ClusterEngine
 
@@ -72,7 +72,7 @@ def still(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_batch_is_there_once_and_zombies_write_none(visibility: str) -> None:
     """Runs begin at a batch that may be in the log, are woken in any order, and answers get lost.
 
-    The query of a run begins anew where an error ended it, with a sink of its own.
+    The query of a run starts again where an error ended it, with a sink of its own.
     """
 
     @settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])
@@ -119,8 +119,8 @@ def play(visibility: str, turns: list[int], behind: list[int], luck: list[int]) 
         assert made.epoch >= highest
         highest, done, runs[turn][1] = made.epoch, max(done, batch + 1), batch + 1
         assert values(broker) == [f"{b}.{i}" for b in range(done) for i in range(b % 4)]
-    told = Told(unknown={f"job:{batch}" for batch in range(40)})
-    assert not problems(broker.visible(), told)
+    outcomes = Outcomes(unknown={f"job:{batch}" for batch in range(40)})
+    assert not problems(broker.visible(), outcomes)
 
 
 def test_a_zombie_hears_of_it_with_a_batch_that_is_there() -> None:
@@ -163,8 +163,8 @@ def test_rows_become_records() -> None:
     (plain,) = entries_of(Frame([row]), [4])[4]  # type: ignore[arg-type]
     assert (plain.value, plain.key, plain.headers) == (b"v", b"k", [("a", b"1"), ("b", b"")])
     row |= {"_topic": "t", "_partition": 2, "_offset": 7}
-    (told,) = entries_of(Frame([row]), [4])[4]  # type: ignore[arg-type]
-    assert told.headers[2:] == [("coopconsume.origin", b"t-2@7")]
+    (entry,) = entries_of(Frame([row]), [4])[4]  # type: ignore[arg-type]
+    assert entry.headers[2:] == [("coopconsume.origin", b"t-2@7")]
     with pytest.raises(InvalidOption, match="value"):
         entries_of(Frame([{"x": 1}]), [0])  # type: ignore[arg-type]
 
@@ -311,8 +311,8 @@ def test_each_partition_has_each_batch_once(
             zombie(keyed(6), batch + 1)
     assert list(map(values, world.brokers)) == before
     for partition, broker in enumerate(world.brokers):
-        told = Told(unknown={f"job:{number}" for number in range(batch + 1)})
-        assert not problems(broker.visible(), told)
+        outcomes = Outcomes(unknown={f"job:{number}" for number in range(batch + 1)})
+        assert not problems(broker.visible(), outcomes)
         assert before[partition] == [
             f"{number}.{i}"
             for number in range(batch + 1)
@@ -370,7 +370,7 @@ def test_a_batch_whose_answer_was_lost_is_there_once(requests: int) -> None:
 
 
 def test_a_sink_travels_and_refuses_nonsense() -> None:
-    """Without its connections; a name that no id can have is told at once."""
+    """Without its connections; an invalid id is an error at once."""
     sink = FencedKafkaSink(OPTIONS, "t", "job", 7, [2, 0], visibility="filter")
     there = pickle.loads(pickle.dumps(sink))
     assert (there.topic, there.job, there.epoch, there.partitions) == ("t", "job", 7, (0, 2))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.record import RetryPolicy
-from coopconsume.worker import key_scheduler as desks
+from coopconsume.worker import key_scheduler
 from coopconsume.worker.key_scheduler import KeyScheduler
 from coopconsume.worker.outcome import Row, TaskOutcome
 from coopconsume.worker.rate_limit import Rates
@@ -108,11 +108,11 @@ rows_drawn = st.lists(
     gates=st.dictionaries(
         st.sampled_from([None, 0, 1]), st.sampled_from([-0.04, 0.2, 0.7, 3.0, 40.0])
     ),
-    room=st.integers(1, 30),
+    lookahead=st.integers(1, 30),
 )
 @settings(max_examples=examples(1_500), deadline=None)
 def test_any_slot_keeps_the_order_and_settles_every_row(
-    drawn, failing, backoff, blocked, ordering, seats, box, rates, gates, room
+    drawn, failing, backoff, blocked, ordering, seats, box, rates, gates, lookahead
 ):
     """Order within lanes, nothing done twice or lost, bounded memory, rates kept, box kept."""
     if ordering != "key":
@@ -127,7 +127,7 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
     )
     runner = Seats(scheduler, ledger, seats, lasts, fails)
     scheduler.deadline = box
-    before, desks.LOOKAHEAD_ROWS = desks.LOOKAHEAD_ROWS, room
+    before, key_scheduler.LOOKAHEAD_ROWS = key_scheduler.LOOKAHEAD_ROWS, lookahead
     try:
         refused = feed_all(runner, rows)
         scheduler.is_closed = True
@@ -137,12 +137,12 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
         else:
             raise AssertionError("it did not come to rest")
     finally:
-        desks.LOOKAHEAD_ROWS = before
+        key_scheduler.LOOKAHEAD_ROWS = before
     if not rates and not refused:
         assert runner.now <= runner.settled_at, "it waited for nothing but another try"
     scheduler.close(runner.now)
     report = ledger.close()
-    assert runner.most_held <= room
+    assert runner.most_held <= lookahead
     check_order(runner, rows, ordering)
     for _, _, row in runner.starts:
         assert row.offset <= blocked[row.part].get(row.key_hash, row.offset), "it is blocked"
@@ -152,7 +152,7 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
             assert at >= max(gates.get(None, 0.0), gates.get(row.part, 0.0)), "a gate was closed"
     late = [at for at, _, _ in runner.starts[1:] if at >= box]
     assert not late
-    settled = check_books(runner, report, rows)
+    settled = check_outcomes(runner, report, rows)
     for row in refused:
         assert (row.part, row.offset) not in settled
     if box == 1e6:
@@ -220,18 +220,18 @@ def check_rates(runner, rates):
                 assert inside <= rate * (1 + slack) + 1
 
 
-def check_books(runner, report, rows):
-    """Each row is in one book alone: done, failed, behind one that failed, or not looked at."""
+def check_outcomes(runner, report, rows):
+    """Each row is in one set only: done, failed, behind one that failed, or not looked at."""
     settled = set()
     for part, outcome in report.partitions.items():
         done = [(part, o) for o in unpack_offsets(outcome.done).to_pylist()]
         failed = [(part, f.offset) for f in outcome.failed]
         assert all(f.attempts == runner.calls[part, f.offset] for f in outcome.failed)
         behind = [(part, o) for o, _ in outcome.blocked]
-        for book in (done, failed, behind):
-            assert len(set(book)) == len(book)
-            assert not settled & set(book)
-            settled |= set(book)
+        for outcome_set in (done, failed, behind):
+            assert len(set(outcome_set)) == len(outcome_set)
+            assert not settled & set(outcome_set)
+            settled |= set(outcome_set)
         assert sorted(done) == sorted(at for at in runner.done if at[0] == part)
         for row in rows:
             at = (row.part, row.offset)

@@ -54,7 +54,7 @@ class Crowded(World):
         super().__init__(*args, **kwargs)
 
     def start(self):
-        """Start anew, from what the log keeps."""
+        """Start again, from what the log keeps."""
         super().start()
         for p in self.partitions:
             p.max_ranges = self.limit

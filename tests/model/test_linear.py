@@ -136,7 +136,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(fault: str) -> None:
-    """And it is told at which operations every explanation ends."""
+    """The result names the operations at which every explanation ends."""
     operations = FAULTS[fault]
     found = check_linear(operations)
     assert found is not None

@@ -94,8 +94,8 @@ class World:
         self.at_work = {}
         self.relieve = None
         #: Slots, parts, reports and rows at work of slots that start none of some keys.
-        self.told = []
-        #: What slots are told to start nothing more of, and what they had at work then.
+        self.acknowledged = []
+        #: Key ranges that slots may start nothing more of, and what they had at work then.
         self.moved, self.withheld = (), None
         #: What is to be given up while a slot is at work.
         self.soon = ()
@@ -271,7 +271,7 @@ class World:
                 for part in parts:
                     at_work = {o: key for i, o, key in report.leaving[1] if parts[i] == part}
                     outcome = report.partitions.get(parts.index(part), PartitionReport())
-                    self.told.append((slot, part, outcome, at_work))
+                    self.acknowledged.append((slot, part, outcome, at_work))
                 return
             ledger.want_relief()
             report = ledger.cut(1)
@@ -311,9 +311,9 @@ class World:
             partition.kept_ended(offsets, due)
 
     def hear(self):
-        """Slots have told what is at work of the key ranges that are to be given up."""
-        told, self.told = self.told, []
-        for slot, part, outcome, at_work in told:
+        """Slots have reported what is at work of the key ranges that are to be given up."""
+        reported, self.acknowledged = self.acknowledged, []
+        for slot, part, outcome, at_work in reported:
             self.partitions[part].progressed(slot, outcome, self.now)
             self.note_failures(part, outcome)
             self.partitions[part].withheld(slot, at_work)
@@ -356,19 +356,19 @@ class World:
             cut = data.draw(st.sampled_from(some)) if some else -1
             key = data.draw(st.sampled_from([None, *sorted({*self.logs[part].values()} - {None})]))
 
-            def is_told(offset, cut=cut, key=key, log=self.logs[part]):
+            def is_reported(offset, cut=cut, key=key, log=self.logs[part]):
                 return offset <= cut and (self.ordering == "partition" or log[offset] != key)
 
-            told = PartitionReport(
-                pack_offsets(pa.array([o for o in done if is_told(o)], pa.int64())), None,
-                [f for o, f in failed.items() if is_told(o)],
+            some_of_it = PartitionReport(
+                pack_offsets(pa.array([o for o in done if is_reported(o)], pa.int64())), None,
+                [f for o, f in failed.items() if is_reported(o)],
             )  # fmt: skip
-            told.filtered, outcome.filtered = outcome.filtered, b""
-            rest = [o for o in done if not is_told(o)]
+            some_of_it.filtered, outcome.filtered = outcome.filtered, b""
+            rest = [o for o in done if not is_reported(o)]
             outcome.done = pack_offsets(pa.array(rest, pa.int64()))
-            outcome.failed = [f for o, f in failed.items() if not is_told(o)]
-            self.partitions[part].progressed(slot, told, self.now)
-            self.note_failures(part, told)
+            outcome.failed = [f for o, f in failed.items() if not is_reported(o)]
+            self.partitions[part].progressed(slot, some_of_it, self.now)
+            self.note_failures(part, some_of_it)
 
     def note_failures(self, part, outcome):
         """The commit log has the failed records as pending."""
@@ -460,18 +460,18 @@ class World:
         if self.soon:
             self.leave(moved)
 
-    def has_left(self, moved, *, for_good=True):
-        """They are given back, if nothing of them is at work or not committed; whether they are.
+    def has_left(self, moved, *, permanently=True):
+        """Give key ranges back, if nothing of them is at work or uncommitted; whether it did.
 
         The other member does all that is left of them at once, and finds all holes, unless it does
-        not have them for good.
+        not keep them.
         """
         if any(p.leaves(self.now) or p.unsaved for p in self.partitions):
             return False
         self.moved, self.ranges = (), difference(self.ranges, moved)
         for p in self.partitions:
             p.has_left(self.now)
-            for offset in range(self.ends[p.part]) if for_good else ():
+            for offset in range(self.ends[p.part]) if permanently else ():
                 if offset in self.logs[p.part] and self.owns(p.part, offset):
                     continue
                 if offset in self.logs[p.part] and not self.owns(p.part, offset, moved):
@@ -630,7 +630,7 @@ def test_keys_that_were_given_up_come_back(world, piece, when, later, data):
     for step in range(200):
         world.hear()
         world.commit()
-        if world.has_left(moved, for_good=False):
+        if world.has_left(moved, permanently=False):
             break
         world.step("ldcw"[step % 4], data, rough=True)
     for _ in range(later):
@@ -679,7 +679,7 @@ def test_keys_that_stay_go_on_while_others_come(world, piece, when, goes_again, 
 
 
 def any_run(world, data):
-    """Have a world come to rest, and check what became of its records."""
+    """Let a world come to rest, and check the outcome of its records."""
     troubled = world.run(data, 600, hasty=True)
     assert not world.breaks
     for part, log in world.logs.items():
@@ -776,7 +776,7 @@ def test_a_kept_record_holds_its_lane_although_retention_deletes_it():
 
 
 def test_unread_offsets_are_never_holes():
-    """An offset that some share has not looked at yet is not taken for a hole."""
+    """An offset that some share has not looked at yet is no hole."""
     p = Partition(
         0, "t", 0, stable=0, committed=OffsetRanges(),
         shares=[(s, (r,)) for s, r in enumerate(KeyRange().split(2))], ordering="key", whole=True,

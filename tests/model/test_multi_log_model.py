@@ -1,4 +1,4 @@
-"""One append over several logs: all or nothing, whatever fails and whoever contends."""
+"""One append over several logs: all or nothing, whatever fails and with any number of rivals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from coopconsume.fenced import (
 from coopconsume.testing.history.appends import Append, check_appends
 from coopconsume.testing.history.linear import NEVER
 from tests.examples import examples
-from tests.fenced_checker import Told, problems, read_stamp
+from tests.fenced_checker import Outcomes, problems, read_stamp
 from tests.model.fenced_broker import Fate
 from tests.model.fenced_cluster import Cluster, ClusterEngine
 
@@ -42,7 +42,7 @@ FATES: tuple[Fate, ...] = ("lost", "unanswered", "late", "torn")
 
 
 class World:
-    """Three logs, two writers of all of them, an owner of one now and then, and bad luck."""
+    """Three logs, two writers of all of them, an owner of one now and then, and random faults."""
 
     def __init__(self, seed: int, *, luck: bool = True) -> None:
         self._random = random.Random(seed)
@@ -51,7 +51,7 @@ class World:
         self._busy: list[object] = []
         self.now = 0.0
         self.cluster = Cluster(TOPICS, self.fate, self.tick)
-        self.told = {topic: Told() for topic in TOPICS}
+        self.outcomes = {topic: Outcomes() for topic in TOPICS}
         #: Of each append: the logs, and the numbers that it expects of them.
         self.expected: dict[str, dict[str, int]] = {}
         #: What the callers saw, for the checker of linearisability.
@@ -103,9 +103,9 @@ class World:
         try:
             done = owner.acquire().append([b"x"], batch_id=batch_id)
             self.saw(called, counts, {}, {topic: done.first_seq})
-            self.told[topic].acked[batch_id] = (done.first_offset, done.first_seq, done.count)
+            self.outcomes[topic].acked[batch_id] = (done.first_offset, done.first_seq, done.count)
         except (AppendOutcomeUnknown, OffsetMismatch, ProducerFenced, LogUnavailable, LogBlocked):
-            self.told[topic].unknown.add(batch_id)
+            self.outcomes[topic].unknown.add(batch_id)
             self.history.append(Append(called, NEVER, counts, {}))
 
     def saw(
@@ -143,14 +143,14 @@ class World:
             self.note(batch_id, chosen, kind, done)
 
     def note(self, batch_id: str, chosen: list, kind: str, done: dict) -> None:
-        """What the writer was told, for each log."""
+        """The outcome that the writer got, for each log."""
         for topic in chosen:
-            told = self.told[topic]
+            outcomes = self.outcomes[topic]
             if kind == "acked":
                 answer = done[topic, 0]
-                told.acked[batch_id] = (answer.first_offset, answer.first_seq, answer.count)
+                outcomes.acked[batch_id] = (answer.first_offset, answer.first_seq, answer.count)
             else:
-                (told.unknown if kind == "unknown" else told.refused).add(batch_id)
+                (outcomes.unknown if kind == "unknown" else outcomes.refused).add(batch_id)
 
     def verdict(self) -> list[str]:
         """What is wrong in a log, and which append is in some of its logs or in a wrong place."""
@@ -160,7 +160,7 @@ class World:
         seen: dict[str, dict[str, int]] = {}
         for topic, broker in self.cluster.brokers.items():
             rows = broker.visible()
-            found += [f"{topic}: {wrong}" for wrong in problems(rows, self.told[topic])]
+            found += [f"{topic}: {wrong}" for wrong in problems(rows, self.outcomes[topic])]
             for row in rows:
                 stamp = read_stamp(row)
                 if stamp is not None and stamp["batch"] in self.expected:
@@ -202,7 +202,7 @@ def test_whatever_fails_an_append_is_in_all_of_its_logs_or_in_none(clock: list[W
         for _ in range(acts):
             world.act()
         found = world.verdict()
-        assert not found, (found, world.told)
+        assert not found, (found, world.outcomes)
 
     run()
 
@@ -290,7 +290,7 @@ def test_an_owner_of_one_log_fences_a_writer_of_several(clock: list[World]) -> N
             writer.append({LOGS[0]: Write([b"1"]), LOGS[1]: Write([b"2"])}, batch_id="x")
     world.note("x", ["a", "b"], "refused", {})
     owner.append([b"mine"], batch_id="mine")
-    world.told["b"].unknown.add("mine")
+    world.outcomes["b"].unknown.add("mine")
     assert not world.verdict()
 
 

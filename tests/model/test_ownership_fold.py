@@ -19,7 +19,7 @@ from tests.examples import examples
 NAMES = ("anna", "ben", "carl")
 RESOURCES = ("a", "b")
 
-#: Records that somebody else wrote, and what is told of them.
+#: Records that somebody else wrote, and what is reported of them.
 FOREIGN: list[tuple[bytes, str]] = [
     (b"\xff", "no JSON object"),
     (b"[]", "no JSON object"),
@@ -142,7 +142,7 @@ def test_a_change_counts_if_nothing_came_in_between(steps: list) -> None:
 def test_a_log_cut_anywhere_below_a_snapshot_says_the_same(
     steps: list, data: st.DataObject
 ) -> None:
-    """Also where changes were written between what a snapshot tells and its own place."""
+    """Also where changes were written between the state of a snapshot and its own place."""
     log = Log()
     for step in steps:
         log.write(*step)
@@ -168,7 +168,7 @@ def test_a_log_cut_anywhere_below_a_snapshot_says_the_same(
 
 
 def test_a_snapshot_that_is_too_old_is_not_used() -> None:
-    """A log was cut above what it tells: the next one is needed."""
+    """A log was cut above what it covers: the next one is needed."""
     log = Log()
     for number in range(4):
         log.write(NAMES[number % 2], {"a"}, "own", 0)
@@ -231,7 +231,7 @@ def test_rows_and_lines_come_back_as_they_were(
 @pytest.mark.parametrize(("value", "problem"), FOREIGN)
 @pytest.mark.parametrize("start", [0, 7])
 def test_foreign_records_are_skipped(value: bytes, problem: str, start: int) -> None:
-    """And told, with its offset; what comes after it counts."""
+    """They are reported with their offset; what comes after them counts."""
     fold = folded([(start, value)], start)
     assert fold.passed_over == 1
     ((offset, found),) = fold.findings

@@ -20,7 +20,7 @@ SHARED, ALONE, FENCING, WAIT = AccessMode
 
 
 class Naive:
-    """A resource as a list of places, told step by step as the pages tell it."""
+    """A resource as a list of places, step by step as the pages describe it."""
 
     def __init__(self) -> None:
         self.places: list[dict] = []  # each: who, kind (own, shared, wait), beats, epoch
@@ -243,7 +243,7 @@ def test_coming_back_keeps_the_epoch_only_if_nobody_was_in_between() -> None:
 
 
 def test_fencing_clears_the_queue_before_it_takes() -> None:
-    """Nobody who waited is promoted on the way, and all of them are told."""
+    """No waiter is promoted meanwhile, and all of them are notified."""
     row = Row("g", "r")
     for name in ("anna", "ben", "carl"):
         row = rules.acquire(row, held(name)).row
@@ -292,7 +292,7 @@ def test_an_operator_s_word_evicts_all_that_have_it_and_promotes_the_next() -> N
 
 
 def test_a_recreated_topic_is_refused_until_nobody_is_left() -> None:
-    """Its id tells; those of the old one must go first, and may not come back."""
+    """Its id shows it; owners of the old one must go first, and may not come back."""
     anna, ben = held("anna", mode=ALONE), held("ben", mode=ALONE)
     row = rules.acquire(Row("g", "r"), anna, "old").row
     assert rules.acquire(row, ben, "new").outcome == rules.Replaced("old", "new")
@@ -306,7 +306,7 @@ def test_a_recreated_topic_is_refused_until_nobody_is_left() -> None:
     st.lists(st.tuples(st.floats(0.01, 3), st.booleans()), max_size=30), st.sampled_from([0, 2000])
 )
 def test_only_who_stood_still_for_its_lease_is_dead(looks: list, lease_ms: int) -> None:
-    """An observer takes for dead who gave no sign for the lease, on its own clock only."""
+    """An owner without a sign of life for the lease is dead, by the observer's own clock."""
     observer, row, now = Observer(), Row("g", "r"), 100.0
     anna = held("anna", lease_ms=lease_ms)
     row = rules.acquire(row, anna).row

@@ -65,7 +65,7 @@ class World:
         }
 
     def check(self):
-        """What counts as done was answered for by whoever had it."""
+        """What counts as done was answered by the member that had it."""
         for p, records in self.log.records.items():
             done = {(p, o) for o in records if self.log.is_done(p, o)}
             done -= self.log.filtered
@@ -73,7 +73,7 @@ class World:
             assert {a for a in self.answered if a[0] == p} <= done, "an answer was lost"
 
     def poll(self, member, window):
-        """A frame, of which the order of keys is checked."""
+        """A frame; checks the order of its keys."""
         before = set(member.given)
         frame = member.poll(window)
         rows = set(frame)
@@ -191,7 +191,7 @@ class World:
         assert set(rows) <= member.given, f"{rows} was taken, with {member.given} open"
         if delay is None and not park:
             self.answered |= set(rows)
-            trial.commit([(offset, offset)])  # Raises an error if there was no room.
+            trial.commit([(offset, offset)])  # Raises an error at the limit.
         member.given -= set(rows)
 
     def hand_over(self, member):
@@ -319,7 +319,7 @@ def poll_all(world):
 
 
 def finish(world, data):
-    """Everything is polled and committed; whatever was parked is let go."""
+    """Everything is polled and committed; whatever was parked is released."""
     poll_all(world)
     for p, log in world.log.records.items():
         parked = {r.key_hash for r in world.log.pending[p].values() if r.is_parked}
@@ -504,7 +504,7 @@ def test_a_poll_that_waits_holds_no_hand_over_up_and_ends_with_close():
 
 
 def test_a_discarded_record_waits_for_free_ranges():
-    """Where the limit leaves no room, the decision stays, polls go on, and it is taken later."""
+    """Where the limit is reached, the decision stays, polls go on, and it is taken later."""
     world = World(Log({0: {o: b"k%d" % o for o in range(6)}}, {}, limit=1), 1)
     with contextlib.ExitStack() as stack:
         for patch in in_memory(world.log, lambda: world.asking):
@@ -571,7 +571,7 @@ def test_no_record_of_a_topic_that_was_created_again_is_handed_out(records, has_
 
 @pytest.mark.parametrize("records", [4, 9])
 def test_a_topic_that_is_created_again_while_a_poll_waits_is_noticed(records):
-    """The ends of its log are not taken for those of the old one."""
+    """The ends of its log are not those of the old one."""
     world = World(Log({0: dict.fromkeys(range(6), b"a")}, {}), 1)
     with contextlib.ExitStack() as stack:
         for patch in in_memory(world.log, lambda: world.asking):

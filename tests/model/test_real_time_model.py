@@ -85,8 +85,8 @@ def test_slots_read_by_themselves_once_batches_have_caught_up(world):
         assert of_key == sorted(of_key)
     assert there.runs == 1
     there.until(lambda: job._meter.totals["done"] == 120)
-    told = [job._meter.totals[name] for name in ("cacheHits", "cacheMisses", "brokerBytes")]
-    assert told == [2, 4, 6], "each of two slots counts once"
+    counters = [job._meter.totals[name] for name in ("cacheHits", "cacheMisses", "brokerBytes")]
+    assert counters == [2, 4, 6], "each of two slots counts once"
     assert job._meter.recent[-1]["mode"] == "realTime"
     assert job._meter.recent[-1]["lag"] == 0
 

@@ -84,7 +84,7 @@ class Group:
         ]
 
     def delete_below(self, offset, noticed_by):
-        """Retention deletes records; one member notices and tells the store."""
+        """Retention deletes records; one member notices and informs the store."""
         for gone in [o for o in self.log if o < offset]:
             del self.log[gone]
         self.log_start = max(self.log_start, offset)

@@ -28,7 +28,7 @@ def main() -> int:
     begun = time.monotonic()
     count = 0
 
-    def tell(result: Result) -> None:
+    def report(result: Result) -> None:
         nonlocal count
         count += 1
         verdict = result.problem or "caught"
@@ -38,7 +38,7 @@ def main() -> int:
     broken = failing_without(mutants)
     for test in broken:
         _say(f"{test} fails without any mutant")
-    results = [] if broken else try_all(mutants, workers=os.cpu_count() or 1, tell=tell)
+    results = [] if broken else try_all(mutants, workers=os.cpu_count() or 1, report=report)
     missed = [result for result in results if result.problem]
     for result in missed:
         _say(f"\n{result.mutant.name}\n  breaks: {result.mutant.rule}\n  {result.problem}")

@@ -105,7 +105,7 @@ CHANNEL = [
     ),
     Mutant(
         "lost-lease-comes-back",
-        "A lease that has ended is lost for good.",
+        "A lease that has ended stays lost.",
         _LEASE,
         "if until > now and not self.is_lost(now):",
         "if until > now:",
@@ -217,7 +217,7 @@ CHANNEL = [
     ),
     Mutant(
         "counts-of-no-report-dropped",
-        "Calls that were told in no progressive report are in the final one.",
+        "Calls that no progressive report has are in the final one.",
         "coopconsume/worker/outcome.py",
         "                return None\n            done, self.done",
         "                self._reported = self.ended, self.report.failures\n                return None\n            done, self.done",
@@ -445,7 +445,7 @@ CHANNEL = [
         (_PACED,),
     ),
     Mutant(
-        "claim-tells-a-lease-that-is-none",
+        "claim-reports-a-lease-without-one",
         "A claim whose slots turn out to have no leases is made again, with a longer life.",
         "coopconsume/group/membership.py",
         "            self.assign(holding.key_ranges, takeover=False)\n",

@@ -28,7 +28,7 @@ settings.register_profile(
 class Outcomes:
     """A plugin for pytest: notes how each test ended.
 
-    A test that ends by an assertion, or by an error that the library raises itself, is told apart
+    A test that ends by an assertion, or an error that the library raises itself, is distinguished
     from one that ends by another error: an edit that breaks an import or a name proves nothing.
 
     Attributes:
@@ -65,7 +65,7 @@ def run(tree: str, root: str, tests: list[str]) -> None:
 
     Args:
         tree: The copy.
-        root: The checkout, of which nothing may be loaded.
+        root: The checkout; nothing of it may be loaded.
         tests: Node ids.
     """
     os.setsid()

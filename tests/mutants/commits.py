@@ -113,7 +113,7 @@ COMMITS = [
     ),
     Mutant(
         "lost-row-taken-for-holes",
-        "Records of a slot of which Spark returned no row are done again.",
+        "Records of a slot are done again if Spark returned no row of it.",
         "coopconsume/runtime/batch.py",
         "reports |= dict.fromkeys(silent)",
         "pass",

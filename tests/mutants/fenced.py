@@ -269,7 +269,7 @@ FENCED = [
         ("tests/model/test_fenced_sessions.py::test_only_the_owner_that_is_named_is_fenced",),
     ),
     Mutant(
-        "fences-an-owner-although-told-not-to",
+        "fences-an-owner-against-the-option",
         "A writer with fence_owner=False leaves an owner alone.",
         "coopconsume/fenced/session.py",
         "if self._fence_owner is False and self.replaces is None:",
@@ -278,7 +278,7 @@ FENCED = [
     ),
     Mutant(
         "fences-an-owner-without-a-word",
-        "A writer that fences an owner without having been told to logs a warning.",
+        "A writer that fences an owner without the option logs a warning.",
         "coopconsume/fenced/session.py",
         "if opened and self._fence_owner is self.replaces is None and last != self._left_epoch:",
         "if False:",
@@ -363,7 +363,7 @@ OWNERS = [
     ),
     Mutant(
         "live-owner-expires",
-        "An owner that gave a sign of life since is not taken for dead.",
+        "An owner that gave a sign of life since is not dead.",
         "coopconsume/fenced/ownership/rules.py",
         "if held is None or held.heartbeat != heartbeat:",
         "if held is None:",

@@ -72,8 +72,8 @@ FILTERS = [
         (_FILTERS + "test_members_with_another_filter_are_refused",),
     ),
     Mutant(
-        "filter-not-told",
-        "A member tells the leader its filter.",
+        "filter-not-sent",
+        "A member sends the leader its filter.",
         "assignors/wire.py",
         '**({"filter": self.record_filter} if self.record_filter else {}),',
         "",
@@ -212,7 +212,7 @@ FILTERS = [
         ),
     ),
     Mutant(
-        "filter-of-other-claims-not-told",
+        "filter-of-other-claims-not-reported",
         "A claim warns of other filters in its group.",
         "coopconsume/group/membership.py",
         " - {mine}):",

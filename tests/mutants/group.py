@@ -230,7 +230,7 @@ TOPICS = [
     ),
     Mutant(
         "followed-cut-is-a-new-one",
-        "A cut that the commit log has followed is not taken for another one.",
+        "A cut that the commit log has followed is no other cut.",
         "commits/group.py",
         "            state.reached = None\n            return",
         "            return",
@@ -241,7 +241,7 @@ TOPICS = [
     ),
     Mutant(
         "reached-beyond-what-is-done",
-        "A commit tells of the log no more than what it says is done.",
+        "A commit vouches for the log only as far as what it says is done.",
         "coopconsume/group/held_logs.py",
         "OffsetAndEpoch(min(end.offset, done.last + 1), end.leader_epoch)",
         "OffsetAndEpoch(end.offset, end.leader_epoch)",

@@ -336,7 +336,7 @@ KEEPING = [
     ),
     Mutant(
         "dealt-again-while-in-flight",
-        "Nothing is dealt again of which a slot may still start records.",
+        "Nothing is dealt again while a slot may still start records of it.",
         "coopconsume/runtime/plan/share.py",
         "is_held = self.flying is not None or self.only",
         "is_held = self.only",
@@ -408,7 +408,7 @@ KEEPING = [
     ),
     Mutant(
         "gained-ranges-kept-as-they-leave",
-        "Key ranges that leave before they were begun with never begin.",
+        "Key ranges that leave before they have started never start.",
         _PARTITION,
         "        gains = [gain.without(ranges) for gain in self._gains]\n        self._gains = [gain for gain in gains if gain.ranges]\n",
         "",
@@ -416,7 +416,7 @@ KEEPING = [
     ),
     Mutant(
         "ends-before-gained-ranges-begin",
-        "A job that handles what is there does not end before it has begun with what has come.",
+        "A job that handles what is there does not end before gained ranges have started.",
         _PARTITION,
         "        if self._gains:\n            return False\n",
         "",
@@ -480,7 +480,7 @@ KEEPING = [
     ),
     Mutant(
         "earlier-answer-believed",
-        "What a slot says of key ranges that were given up before tells nothing of others.",
+        "What a slot reports of key ranges that were given up before concerns no others.",
         "coopconsume/runtime/dispatch.py",
         "report.leaving is not None and report.leaving[0] == running.epoch_state.leavings",
         "report.leaving is not None",
@@ -504,7 +504,7 @@ KEEPING = [
     ),
     Mutant(
         "keys-that-left-settled",
-        "What a slot has not started of keys that have left is nothing to it, whoever has them.",
+        "Records of keys that have left are no work of a slot that has not started them.",
         _PARTITION,
         "for offset, key in report.blocked if share.has(key)]",
         "for offset, key in report.blocked]",
@@ -512,7 +512,7 @@ KEEPING = [
     ),
     Mutant(
         "whole-although-ranges-leave",
-        "A partition of which key ranges are about to leave is not whole.",
+        "A partition with leaving key ranges is not whole.",
         _PARTITION,
         "for s in self.shares.values() for one in s.staying",
         "for s in self.shares.values() for one in s.ranges",
@@ -528,7 +528,7 @@ KEEPING = [
     ),
     Mutant(
         "closed-slots-hold-back-what-comes",
-        "Key ranges that come are begun with while a slot is in doubt.",
+        "Gained key ranges start while a slot is in doubt.",
         _PARTITION,
         "if closed and not gains:",
         "if closed:",
@@ -600,7 +600,7 @@ KEEPING = [
     ),
     Mutant(
         "doubt-forgets-earlier-owners",
-        "A share in doubt waits for an earlier owner, too, for whom its last one waited.",
+        "A share in doubt also waits for the earlier owner that its last one waited for.",
         "commits/grants.py",
         "if doubt.share.overlaps(share)",
         "if not share",

@@ -125,7 +125,7 @@ RETRIES = [
     ),
     Mutant(
         "second-run-handles",
-        "A slot that may still run elsewhere is not taken for dead.",
+        "A slot that may still run elsewhere is not dead.",
         "coopconsume/worker/slot.py",
         "if words is None:\n            return SlotReport(batch=spec.batch, slot=slot, unknown=True, pid=os.getpid())",
         "if words is None:\n            return SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())",

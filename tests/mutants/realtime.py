@@ -52,7 +52,7 @@ REALTIME = [
     ),
     Mutant(
         "begun-records-not-reported",
-        "The driver knows which records a real-time slot has begun with: they are no holes.",
+        "The driver knows which records a real-time slot has started: they are no holes.",
         _SLOT,
         "ledger.begin_with(rows)",
         "pass",

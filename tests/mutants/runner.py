@@ -30,7 +30,7 @@ _FAST_TIMEOUT, _SLOW_TIMEOUT = 300.0, 1800.0
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one mutant.
+    """The result of one mutant.
 
     Attributes:
         mutant: Which.
@@ -115,14 +115,14 @@ def try_mutant(mutant: Mutant) -> Result:
 
 
 def try_all(
-    mutants: Sequence[Mutant], *, workers: int, tell: Callable[[Result], None] = lambda _: None
+    mutants: Sequence[Mutant], *, workers: int, report: Callable[[Result], None] = lambda _: None
 ) -> list[Result]:
     """Run mutants, several at once where they need neither a broker nor Spark."""
     results: list[Result] = []
 
     def one(mutant: Mutant) -> None:
         results.append(try_mutant(mutant))
-        tell(results[-1])
+        report(results[-1])
 
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(one, [mutant for mutant in mutants if mutant.is_fast]))

@@ -91,7 +91,7 @@ UI = [
     ),
     Mutant(
         "parked-shown-as-pending",
-        "Maps tell parked records from those that are tried again.",
+        "Maps distinguish parked records from those that are tried again.",
         "coopconsume/admin/pictures.py",
         "waiting = waiting - undecided if waiting and undecided else waiting",
         "undecided = undecided - waiting",

@@ -41,7 +41,7 @@ class StandaloneCluster:
         self._status = status
 
     def status(self) -> dict[str, Any]:
-        """What the master tells of its workers and applications."""
+        """What the master reports of its workers and applications."""
         with urllib.request.urlopen(self._status, timeout=60) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
@@ -70,8 +70,8 @@ def standalone_cluster(
     with ExitStack() as stack:
         stack.enter_context(_daemon("Master", folder / "master", ["--port", "0"]))
         log = folder / "master" / "log"
-        address = _told(log, r"Starting Spark master at (spark://\S+)")
-        page = _told(log, r"MasterWebUI.* started at (http://\S+)")
+        address = _logged(log, r"Starting Spark master at (spark://\S+)")
+        page = _logged(log, r"MasterWebUI.* started at (http://\S+)")
         pids = []
         for number in range(workers):
             home = folder / f"worker-{number}"
@@ -90,7 +90,7 @@ def wait_until(condition: Callable[[], object], timeout: float) -> None:
     """
     deadline = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout} s in vain"
+        assert time.monotonic() < deadline, f"waited {timeout} s without success"
         time.sleep(_LOOK_EVERY)
 
 
@@ -147,7 +147,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     assert not left, f"had to be killed: {left}"
 
 
-def _told(log: Path, pattern: str) -> str:
+def _logged(log: Path, pattern: str) -> str:
     """What a daemon says of itself in its log, once it has."""
     found: list[str] = []
 

@@ -32,7 +32,7 @@ def stop_at(phase: str, number: int, marker: str) -> None:
     kind, name, first = PHASES[phase]
     original = getattr(kind, name)
 
-    def standing_still(*args, **kwargs):
+    def waiting_to_be_killed(*args, **kwargs):
         due = next(calls) == number
         answer = None if due and first else original(*args, **kwargs)
         if due:
@@ -40,7 +40,7 @@ def stop_at(phase: str, number: int, marker: str) -> None:
             time.sleep(600)
         return answer
 
-    setattr(kind, name, standing_still)
+    setattr(kind, name, waiting_to_be_killed)
 
 
 class FailsSometimes:

@@ -1,4 +1,4 @@
-"""Handlers that record what they do, and the books of a run for the checker."""
+"""Handlers that record what they do, and the state of a run for the checker."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def handled(folder):
 
 
 def test_deleted_records_stop_the_job_or_are_reported(spark, kafka, topic, produce, tmp_path):
-    """Records deleted before they were done are a DataLoss naming them, unless told otherwise."""
+    """Records deleted before they were done are a DataLoss naming them, unless set otherwise."""
     from kafka import TopicPartition
     from kafka.admin import KafkaAdminClient
 
@@ -273,7 +273,7 @@ class Gate:
 
 
 def test_an_offset_moved_by_kafkas_tools_is_noticed(spark, kafka, topic, produce, tmp_path):
-    """A reset of the primary offset stops the next start, or is followed if so told."""
+    """A reset of the primary offset stops the next start, or is followed by option."""
     name = topic(1)
     produce(name, [(b"k", b"") for _ in range(10)])
     opts = options(kafka, tmp_path, name) | {"kafka.group.id": name}

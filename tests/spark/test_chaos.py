@@ -41,5 +41,5 @@ def test_applications_share_two_topics_under_disturbances(tmp_path):
         harness.wait_for_members(2)
         finish(harness)
         verdict = harness.verdict()
-    assert verdict.ok, f"{verdict}\n{harness.told()}"
+    assert verdict.ok, f"{verdict}\n{harness.report()}"
     assert verdict.done == sum(map(len, harness.topics.produced.values()))

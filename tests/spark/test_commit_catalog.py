@@ -48,8 +48,8 @@ _names = itertools.count(1)
 @pytest.fixture
 def name(spark: SparkSession) -> Iterator[str]:
     """A name that no table has, in a schema of the session's catalog."""
-    spark.sql("CREATE SCHEMA IF NOT EXISTS books")
-    name = f"spark_catalog.books.commits_{next(_names)}"
+    spark.sql("CREATE SCHEMA IF NOT EXISTS sales")
+    name = f"spark_catalog.sales.commits_{next(_names)}"
     yield name
     spark.sql(f"DROP TABLE IF EXISTS {name}")
 
@@ -182,9 +182,9 @@ def test_an_outage_of_a_catalog_table_is_no_damage(spark: SparkSession, name: st
     for file in lost:
         saved = file.read_bytes()
         file.unlink()
-        with pytest.raises((CorruptCommitLog, CommitLogUnavailable)) as told:
+        with pytest.raises((CorruptCommitLog, CommitLogUnavailable)) as caught:
             CommitStore.open(name, spark=spark).state("g")
-        assert isinstance(told.value, CorruptCommitLog), told.value
+        assert isinstance(caught.value, CorruptCommitLog), caught.value
         file.write_bytes(saved)
 
 
@@ -221,7 +221,7 @@ def test_a_table_moves_between_engines_and_loses_nothing(
 def test_a_table_of_a_catalog_is_checked_and_repaired(
     spark: SparkSession, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older version takes the place of the newest; whoever worked before is fenced.
+    """An older version takes the place of the newest; earlier members are fenced.
 
     So is who commits while it is written, which Spark lets pass. By a second name, of an external
     table at the same place, all is the same.
@@ -260,7 +260,7 @@ def test_a_table_of_a_catalog_is_checked_and_repaired(
 def test_a_job_commits_to_a_table_of_a_catalog(
     spark: SparkSession, name: str, kafka, topic, produce, tmp_path: Path
 ) -> None:
-    """Its member joins, works and leaves; the next one goes on, and rows that count are told."""
+    """Its member joins, works and leaves; the next one goes on, and rows that count are listed."""
     place = topic(1)
     produce(place, [(b"k%d" % (i % 7), b"") for i in range(30)])
     opts = options(kafka, tmp_path, place, commitTable=name)

@@ -33,7 +33,7 @@ class FailsUntil:
 
 
 def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
-    """Through a restart, in order, told by progress; then one is replayed and one discarded."""
+    """Through a restart, in order, shown in progress; then one is replayed and one discarded."""
     from kafka import KafkaProducer
 
     name, dead = topic(1), topic(1)
@@ -64,8 +64,8 @@ def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
         assert (partition["stableOffset"], partition["parked"], partition["pending"]) == (3, 2, 12)
         assert partition["blocker"]["dueInSeconds"] is None
         assert query.lastProgress["totals"]["deadLetters"] == 2
-    desk = DeadLetters(opts)
-    letters = desk.letters()
+    dead_letters = DeadLetters(opts)
+    letters = dead_letters.letters()
     assert [(x.stored.offset, x.status, x.stored.attempts) for x in letters] == [
         (3, "parked", 1), (5, "parked", 2)
     ]  # fmt: skip
@@ -80,8 +80,8 @@ def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
         (partition,) = query.lastProgress["partitions"]
         assert (partition["stableOffset"], partition["parked"], partition["pending"]) == (3, 2, 20)
         assert partition["lag"] == 20
-        desk.carry_out("replay", desk.plan(Choice(key=b"bad")))
-        desk.carry_out("discard", desk.plan(Choice(reason="luck")))
+        dead_letters.carry_out("replay", dead_letters.plan(Choice(key=b"bad")))
+        dead_letters.carry_out("discard", dead_letters.plan(Choice(reason="luck")))
         until(lambda: query.lastProgress["partitions"][0]["lag"] == 0)
         query.stop()
         store = consumer.membership().store
@@ -94,7 +94,7 @@ def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
         assert tuple(verdict.faults) == ("repeated_outside_flight",), str(verdict)
         assert verdict.repeated_outside_flight.count == 1
     producer.close()
-    assert not desk.letters()
+    assert not dead_letters.letters()
     calls = [
         (c.offset, c.attempt) for c in read_history(tmp_path / "history") if c.offset in (3, 5)
     ]
@@ -102,7 +102,7 @@ def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
 
 
 def odd_by_offset(record):
-    """Two rounds of odd errors, the second one returned; then rows, some of which do not fit."""
+    """Two rounds of odd errors, the second one returned; then rows, some do not fit."""
     kind, which = divmod(record.offset, len(ODD_ERRORS))
     if kind < 2:
         error = ODD_ERRORS[which][0]()

@@ -95,7 +95,7 @@ def test_a_stream_writes_each_batch_once_and_a_zombie_none(
         with pytest.raises(BatchRefused, match="epoch 1, in force is 2"):
             old(late, batch)
 
-    told = outputs({4: ["a", "b"], 5: ["c"]}, "run-0")
+    rows = outputs({4: ["a", "b"], 5: ["c"]}, "run-0")
 
     def output(sink: FencedKafkaSink) -> OutputFunction:
         return OutputFunction(
@@ -104,7 +104,7 @@ def test_a_stream_writes_each_batch_once_and_a_zombie_none(
             spark,
         )
 
-    output(new).write(told)
+    output(new).write(rows)
     with LogReader(options, name) as reader:
         of_job = [(r.batch_id, r.value, r.headers) for r in reader.read()][6:]
     assert of_job == [
@@ -112,13 +112,13 @@ def test_a_stream_writes_each_batch_once_and_a_zombie_none(
         for value, offset in ((b"a", 4), (b"b", 4), (b"c", 5))
     ]
     with pytest.raises(OutputNotWritten, match="BatchRefused"):
-        output(old).write(told)
+        output(old).write(rows)
     assert audit(options, name)[1].ok
     old.close()
     new.close()
 
 
 def test_a_frame_needs_headers(spark: SparkSession) -> None:
-    """Without them nothing can be told."""
+    """Without them nothing can be checked."""
     with pytest.raises(InvalidOption, match="includeHeaders"):
         accepted(spark.createDataFrame([(1,)], "offset long"))

@@ -152,8 +152,8 @@ def test_a_filter_may_change_between_starts_and_drops_pending_records(
         handler = Recorded(tmp_path / "second")
         query = consumer.foreach(handler).trigger(availableNow=True).start()
         assert query.awaitTermination(PATIENCE)
-        told = "the filter of epoch 1 was none, this member's is denyKeys=x-*"
-        assert caplog.text.count(told) == 1
+        message = "the filter of epoch 1 was none, this member's is denyKeys=x-*"
+        assert caplog.text.count(message) == 1
         store = consumer.membership().store
         assert store.state(group)[tp].stable_offset == 240
         assert store.pending(group) == {}

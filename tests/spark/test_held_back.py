@@ -76,8 +76,8 @@ def test_a_destination_holds_back_its_own_records_alone(spark, kafka, topic, pro
         until(lambda: {o for o in range(60) if o % 10 != LARGE} <= done())
         assert not {LARGE, 43, 53} & done(), "its key waits for it"
         left = 60 - len(done())
-        told = until(lambda: (p := query.lastProgress) and p["lag"] == left and p)
-        (partition,) = told["partitions"]
+        event = until(lambda: (p := query.lastProgress) and p["lag"] == left and p)
+        (partition,) = event["partitions"]
         assert (partition["stableOffset"], partition["parked"]) == (LARGE, 1)
         assert partition["blocker"]["offset"] == LARGE
         assert "MessageSizeTooLarge" in partition["blocker"]["error"]

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def start(config: dict, log) -> subprocess.Popen:
-    """Start the job in a process of its own; it begins when it is told to."""
+    """Start the job in a process of its own; it begins after `go`."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.spark.job_to_kill", json.dumps(config)],
         cwd=ROOT,
@@ -41,7 +41,7 @@ def start(config: dict, log) -> subprocess.Popen:
 
 
 def go(job: subprocess.Popen) -> None:
-    """Tell a job to begin."""
+    """Let a job begin."""
     assert job.stdin is not None
     job.stdin.write(b"\n")
     job.stdin.close()

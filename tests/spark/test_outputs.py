@@ -61,7 +61,7 @@ def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
         ]  # fmt: skip
 
     def refuse(frame, commit_id):
-        raise RuntimeError("no room left")
+        raise RuntimeError("no space left")
 
     opts = options(kafka, tmp_path, name)
     schema = "n long, twice int"
@@ -70,13 +70,13 @@ def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
             consumer.foreach(two_rows, output="kafka:nowhere", output_schema="value string").start()
         job = consumer.foreach(two_rows, output=refuse, output_schema=schema)
         query = job.trigger(availableNow=True).start()
-        with pytest.raises(OutputNotWritten, match="no room left"):
+        with pytest.raises(OutputNotWritten, match="no space left"):
             query.awaitTermination(PATIENCE)
         assert consumer.lag().first()["lag"] == 50, "only records without outputs are committed"
         store = consumer.membership().store
         pending = store.pending(opts["kafka.group.id"])[name, 0]
         assert sorted(pending) == list(range(0, 100, 2))
-        assert all("no room left" in record.error for record in pending.values())
+        assert all("no space left" in record.error for record in pending.values())
     with CooperativeConsumer(opts, spark) as consumer:
         job = consumer.foreach(two_rows, output=keep, output_schema=schema)
         assert job.trigger(availableNow=True).start().awaitTermination(PATIENCE)
@@ -100,8 +100,8 @@ def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
     view = create_committed_rows_view(spark, "outputs", *place)
     try:
         expected = spark.createDataFrame(rows, schema)
-        told = spark.sql("select n, twice from outputs")
-        assert_df_equality(told, expected, ignore_row_order=True, ignore_nullable=True)
+        found = spark.sql("select n, twice from outputs")
+        assert_df_equality(found, expected, ignore_row_order=True, ignore_nullable=True)
         assert view.columns == committed_rows(*place).column_names
     finally:
         spark.catalog.dropTempView("outputs")
@@ -134,7 +134,7 @@ def test_transactions_wait_for_the_stable_offset(spark, kafka, topic, produce, t
         until(lambda: committed(kafka, out) == list(range(30)))
         # Of the 69 above it nine have its key.
         waiting = until(
-            lambda: (told := query.lastProgress) and told["outputsWaiting"] == 60 and told
+            lambda: (event := query.lastProgress) and event["outputsWaiting"] == 60 and event
         )
         assert waiting["partitions"][0]["isCrowded"]
         produce(name, [(b"k1", b"")] * 20)

@@ -280,18 +280,19 @@ def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_pa
         letters = committed_rows(
             *(opts[n] for n in ("deadLetter", "commitTable", "kafka.group.id"))
         )
-        told = [(r["_offset"], r["value"], r["reason"], r["attempts"]) for r in letters.to_pylist()]
-        assert sorted(told) == [
+        columns = "_offset", "value", "reason", "attempts"
+        rejected = [tuple(row[name] for name in columns) for row in letters.to_pylist()]
+        assert sorted(rejected) == [
             (5, b"v5", "no 5", 1),
             (7, b"v7", "later", 1),
             (16, b"v16", "no 16", 1),
         ]
 
-    desk = DeadLetters(opts)
-    desk.carry_out("discard", desk.plan(Choice(key=b"k7")))
+    dead_letters = DeadLetters(opts)
+    dead_letters.carry_out("discard", dead_letters.plan(Choice(key=b"k7")))
     with CooperativeConsumer(opts, spark) as consumer:
         held = consumer.poll(PATIENCE)
-        assert in_key_order(held) == [(0, 17)], "gaps of the key that was let go, and of no other"
+        assert in_key_order(held) == [(0, 17)], "gaps of the discarded key, and of no other"
         consumer.commit(held)
         found = []
         while len(found) < 20:

@@ -122,7 +122,7 @@ def test_a_record_that_kills_its_workers_becomes_a_dead_letter(
         (letter,) = committed_rows(dead, opts["commitTable"], opts["kafka.group.id"]).to_pylist()
         assert (letter["_offset"], letter["attempts"], letter["value"]) == (41, 2, b"41")
         assert "worker" in letter["reason"]
-        # Whoever was at work beside it is handled again; in the order of its key all the same.
+        # Records that ran beside it are handled again, in the order of their keys.
         verdict = verdict_of(
             consumer, tmp_path, produced, [(name, 0, 41)], kills=kills_in(tmp_path), max_attempts=2
         )  # fmt: skip

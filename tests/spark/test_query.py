@@ -137,11 +137,11 @@ def test_failed_records_hold_their_key_and_no_other(spark, kafka, topic, produce
         for field in ("startLatency", "commitLatency"):
             assert sum(event[field]["count"] for event in query.recentProgress) == 800
     assert {bytes(r["value"]) for r in rows} == {b"v%d" % o for o in range(9, 400, 10)}
-    told = [r.getMessage() for r in caplog.records if hasattr(r, "failure")]
+    texts = [r.getMessage() for r in caplog.records if hasattr(r, "failure")]
     # A record that is tried again within its batch is first reported with a later attempt.
-    failed = next(text for text in told if "RuntimeError: attempt" in text and ", next in" in text)
+    failed = next(text for text in texts if "RuntimeError: attempt" in text and ", next in" in text)
     assert 'raise RuntimeError(f"attempt {record.attempt}")' in failed
-    assert any("nines are refused (dead-lettered after attempt 1)" in text for text in told)
+    assert any("nines are refused (dead-lettered after attempt 1)" in text for text in texts)
     assert {r["reason"] for r in rows} == {"nines are refused"}
     output = committed_frame(spark, out, opts["commitTable"], opts["kafka.group.id"])
     assert output.count() == output.distinct().count() == 720
@@ -169,7 +169,7 @@ def test_pending_records_survive_a_restart_with_their_order(spark, kafka, topic,
     with CooperativeConsumer(opts, spark) as consumer:
         query = consumer.foreach(Recorded(tmp_path / "history", first_fails), retry=policy).start()
 
-        def told():
+        def through():
             progress = query.lastProgress
             if progress is None or progress["totals"]["retries"] < 2:
                 return None
@@ -178,7 +178,7 @@ def test_pending_records_survive_a_restart_with_their_order(spark, kafka, topic,
             is_through = partition["highestDone"] >= 190 and partition["pending"] == 40
             return partition if is_through and partition["blocker"]["state"] == "failed" else None
 
-        partition = until(told)
+        partition = until(through)
         assert partition["stableOffset"] == 3
         assert partition["blocker"]["offset"] == 3
         assert partition["blocker"]["keyHash"] == key_hash(b"bad")
@@ -240,8 +240,8 @@ def test_a_restart_does_not_try_a_record_before_it_is_due(
     after, second = run([(b"more", b"")], 7, -86_400.0)
     assert first == second
     assert (first.attempts, first.error) == (1, "the shop is closed")
-    for told in (before, after):
-        blocker = told["blocker"]
+    for found in (before, after):
+        blocker = found["blocker"]
         assert (blocker["attempts"], blocker["error"]) == (1, "the shop is closed")
         assert 3000 < blocker["dueInSeconds"] <= 3600
         assert (blocker["offset"], blocker["state"]) == (2, "failed")
@@ -422,7 +422,7 @@ def test_a_killed_worker_repeats_nothing_that_it_has_reported(
     }  # fmt: skip
 
 
-def tell_headers(record):
+def return_headers(record):
     """Give back headers, timestamp and whether there was a value."""
     names = [f"{name}={(value or b'').decode()}" for name, value in record.headers]
     return {"names": ",".join(names), "stamp": record.timestamp, "tombstone": record.value is None}
@@ -442,7 +442,7 @@ def test_headers_reach_the_handler(spark, kafka, topic, tmp_path, concurrency):
     opts = options(kafka, tmp_path, name, includeHeaders="true")
     with CooperativeConsumer(opts, spark) as consumer:
         job = consumer.foreach(
-            tell_headers, concurrency=concurrency, output=str(tmp_path / "out"),
+            return_headers, concurrency=concurrency, output=str(tmp_path / "out"),
             output_schema="names string, stamp bigint, tombstone boolean",
         )  # fmt: skip
         assert job.trigger(availableNow=True).start().awaitTermination(PATIENCE)
@@ -458,8 +458,8 @@ def reject(record):
     raise Reject("no")
 
 
-class Told:
-    """A rebalance listener that keeps what it is told."""
+class RecordingListener:
+    """A rebalance listener that keeps its calls."""
 
     def __init__(self):
         self.events = []
@@ -478,15 +478,15 @@ class Told:
 
 
 def test_what_was_polled_before_a_rebalance_comes_again(spark, kafka, topic, produce, tmp_path):
-    """A second consumer takes half of the keys; what the first had not committed is polled anew."""
+    """A second consumer takes half of the keys; what the first had not committed comes again."""
     name = topic(1)
     produce(name, [(b"k%d" % i, b"") for i in range(40)])
     opts = options(
         kafka, tmp_path, name, batchTime=1, handlerTimeout=4, drainTimeout="500ms"
     )  # fmt: skip
     with CooperativeConsumer(opts, spark) as first, CooperativeConsumer(opts, spark) as second:
-        told = Told()
-        first.subscribe(listener=told)
+        listener = RecordingListener()
+        first.subscribe(listener=listener)
         frame = first.poll(PATIENCE)
         assert frame.count() == 40
         set_shareable(opts, [name])
@@ -495,9 +495,9 @@ def test_what_was_polled_before_a_rebalance_comes_again(spark, kafka, topic, pro
         assert early.count() == 0, "the first may still be at work on what it has"
         with pytest.raises(NotPolled):
             first.commit(frame)
-        until(lambda: len(told.events) == 3)
+        until(lambda: len(listener.events) == 3)
         whole, half = {(name, 0): [KeyRange()]}, first.assignment()
-        assert told.events == [("assigned", whole), ("revoked", whole), ("assigned", half)]
+        assert listener.events == [("assigned", whole), ("revoked", whole), ("assigned", half)]
         rows = {}
         for consumer in (first, second):
             (ranges,) = consumer.assignment().values()
@@ -554,7 +554,7 @@ class Blocker:
         self.folder = folder
 
     def __call__(self, batches):
-        """Tell that the task has begun, and wait."""
+        """Note that the task has begun, and wait."""
         (self.folder / f"begun-{TaskContext.get().partitionId()}").touch()
         until((self.folder / "go").exists, 300)
         yield from batches
@@ -632,7 +632,7 @@ def test_slots_that_had_not_begun_when_their_keys_moved_never_begin(
 
 
 class SlowKey:
-    """Holds the records of one key until a file is there, and tells of each that begins."""
+    """Holds the records of one key until a file is there, and notes each that begins."""
 
     def __init__(self, folder) -> None:
         self.folder = folder

@@ -214,7 +214,7 @@ def test_frames_that_fail_go_through_a_batch_and_return(spark, kafka, topic, pro
     assert [seen.count(o) for o in (7, 308, 609)] == [2, 2, 2]
     # What was in a frame behind a failed record of its key is handled again behind it.
     assert {o % 40 for o in seen if seen.count(o) > 1} == {7, 28, 9}
-    # A batch may be over before any event tells of it.
+    # A batch may be over before any event shows it.
     runs = {event["batchId"] for event in events if event["mode"] == "realTime"}
     assert set(range(min(runs), max(runs))) - runs, "no batch between two real-time runs"
 

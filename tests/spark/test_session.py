@@ -165,8 +165,8 @@ def test_killed_program_leaves_neither_jvm_nor_worker(tmp_path: Path) -> None:
     assert all(map(_exists, processes))
     said = (tmp_path / "said").read_text().splitlines()
     # What the JVM says by itself: of a module that is new, and of the options of the test run.
-    told = ("WARNING: Using incubator modules", "NOTE: Picked up JDK_JAVA_OPTIONS")
-    assert [line for line in said if not line.startswith(told)] == []
+    expected = ("WARNING: Using incubator modules", "NOTE: Picked up JDK_JAVA_OPTIONS")
+    assert [line for line in said if not line.startswith(expected)] == []
     program.kill()
     program.wait()
     deadline = time.monotonic() + PATIENCE
@@ -176,7 +176,7 @@ def test_killed_program_leaves_neither_jvm_nor_worker(tmp_path: Path) -> None:
 
 
 def test_foreign_session_is_refused_until_it_is_gone() -> None:
-    """A JVM without our jars is told, not used; once it is stopped, ours starts beside nothing."""
+    """A JVM without our jars is not used; once it is stopped, ours starts beside nothing."""
     program = _run(
         "from pyspark.sql import SparkSession\n"
         "from coopconsume.errors import SparkSessionConflict\n"

@@ -28,7 +28,7 @@ import sys
 LEFT_OUT = ("numpy", "pandas", "kafka", "deltalake", "pyroaring", "click")
 
 def work(record):
-    """Tells which interpreter it runs in, and what that one could load."""
+    """Reports which interpreter it runs in, and what that one could load."""
     found = [name for name in LEFT_OUT if name in sys.modules or _can_load(name)]
     return {"prefix": sys.prefix, "found": ",".join(found), "at": __file__}
 

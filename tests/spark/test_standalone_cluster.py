@@ -1,4 +1,4 @@
-"""The job on a Spark cluster of separate processes, one executor of which is killed at work."""
+"""The job on a Spark cluster of separate processes, one of its executors is killed at work."""
 
 from __future__ import annotations
 

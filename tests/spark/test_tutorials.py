@@ -66,7 +66,7 @@ def tutorial(
 
 @pytest.fixture
 def cluster(kafka: LocalKafka) -> str:
-    """The id of the broker's cluster, by which the commit table separates groups."""
+    """The id of the broker's cluster; the commit table separates groups by it."""
     from kafka import KafkaAdminClient
 
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)

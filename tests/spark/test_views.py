@@ -62,7 +62,7 @@ def test_partitions_and_gaps_are_rows_with_times(spark, place):
     failed = Pending(3, key_hash=7, attempts=2, due_ms=4_000_000_000_000, error="no")
     committed(name, store, (0, 2), (5, 6), pending={(name, 0): [failed]})
     committed(name, store, (8, 8))
-    told = partitions_frame(spark, opts, "g")
+    found = partitions_frame(spark, opts, "g")
     expected = spark.createDataFrame(
         [("g", name, 0, 3, 0, 10, 4, 3, 2, [(5, 6), (8, 8)], 2, 1, None)],
         "group string, topic string, partition int, stable_offset bigint, log_start bigint, "
@@ -70,8 +70,8 @@ def test_partitions_and_gaps_are_rows_with_times(spark, place):
         "ranges array<struct<first: bigint, last: bigint>>, gaps bigint, pending bigint, "
         "primary_offset bigint",
     )
-    assert_df_equality(told.drop("blocker"), expected, ignore_nullable=True)
-    (blocker,) = told.select("blocker.*").collect()
+    assert_df_equality(found.drop("blocker"), expected, ignore_nullable=True)
+    (blocker,) = found.select("blocker.*").collect()
     assert (blocker.offset, blocker.state, blocker.key_hash, blocker.attempts) == (
         3,
         "failed",
@@ -96,7 +96,7 @@ def test_partitions_and_gaps_are_rows_with_times(spark, place):
 
 
 def test_views_stand_still_and_the_source_looks_again(spark, place):
-    """A temporary view tells how it was; one that uses the source tells how it is."""
+    """A temporary view shows the past; one that uses the source shows the present."""
     name, opts, store = place
     committed(name, store, (5, 6))
     create_views(spark, opts, prefix="still_")

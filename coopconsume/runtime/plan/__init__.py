@@ -1,4 +1,4 @@
-"""What to read next, and what became of it: the pure core of a job's loop.
+"""Plans what to read next, and settles outcomes: the pure core of a job's loop.
 
 A member works on *shares*: of each partition, every slot has one piece of the key range. A share
 knows its ``position`` (offsets below it were looked at), its ``todo`` (offsets below the position

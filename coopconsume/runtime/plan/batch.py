@@ -1,4 +1,4 @@
-"""The next batch: what is read of which partition, and what each slot may start of it."""
+"""The next batch: what is read of each partition, and what each slot may start."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def plan_batch(
             union |= offsets
         if union:
             wanted[part] = union
-            # Every wanted offset is read: one that were not would be taken for a hole.
+            # Every wanted offset is read: one that is not would count as a hole.
             spans = covering(union, partition.reach)
             found = [Read(part, first, last) for first, last in spans]
             hashes += _span(found) * sum(partition.shares[slot].size for slot in planned)

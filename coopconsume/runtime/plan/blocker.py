@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def waiting_for(offset: int, shares: Collection[Share]) -> Waiting | None:
-    """Returns the failed record that an offset is, or waits for; None if there is none."""
+    """Returns the failed record that an offset is, or waits for; None: neither."""
     for share in shares:
         for waiting in share.failed():
             if waiting.offset == offset or offset in waiting.behind:

@@ -85,7 +85,7 @@ class Partition:
         self.unpublished: tuple[int, str] | None = None
         #: Ranges in the commit log, those of other members among them.
         self.log_ranges = committed.range_count
-        #: The highest offset in the commit log, whoever committed it; -1: none above the stable
+        #: The highest offset in the commit log, of any member; -1: none above the stable
         #: offset.
         self.log_last = -1 if committed.last is None else committed.last
         self.attempts: dict[int, int] = {}
@@ -271,10 +271,10 @@ class Partition:
                 share.barred_until = max(share.barred_until, until)
 
     def may_run(self, slots: Collection[int], now: float) -> list[KeyRange]:
-        """Returns the key ranges of which a handler may be at work.
+        """Returns the key ranges that a handler may be at work on.
 
         Args:
-            slots: Slots that may work on everything they have; of others what they kept counts.
+            slots: Slots that may work on all their records; others work on those they kept.
             now: The time, on the monotonic clock.
         """
         found: list[KeyRange] = []
@@ -393,10 +393,10 @@ class Partition:
         return self.is_ours and (self.undealt_since is not None or bool(self._gains))
 
     def deal_again(self, slots: int, now: float, closed: Collection[int] = ()) -> None:
-        """Deals to slots of which nothing may start now what has come, and what they have.
+        """Deals gained and old key ranges again to slots that may start nothing now.
 
-        Slots at work keep what they have: they are dealt with as they come back. Records that
-        handlers still work on wait with their new slots until these have ended.
+        Slots at work keep their key ranges until they have reported. Records that handlers still
+        work on wait in their new slots until the handlers have ended.
 
         Args:
             slots: How many slots there are.
@@ -474,7 +474,7 @@ class Partition:
         return next((share for share in self.shares.values() if share.has(key_hash)), None)
 
     def has(self, key_hash: int) -> bool:
-        """Whether a key is still ours: what a late handler fails with is none of this member's."""
+        """Returns whether a key is still ours; if not, a late failure of it is ignored."""
         return self._share_of(key_hash) is not None
 
     def take_along(self, offsets: OffsetRanges) -> None:
@@ -606,10 +606,10 @@ class Partition:
 
     @staticmethod
     def _blocked_by(share: Share, report: PartitionReport) -> OffsetRanges:
-        """What a slot has not started, as a lower record of its key is not done.
+        """Returns records that a slot has not started, as a lower record of their key is not done.
 
-        A key that has left may have come back since, for another slot: its records are none of
-        this one's any more.
+        A key that has left may have come back since, for another slot: its records
+        belong to that slot.
         """
         report.blocked = [(offset, key) for offset, key in report.blocked if share.has(key)]
         return OffsetRanges.from_offsets([offset for offset, _ in report.blocked])

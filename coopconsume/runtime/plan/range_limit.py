@@ -61,11 +61,11 @@ class LimitWatch:
     def ask(
         self, partitions: Iterable[Partition], held: Collection[TopicPartition], now: float
     ) -> str | None:
-        """Why a rebalance is due; None if none is.
+        """Returns why a rebalance is due; None if it is not.
 
         Args:
             partitions: What is known of the partitions.
-            held: Those of which something done could not be committed because of the limit.
+            held: Partitions with done records that the limit keeps from being committed.
             now: Seconds on any clock.
         """
         stuck = {}

@@ -95,7 +95,7 @@ def commit_affordable(
             counts = {tp: len(some & fit[tp]) for tp, some in filtered.items() if tp in fit}
             answered = holding.commit(fit, filtered=counts) if fit else {}
         except MaxIndividualCommitsReached as error:
-            # Other members committed in between: there is less room now.
+            # Other members committed in between: the limit is closer now.
             answered, is_final = error.results or {}, False
         results |= answered
         done = {tp: fit[tp] for tp, result in answered.items() if result.status != "refused"}

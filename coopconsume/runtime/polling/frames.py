@@ -61,7 +61,7 @@ class Frames:
         Args:
             owned: The partitions.
             offsets: By partition; none is empty.
-            chosen: Of partitions of which not all rows are wanted, which ones.
+            chosen: The wanted rows of partitions where not all are wanted.
             added: Which records have added headers, and which.
         """
         spans, wanted = self._reads(owned, offsets)

@@ -174,7 +174,7 @@ class Poller:
     def _next_frame(
         self, membership: Membership, holding: EpochAssignment, deadline: float
     ) -> DataFrame | None:
-        """Hands out the next records; None if there are none now."""
+        """Returns the next records; None if no records are available."""
         if self._is_time_to_decide():
             self._decisions_at = time.monotonic()
             self._decide(holding)
@@ -261,10 +261,10 @@ class Poller:
         return bool(deleted)
 
     def _hand_out(self, holding: EpochAssignment, window: Window) -> DataFrame | None:
-        """Hands out the rows of a window; None if it has none of ours, or the shares changed.
+        """Returns the rows of a window; None without rows of ours, or if the shares changed.
 
         Where others have keys of a partition, keys wait, or there is a filter, the window's offsets
-        do not tell which records are in the frame: they are read.
+        do not show which records are in the frame: they are read.
         """
         try:
             frames = self._frames

@@ -62,9 +62,9 @@ class PollPosition:
         polled: Records that were handed out and not answered for. Where every row of a window is
             handed out, it may also hold offsets at which there is no record.
         filtered: Records that the filter has dropped and that are not committed yet.
-        unread: Those of ``polled`` of which it is not known whether there is a record.
+        unread: Those of ``polled`` that may have no record.
         paused: Whether to hand out nothing for now.
-        held: What comes again later, with its keys.
+        held: Records that are retried later, with their keys.
     """
 
     share: Share
@@ -77,7 +77,7 @@ class PollPosition:
 
     @classmethod
     def at_start(cls, owned: Owned) -> PollPosition:
-        """Returns the position in a partition of which nothing was handed out yet."""
+        """Returns the position in a partition before anything is handed out."""
         top = owned.committed.last
         open_ = [record for record in owned.pending if record[0] not in owned.committed]
         held = RetryBuffer(record for record in open_ if record[0] >= owned.stable)

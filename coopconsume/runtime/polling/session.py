@@ -33,7 +33,7 @@ class Window:
 
     Attributes:
         offsets: By partition; none is empty.
-        chosen: Of partitions of which not all rows are wanted, which ones.
+        chosen: The wanted rows of partitions where not all are wanted.
     """
 
     offsets: dict[TopicPartition, OffsetRanges]
@@ -114,7 +114,7 @@ class PollSession:
     def take(
         self, holding: EpochAssignment, ends: Mapping[TopicPartition, int], size: int, now: float
     ) -> Window | None:
-        """Takes the next offsets to hand out; None if there are none, or the shares changed.
+        """Takes the next offsets to hand out; None if there are no more, or the shares changed.
 
         Args:
             holding: What to poll from.
@@ -197,8 +197,8 @@ class PollSession:
 
         Args:
             holding: What is held.
-            alone: Only of partitions of which no polled record waits for an answer: no commit of
-                the user's will come for them.
+            alone: Only of partitions without polled records that wait for an answer: the user
+                commits nothing there.
         """
         with self.lock:
             return {
@@ -361,17 +361,17 @@ class PollSession:
         return
 
     def extend(self, _load: Callable[[], EpochAssignment]) -> None:
-        """All is begun with again."""
+        """Returns nothing: all shares start again."""
         return
 
     def drain(self, timeout: float) -> list[Share]:
-        """Hands out nothing more, and waits until what is out is answered for.
+        """Hands out nothing more, and waits until all polled records are answered.
 
         Args:
             timeout: Seconds to wait at most.
 
         Returns:
-            The shares of partitions of which records are out.
+            The shares of partitions with records that wait for an answer.
         """
         with self.lock:
             self._is_draining = True

@@ -18,11 +18,11 @@ AUDIT_SPAN = 50_000
 
 
 class Audit:
-    """Looks into the log for holes, at every offset once.
+    """Reads the log to find holes, each offset once.
 
-    An offset below what was read that nobody has done belongs to another member, waits, or is a
-    hole: a transaction's marker, an aborted or a compacted record. Only the log can tell. The owner
-    of hash 0 looks.
+    An offset below the read position that is not done belongs to another member, waits, or is a
+    hole: a transaction's marker, an aborted or a compacted record. Only a read of the log shows
+    which. The owner of hash 0 does it.
 
     Args:
         spark: The session.
@@ -49,12 +49,12 @@ class Audit:
         return Span(owned.topic, owned.partition, first, last)
 
     def look(self, span: Span) -> OffsetRanges:
-        """The offsets of a span at which there is no record, whoever it would belong to."""
+        """Returns the offsets of a span without a record of any member."""
         looked = OffsetRanges([(span.first, span.last)])
         holes = looked - present_offsets(self._spark, self._options, span, 1)
         self._looked[span.topic, span.partition] = looked
         return holes
 
     def forget(self, tp: TopicPartition) -> None:
-        """Look at a partition's offsets anew."""
+        """Forgets the offsets of a partition: they are read again."""
         self._looked.pop(tp, None)

@@ -57,10 +57,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which rows of one partition are wanted, and by which slot.
+    """The wanted rows of one partition, and their slots.
 
     Attributes:
-        offsets: The offsets wanted by anybody.
+        offsets: The offsets that any slot wants.
         slots: Key ranges with the number of the slot they belong to; disjoint.
     """
 
@@ -355,7 +355,7 @@ def poll_offsets(
         spans: What is read.
         wanted: Which rows of it, by partition.
         slices: Spark partitions that the read is cut in, at least.
-        choose: By partition, SQL of which of its rows are wanted, where not all are.
+        choose: By partition, SQL that chooses the wanted rows; without it all are wanted.
 
     Returns:
         One for each of ``wanted``.
@@ -431,6 +431,6 @@ def empty_poll_frame(spark: SparkSession, options: Options) -> DataFrame:
 
 
 def present_offsets(spark: SparkSession, options: Options, span: Span, slices: int) -> OffsetRanges:
-    """The offsets of a span at which there is a record, whoever it belongs to."""
+    """Returns the offsets of a span that have a record, of any member."""
     frame = read_spans(spark, options, [span], slices).select("offset")
     return OffsetRanges.from_offsets(frame.toArrow().column("offset").to_numpy())

@@ -39,13 +39,13 @@ def plan_run(partitions: Sequence[Partition]) -> BatchPlan | None:
 
 
 def finders_of_holes(partitions: Sequence[Partition], *, firsts: set[int]) -> dict[int, set[int]]:
-    """Returns of which partitions each slot reports holes, by their index.
+    """Returns, by slot, the indexes of the partitions that it reports holes of.
 
     Where the partition is this member's alone, holes follow from the positions of all its slots.
 
     Args:
         partitions: Of the run.
-        firsts: The partitions of which this member has hash 0.
+        firsts: The partitions whose hash 0 this member owns.
     """
     found: dict[int, set[int]] = {}
     for partition in partitions:
