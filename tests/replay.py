@@ -2,9 +2,10 @@
 
     python -m tests.replay FILE
 
-prints what each run of the job in the file decided, and the first decision that is another one
-now. Spark, Kafka and the commit log are not needed: what they answered is in the trace. Runs are
-replayed up to a rebalance.
+prints what each run of the job in the file decided, and the first decision that differs now. Spark,
+Kafka and the commit log are not needed: their answers are in the trace. A run is replayed through
+rebalances, up to the first one in which the member gains key ranges without a drain: the trace does
+not have how long the earlier owners of these may still be at work.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from unittest import mock
 
 import pyarrow as pa
 
-from assignors import KeyRange
+from assignors import KeyRange, Share
 from commits import CommitLogUnavailable, Epoch, OffsetRanges, Pending
 from coopconsume import RetryPolicy, errors
 from coopconsume.group.epoch_assignment import EpochAssignment
-from coopconsume.group.owned import Failed, Owned
+from coopconsume.group.owned import EpochGrant, Failed, Owned
 from coopconsume.kafka.cluster import LogEnd
 from coopconsume.options import Options
 from coopconsume.runtime import events, trace
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
 Line = dict[str, Any]
 _DECISIONS = {kind.__name__ for kind in trace.DECISIONS}
 _SEEN = {kind.__name__ for kind in (trace.EndsRead, trace.StartsRead, trace.BatchWithheld)}
-_INPUTS = (events.DrainRequested, events.SharesRevoked, events.SharesGained, events.RebalanceBegun)
-_REBALANCE = {kind.__name__ for kind in _INPUTS}
 
 
 def runs(text: str) -> Iterator[list[Line]]:
@@ -72,9 +71,10 @@ def decisions(lines: Sequence[Line]) -> list[Line]:
     ]
 
 
-def until_rebalance(lines: Sequence[Line]) -> list[Line]:
-    """Returns the lines before the first rebalance."""
-    end = next((i for i, line in enumerate(lines) if line["kind"] in _REBALANCE), len(lines))
+def until_gain(lines: Sequence[Line]) -> list[Line]:
+    """Returns the lines before the member first gains key ranges without a drain."""
+    gain = events.SharesGained.__name__
+    end = next((i for i, line in enumerate(lines) if line["kind"] == gain), len(lines))
     return list(lines[:end])
 
 
@@ -211,9 +211,7 @@ class Replay:
     def _assignment(self, line: Line, options: Options) -> EpochAssignment:
         holding: Any = EpochAssignment.__new__(EpochAssignment)
         holding.options, holding.topic_ids, holding.is_between_epochs = options, {}, False
-        holding._grant = SimpleNamespace(
-            epoch=Epoch(line["epoch"], "replay"), member="replay", life_ms=0
-        )
+        holding._lock = contextlib.nullcontext()
         holding.owned = {}
         holding._waits = []
         for one in line["owned"].values():
@@ -229,6 +227,14 @@ class Replay:
                 (SimpleNamespace(topic=tp[0], partition=tp[1], key_range=KeyRange(*pair)), until)
                 for *pair, until in one["doubts"]
             ]
+        holding._grant = EpochGrant(
+            Epoch(line["epoch"], "replay"), "replay",
+            tuple(
+                Share(*tp, key_range)
+                for tp, owned in holding.owned.items() for key_range in owned.ranges
+            ),
+            {}, (), 0,
+        )  # fmt: skip
         holding.cluster = SimpleNamespace(log_ends=self._ends, record_bytes=lambda _: None)
         holding.logs = SimpleNamespace(
             present=list(holding.owned), is_cut=lambda _: False, check_topics=lambda _: [],
@@ -265,6 +271,16 @@ class Replay:
                 holding = self._assignment(line["holding"], options)
                 job._membership.holding = holding  # type: ignore[misc]
                 return events.AssignmentReceived(holding)
+            case "DrainRequested":
+                return events.DrainRequested(line["until"], events.Answer(()))
+            case "SharesRevoked":
+                shares = [
+                    Share(one["topic"], one["partition"], KeyRange(**one["key_range"]))
+                    for one in line["shares"]
+                ]
+                return events.SharesRevoked(shares, line["until"], events.Answer(None))
+            case "RebalanceBegun":
+                return events.RebalanceBegun(line["until"], events.Answer(value=False))
             case "SlotReported":
                 return events.SlotReported(_report(line["report"]))
             case "SlotProgressed":
@@ -405,7 +421,7 @@ def _outcome(of: Line) -> PartitionReport:
 def main(path: str) -> int:
     """Prints the decisions of each run in a trace; returns 1 if one is another now."""
     for lines in runs(Path(path).read_text()):
-        replayed = until_rebalance(lines)
+        replayed = until_gain(lines)
         before, after = decisions(replayed), replay(replayed)
         sys.stdout.write(f"run {lines[0]['run']}: {len(before)} decisions\n")
         for i, decision in enumerate(before):

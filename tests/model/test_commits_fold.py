@@ -467,7 +467,7 @@ def event_of(  # noqa: PLR0911 - one for each kind of step
 
 
 def failed_record(offset: int) -> Pending:
-    """A pending record, to some of which headers were added."""
+    """A pending record; every third one has added headers."""
     headers = (("h", b"%d" % offset), ("none", None)) if offset % 3 == 0 else ()
     return Pending(offset, headers=headers)
 
