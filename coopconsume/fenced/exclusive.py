@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from coopconsume.closing import Acquired
 from coopconsume.errors import InvalidOption
 from coopconsume.errors.fenced import (
+    LogReplaced,
     LogUnavailable,
     OwnershipUnavailable,
     ProducerBusy,
@@ -25,6 +26,7 @@ from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.config import WriterConfig
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.engines import open_engine
+from coopconsume.fenced.epochs import EpochSource
 from coopconsume.fenced.ownership import (
     Busy,
     Fenced,
@@ -32,8 +34,8 @@ from coopconsume.fenced.ownership import (
     KafkaStore,
     OwnershipRegistry,
     Queued,
+    Replaced,
 )
-from coopconsume.fenced.ownership.claims import ClaimedEpochs, granted
 from coopconsume.fenced.ownership.lease import check_lease
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.writer import FencedWriter
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.config import ProducerOptions
     from coopconsume.fenced.core import AppendOptions, Records
-    from coopconsume.fenced.log import Appended
+    from coopconsume.fenced.log import Appended, LogId
     from coopconsume.fenced.ownership import Outcome, OwnershipStore
 
 
@@ -117,7 +119,7 @@ class ExclusiveProducer(Acquired):
         written = replace(
             config, owner=name, engine=self._engine, shared=shared,
             fence_owner=None if shared else True,  # the registry has decided
-            epochs=ClaimedEpochs(self._epoch_for, self._confirm_claim, self._look_after),
+            epochs=_ClaimedEpochs(self._confirm_claim, self._look_after),
             session=None if shared else session, epoch=None if shared else epoch,
         )  # fmt: skip
         self._writer = FencedWriter(options, topic, partition, **vars(written))
@@ -198,11 +200,14 @@ class ExclusiveProducer(Acquired):
             self._writer.acquire()
         except BaseException:
             self._grant = None
-            try:
-                self._registry.release(GROUP, [self._resource])
-            except OwnershipUnavailable as error:  # the lease will expire
-                log.warning("the place of %s was not given back: %s", self._resource, error)
+            self._release_place()
             raise
+
+    def _release_place(self) -> None:
+        try:
+            self._registry.release(GROUP, [self._resource])
+        except OwnershipUnavailable as error:  # the lease will expire
+            log.warning("the place of %s was not given back: %s", self._resource, error)
 
     def append(self, records: Records, **how: Unpack[AppendOptions]) -> Appended:
         """Publishes records, all or nothing: see `FencedWriter.append`.
@@ -281,10 +286,7 @@ class ExclusiveProducer(Acquired):
         self._given_up.set()
         with self._turn:
             self._writer.release()
-            try:
-                self._registry.release(GROUP, [self._resource])
-            except OwnershipUnavailable as error:  # the lease will expire
-                log.warning("the place of %s was not given back: %s", self._resource, error)
+            self._release_place()
             # The next owner need not wait for connections to be closed.
             self._writer.close()
             self._registry.close()
@@ -324,8 +326,18 @@ class ExclusiveProducer(Acquired):
         return row.fence_epoch if is_last and is_same else None
 
     def _given(self, outcome: Outcome) -> Grant:
-        mine = (self._resumed or 0) if self._grant is None else self._grant.fence_epoch
-        return granted(outcome, self.topic, self.partition, mine)
+        """Returns the grant, or raises why the claim was refused."""
+        log_name = self.topic, self.partition
+        if isinstance(outcome, Grant):
+            return outcome
+        if isinstance(outcome, Busy):
+            raise ProducerBusy(*log_name, outcome.owner, "it is held alone, or waited for,")
+        if isinstance(outcome, Replaced):
+            raise LogReplaced(*log_name, outcome.known_id, outcome.found_id)
+        if isinstance(outcome, Fenced):
+            mine = (self._resumed or 0) if self._grant is None else self._grant.fence_epoch
+            raise ProducerFenced(*log_name, mine, outcome.fence_epoch, outcome.owner or None)
+        raise TypeError(f"no answer to a claim by access mode: {outcome}")
 
     def _come_back(self) -> None:
         """Claims one's own place again, which works if nobody was there in between.
@@ -360,11 +372,6 @@ class ExclusiveProducer(Acquired):
     def _unavailable(self, problem: str) -> LogUnavailable:
         return LogUnavailable(self.topic, self.partition, "looking up", problem)
 
-    def _epoch_for(self, last: int) -> int:
-        """The epoch to open the log under: the claim's, if it is still the last one."""
-        # The registry may be younger than the log.
-        return max(self._confirm_claim().fence_epoch, last + 1)
-
     def _confirm_claim(self) -> Grant:
         """Asks the registry whether the claim holds, and renews it if nobody was in between."""
         grant = self._grant
@@ -383,3 +390,31 @@ class ExclusiveProducer(Acquired):
             self._come_back()
         except OwnershipUnavailable as error:  # what fences is the log
             log.warning("whose turn %s is could not be looked up: %s", self._resource, error)
+
+
+class _ClaimedEpochs(EpochSource):
+    """A claim in the registry as the source of the writer's epochs.
+
+    Args:
+        confirm: Asks whether the claim holds; raises if it does not.
+        look_after: The same before the log is taken again, if the registry can be asked.
+    """
+
+    def __init__(self, confirm: Callable[[], Grant], look_after: Callable[[], None]) -> None:
+        self._confirm = confirm
+        self._look_after = look_after
+
+    def next_epoch(self, log: LogId, last: int) -> int:
+        """Returns the epoch of the claim, or one above the log's: the registry may be younger."""
+        del log
+        return max(self._confirm().fence_epoch, last + 1)
+
+    def join(self, log: LogId) -> None:
+        """Checks that the writer may write beside others."""
+        del log
+        self._confirm()
+
+    def check(self, log: LogId, epoch: int) -> None:
+        """Checks that the log still belongs to this owner."""
+        del log, epoch
+        self._look_after()
