@@ -24,7 +24,7 @@ from coopconsume.fenced.ownership.model import Entry, Row
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from coopconsume.fenced.ownership.model import Key
 
@@ -128,9 +128,8 @@ class DeltaStore:
             raise
         return True
 
-    def history(self, keys: Iterable[Key] | None = None) -> Sequence[Entry]:
-        """Returns the history in the newest version."""
-        wanted = None if keys is None else set(keys)
+    def history(self, key: Key) -> Sequence[Entry]:
+        """Returns the history of a resource in the newest version."""
         with self._reporting("reading"):
             self._table.update_incremental()
             found = self._query("SELECT detail FROM t WHERE kind = 'entry'")
@@ -138,8 +137,8 @@ class DeltaStore:
         for text in found:
             line = wire.loads(self._uri, text)
             entry = wire.parsed(Entry, self._uri, line["entry"])
-            if wanted is None or (entry.group, entry.resource) in wanted:
-                lines.append(((entry.group, entry.resource, entry.revision, line["place"]), entry))
+            if (entry.group, entry.resource) == key:
+                lines.append(((entry.revision, line["place"]), entry))
         return [entry for _, entry in sorted(lines, key=itemgetter(0))]
 
     def wait(self, seconds: float) -> None:

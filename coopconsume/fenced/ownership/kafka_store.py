@@ -18,7 +18,7 @@ from coopconsume.fenced.ownership.log_fold import OwnershipFold, change
 from coopconsume.fenced.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from coopconsume.fenced.ownership.model import Entry, Key, Row
 
@@ -158,15 +158,10 @@ class KafkaStore:
             self._shorten()
         return self.check()
 
-    def history(self, keys: Iterable[Key] | None = None) -> Sequence[Entry]:
-        """Returns the history; of each resource at least the last 100 entries."""
+    def history(self, key: Key) -> Sequence[Entry]:
+        """Returns the history of a resource; at least the last 100 entries."""
         self.rows()
-        wanted = None if keys is None else set(keys)
-        return [
-            entry
-            for entry in self._fold.entries()
-            if wanted is None or (entry.group, entry.resource) in wanted
-        ]
+        return [e for e in self._fold.entries() if (e.group, e.resource) == key]
 
     def wait(self, seconds: float) -> None:
         """Returns when something was appended, or after some seconds."""

@@ -256,7 +256,7 @@ class OwnershipRegistry(Closing):
         """Returns the events of a resource, oldest first; a `KafkaStore` keeps the last 100."""
         with self._lock:
             self._check_open()
-            return self._store.history([(group, resource)])
+            return self._store.history((group, resource))
 
     def close(self) -> None:
         """Releases all resources of this registry and closes the store; harmless when repeated."""

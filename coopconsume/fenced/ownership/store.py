@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from coopconsume.fenced.ownership.model import Entry, Key, Row
 
@@ -42,8 +42,8 @@ class OwnershipStore(Protocol):
             OwnershipUnavailable: The store cannot be reached; the outcome is not known.
         """
 
-    def history(self, keys: Iterable[Key] | None = None) -> Sequence[Entry]:
-        """Returns the history of all or some resources, of each one oldest first."""
+    def history(self, key: Key) -> Sequence[Entry]:
+        """Returns the history of a resource, oldest first."""
 
     def wait(self, seconds: float) -> None:
         """Returns when something may have changed, or after some seconds."""

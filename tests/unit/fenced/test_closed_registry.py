@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -38,9 +38,10 @@ class Shelf:
         """Keeps nothing."""
         return bool(rows or entries)
 
-    def history(self, keys: Iterable[Key] | None = None) -> Sequence[Entry]:
+    def history(self, key: Key) -> Sequence[Entry]:
         """None."""
-        return [] if keys is None else list[Entry]()
+        del key
+        return []
 
     def wait(self, seconds: float) -> None:
         """Never does."""
