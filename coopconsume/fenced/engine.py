@@ -8,12 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from coopconsume.errors.fenced import LogUnavailable
 from coopconsume.fenced.log import Ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.log import Consumed, Entry, LogId, Raw
     from coopconsume.fenced.stamp import Header
 
@@ -35,6 +37,36 @@ class EngineDoubt(Exception):
         self.problem = problem
         self.refusal = refusal
         self.is_out_of_range = is_out_of_range
+
+
+def repeat(
+    deadline: Deadline, attempt: Callable[[], bool], drop: Callable[[], None], log: LogId
+) -> None:
+    """Repeats an attempt to acquire until it succeeds; drops the producer after any failure.
+
+    Raises:
+        LogUnavailable: It did not succeed in time.
+    """
+    number, problem = 0, "others kept writing to it"
+    while True:
+        try:
+            if attempt():
+                return
+        except EngineDoubt as doubt:
+            drop()
+            if doubt.refusal is not None:
+                raise doubt.refusal from doubt
+            problem = doubt.problem
+        except BaseException:
+            drop()
+            raise
+        else:
+            problem = "others kept writing to it"
+        number += 1
+        if deadline.is_over:
+            drop()
+            raise LogUnavailable(log.topic, log.partition, "acquire", problem)
+        deadline.pause(number)
 
 
 class Part(NamedTuple):

@@ -19,10 +19,10 @@ from coopconsume.errors.fenced import (
 from coopconsume.fenced.config import WriterConfig
 from coopconsume.fenced.core import entries, expectation
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.engine import EngineDoubt, repeat
 from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.log import MULTI, UNCHECKED, Entry
-from coopconsume.fenced.session import MARK_KEY, Session, new_batch_id, repeat, send
+from coopconsume.fenced.session import MARK_KEY, Session, new_batch_id, send
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.stamp import is_batch_id
 

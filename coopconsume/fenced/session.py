@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Final
 from coopconsume.errors.fenced import (
     AppendRefused,
     LogTruncated,
-    LogUnavailable,
     ProducerBusy,
     ProducerFenced,
 )
 from coopconsume.fenced.core import is_in_place
 from coopconsume.fenced.deadline import monotonic
-from coopconsume.fenced.engine import EngineDoubt, Part
+from coopconsume.fenced.engine import EngineDoubt, Part, repeat
 from coopconsume.fenced.epochs import EpochSource
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import Entry
@@ -32,12 +31,12 @@ from coopconsume.fenced.stamp import NO_TAG, Stamp, encode_batch
 from coopconsume.fenced.view import LogView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from coopconsume.fenced.config import WriterConfig
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Channel, Engine
-    from coopconsume.fenced.log import Consumed, LogId
+    from coopconsume.fenced.log import Consumed
     from coopconsume.fenced.stamp import Header, Kind
 
 
@@ -502,33 +501,3 @@ def _end(channel: Channel, deadline: Deadline, consumed: Sequence[Consumed] | No
     for each in consumed:
         channel.send_offsets(each, deadline.left)
     channel.commit(deadline.left)
-
-
-def repeat(
-    deadline: Deadline, attempt: Callable[[], bool], drop: Callable[[], None], log: LogId
-) -> None:
-    """Repeats an attempt to acquire until it succeeds; drops the producer after any failure.
-
-    Raises:
-        LogUnavailable: It did not succeed in time.
-    """
-    number, problem = 0, "others kept writing to it"
-    while True:
-        try:
-            if attempt():
-                return
-        except EngineDoubt as doubt:
-            drop()
-            if doubt.refusal is not None:
-                raise doubt.refusal from doubt
-            problem = doubt.problem
-        except BaseException:
-            drop()
-            raise
-        else:
-            problem = "others kept writing to it"
-        number += 1
-        if deadline.is_over:
-            drop()
-            raise LogUnavailable(log.topic, log.partition, "acquire", problem)
-        deadline.pause(number)
