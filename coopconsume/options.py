@@ -339,6 +339,12 @@ class Options:
         "it reads the brokers once for all slots of the host. 0: each slot reads for itself.",
         name="max.bytes.key.range.hashing",
     )  # fmt: skip
+    key_range_hashing_content: str = _option(
+        "record", _one_of("record", "key"),
+        "What the fetch server of a host keeps of a record (KIP-X): all of it, or no value and no "
+        "headers. With `key` each slot reads these of its own records from the brokers, by offset.",
+        name="key.range.hashing.content",
+    )  # fmt: skip
     max_num_ranges_to_commit: int = _option(
         10_000, _whole(1),
         "Ranges in one commit (KIP-X): with so many to commit, a commit is written early, and a "

@@ -9,6 +9,7 @@ import stat
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,56 @@ def test_slots_share_one_fetch(kafka, topic, produce, slots):
     log = 600 * size
     until(lambda: sum(one.source.reads.broker_bytes for one in these) >= log)
     assert sum(one.source.reads.broker_bytes for one in these) < 1.1 * log
+
+
+def test_keys_alone_are_kept_and_values_are_read_by_offset(kafka, topic, slots):
+    """A slot far behind finds all in the memory that would not hold the values of a tenth.
+
+    Values, headers and tombstones are those of the log; holes and what does not pass come, too.
+    """
+    from confluent_kafka import Producer
+
+    name = topic(1)
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name, "linger.ms": 0}
+    )
+    producer.init_transactions()
+    spec = spec_of(
+        kafka.bootstrap_servers, name, 3, limit=512 << 10, cache_content="key",
+        record_filter=RecordFilter(deny=KeySet((b"k1",))),
+    )  # fmt: skip
+    these = slots(replace(spec, headers=True))
+
+    def value(number):
+        return None if number % 11 == 0 else b"%d" % number + b"." * 20_000
+
+    def send(first, last):
+        producer.begin_transaction()
+        for n in range(first, last):
+            producer.produce(name, value(n), b"k%d" % (n % 37), 0, headers=[("n", b"%d" % n)])
+            producer.poll(0)
+        producer.commit_transaction()
+
+    send(0, 10)
+    until(lambda: use_server(these) and all(one.position() == 11 for one in these))
+    missed = sum(one.source.reads.misses for one in these)
+    these[1].reads.clear()
+    send(10, 300)
+    until(lambda: these[0].position() == these[2].position() == 302)
+    these[1].reads.set()
+    until(lambda: these[1].position() == 302)
+    assert use_server(these)
+    assert sum(one.source.reads.misses for one in these) == missed
+    assert these[0].holes == {(0, 10), (0, 301)}
+    rows = sorted((row for one in these for row in one.rows), key=lambda row: row["offset"])
+    assert [row["offset"] for row in rows] == [*range(10), *range(11, 301)]
+    for number, row in enumerate(rows):
+        assert row["filtered"] == (number % 37 == 1)
+        if row["filtered"]:
+            assert row["value"] is None
+        else:
+            assert row["value"] == value(number)
+            assert row["headers"] == [{"key": "n", "value": b"%d" % number}]
 
 
 def test_a_killed_server_is_taken_over(kafka, topic, produce, slots):

@@ -13,6 +13,8 @@ _SHARE = "coopconsume/runtime/plan/share.py"
 _PARTITION = "coopconsume/runtime/plan/partition.py"
 _SHARED = _UNIT + "test_slots_share_the_records_and_find_every_hole"
 _CACHE = "coopconsume/worker/realtime/record_cache.py"
+_VALUES = "coopconsume/worker/realtime/value_reader.py"
+_VALUES_MODEL = "tests/model/test_value_reader_model.py::"
 _SERVER_MODEL = "tests/model/test_fetch_server_model.py::"
 _SERVED = _SERVER_MODEL + "test_each_slot_gets_its_records_once_whatever_becomes_of_the_server"
 _EXTENDS = _UNIT + "test_a_slot_that_reads_on_extends_what_is_in_flight"
@@ -220,5 +222,21 @@ REALTIME = [
         "if last >= ask.offset\n",
         "if last < ask.offset\n",
         (_SERVED,),
+    ),
+    Mutant(
+        "values-of-others-passed-on",
+        "A slot that reads values by offset stops if a record is not there any more.",
+        _VALUES,
+        "raise ReadFailed(self._missing(portion, wanted[len(values)]))",
+        "break",
+        (_VALUES_MODEL + "test_a_record_that_is_gone_ends_the_reading",),
+    ),
+    Mutant(
+        "portion-passed-before-its-values",
+        "The position of a slot passes a record once its value is read.",
+        _VALUES,
+        "following = portion.next if is_all else offsets[count]",
+        "following = portion.next",
+        (_VALUES_MODEL + "test_portions_come_complete_and_in_order",),
     ),
 ]

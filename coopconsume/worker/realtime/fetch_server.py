@@ -86,6 +86,7 @@ class ServerSpec:
         places: (topic, partition) by index.
         headers: Whether rows carry record headers.
         record_filter: What does not pass is marked, and kept without key and value.
+        content: ``record``, or ``key``: records are kept without value and headers.
     """
 
     path: str
@@ -96,23 +97,25 @@ class ServerSpec:
     places: tuple[Place, ...]
     headers: bool
     record_filter: RecordFilter
+    content: str = "record"
 
     def encode(self) -> bytes:
         """Returns it as bytes."""
         values = [
             self.path, self.secret.hex(), self.run, self.limit, dict(self.kafka),
             list(self.places), self.headers, self.record_filter.to_json(),
+            self.content,
         ]  # fmt: skip
         return json.dumps(values).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> ServerSpec:
         """The inverse of `encode`."""
-        path, secret, run, limit, kafka, places, headers, record_filter = json.loads(data)
+        path, secret, run, limit, kafka, places, headers, record_filter, content = json.loads(data)
         return cls(
             path, bytes.fromhex(secret), run, limit, kafka,
             tuple((topic, partition) for topic, partition in places), headers,
-            RecordFilter.from_json(record_filter),
+            RecordFilter.from_json(record_filter), content,
         )  # fmt: skip
 
 
@@ -218,6 +221,8 @@ class FetchServer:
         rows = taken.rows
         if self._spec.record_filter:
             rows = _without_dropped(rows)
+        if self._spec.content == "key":
+            rows = _without_values(rows)
         parts = rows.column("part")
         with self._lock:
             for part, following in taken.positions.items():
@@ -377,6 +382,15 @@ def _without_dropped(rows: pa.RecordBatch) -> pa.RecordBatch:
         if name in ("key", "value", "headers"):
             column = pc.if_else(marks, pa.scalar(None, column.type), column)
         columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def _without_values(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Leaves out values and headers: slots read those of their own records."""
+    columns = [
+        pa.nulls(rows.num_rows, field.type) if field.name in ("value", "headers") else column
+        for field, column in zip(rows.schema, rows.columns, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 

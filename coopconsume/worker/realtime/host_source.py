@@ -19,6 +19,7 @@ from coopconsume.worker.realtime.fetch_state import FetchState
 from coopconsume.worker.realtime.host_link import Connected, HostLink, server_secret, with_path
 from coopconsume.worker.realtime.reader import row_schema
 from coopconsume.worker.realtime.source import Fetched, KafkaSource
+from coopconsume.worker.realtime.value_reader import ValueReader, value_settings
 from coopconsume.worker.report import Reads
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class HostSource:
         starts: The first offset to read, by partition.
         ranges: The slot's key ranges, by index of the partition.
         start_time: Seconds in which the server is awaited first.
+        values: Reads the values of what the server returns; None: it returns them.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class HostSource:
         starts: Mapping[Place, int],
         ranges: Mapping[int, Ranges],
         start_time: float = START_TIME,
+        values: ValueReader | None = None,
     ) -> None:
         self._link = link
         self._open_own = open_own
@@ -73,17 +76,22 @@ class HostSource:
         self._is_connected = self._is_asking = False
         self._wait_until: float | None = time.monotonic() + start_time
         self._server_bytes = 0
+        self._values = values
 
     @property
     def reads(self) -> Reads:
         """What it has read, see `Source`."""
         own = self._own.broker_bytes if self._own else 0
+        own += self._values.broker_bytes if self._values else 0
         return Reads(self.state.hits, self.state.misses, self._server_bytes + own)
 
     def poll(self, timeout: float, most: int) -> Fetched:
         """Returns the next records, see `Source`."""
         until = time.monotonic() + timeout
         while True:
+            if self._values is not None and self._values.is_busy:
+                # Nothing else is read meanwhile: it would come before these records.
+                return Fetched(portions=self._values.poll(timeout))
             if self._wait_until is not None and time.monotonic() > self._wait_until:
                 log.info("the fetch server of this host is not there yet; reading without it")
                 self._lose()
@@ -102,6 +110,8 @@ class HostSource:
     def close(self) -> None:
         """Ends the connection, and the slot's own reading."""
         self._link.close()
+        if self._values is not None:
+            self._values.close()
         if self._own is not None:
             self._own.close()
 
@@ -118,7 +128,11 @@ class HostSource:
             self._server_bytes += event.broker_bytes
             for evicted in event.evicted:
                 self.state.missed(evicted)
-            fetched.portions = [one for one in event.portions if self.state.answered(one)]
+            portions = [one for one in event.portions if self.state.answered(one)]
+            if self._values is None:
+                fetched.portions = portions
+            else:
+                self._values.add(portions)
         elif isinstance(event, Connected):
             self._is_connected, self._is_asking, self._wait_until = True, False, None
         else:
@@ -170,6 +184,7 @@ def open_source(spec: BatchSpec, slot: int, starts: Mapping[Place, int]) -> Sour
     server = ServerSpec(
         "", server_secret(spec.channel.secret), spec.run, realtime.cache_bytes,
         realtime.kafka, spec.partitions, spec.headers, realtime.record_filter,
+        realtime.cache_content,
     )  # fmt: skip
     try:
         server = with_path(server)
@@ -178,4 +193,11 @@ def open_source(spec: BatchSpec, slot: int, starts: Mapping[Place, int]) -> Sour
         return open_own(starts)
     schema = row_schema(headers=spec.headers, filters=bool(realtime.record_filter))
     link = HostLink(server, Identity(spec.run, spec.batch, slot, os.getpid()), schema)
-    return HostSource(link, open_own, spec.partitions, starts, realtime.key_ranges[slot])
+    values = None
+    if realtime.cache_content == "key":
+        values = ValueReader(
+            partial(KafkaSource, value_settings(realtime.kafka), ahead=1), spec.partitions
+        )
+    return HostSource(
+        link, open_own, spec.partitions, starts, realtime.key_ranges[slot], values=values
+    )

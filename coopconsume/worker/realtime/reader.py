@@ -181,10 +181,15 @@ class SlotReader:
         if self._headers or self._filter.headers:
             headers = record.headers() or []
         if self._headers:
-            row = (*row, [{"key": name, "value": value} for name, value in headers or ()])
+            row = (*row, headers_of(record))
         if not self._filter:
             return row
         return (*row, not self._filter.passes(key, row[4], headers or ()))
+
+
+def headers_of(record: Message) -> list[dict[str, Any]]:
+    """Returns the headers of a record, as rows have them."""
+    return [{"key": name, "value": value} for name, value in record.headers() or ()]
 
 
 def row_schema(*, headers: bool, filters: bool) -> pa.Schema:

@@ -32,6 +32,7 @@ class RealTimeSpec:
         record_filter: Which records reach a handler.
         cache_bytes: Bytes of records that the fetch server of a host keeps; 0: each slot
             reads whole partitions.
+        cache_content: ``record``, or ``key`` if the server keeps no values and headers.
     """
 
     duration: float
@@ -40,3 +41,4 @@ class RealTimeSpec:
     finds_holes: Mapping[int, frozenset[int]]
     record_filter: RecordFilter = field(default_factory=RecordFilter)
     cache_bytes: int = 0
+    cache_content: str = "record"

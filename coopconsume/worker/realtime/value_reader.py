@@ -1,0 +1,173 @@
+"""Reads the values of records that a fetch server keeps without them, by their offsets.
+
+With ``key.range.hashing.content=key`` a portion of the fetch server has no values and headers. The
+slot reads these itself, and passes the records on in pieces, as they come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from coopconsume.worker.realtime.fetch_messages import Portion
+from coopconsume.worker.realtime.reader import headers_of
+from coopconsume.worker.realtime.source import KafkaSource, ReadFailed
+from coopconsume.worker.report import FILTERED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from coopconsume.worker.realtime.reader import Place
+
+    #: Offset, value and headers.
+    Found = tuple[int, bytes | None, list[dict[str, Any]]]
+
+#: Bytes that a broker sends at once, unless a record batch has more.
+FETCH_BYTES: Final = 64 << 10
+#: Records that are taken at once.
+_MOST: Final = 1_000
+#: Seconds without the record that is read next after which the slot cannot read on.
+_PATIENCE: Final = 60.0
+
+
+def value_settings(kafka: Mapping[str, str]) -> dict[str, str]:
+    """Returns Kafka settings with which little is fetched beside the records that are wanted."""
+    return {**kafka, "max.partition.fetch.bytes": str(FETCH_BYTES)}
+
+
+class ValueReader:
+    """Completes portions, one after another.
+
+    Args:
+        open_source: Opens a source that reads partitions from offsets on.
+        places: (topic, partition) by index.
+    """
+
+    def __init__(
+        self, open_source: Callable[[Mapping[Place, int]], KafkaSource], places: tuple[Place, ...]
+    ) -> None:
+        self._open = open_source
+        self._places = places
+        self._source: KafkaSource | None = None
+        self._portions: deque[Portion] = deque()
+        #: The offset that the source returns next, or a later one; None: it reads elsewhere.
+        self._at: int | None = None
+        self._asked_at = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are portions whose values are not read."""
+        return bool(self._portions)
+
+    @property
+    def broker_bytes(self) -> int:
+        """Bytes that the brokers have sent for values."""
+        return self._source.broker_bytes if self._source else 0
+
+    def add(self, portions: Iterable[Portion]) -> None:
+        """Has portions completed, after those before them."""
+        self._portions.extend(portions)
+
+    def poll(self, timeout: float) -> list[Portion]:
+        """Returns what is complete by now, in order: portions or parts of them.
+
+        Args:
+            timeout: Seconds to wait for the next value.
+
+        Raises:
+            ReadFailed: A record is not in the log any more, or cannot be read.
+        """
+        found: list[Portion] = []
+        while self._portions and not _wanted(self._portions[0]):
+            found.append(self._portions.popleft())
+            self._at = None
+        if found or not self._portions:
+            return found
+        portion = self._portions[0]
+        wanted = _wanted(portion)
+        source = self._read_from(self._places[portion.part], wanted[0])
+        values: list[Found] = []
+        for record in source.poll(timeout, _MOST).records:
+            offset = record.offset()
+            assert offset is not None
+            self._at = offset + 1
+            if len(values) == len(wanted) or offset < wanted[len(values)]:
+                continue
+            if offset > wanted[len(values)]:
+                raise ReadFailed(self._missing(portion, wanted[len(values)]))
+            values.append((offset, record.value(), headers_of(record)))
+        if values:
+            self._asked_at = time.monotonic()
+            piece, rest = _divided(portion, values)
+            if rest is None:
+                self._portions.popleft()
+                self._at = None
+            else:
+                self._portions[0] = rest
+            return [piece]
+        if time.monotonic() - self._asked_at > _PATIENCE:
+            raise ReadFailed(self._missing(portion, wanted[0]))
+        return []
+
+    def close(self) -> None:
+        """Ends it."""
+        if self._source is not None:
+            self._source.close()
+
+    def _read_from(self, place: Place, offset: int) -> KafkaSource:
+        """Returns the source, whose next records are those from an offset on."""
+        if self._source is None:
+            self._source = self._open({place: offset})
+        elif self._at is None or offset > self._at:
+            self._source.assign({place: offset})
+        else:
+            return self._source
+        self._at, self._asked_at = offset, time.monotonic()
+        return self._source
+
+    def _missing(self, portion: Portion, offset: int) -> str:
+        topic, partition = self._places[portion.part]
+        return f"{topic}-{partition}: the record at offset {offset} could not be read by its offset"
+
+
+def _wanted(portion: Portion) -> list[int]:
+    """Returns the offsets whose values are needed: a record that is filtered out needs none."""
+    rows = portion.rows
+    if rows is None:
+        return []
+    offsets: list[int] = rows.column("offset").to_pylist()
+    if FILTERED not in rows.schema.names:
+        return offsets
+    marks = rows.column(FILTERED).to_pylist()
+    return [offset for offset, mark in zip(offsets, marks, strict=True) if not mark]
+
+
+def _divided(portion: Portion, values: list[Found]) -> tuple[Portion, Portion | None]:
+    """Returns the part of a portion up to the last value, with its values; and the rest."""
+    rows = portion.rows
+    assert rows is not None
+    offsets = rows.column("offset").to_pylist()
+    count = offsets.index(values[-1][0]) + 1
+    is_all = count == len(offsets)
+    following = portion.next if is_all else offsets[count]
+    known = {offset: rest for offset, *rest in values}
+    columns: list[Any] = []
+    for field in rows.schema:
+        column = rows.column(field.name).slice(0, count)
+        if field.name in ("value", "headers"):
+            place = ("value", "headers").index(field.name)
+            cells = [known[o][place] if o in known else None for o in offsets[:count]]
+            column = pa.array(cells, field.type)
+        columns.append(column)
+    below = tuple(hole for hole in portion.holes if hole[0] < following)
+    piece = Portion(
+        portion.part, portion.first, following,
+        pa.RecordBatch.from_arrays(columns, schema=rows.schema), below,
+    )  # fmt: skip
+    if is_all:
+        return piece, None
+    above = tuple(hole for hole in portion.holes if hole[0] >= following)
+    return piece, Portion(portion.part, following, portion.next, rows.slice(count), above)
