@@ -56,6 +56,7 @@ class Subscription:
             assignment omitted, in whole or in part.
         held: Whether it still works on `owned`, and joins without having handed it over.
         record_filter: Which records its handlers get, as text; empty for all.
+        sharing: How it shares partitions, as text; empty for by key range.
     """
 
     store: str
@@ -70,6 +71,7 @@ class Subscription:
     seen: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     held: bool = False
     record_filter: str = ""
+    sharing: str = ""
 
     def to_bytes(self) -> bytes:
         """Return the subscription as `user_data`."""
@@ -88,6 +90,7 @@ class Subscription:
                 "seen": dict(self.seen),
                 **({"held": True} if self.held else {}),
                 **({"filter": self.record_filter} if self.record_filter else {}),
+                **({"sharing": self.sharing} if self.sharing else {}),
             },
         )
 
@@ -112,6 +115,7 @@ class Subscription:
             seen=fields.seen("seen"),
             held=fields.flag("held", default=False),
             record_filter=fields.text("filter", default=""),
+            sharing=fields.text("sharing", default=""),
         )
 
 

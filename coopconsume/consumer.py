@@ -178,6 +178,7 @@ class CooperativeConsumer(Closing):
         """
         if not partitions:
             raise ValueError("assign({}): give at least one partition")
+        self._check_by_key_range("assign()", "subscribe()")
         if self.options.subscribe or self.options.subscribe_pattern:
             raise InvalidOption("subscribe", "given beside assign()", "give one of the two")
         wanted = {(t, int(p)): list(ranges) for (t, p), ranges in partitions.items()}
@@ -315,7 +316,14 @@ class CooperativeConsumer(Closing):
             BrokerUnreachable, commits.CommitLogUnavailable: The brokers or the commit table do not
                 answer, and the timeout is over; poll again.
         """
+        self._check_by_key_range("poll()", "foreach(…, ordering='none')")
         return self._poller.poll(self._alone("poll"), timeout)
+
+    def _check_by_key_range(self, call: str, instead: str) -> None:
+        if self.options.is_cooperative:
+            raise InvalidOption(
+                "sharing", f"'cooperative' with {call}", f"use {instead}, or sharing='keyRanges'"
+            )
 
     def wakeup(self) -> None:
         """Ends a `poll` that waits in another thread with `PollWokenUp`; else the next `poll`.

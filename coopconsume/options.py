@@ -15,6 +15,7 @@ import re
 from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from commits.acquisitions import COOPERATIVE
 from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
 from coopconsume.filters import KEY_ENCODINGS, RecordFilter, parse_filter
 from coopconsume.kafka.security.secrets import keep_out_of_logs
@@ -323,6 +324,12 @@ class Options:
         "How the members of a group share the topics; the group uses the one that most members "
         "ask for and all of them know.",
     )  # fmt: skip
+    sharing: str = _option(
+        "keyRanges", _one_of("keyRanges", COOPERATIVE),
+        "How the members of a group share partitions: each has key ranges of its own, or all of "
+        "them acquire chunks of offsets (KIP-X's cooperative fetch), for handlers with "
+        '`ordering="none"`.',
+    )  # fmt: skip
     allow_key_share: bool = _option(
         True, _FLAG,
         "Whether this member takes parts of partitions (KIP-X); if not, it gets whole partitions "
@@ -555,6 +562,11 @@ class Options:
     def read_committed(self) -> bool:
         """Whether records of open and aborted transactions are left out."""
         return self.kafka["isolation.level"] == "read_committed"
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether the members of the group acquire chunks of whole partitions."""
+        return self.sharing == COOPERATIVE
 
     @property
     def outlives_topics(self) -> bool:

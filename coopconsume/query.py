@@ -18,6 +18,7 @@ from coopconsume.runtime.progress import Meter
 from coopconsume.runtime.realtime.checks import check_settings as check_settings_of_real_time
 from coopconsume.runtime.work import Work
 from coopconsume.sinks import open_dead_letters, open_output
+from coopconsume.sinks.transactional import TransactionalTopic
 from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.slot import resolve_handler
 
@@ -269,6 +270,12 @@ class CooperativeForeach:
             if output is None
             else open_output(output, output_mode, output_schema, consumer.options, consumer.spark)
         )
+        if consumer.options.is_cooperative and isinstance(self._outputs, TransactionalTopic):
+            raise InvalidOption(
+                "sharing",
+                "'cooperative' with transactional outputs",
+                "give sharing='keyRanges', or outputs to a table or a topic without transactions",
+            )
         self._name: str | None = None
         self._interval = 0.0
         self._available_now = False
@@ -316,6 +323,12 @@ class CooperativeForeach:
             raise InvalidOption("trigger", found, "give availableNow, processingTime or realTime")
         seconds = {name: _seconds(name, text) for name, text in given.items()}
         real_time = seconds.get("realTime")
+        if real_time is not None and self._consumer.options.is_cooperative:
+            raise InvalidOption(
+                "sharing",
+                "'cooperative' with trigger(realTime=…)",
+                "give sharing='keyRanges' for real time, or another trigger",
+            )
         if real_time is not None and not _SHORTEST_RUN <= real_time <= _LONGEST_RUN:
             raise InvalidOption(
                 "realTime", repr(realTime), f"give {_SHORTEST_RUN} s to {_LONGEST_RUN} s"
@@ -447,6 +460,12 @@ def check_settings(
         raise InvalidOption("concurrency", repr(concurrency), f"give 1 to {_MOST_HANDLERS}")
     if ordering not in ("key", "partition", "none"):
         raise InvalidOption("ordering", repr(ordering), "give key, partition or none")
+    if options.is_cooperative and ordering != "none":
+        raise InvalidOption(
+            "sharing", f"'cooperative' with ordering={ordering!r}",
+            "give ordering='none': members that share partitions by chunks keep no order; or "
+            "sharing='keyRanges'",
+        )  # fmt: skip
     if policy.may_give_up and dead_letter is None:
         raise InvalidOption(
             "retry", f"{policy} without dead_letter",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from assignors import AssignmentConflict, KeyRange, Member, ProtocolMismatch, Share, coverage
 from assignors.wire import Assignment, Refusal, Subscription, read_answer, version_of
 from commits import Epoch, OwnedShare
+from commits.acquisitions import COOPERATIVE
 from coopconsume.errors import ConsumerRangeFetchNotAccepted, GroupRefused
 from coopconsume.group.keeping import common, leave_with_holders, without
 from coopconsume.group.owned import EpochGrant
@@ -126,6 +127,8 @@ class GroupCore:
         life_ms: How long our work may go on after our death; a change counts from the next join on.
         by_pattern: Whether it subscribes to a pattern.
         record_filter: Which records its handlers get, as text; empty for all.
+        sharing: ``cooperative`` if the members acquire chunks of whole partitions; empty if each
+            has key ranges of its own.
     """
 
     group: str
@@ -148,6 +151,7 @@ class GroupCore:
     is_holding: bool = False
     attempt: int = 0
     record_filter: str = ""
+    sharing: str = ""
 
     # -- joining
 
@@ -173,6 +177,7 @@ class GroupCore:
             self.joined_with_seen,
             self.is_holding,
             self.record_filter,
+            self.sharing,
         ).to_bytes()
 
     @property
@@ -268,14 +273,19 @@ class GroupCore:
                 theirs for now, see `coopconsume.group.keeping`.
 
         Raises:
-            GroupRefused: The leader itself works with another store, cluster or filter than most.
+            GroupRefused: The leader itself works with another store, cluster or filter than most,
+                or shares partitions in another way. Members that work under an epoch are counted
+                before others, so that who joins a group at work is refused and not the group.
 
         A member whose data this version of the library cannot read is refused, nobody else.
         """
         subscriptions, refused = _read(joined)
         setups = Counter(map(_setup_of, subscriptions.values()))
-        mine = (self.store, self.cluster, self.record_filter)
-        setup = max(setups, key=lambda one: (setups[one], one == mine))
+        at_work = Counter(
+            _setup_of(subscriptions[member]) for member in subscriptions if _is_at_work(member, row)
+        )
+        mine = (self.store, self.cluster, self.record_filter, self.sharing)
+        setup = max(setups, key=lambda one: (at_work[one], setups[one], one == mine))
         refused |= {
             member: _other_setup(self.group, _setup_of(said), setup)
             for member, said in subscriptions.items()
@@ -301,11 +311,15 @@ class GroupCore:
             )  # fmt: skip
         accepted = [said for member, said in subscriptions.items() if member not in refused]
         partitions, topic_ids = _with_reports(accepted, partitions, topic_ids, hidden)
-        shares = assignor.assign(partitions, members, shareable_topics=shareable)
+        if self.sharing == COOPERATIVE:
+            shares = {member.id: _all_of(member, partitions) for member in members}
+        else:
+            shares = assignor.assign(partitions, members, shareable_topics=shareable)
+        # Who acquires chunks of a partition needs all of it.
+        splits = () if self.sharing == COOPERATIVE else shareable
         if claimed:
             shares = {
-                member.id: _around(shares[member.id], claimed, member, shareable)
-                for member in members
+                member.id: _around(shares[member.id], claimed, member, splits) for member in members
             }
         held = {
             member.id: _held_by(member, subscriptions[member.id], row, partitions, topic_ids)
@@ -313,9 +327,11 @@ class GroupCore:
             if member.id in continues
         }
         takes_parts = {member.id for member in members if member.allow_key_share}
-        shares, moving = leave_with_holders(
-            shares, held, lambda member, topic: member in takes_parts and topic in shareable
-        )
+        moving: dict[str, tuple[Share, ...]] = {}
+        if self.sharing != COOPERATIVE:
+            shares, moving = leave_with_holders(
+                shares, held, lambda member, topic: member in takes_parts and topic in shareable
+            )
         return Deal(
             shares,
             noted,
@@ -478,17 +494,34 @@ def _with_reports(
     return counts, ids
 
 
-#: What must be the same for all members: commit store, Kafka cluster, filter.
-_Setup = tuple[str, str, str]
+#: What must be the same for all members: commit store, Kafka cluster, filter, sharing.
+_Setup = tuple[str, str, str, str]
 
 
 def _setup_of(said: Subscription) -> _Setup:
-    return said.store, said.cluster, said.record_filter
+    return said.store, said.cluster, said.record_filter, said.sharing
+
+
+def _is_at_work(member: str, row: EpochRow | None) -> bool:
+    """Whether a member has shares of the epoch in force, or had them until it joined."""
+    return row is not None and member in row.members
+
+
+def _all_of(member: Member, partitions: Mapping[str, int]) -> tuple[Share, ...]:
+    """All partitions of the topics of a member, as a cooperative epoch gives them to it."""
+    return tuple(
+        Share(topic, partition)
+        for topic in sorted(set(member.topics))
+        for partition in range(partitions.get(topic, 0))
+    )
 
 
 def _other_setup(group: str, found: _Setup, most: _Setup) -> str:
     same = "commitTable and kafka.bootstrap.servers"
-    if found[:2] == most[:2]:
+    if found[:3] == most[:3]:
+        what, here, there = "sharing", found[3] or "keyRanges", most[3] or "keyRanges"
+        same = "sharing; to change it, stop all members first"
+    elif found[:2] == most[:2]:
         what, here, there = "filter", found[2] or "none", most[2] or "none"
         same = (
             "filter; to change it, stop all members first and wait until Kafka has removed them "
@@ -594,7 +627,10 @@ def _given(row: EpochRow) -> dict[tuple[str, int], list[KeyRange]]:
     for member, shares in row.members.items():
         if member not in row.heirs:
             for topic, partition, first, last in shares:
-                given.setdefault((topic, partition), []).append(KeyRange(first, last))
+                ranges = given.setdefault((topic, partition), [])
+                # Members of a cooperative epoch have the same ones.
+                if row.sharing != COOPERATIVE or KeyRange(first, last) not in ranges:
+                    ranges.append(KeyRange(first, last))
     return given
 
 

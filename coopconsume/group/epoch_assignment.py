@@ -15,10 +15,11 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from commits import CommitRefused, MaxIndividualCommitsReached, OffsetRanges
+from commits import AcquireRequest, CommitRefused, MaxIndividualCommitsReached, OffsetRanges
 from commits.affordable import affordable
 from coopconsume.errors import ExternalReset
 from coopconsume.group.beginning import LogFacts, beginning
+from coopconsume.group.chunks import Acquired, ChunkReader, failures_in
 from coopconsume.group.held_logs import HeldLogs
 from coopconsume.group.keeping import by_partition, common, shares_of, without
 from coopconsume.group.owned import LEASE, Failed, Owned
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from assignors import KeyRange, Share
     from commits import CommitResult, CommitStore, Epoch, FencedMember, Pending
+    from coopconsume.group.chunks import GroupChunks
     from coopconsume.group.owned import EpochGrant, TopicPartition
     from coopconsume.group.primary import WritePrimary
     from coopconsume.kafka.cluster import Cluster
@@ -99,6 +101,7 @@ class EpochAssignment:
         begun = time.monotonic()
         self._waits = [(share, begun + seconds) for share, seconds in grant.waits]
         self._seen = begun
+        self._chunks = ChunkReader(store, options.group_id)
         self.owned.update(self._load(grant.shares))
         self.logs.check_starts()
         self.logs.check_ends()
@@ -120,7 +123,7 @@ class EpochAssignment:
                 [Failed(p.offset, p.key_hash or 0, p.attempts, now + p.wait(now_ms), p.error,
                         p.headers)
                  for p in pending.get(tp, {}).values()],
-                max_ranges=commits.max_ranges or 0,
+                max_ranges=commits.max_ranges or 0, is_cooperative=self.options.is_cooperative,
             )  # fmt: skip
             owned.look(commits.ranges)
         return loaded
@@ -359,6 +362,7 @@ class EpochAssignment:
         filtered: Mapping[TopicPartition, int] | None = None,
         commit_id: str | None = None,
         limited: bool = True,
+        request: AcquireRequest | None = None,
     ) -> dict[TopicPartition, CommitResult]:
         """Writes offsets to the commit log, all or nothing.
 
@@ -372,6 +376,7 @@ class EpochAssignment:
             filtered: How many of the offsets are of records that the filter dropped.
             commit_id: Unique among the commits of the group; None: a new one.
             limited: Whether the limit on ranges is looked at once more (see `affordable`).
+            request: Chunks to acquire in the same append; `acquired` returns them.
 
         Raises:
             commits.FencedMember: Another member holds the group: nothing of this counts.
@@ -396,6 +401,7 @@ class EpochAssignment:
                 commit_id=commit_id,
                 too_old="report",
                 limited=limited,
+                request=request,
             )
 
         count = sum(len(done) for done in offsets.values())
@@ -411,6 +417,79 @@ class EpochAssignment:
         self._saw(asked)
         self._answered(results, offsets, holes)
         return results
+
+    def acquire(self, request: AcquireRequest) -> None:
+        """Asks for chunks of a cooperative epoch, without a commit; `acquired` returns them.
+
+        Raises:
+            commits.FencedMember: The epoch is over: the request changed nothing.
+            commits.CommitLogUnavailable: The log did not answer.
+        """
+        grant, asked = self._grant, time.monotonic()
+
+        def acquire() -> None:
+            self.store.acquire(self.options.group_id, grant.epoch, grant.member, request)
+
+        try:
+            repeated(acquire, f"request {request.id}", self.options.batch_life, self._over)
+        except CommitRefused as error:
+            # The topic was created again, which the next look at the logs finds, too.
+            log.warning("%s", error)
+        self._saw(asked)
+
+    def acquired(self, request: AcquireRequest) -> Acquired:
+        """Returns what a request got and this member still holds.
+
+        Raises:
+            commits.CommitLogUnavailable: The log cannot be read.
+        """
+        group = self.options.group_id
+        offsets = self.store.acquired(group, request.id)
+        if not any(wanted.due for wanted in request.wanted.values()):
+            return Acquired(offsets)
+        # Nobody else writes the failures of what is held, so these are the last ones.
+        return Acquired(offsets, failures_in(offsets, self.store.pending(group)))
+
+    def return_chunks(self, running: Iterable[Share] = ()) -> None:
+        """Returns what this member has acquired, so that any member may acquire it.
+
+        Args:
+            running: Parts of partitions on which a handler may still be at work. Chunks of these
+                partitions stay with this member.
+
+        Raises:
+            commits.FencedMember: The epoch is over.
+            commits.CommitLogUnavailable: The log did not answer.
+        """
+        found, at_work = self.look_at_chunks(), {(one.topic, one.partition) for one in running}
+        chunks = tuple(
+            chunk
+            for tp, one in (found.partitions if found else {}).items()
+            for chunk in one.chunks
+            if tp not in at_work
+        )
+        if chunks:
+            self.acquire(AcquireRequest(next(self._ids), expire=chunks))
+
+    def look_at_chunks(self) -> GroupChunks | None:
+        """Returns what the log says of the chunks of a cooperative epoch; None if that is over.
+
+        Raises:
+            commits.CommitLogUnavailable: The log cannot be read.
+        """
+        grant = self._grant
+        found = self._chunks.read(grant.epoch, grant.member)
+        if found is None:
+            return None
+        for tp, owned in list(self.owned.items()):
+            if tp in found.partitions:
+                chunks = found.partitions[tp]
+                with self._lock:
+                    owned.follow(chunks.stable)
+                owned.look(chunks.committed)
+            leader = found.members[tp[1] % len(found.members)] if found.members else ""
+            owned.leads = leader == grant.member
+        return found
 
     def _answered(
         self,

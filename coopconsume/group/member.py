@@ -24,6 +24,7 @@ from kafka.structs import OffsetAndMetadata
 
 from assignors import AssignmentConflict, Share
 from commits import ClaimConflict, CommitLogUnavailable, EpochConflict, FencedMember
+from commits.acquisitions import COOPERATIVE
 from coopconsume.errors import CoopConsumeError, GroupRefused, TopicNotFound
 from coopconsume.group.claims import LOOK_EVERY, ClaimWatch
 from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver, waits_of
@@ -136,6 +137,7 @@ class GroupMember:
         self._core = GroupCore(
             self._group, store.id, cluster.cluster_id, slots, options.allow_key_share,
             life_ms=life_ms, record_filter=str(options.record_filter),
+            sharing=COOPERATIVE if options.is_cooperative else "",
         )  # fmt: skip
         self._instance = options.kafka.get("group.instance.id")
         self._seen_filter = self._core.record_filter  # of the last epoch that was reported
@@ -449,7 +451,7 @@ class GroupMember:
                 topic_ids=deal.topic_ids, member=place.member_id, nonce=deal.nonce,
                 life_ms=deal.life_ms, partitions=deal.initial,
                 record_filter=self._core.record_filter, continues=deal.continues,
-                lives=deal.lives,
+                sharing=self._core.sharing, lives=deal.lives,
             ),
             f"epoch of {len(deal.shares)} members", self._lead_within / 2,
         )  # fmt: skip

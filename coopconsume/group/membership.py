@@ -155,6 +155,9 @@ class Membership:
         self._asked_for: EpochAssignment | None = None
         #: Whether the next rebalance is ours, and is to begin with a hand-over.
         self._hands_over = False
+        #: Parts that were handed over while handlers of this process were at work on them, and
+        #: until when these may go on, on the monotonic clock.
+        self._left_running: list[tuple[Share, float]] = []
         self._error: BaseException | None = None
         self._joining_since = time.monotonic()
         self._changed = threading.Condition(threading.RLock())
@@ -633,6 +636,10 @@ class Membership:
     def _drain(self, holding: EpochAssignment, timeout: float) -> Sequence[Share]:
         """Drains the worker; every later release names what still runs, which is in doubt."""
         running = self._worker.drain(timeout)
+        if self.options.is_cooperative:
+            # The log keeps chunks of these partitions with this member, which may get them again.
+            until = time.monotonic() + holding.life_ms / 1000
+            self._left_running = [(share, until) for share in running]
         holding.left_running(running, holding.life_ms / 1000)
         return running
 
@@ -657,6 +664,9 @@ class Membership:
             self._worker.fail(error)
 
     def _load(self, grant: EpochGrant) -> EpochAssignment:
+        now = time.monotonic()
+        own = tuple((one, until - now) for one, until in self._left_running if until > now)
+        grant = replace(grant, waits=(*grant.waits, *own))
         group = self._group
         write: Callable[..., None] = (
             group.commit_primary if group is not None else self.cluster.commit_primary

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from assignors import KeyRange
     from coopconsume.options import Options
     from coopconsume.runtime.epoch_state import EpochState
     from coopconsume.runtime.plan import BatchPlan, Partition
@@ -218,10 +217,7 @@ def run_batch(
     for read in plan.reads:
         partition = partitions[read.part]
         spans.append(Span(partition.topic, partition.partition, read.first, read.last))
-    wanted = [
-        Wanted(p.topic, p.partition, plan.wanted[p.part], _slots(p, plan, plan.slots))
-        for p in chosen
-    ]
+    wanted = [_wanted(p, plan, plan.slots) for p in chosen]
     runner = SlotRunner(
         spec,
         work.handler,
@@ -255,10 +251,7 @@ def _have_records(
     """
     plan = running.plan
     parts = sorted({part for slot in slots for part in plan.work[slot]})
-    wanted = [
-        Wanted(p.topic, p.partition, plan.wanted[p.part], _slots(p, plan, slots))
-        for p in (partitions[part] for part in parts)
-    ]
+    wanted = [_wanted(p, plan, slots) for p in (partitions[part] for part in parts)]
     spans = [
         Span(partitions[read.part].topic, partitions[read.part].partition, read.first, read.last)
         for read in plan.reads
@@ -288,12 +281,14 @@ def _description(running: Running) -> str:
     )
 
 
-def _slots(
-    partition: Partition, plan: BatchPlan, slots: Iterable[int]
-) -> tuple[tuple[KeyRange, int], ...]:
-    return tuple(
-        (key_range, slot)
-        for slot in slots
-        if partition.part in plan.work[slot]
-        for key_range in partition.shares[slot].staying
+def _wanted(partition: Partition, plan: BatchPlan, slots: Iterable[int]) -> Wanted:
+    """Returns which rows of a partition some slots get."""
+    own = [slot for slot in slots if partition.part in plan.work[slot]]
+    place = partition.topic, partition.partition, plan.wanted[partition.part]
+    if partition.stock is not None:
+        work = [(plan.work[slot][partition.part].ranges, slot) for slot in own]
+        return Wanted(*place, slices=tuple((OffsetRanges(some), slot) for some, slot in work))
+    return Wanted(
+        *place,
+        tuple((one, slot) for slot in own for one in partition.shares[slot].staying),
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from commits import (
@@ -16,6 +18,7 @@ from commits import (
     Pending,
 )
 from coopconsume.errors import CoopConsumeError
+from coopconsume.runtime.acquiring import Acquirer
 from coopconsume.runtime.decisions import apply_decisions
 from coopconsume.runtime.events import (
     CommitAnswered,
@@ -31,7 +34,7 @@ from coopconsume.runtime.trace import CommitStarted, Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from commits import CommitResult, Epoch
+    from commits import AcquireRequest, CommitResult, Epoch
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import TopicPartition
     from coopconsume.runtime.decisions import Decision
@@ -47,6 +50,8 @@ log = logging.getLogger(__name__)
 _MIRROR_EVERY = 5.0
 #: Seconds between looks at stable offsets that others move, too.
 _LOOK_EVERY = 1.0
+#: Seconds between looks at the chunks of a cooperative epoch.
+_CHUNKS_EVERY = 0.5
 _LINGER = 0.1
 _REFUSED_WAIT = 0.5
 #: Seconds between looks at what was decided on parked records.
@@ -99,6 +104,7 @@ def save(
     commit_id: str,
     written: Written | None = None,
     filtered: Mapping[TopicPartition, OffsetRanges] | None = None,
+    request: AcquireRequest | None = None,
 ) -> CommitAnswered:
     """Commits what is done; what the limit on ranges does not let in is left out, and reported.
 
@@ -110,6 +116,7 @@ def save(
         commit_id: The id of the commit; that of the parcel, if there is one.
         written: A parcel that is written, and stands or falls with the commit: all of it goes in.
         filtered: Those of ``offsets`` that the filter dropped.
+        request: Chunks of a cooperative epoch to acquire in the same append.
 
     Raises:
         commits.FencedMember: Another member holds the group.
@@ -125,12 +132,15 @@ def save(
         for tp, records in written.parcel.pending.items():
             reported.setdefault(tp, []).extend(records)
     dropped = {tp: len(fit[tp] & some) for tp, some in (filtered or {}).items() if tp in fit}
-    results: Mapping[TopicPartition, CommitResult]
+    results: Mapping[TopicPartition, CommitResult] = {}
     try:
-        results = holding.commit(
-            fit, pending=reported, holes=holes, filtered=dropped, commit_id=commit_id,
-            limited=written is None,
-        )  # fmt: skip
+        if fit or reported or holes or request is None:
+            results = holding.commit(
+                fit, pending=reported, holes=holes, filtered=dropped, commit_id=commit_id,
+                limited=written is None, request=request,
+            )  # fmt: skip
+        else:
+            holding.acquire(request)
     except MaxIndividualCommitsReached as error:
         # Other members were quicker.
         results = error.results or {}
@@ -142,8 +152,17 @@ def save(
     }
     held = frozenset(refused | {tp for tp, some in left.items() if some})
     later = {tp: records for tp, records in reported.items() if tp in refused}
+    failed = {
+        tp: OffsetRanges.from_offsets([one.offset for one in records])
+        for tp, records in reported.items()
+        if tp not in refused
+    }
+    not_held = {tp: result.not_held for tp, result in results.items() if result.not_held}
     took = (written.took if written else 0.0, time.monotonic() - started)
-    return CommitAnswered(answered, holes, took, held, later, time.time())
+    acquired = None if request is None else holding.acquired(request)
+    return CommitAnswered(
+        answered, holes, took, held, later, time.time(), failed, not_held, acquired
+    )
 
 
 class Committer:
@@ -195,6 +214,13 @@ class Committer:
         self._decisions_at = -math.inf
         self._refused: frozenset[TopicPartition] = frozenset()
         self._troubled: frozenset[TopicPartition] = frozenset()
+        #: Asks for chunks; None: the epoch is not cooperative.
+        self._acquirer: Acquirer | None = None
+        prefix = uuid.uuid4().hex
+        self._request_ids = (f"{prefix}-{number}" for number in itertools.count(1))
+        if holding.options.is_cooperative:
+            self._acquirer = Acquirer(self._partitions, holding.options.max_pending)
+            self._looked_at = -math.inf
         self._mirror = Mirror(holding.primary, post, self._mirrored)
         self.outbox = Outbox(holding, work, self._partitions, commit_ids, post, self._failed)
 
@@ -293,6 +319,7 @@ class Committer:
         """
         unsaved = self._unsaved
         unsaved.since = unsaved.since or now
+        cooperative = self._acquirer is not None
         parked = self.outbox.take(report, parts)
         for i, outcome in report.partitions.items():
             if outcome.failed:
@@ -308,19 +335,31 @@ class Committer:
                     for f in outcome.failed
                     if (i, f.offset) not in parked and parts[i].has(f.key_hash)
                 )
-        unsaved.add(self.outbox.show(), now)  # Before the next batch starts.
+        shown = self.outbox.show()
+        if not cooperative:  # There they stay with this member.
+            unsaved.add(shown, now)  # Before the next batch starts.
 
     def amend(self, partition: Partition, holes: OffsetRanges) -> None:
         """Offsets of a partition are proven never to be delivered."""
         partition.amend(holes)
         self._unsaved.since = self._unsaved.since or time.monotonic()
 
-    def save(self, *, more_to_come: bool, is_last: bool = False) -> None:
+    def save(
+        self,
+        *,
+        more_to_come: bool,
+        is_last: bool = False,
+        demand: int = 0,
+        is_resting: bool = False,
+    ) -> None:
         """Writes and commits what came in, or waits a moment if more is about to come.
 
         Args:
             more_to_come: Whether slots are about to report more.
             is_last: Whether somebody waits for the commit: it is not kept for ``commitInterval``.
+            demand: Offsets that a cooperative job is to have for its next batches.
+            is_resting: Whether no slot works or is about to: other members may have what is
+                acquired.
         """
         now = time.monotonic()
         linger = more_to_come and now - self._unsaved.since < self._linger
@@ -328,18 +367,21 @@ class Committer:
         is_early = not is_last and now < self._next_at and self._work.state is None
         if not (linger or is_early):
             self.outbox.start()
-        self._unsaved.add(self.outbox.show(), now)
+        shown = self.outbox.show()
+        if self._acquirer is None:
+            self._unsaved.add(shown, now)
         self._mirror.publish()
         if self.refused_for > 0:
             return
         if self.is_busy or self._looks_at_decisions():
             return
-        for partition in self._busy():
-            found = partition.holes()
-            if found:
-                self.amend(partition, found)
+        self._find_holes()
         ready = () if self._holding.is_between_epochs else self.outbox.ready
-        if not (self._unsaved.since or self._open() or ready):
+        if self._looks_at_chunks(now, is_resting=is_resting):
+            return
+        request = self._request(demand)
+        is_early &= not self._is_starving(request)
+        if not (self._unsaved.since or self._open() or ready or request):
             every = _LOOK_EVERY if self._holding.is_shared else _MIRROR_EVERY
             if time.monotonic() - self._looked_at > every:
                 self._run(self._look)
@@ -347,8 +389,37 @@ class Committer:
         if is_early:
             return
         # With what is to come there will be fewer ranges, and fewer commits.
-        if ready or not (linger or self.outbox.is_young or self._waits_for_capacity()):
-            self._begin_commit(self.outbox.ready.popleft() if ready else None)
+        is_kept = linger or self.outbox.is_young or self._waits_for_capacity()
+        if ready or request is not None or not is_kept:
+            self._begin_commit(self.outbox.ready.popleft() if ready else None, request)
+
+    def _find_holes(self) -> None:
+        for partition in self._busy():
+            found = partition.holes()
+            if found:
+                self.amend(partition, found)
+
+    def _looks_at_chunks(self, now: float, *, is_resting: bool) -> bool:
+        """Begins to look at the chunks of a cooperative epoch, or to return them, if it is time."""
+        if self._acquirer is None or self._holding.is_between_epochs:
+            return False
+        has_outcomes = self._unsaved.since or self._open() or self.outbox.has_any
+        if is_resting and self._acquirer.has_any and not has_outcomes:
+            self._run(self._give_back)
+            return True
+        if now - self._looked_at > _CHUNKS_EVERY:
+            self._run(self._look)
+            return True
+        return False
+
+    def _request(self, demand: int) -> AcquireRequest | None:
+        if self._acquirer is None or self._holding.is_between_epochs:
+            return None
+        return self._acquirer.request(demand)
+
+    def _is_starving(self, request: AcquireRequest | None) -> bool:
+        """Whether no batch can start before a request is answered."""
+        return request is not None and self._acquirer is not None and not self._acquirer.unstarted
 
     def _looks_at_decisions(self) -> bool:
         """Begins to look at decisions on parked records, if it is the time and there are any."""
@@ -367,14 +438,20 @@ class Committer:
         """Whether the limit on ranges refused something, and nothing new could free ranges."""
         return bool(self._refused) and not self._unsaved.since and time.monotonic() < self._again_at
 
-    def _begin_commit(self, written: Written | None) -> None:
+    def _begin_commit(self, written: Written | None, request: AcquireRequest | None) -> None:
         offsets = {(p.topic, p.partition): p.unsaved for p in self._open() if p.unsaved}
         holes = {(p.topic, p.partition): p.unsaved_holes for p in self._open() if p.unsaved_holes}
         unsaved, self._unsaved = self._unsaved, Unsaved()
-        if offsets or holes or unsaved.pending or written:
+        if offsets or holes or unsaved.pending or written or request:
             self._begun_at = time.monotonic()
             self._commits_written = written is not None
-            commit_id = written.commit_id if written else next(self._ids)
+            # Ids of commits are kept for ever, and take least space where none is left out.
+            is_commit = offsets or holes or unsaved.pending
+            ids = self._ids if is_commit else self._request_ids
+            commit_id = written.commit_id if written else next(ids)
+            if request is not None and self._acquirer is not None:
+                request = replace(request, id=commit_id)
+                self._acquirer.began(request)
             filtered = {
                 (p.topic, p.partition): p.unsaved_filtered
                 for p in self._busy()
@@ -385,7 +462,9 @@ class Committer:
                 for tp, records in unsaved.pending.items()
             }
             self._trace.write(CommitStarted(offsets, holes, attempts))
-            self._run(self._commit, offsets, holes, unsaved.pending, commit_id, written, filtered)
+            self._run(
+                self._commit, offsets, holes, unsaved.pending, commit_id, written, filtered, request
+            )
 
     def close(self, *, well: bool) -> None:
         """Lets the running commit end; if the job ended well, Kafka's offsets follow the log."""
@@ -402,7 +481,14 @@ class Committer:
         return [p for p in self._busy() if p.unsaved or p.unsaved_holes]
 
     def _parked(self) -> list[tuple[TopicPartition, Waiting]]:
-        return [((p.topic, p.partition), waiting) for p in self._busy() for waiting in p.parked]
+        owned = self._holding.owned
+        return [
+            ((p.topic, p.partition), waiting)
+            for p in self._busy()
+            # All members of a cooperative epoch see them: one of them decides.
+            if p.stock is None or owned[p.topic, p.partition].leads
+            for waiting in p.parked
+        ]
 
     def _run(self, call: Callable[..., None], *args: Any) -> None:
         self.is_busy = True
@@ -418,9 +504,12 @@ class Committer:
         commit_id: str,
         written: Written | None,
         filtered: Mapping[TopicPartition, OffsetRanges],
+        request: AcquireRequest | None,
     ) -> None:
         try:
-            saved = save(self._holding, offsets, holes, pending, commit_id, written, filtered)
+            saved = save(
+                self._holding, offsets, holes, pending, commit_id, written, filtered, request
+            )
         except FencedMember as error:
             self._post(CommitFenced(error, pending))
         except BaseException as error:  # noqa: BLE001 - reported to the loop
@@ -432,11 +521,22 @@ class Committer:
 
     def _look(self) -> None:
         stable: Mapping[TopicPartition, int] = {}
+        chunks = None
         try:
+            if self._acquirer is not None:
+                chunks = self._holding.look_at_chunks()
             stable = self._holding.refresh()
         except Exception as error:  # noqa: BLE001 - the next look may do
             log.warning("the commit log could not be read for now: %s", error)
-        self._post(LogRead(stable))
+        self._post(LogRead(stable, chunks))
+
+    def _give_back(self) -> None:
+        """Returns what is acquired, as no slot is about to work on it."""
+        try:
+            self._holding.return_chunks()
+        except Exception as error:  # noqa: BLE001 - the next turn tries again
+            log.warning("chunks could not be returned for now: %s", error)
+        self._look()
 
     def _decide(self, parked: Sequence[tuple[TopicPartition, Waiting]]) -> None:
         applied: list[Decision] = []
@@ -474,6 +574,8 @@ class Committer:
     def looked(self, event: LogRead) -> None:
         """Takes stable offsets that other members moved."""
         stable = event.stable
+        if event.chunks is not None and self._acquirer is not None:
+            self._acquirer.looked(event.chunks)
         for tp, offset in stable.items():
             if offset != self._partitions[tp].stable:
                 self._partitions[tp].saved(OffsetRanges(), offset, OffsetRanges())
@@ -497,6 +599,10 @@ class Committer:
         self._passed, self._passed_at = error.epoch, time.monotonic()
         self._unsaved.put_back(event.pending)
         self._unsaved.since = self._unsaved.since or time.monotonic()
+        if self._acquirer is not None:
+            self._looked_at = (
+                -math.inf
+            )  # Under the next epoch; whether a request counts is unknown.
 
     def saved(self, saved: CommitAnswered) -> None:
         """Takes the answer to a commit."""
@@ -506,6 +612,7 @@ class Committer:
         for tp, (offsets, stable) in saved.offsets.items():
             holes = saved.holes.get(tp, OffsetRanges())
             self._partitions[tp].saved(offsets, stable, holes)
+        self._take_chunks(saved)
         self._count_ranges({*saved.offsets, *saved.held})
         self._refused = saved.held
         if saved.held:
@@ -514,8 +621,24 @@ class Committer:
             self._unsaved.put_back(saved.later)
         count = sum(len(offsets) for offsets, _ in saved.offsets.values())
         self._meter.committed(saved)
+        if self._acquirer is not None and not (saved.offsets or saved.holes):
+            return  # A request alone is no commit.
         ours = [p for p in self._partitions.values() if p.is_ours]
         self._meter.saved(count, saved.took, ours)
+
+    def _take_chunks(self, saved: CommitAnswered) -> None:
+        """Takes what a commit says of the chunks of a cooperative epoch."""
+        for tp, offsets in saved.failed.items():
+            stock = self._partitions[tp].stock
+            if stock is not None:
+                stock.failing -= offsets
+        for tp, offsets in saved.not_held.items():
+            self._partitions[tp].not_held(offsets)
+        if saved.acquired is not None:
+            failed = saved.acquired.failed
+            for tp, offsets in saved.acquired.offsets.items():
+                if tp in self._partitions:
+                    self._partitions[tp].acquire(offsets, failed.get(tp, ()))
 
     def _count_ranges(self, places: Iterable[TopicPartition]) -> None:
         for tp in places:

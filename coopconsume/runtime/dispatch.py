@@ -29,6 +29,9 @@ from coopconsume.runtime.failure_log import FailureLog
 from coopconsume.runtime.failures import FailuresInARow, reason
 from coopconsume.runtime.latest_start import LatestStart
 from coopconsume.runtime.plan import Limits, plan_batch
+from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
+from coopconsume.runtime.plan.reads import MAX_READS, MERGE_GAP
+from coopconsume.runtime.plan.slices import deal_stock
 from coopconsume.runtime.realtime.run import run_slots
 from coopconsume.runtime.realtime.runs import RealTimeRuns
 from coopconsume.runtime.relief import end_kept, give_back, settle_kept, slow_slots
@@ -121,6 +124,11 @@ class Dispatcher:
         self._counts = counts
         self._send = open_mailbox(spark, lambda data: post(SlotReported(_report(data))))
         # Without a mailbox it is Spark Connect, which goes on without its client.
+        self._sizes = (
+            ChunkSizes(slots, work.concurrency, options.batch_time, options.max_offsets_per_trigger)
+            if options.is_cooperative
+            else None
+        )
         self._latest_start = LatestStart(slots, is_limited=self._send is None)
         self._membership = membership
         self.leases = SlotLeases(
@@ -176,6 +184,13 @@ class Dispatcher:
     def next_trigger(self) -> float:
         """Seconds until the trigger lets a batch start."""
         return max(0.0, self._batch_at + self._work.interval - time.monotonic())
+
+    @property
+    def demand(self) -> int:
+        """Offsets that a cooperative job is to have for its next batches; 0 while it pauses."""
+        if self._sizes is None or self.breaker.state != "closed":
+            return 0
+        return self._sizes.total
 
     def facts(self, epoch_state: EpochState, now: float) -> list[BatchFacts]:
         """Returns what is known of the batches of an epoch, for people."""
@@ -512,6 +527,11 @@ class Dispatcher:
     ) -> BatchPlan | None:
         """The next batch; a slot whose workers keep ending gets but a part of what it could."""
         allowed = self._crashes.confine(epoch_state.partitions, free)
+        if self._sizes is not None:
+            deal_stock(epoch_state.busy, free, {slot: self._sizes.of(slot) for slot in free}, now)
+            # Slices are as large as is good; reads may have to pass over what lies between.
+            window = 2 * self._sizes.total + MAX_READS * MERGE_GAP
+            limits = Limits(window, limits.max_pending, limits.max_ranges)
         if self.breaker.state == "trial":
             window = min(self.breaker.trial_offsets, limits.window)
             few = Limits(window, limits.max_pending, limits.max_ranges)
@@ -626,6 +646,8 @@ class Dispatcher:
         if handled and not running.is_live:
             side_by_side = min(self._work.concurrency, handled)
             self._meter.handler_time(report.busy * side_by_side / handled)
+        if self._sizes is not None and report.slot not in running.kept and not report.crashed:
+            self._sizes.reported(report, handled)
         running.timed_out |= report.timed_out and not (report.tripped or report.stopped)
         if report.stopped or report.channel_error:
             running.stopped.add(report.slot)

@@ -22,6 +22,7 @@ from coopconsume.runtime.committer import Committer
 from coopconsume.runtime.events import HolesFound
 from coopconsume.runtime.plan import Partition, deal
 from coopconsume.runtime.plan.gain import Gain
+from coopconsume.runtime.plan.stock import Stock
 from coopconsume.runtime.reading.audit import Audit
 from coopconsume.runtime.trace import EndsRead, StartsRead, Trace
 from coopconsume.runtime.waiting import lost_member
@@ -139,13 +140,18 @@ class EpochState:
         partition = Partition(
             part, owned.topic, owned.partition,
             stable=owned.stable, committed=owned.committed,
-            shares=deal(owned.ranges, self._slots, part, self._work.ordering),
+            shares=(
+                [(slot, owned.ranges) for slot in range(self._slots)] if owned.is_cooperative
+                else deal(owned.ranges, self._slots, part, self._work.ordering)
+            ),
+            stock=Stock() if owned.is_cooperative else None,
             ordering=self._work.ordering, whole=owned.is_whole, max_ranges=owned.max_ranges,
             max_outputs_waiting=self._most_waiting,
         )  # fmt: skip
         for key_range, until in self.holding.doubts((owned.topic, owned.partition)):
             partition.doubt(key_range, until)
-        partition.restore(owned.pending)
+        if not owned.is_cooperative:
+            partition.restore(owned.pending)
         partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
         self.partitions.append(partition)
         return partition
@@ -416,6 +422,8 @@ class EpochState:
         for partition in self.busy:
             if self._auditing or partition.whole or not partition.is_ours:
                 continue
+            if partition.stock is not None:
+                continue  # Who acquires an offset finds out whether there is a record.
             owned = self.holding.owned[partition.topic, partition.partition]
             first = partition.first_open()
             # What a real-time slot has read needs no look: it reports the holes.

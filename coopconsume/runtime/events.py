@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from assignors import Share
     from commits import FencedMember, OffsetRanges, Pending
+    from coopconsume.group.chunks import Acquired, GroupChunks
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import TopicPartition
     from coopconsume.runtime.decisions import Decision
@@ -202,6 +203,9 @@ class CommitAnswered(Event):
         held: Partitions with done offsets that were left out, as they have too many ranges.
         later: Failed records of partitions that were refused completely.
         answered_at: When the answer came, in seconds since the epoch.
+        failed: Offsets of the failed records that were written.
+        not_held: Offsets that do not count, as another member of a cooperative epoch has them.
+        acquired: What the request of a cooperative epoch in the same append got.
     """
 
     offsets: Mapping[TopicPartition, tuple[OffsetRanges, int]]
@@ -210,6 +214,9 @@ class CommitAnswered(Event):
     held: frozenset[TopicPartition] = frozenset()
     later: Mapping[TopicPartition, list[Pending]] = field(default_factory=dict)
     answered_at: float = 0.0
+    failed: Mapping[TopicPartition, OffsetRanges] = field(default_factory=dict)
+    not_held: Mapping[TopicPartition, OffsetRanges] = field(default_factory=dict)
+    acquired: Acquired | None = None
 
 
 @dataclass(frozen=True)
@@ -229,9 +236,13 @@ class CommitFailed(Event):
 
 @dataclass(frozen=True)
 class LogRead(Event):
-    """The commit log was read again; empty if it could not be read."""
+    """The commit log was read again; empty if it could not be read.
+
+    ``chunks`` is what it says of a cooperative epoch.
+    """
 
     stable: Mapping[TopicPartition, int]
+    chunks: GroupChunks | None = None
 
 
 @dataclass(frozen=True)

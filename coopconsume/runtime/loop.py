@@ -397,7 +397,12 @@ class Job:
         is_awaited = self._leaving is not None and self._leaving.mark is not None
         is_last = self._hand_over is not None or is_awaited or self._stopping
         self._answer(epoch_state)
-        epoch_state.saver.save(more_to_come=more_to_come, is_last=is_last)
+        rests = self._is_paused or self._dispatcher.breaker.state == "open"
+        epoch_state.saver.save(
+            more_to_come=more_to_come, is_last=is_last,
+            demand=0 if is_last or rests else self._dispatcher.demand,
+            is_resting=rests and not is_last and not self._dispatcher.of(epoch_state),
+        )  # fmt: skip
         self._meter.idle(epoch_state.ours)
         if self._leaving is not None:
             self._let_leave(epoch_state, self._leaving)
@@ -593,6 +598,17 @@ class Job:
             return []
         return epoch_state.may_run(self._dispatcher.unsure(epoch_state))
 
+    def _return_chunks(self, epoch_state: EpochState) -> None:
+        """Lets other members of a cooperative epoch have what this job does not work on any more.
+
+        The member may stay in its group without a job.
+        """
+        if self._options.is_cooperative:
+            try:
+                epoch_state.holding.return_chunks(self._left_of(epoch_state))
+            except Exception as error:  # noqa: BLE001 - they are returned as the member leaves
+                log.debug("chunks are not returned: %s", error)
+
     def _drop(self) -> None:
         self._dispatcher.stop(self._epoch_state)
         self._dispatcher.interrupt()
@@ -783,6 +799,8 @@ class Job:
             if hand_over is not None and not hand_over.is_late:
                 hand_over.answer.value = left
         self._end_epoch(well=self.error is None)
+        if epoch_state is not None:
+            self._return_chunks(epoch_state)
         self._work.close()
         self._membership.detach()
         self._meter.ended(self.error)

@@ -13,6 +13,7 @@ import click
 from tests.bench.assignors import assignors
 from tests.bench.channel import channel
 from tests.bench.commit import commit
+from tests.bench.cooperative import cooperative
 from tests.bench.cycle import cycle
 from tests.bench.empty import empty
 from tests.bench.fenced import fenced
@@ -56,6 +57,7 @@ _BENCHMARKS: dict[str, Callable[[Harness, Callable[[str], None]], list[Report]]]
     "processing": processing,
     "realtime": realtime,
     "state": state,
+    "cooperative": cooperative,
 }
 _PLACE = r"(<!-- bench:{0} -->\n).*?(<!-- end of bench:{0} -->)"
 

@@ -18,9 +18,10 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 
-from assignors import KeyRange, key_hash
+from assignors import KeyRange, Share, key_hash
 from assignors.ranges import offset_hash
 from coopconsume.group.membership import Membership
+from coopconsume.group.owned import EpochGrant
 from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
@@ -186,9 +187,12 @@ class Frame:
         rows = []
         for part, wanted in enumerate(self._wanted):
             ranges = [key_range for key_range, of in wanted.slots if of == slot]
+            slices = [offsets for offsets, of in wanted.slices if of == slot]
             for offset, key in sorted(self._world.kafka.log.items()):
                 dealt = offset_hash(offset) if key is None else key_hash(key)
-                if offset in wanted.offsets and any(r.contains(dealt) for r in ranges):
+                is_its_own = any(r.contains(dealt) for r in ranges)
+                is_its_own |= any(offset in some for some in slices)
+                if offset in wanted.offsets and is_its_own:
                     is_denied = key in self._world.options.record_filter.deny.keys
                     rows.append((part, offset, dealt, key, b"v", 0, is_denied))
         return rows
@@ -368,6 +372,22 @@ class World:
         member = self.member()
         member.assign({TP: [KeyRange()]}, takeover=how.pop("takeover", False))
         return member
+
+    def cooperate(self, *names):
+        """Members of a cooperative epoch, as a group's leader would have opened it."""
+        members = [self.member() for _ in names]
+        store = members[0].store
+        shares = {name: [TP] for name in names}
+        row = store.assignment("g")
+        epoch = store.open_epoch(
+            "g", shares, previous=row and row.epoch, topic_ids={"t": self.kafka.topic_id},
+            sharing="cooperative", life_ms=members[0]._life_ms,
+        )  # fmt: skip
+        for name, member in zip(names, members, strict=True):
+            ids = {"t": self.kafka.topic_id}
+            grant = EpochGrant(epoch, name, (Share(*TP),), ids, life_ms=member._life_ms)
+            member._hold(grant)
+        return members
 
     def run(self, member, handler, **work):
         """A job on what a member holds."""

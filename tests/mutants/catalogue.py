@@ -6,6 +6,7 @@ from tests.mutants.acquisitions import ACQUISITIONS
 from tests.mutants.channel import CHANNEL, CHANNEL_DRIVER
 from tests.mutants.checks import ASSIGNORS, CHECKER, CLOCKS, SHOWN
 from tests.mutants.commits import ANSWERS, COMMITS, SNAPSHOTS
+from tests.mutants.cooperative import COOPERATIVE_JOBS
 from tests.mutants.fenced import FENCED, OWNERS
 from tests.mutants.filters import FILTERS
 from tests.mutants.group import DRAIN, GROUP, POLLING, TOPICS
@@ -21,6 +22,7 @@ from tests.mutants.ui import UI
 GROUPS = [
     ORDER,
     KEEPING,
+    COOPERATIVE_JOBS,
     DRAIN,
     CHANNEL_DRIVER,
     GROUP,

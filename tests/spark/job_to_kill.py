@@ -80,7 +80,7 @@ def main(config: dict) -> None:
 
     One that is to be killed does not end by itself, however late the kill.
     """
-    spark = local_session("to-be-killed", cores=6)
+    spark = local_session("to-be-killed", cores=config.get("cores", 6))
     if not sys.stdin.readline():
         return
     if "stop" in config:
@@ -101,7 +101,8 @@ def main(config: dict) -> None:
                 handler, state_schema="array<bigint>", state=config["state"], **words
             )
         else:
-            query = consumer.foreach(handler, **words)
+            ordering = config.get("ordering", "key")
+            query = consumer.foreach(handler, ordering=ordering, **words)
         if not config.get("endless"):
             query.trigger(availableNow=True)
         elif config.get("live"):

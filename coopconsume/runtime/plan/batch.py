@@ -82,7 +82,10 @@ def plan_batch(
             # Every wanted offset is read: one that is not would count as a hole.
             spans = covering(union, partition.reach)
             found = [Read(part, first, last) for first, last in spans]
-            hashes += _span(found) * sum(partition.shares[slot].size for slot in planned)
+            if partition.stock is not None:
+                hashes += _span(found) * (MAX_KEY_HASH + 1)  # All of it is for these slots.
+            else:
+                hashes += _span(found) * sum(partition.shares[slot].size for slot in planned)
             reads += found
     if not work:
         return None

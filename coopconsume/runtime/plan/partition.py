@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from coopconsume.group.owned import Failed
     from coopconsume.runtime.plan.gain import Gain
     from coopconsume.runtime.plan.limits import Limits
+    from coopconsume.runtime.plan.stock import Stock
     from coopconsume.worker.report import Failure, Ordering, PartitionReport
 
 _NOTHING = OffsetRanges()
@@ -45,6 +46,8 @@ class Partition:
         max_ranges: Ranges above the stable offset that the commit log takes.
         max_outputs_waiting: Records that may be done above the stable offset, as their outputs wait
             until it passes them; None: outputs do not wait.
+        stock: What is acquired of it, if all members share it by chunks: then its slots have slices
+            of that, and none has key ranges of its own. None: it is shared by key range.
     """
 
     def __init__(
@@ -60,8 +63,10 @@ class Partition:
         whole: bool,
         max_ranges: int = 1_000_000,
         max_outputs_waiting: int | None = None,
+        stock: Stock | None = None,
     ) -> None:
         self.part = part
+        self.stock = stock
         self.topic = topic
         self.partition = partition
         self.stable = stable
@@ -107,6 +112,9 @@ class Partition:
         top = committed.last
         position = stable if top is None else top + 1
         gaps = committed.complement(stable, position - 1) if committed else OffsetRanges()
+        if stock is not None:
+            # Slots read nothing but their slices.
+            position, gaps = MAX_OFFSET, OffsetRanges()
         self.shares = {slot: Share(slot, ranges, position, gaps) for slot, ranges in shares}
 
     # -- what is known
@@ -123,6 +131,9 @@ class Partition:
 
     def settle(self) -> None:
         """Notes whether nothing is left to do, so that turns of the loop pass over it."""
+        if self.stock is not None and (self.stock.acquired or self.stock.failing):
+            self.is_quiet = False
+            return
         self.is_quiet = not self.is_ours or (
             not (self.unsaved or self.unsaved_holes or self.undelivered)
             and all(share.is_quiet(self.end) for share in self.shares.values())
@@ -133,11 +144,18 @@ class Partition:
     @property
     def position(self) -> int:
         """Everything below was looked at, or is in some share's ``todo``."""
+        if self.stock is not None:
+            return self.end  # What others have acquired is not known.
         return min((s.position for s in self.shares.values() if s.ranges), default=self.end)
 
     @property
     def pending(self) -> int:
-        """Records that are ours and wait, for an attempt or for their rows to be written."""
+        """Records that are ours and wait, for an attempt or for their rows to be written.
+
+        In a cooperative epoch they are nobody's own: those of all members count.
+        """
+        if self.stock is not None:
+            return self.stock.pending
         waiting = [w for share in self.shares.values() for w in share.failed()]
         failed = [w for w in waiting if not (w.is_undelivered or w.is_running)]
         behind = sum(len(w.behind) for w in waiting)
@@ -146,6 +164,8 @@ class Partition:
     @property
     def parked(self) -> list[Waiting]:
         """Records that were given up, and hold their keys back until somebody decides."""
+        if self.stock is not None:
+            return [waiting for waiting in self.stock.parked if waiting.offset not in self.done]
         if not self._may_have_parked:
             return []  # Waiting records may be many, and this is asked for often.
         found = [w for share in self.shares.values() for w in share.failed() if w.is_parked]
@@ -198,6 +218,8 @@ class Partition:
         is_full = self._is_full and bool(self.parked)
         if self._gains:
             return False
+        if self.stock is not None:
+            return self._first_free() >= self.end
         if self.whole and not is_full and self._first_free() < self.end:
             return False
         return all(share.is_drained(self.end, is_full=is_full) for share in self.shares.values())
@@ -209,10 +231,10 @@ class Partition:
         uncommitted = self.unsaved | (self.undelivered & self.done)
         if self._gains or not self.parked or uncommitted.clip(0, end - 1):
             return False
-        if self.is_drained:
+        if self.is_drained or (self.stock is not None and self._first_free() >= end):
             return True
         # What came since is not asked for.
-        if self.whole and self._first_free() < end:
+        if (self.whole or self.stock is not None) and self._first_free() < end:
             return False
         return all(share.is_settled(end) for share in self.shares.values())
 
@@ -240,6 +262,8 @@ class Partition:
         if not self.parked:
             return self.first_open()
         stuck = [offset for share in self.shares.values() for offset in share.stuck()]
+        if self.stock is not None:
+            stuck += [waiting.offset for waiting in self.stock.parked]
         end = (self.done | OffsetRanges.from_offsets(stuck)).range_end(self.stable)
         return self.stable if end is None else end + 1
 
@@ -302,6 +326,70 @@ class Partition:
     def lane(self, key_hash: int, offset: int) -> int:
         """What a record of this key hash and offset must wait for."""
         return {"key": key_hash, "partition": 0, "none": offset}[self.ordering]
+
+    # -- chunks of a cooperative epoch
+
+    def acquire(self, offsets: OffsetRanges, failed: Iterable[Failed] = ()) -> None:
+        """Takes offsets that this member has acquired.
+
+        What it works on, or has an outcome of, is not started again: it may have acquired an
+        offset once more that it did not hold for a while.
+
+        Args:
+            offsets: The offsets.
+            failed: The last failures of those of them that have failed before. Each waits until it
+                is due.
+        """
+        assert self.stock is not None
+        self.is_quiet = False
+        claimed = self.done | self.undelivered | self.stock.failing
+        for share in self.shares.values():
+            claimed |= share.claimed()
+        new = offsets.clip(self.stable, MAX_OFFSET) - self.stock.acquired - claimed
+        slots = sorted(self.shares)
+        again = [one for one in failed if one.offset in new]
+        for one in again:
+            self.attempts[one.offset] = one.attempts
+            waiting = self._failed[one.offset] = Waiting(
+                one.offset, one.key_hash, one.attempts, one.due, one.error, headers=one.headers
+            )
+            share = self.shares[slots[one.offset % len(slots)]]
+            share.wait(self.lane(one.key_hash, one.offset), waiting)
+        retried = OffsetRanges.from_offsets([one.offset for one in again])
+        self.stock.acquired |= retried
+        self.stock.add(new - retried)
+
+    def looked(
+        self,
+        committed: OffsetRanges,
+        held: OffsetRanges,
+        failed: Iterable[Failed],
+        parked: list[Waiting],
+        pending: int,
+    ) -> None:
+        """Takes what the commit log says of a partition of a cooperative epoch.
+
+        Args:
+            committed: What is committed above the stable offset.
+            held: What this member holds.
+            failed: The last failures of what it holds.
+            parked: All records that wait for a decision.
+            pending: How many records have failed and wait.
+        """
+        assert self.stock is not None
+        self.is_quiet = False
+        ours = self.unsaved | self.unsaved_holes | self.undelivered
+        self.done = ((self.done & ours) | committed).clip(self.stable, MAX_OFFSET)
+        self.stock.parked, self.stock.pending = parked, pending
+        self.acquire(self.stock.keep(held), failed)
+        for share in self.shares.values():
+            if share.flying is None:
+                share.todo &= self.stock.acquired
+
+    def not_held(self, offsets: OffsetRanges) -> None:
+        """These offsets of a commit did not count: another member has acquired them."""
+        self.is_quiet = False
+        self.done -= offsets.clip(self.stable, MAX_OFFSET)
 
     # -- what happened
 
@@ -663,7 +751,12 @@ class Partition:
         report.failed = [failure for failure in report.failed if failure.offset in wanted]
         failed = OffsetRanges.from_offsets([failure.offset for failure in report.failed])
         settled = done | failed | blocked
-        for failure in report.failed:
+        if self.stock is not None:
+            # Once the failure is in the commit log, any member tries the record again.
+            self.stock.settle(done, failed)
+            self.attempts = {o: n for o, n in self.attempts.items() if o not in failed}
+            self._failed = {o: one for o, one in self._failed.items() if o not in failed}
+        for failure in () if self.stock is not None else report.failed:
             self._keep(failure, now)
         for each in self.shares.values():
             # Of a gap found at the start nobody knew whose key it was; now it is known.
@@ -723,6 +816,7 @@ class Partition:
             for share in self.shares.values():
                 if any(key_range.contains(record.key_hash) for key_range in share.ranges):
                     share.wait(self.lane(record.key_hash, record.offset), record)
+                    break
 
     def _delivered(self, offsets: OffsetRanges) -> None:
         """What deferred records gave is written: lanes that waited for that go on."""
@@ -758,6 +852,11 @@ class Partition:
         end, below the last stable offset that was asked for before, so what came to no slot was
         not there. Found only as far as they hold the stable offset back or lie above it.
         """
+        if self.stock is not None:
+            found = self.stock.acquired - self.stock.undealt - self.done - self.undelivered
+            for share in self.shares.values():
+                found -= share.claimed()
+            return found
         first, position = self._first_free(), self.position
         if not self.whole or first >= position:
             return OffsetRanges()
@@ -779,6 +878,8 @@ class Partition:
         self.is_quiet = False
         self.done |= holes
         self.unsaved_holes |= holes
+        if self.stock is not None:
+            self.stock.settle(holes)
         for share in self.shares.values():
             share.todo -= holes
 
@@ -797,6 +898,8 @@ class Partition:
             self.stable = stable
             self.done = self.done.clip(stable, MAX_OFFSET)
             self.undelivered = self.undelivered.clip(stable, MAX_OFFSET)
+            if self.stock is not None:
+                self.stock.forget_below(stable)
             for share in self.shares.values():
                 share.forget_below(stable)
 
@@ -825,6 +928,8 @@ class Partition:
             share.release_due(now, self.stable, self.done)
             if share.todo:
                 share.todo = share.todo - self.done - share.held()
+                if self.stock is not None:
+                    share.todo &= self.stock.acquired  # The rest has gone to other members.
                 todo |= share.todo
         self.reach = reach_of(todo, limits.window, scattered=self.reach < MERGE_GAP)
         front = max((share.position for share in shares), default=0)

@@ -98,6 +98,18 @@ def slot_sql(deal_hash: str, ranges: Sequence[tuple[KeyRange, int | None]]) -> s
     return search(0, len(pieces) - 1)
 
 
+def slice_sql(slices: Sequence[tuple[OffsetRanges, int]]) -> str:
+    """The value that goes with the set the column ``offset`` is in; null where it is in none.
+
+    Args:
+        slices: Disjoint sets of offsets, each with its value.
+    """
+    if not slices:
+        return "CAST(NULL AS INT)"
+    cases = [f"WHEN {in_ranges_sql(offsets)} THEN {value}" for offsets, value in slices]
+    return f"CASE {' '.join(cases)} END"
+
+
 def in_ranges_sql(ranges: OffsetRanges) -> str:
     """Whether the column ``offset`` is in the set.
 

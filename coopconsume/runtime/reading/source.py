@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from coopconsume.runtime.reading.hashing import (
     deal_hash_sql,
     in_ranges_sql,
     key_hash_sql,
+    slice_sql,
     slot_sql,
     task_numbers,
 )
@@ -38,6 +40,8 @@ _FETCH = "kafka.max.partition.fetch.bytes"
 _GROUP = "kafka.group.id"
 #: Offsets of a short span, and reads in a batch from which on they are read in another way.
 _SHORT = 300
+#: Slots up to which each has a read of its own: a read costs the driver some milliseconds.
+_UNIONS = 16
 _SCATTERED = 3
 _KAFKA_COLUMNS = (
     "key binary, value binary, topic string, partition int, `offset` bigint, timestamp timestamp, "
@@ -62,12 +66,15 @@ class Wanted:
     Attributes:
         offsets: The offsets that any slot wants.
         slots: Key ranges with the number of the slot they belong to; disjoint.
+        slices: Offsets with the number of the slot they belong to, disjoint, where slots have no
+            key ranges.
     """
 
     topic: str
     partition: int
     offsets: OffsetRanges
-    slots: tuple[tuple[KeyRange, int], ...]
+    slots: tuple[tuple[KeyRange, int], ...] = ()
+    slices: tuple[tuple[OffsetRanges, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -204,7 +211,12 @@ def _task_sql(
     """The number that `task_numbers` sends to a row's slot; null where no slot wants it."""
     numbers = task_numbers(len(tasks))
     number_of = {slot: numbers[i] for i, slot in enumerate(tasks)}
-    each = [slot_sql(deal, [(r, number_of.get(slot)) for r, slot in w.slots]) for w in wanted]
+    each = [
+        slice_sql([(some, number_of[slot]) for some, slot in w.slices if slot in number_of])
+        if w.slices
+        else slot_sql(deal, [(r, number_of.get(slot)) for r, slot in w.slots])
+        for w in wanted
+    ]
     return each[0] if all(task == each[0] for task in each) else by(wanted, each)
 
 
@@ -270,9 +282,17 @@ def batch_frame(
         ]
         order = [_by_part(wanted, through), "part", "`offset`"]
     headers = headers or record_filter.needs_headers
-    frame = _kept(read_spans(spark, options, spans, slices, headers=headers), wanted)
+    by_task = _spans_by_task(spans, wanted, tasks)
+    if by_task is None:
+        read = read_spans(spark, options, spans, slices, headers=headers)
+    else:
+        reads = [read_spans(spark, options, [span], 1, headers=headers) for span in by_task]
+        read = functools.reduce(lambda one, other: one.unionAll(other), reads)
+    frame = _kept(read, wanted)
     if record_filter:
         frame = frame.selectExpr("*", f"{record_filter.sql()} AS _passes")
+    if by_task is not None:
+        return frame.selectExpr(*columns)
     task = F.expr(_task_sql(wanted, tasks, "key_hash", _by_part))
     return (
         frame.selectExpr(*columns)
@@ -280,6 +300,34 @@ def batch_frame(
         .repartition(len(tasks), task)
         .sortWithinPartitions(*map(F.expr, order))
     )
+
+
+def _spans_by_task(
+    spans: Sequence[Span], wanted: Sequence[Wanted], tasks: Sequence[int]
+) -> list[Span] | None:
+    """Returns the span of each task, if slots have slices and each one's is a span of its own.
+
+    Then each slot handles its records in the task that reads them, without a shuffle and a sort.
+    """
+    if len(tasks) > _UNIONS:
+        return None
+    found: dict[int, list[Span]] = {slot: [] for slot in tasks}
+    for w in wanted:
+        for offsets, slot in w.slices:
+            for span in spans:
+                here = (span.topic, span.partition) == (w.topic, w.partition)
+                part = offsets.clip(span.first, span.last) if here else OffsetRanges()
+                if part.first is not None and part.last is not None:
+                    found[slot].append(Span(w.topic, w.partition, part.first, part.last))
+    if any(len(own) != 1 for own in found.values()):
+        return None
+    each = [found[slot][0] for slot in tasks]
+    ordered = sorted(each, key=lambda span: (span.topic, span.partition, span.first))
+    for one, other in itertools.pairwise(ordered):
+        is_same = (one.topic, one.partition) == (other.topic, other.partition)
+        if is_same and one.last >= other.first:
+            return None
+    return each
 
 
 def poll_frame(

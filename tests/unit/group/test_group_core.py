@@ -10,6 +10,7 @@ from assignors import AssignmentConflict, KeyRange, RoundRobinKeyRangeAssignor, 
 from assignors.wire import Subscription
 from commits import Epoch
 from commits.model import Assignment, Doubt, OwnedShare, as_shares
+from coopconsume.errors import GroupRefused
 from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.keeping import by_partition, leave_with_holders
 from coopconsume.group.owned import EpochGrant
@@ -307,3 +308,52 @@ def test_who_takes_whole_partitions_gets_them_once_they_are_released():
     assert by_partition(shares["a"]) == by_partition((first, second))
     assert by_partition(moving["a"]) == by_partition((first, second))
     assert (shares["b"], shares["c"], moving["b"]) == ((third,), (), (third,))
+
+
+def cooperative(slots=1):
+    """A member that shares partitions by chunks."""
+    return GroupCore("g", "store", "cluster", slots, True, life_ms=1, sharing="cooperative")
+
+
+def test_members_of_a_cooperative_epoch_have_all_partitions():
+    """One that joins or leaves moves nothing; a partition is left out if part of it is claimed."""
+    a, b = cooperative(), cooperative(3)
+    members = {"a": (a, ("t", "u")), "b": (b, ("t",))}
+    dealt = deal(a, members, {"t": 2, "u": 1})
+    assert dealt.shares == {
+        "a": (Share("t", 0), Share("t", 1), Share("u", 0)), "b": (Share("t", 0), Share("t", 1)),
+    }  # fmt: skip
+    assert not dealt.moving
+    row = replace(row_of(dealt), sharing="cooperative")
+    data = dealt.answers(row.epoch)
+    grant = b.take("b", data["b"], row)
+    assert isinstance(grant, EpochGrant)
+    assert grant.shares == dealt.shares["b"]
+    with pytest.raises(AssignmentConflict):
+        b.take("b", data["b"], replace(row, sharing=""))
+    joined = [
+        Joined(name, topics, core.subscription(None, with_owned=False))
+        for name, (core, topics) in members.items()
+    ]
+    around = a.lead(
+        "a", 1, joined, RoundRobinKeyRangeAssignor(), {"t": 2, "u": 1}, {}, ("t",), noted=None,
+        claimed=[OwnedShare("t", 1, 0, 5)],
+    )  # fmt: skip
+    assert around.shares == {"a": (Share("t", 0), Share("u", 0)), "b": (Share("t", 0),)}
+
+
+def test_only_the_newcomer_is_refused_if_it_shares_in_another_way():
+    """Also if it leads the group, or if there are more of its kind."""
+    old, new, other = cooperative(), a_core(), a_core()
+    in_force = replace(row_of(deal(old, {"a": (old, ("t",))}, {"t": 1})), sharing="cooperative")
+    joined = [
+        Joined(name, ("t",), core.subscription(in_force.epoch, with_owned=False))
+        for name, core in {"a": old, "b": new, "c": other}.items()
+    ]
+    facts = (RoundRobinKeyRangeAssignor(), {"t": 1}, {}, ())
+    dealt = old.lead("a", 2, joined, *facts, noted=in_force.epoch, row=in_force)
+    assert set(dealt.refused) == {"b", "c"}
+    assert "sharing keyRanges" in dealt.refused["b"]
+    assert set(dealt.shares) == {"a"}
+    with pytest.raises(GroupRefused, match="sharing keyRanges"):
+        new.lead("b", 2, joined, *facts, noted=in_force.epoch, row=in_force)

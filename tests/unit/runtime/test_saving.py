@@ -23,7 +23,8 @@ class Holding:
 
     def __init__(self, outcomes: list[BaseException | bool]) -> None:
         self.options = SimpleNamespace(
-            max_num_ranges_to_commit=10, batch_time=1.0, commit_interval=0.0
+            max_num_ranges_to_commit=10, batch_time=1.0, commit_interval=0.0,
+            is_cooperative=False,
         )  # fmt: skip
         self.owned: dict[Any, Any] = {TP: SimpleNamespace(range_count=0, last_committed=-1)}
         self.is_shared = self.is_between_epochs = False
@@ -78,7 +79,9 @@ class Holding:
     def commit(self, offsets: Any, **_more: Any) -> Any:
         """It counts."""
         return {
-            tp: SimpleNamespace(status="committed", stable_offset=done.last + 1)
+            tp: SimpleNamespace(
+                status="committed", stable_offset=done.last + 1, not_held=OffsetRanges()
+            )
             for tp, done in offsets.items()
         }
 
@@ -91,7 +94,7 @@ class Partition(SimpleNamespace):
         super().__init__(
             topic=TP[0], partition=TP[1], unsaved=unsaved, unsaved_holes=OffsetRanges(),
             unsaved_filtered=OffsetRanges(),
-            is_quiet=False, is_ours=True, parked=[], unpublished=None, stable=0,
+            is_quiet=False, is_ours=True, parked=[], unpublished=None, stable=0, stock=None,
         )  # fmt: skip
 
     def holes(self) -> OffsetRanges:

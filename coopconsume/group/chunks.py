@@ -1,0 +1,163 @@
+"""What the commit log says of the chunks of a cooperative epoch, as one of its members reads it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from commits import AcquisitionId, AcquisitionWatch, OffsetRanges
+from coopconsume.group.owned import Failed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commits import Acquisition, CommitStore, Epoch, Pending
+    from coopconsume.group.owned import TopicPartition
+
+_NOTHING = OffsetRanges()
+
+
+@dataclass(frozen=True)
+class PartitionChunks:
+    """What the commit log says of one partition of a cooperative epoch.
+
+    Attributes:
+        stable: The stable offset.
+        committed: What is committed above it, by any member.
+        pending: Failed records, by offset.
+        ours: Offsets that this member holds.
+        held: How many offsets all members hold.
+        chunks: The chunks of this member.
+    """
+
+    stable: int
+    committed: OffsetRanges = field(default_factory=OffsetRanges)
+    pending: Mapping[int, Pending] = field(default_factory=dict)
+    ours: OffsetRanges = field(default_factory=OffsetRanges)
+    held: int = 0
+    chunks: tuple[AcquisitionId, ...] = ()
+
+
+@dataclass(frozen=True)
+class GroupChunks:
+    """What the commit log says of the partitions of a cooperative epoch.
+
+    Attributes:
+        partitions: The partitions.
+        overdue: Chunks of members that the epoch does not have, whose handlers have ended by now.
+        members: The members of the epoch that may commit, ascending.
+        now_ms: When it was read by this process's clock, in milliseconds since 1970.
+    """
+
+    partitions: Mapping[TopicPartition, PartitionChunks]
+    overdue: tuple[AcquisitionId, ...]
+    members: tuple[str, ...]
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class Acquired:
+    """What a member got of the partitions of a cooperative epoch.
+
+    Attributes:
+        offsets: The offsets of each partition.
+        failed: The last failures of those that failed before, see `failures_in`.
+    """
+
+    offsets: Mapping[TopicPartition, OffsetRanges] = field(default_factory=dict)
+    failed: Mapping[TopicPartition, list[Failed]] = field(default_factory=dict)
+
+
+def failures_in(
+    offsets: Mapping[TopicPartition, OffsetRanges],
+    pending: Mapping[TopicPartition, Mapping[int, Pending]],
+) -> dict[TopicPartition, list[Failed]]:
+    """Returns the failures of some offsets, as ``Partition.acquire`` takes them."""
+    now, now_ms = time.monotonic(), int(time.time() * 1000)
+    return {
+        tp: [
+            Failed(
+                one.offset,
+                one.key_hash or 0,
+                one.attempts,
+                now + one.wait(now_ms),
+                one.error,
+                one.headers,
+            )
+            for one in pending[tp].values()
+            if one.offset in found
+        ]
+        for tp, found in offsets.items()
+        if tp in pending
+    }
+
+
+class ChunkReader:
+    """Reads the chunks of a group, and watches those of members that are gone.
+
+    The members of the epoch in force are alive, as Kafka's coordinator says. A member that is not
+    among them commits nothing, and its slots start nothing once their leases have ended. Its chunks
+    are overdue once this process has watched them for the longest time that its batches may run.
+
+    Args:
+        store: The commit store.
+        group: The group.
+    """
+
+    def __init__(self, store: CommitStore, group: str) -> None:
+        self._store = store
+        self._group = group
+        #: By how long chunks are watched, in milliseconds.
+        self._watches: dict[int, AcquisitionWatch] = {}
+
+    def read(self, epoch: Epoch, member: str) -> GroupChunks | None:
+        """Returns what the log says now; None if the epoch is not in force any more.
+
+        Args:
+            epoch: The epoch of this member.
+            member: Its id in it.
+
+        Raises:
+            commits.CommitLogUnavailable: The log cannot be read.
+        """
+        row = self._store.assignment(self._group)
+        if row is None or row.epoch != epoch:
+            return None
+        members = tuple(sorted(one for one in row.members if one not in row.fenced))
+        chunks = self._store.acquisitions(self._group)
+        pending = self._store.pending(self._group)
+        found = {}
+        for tp, commits in self._store.state(self._group).items():
+            here = chunks.get(tp, [])
+            ours = [chunk for chunk in here if chunk.member == member]
+            offsets = _NOTHING
+            for chunk in ours:
+                offsets |= chunk.offsets
+            found[tp] = PartitionChunks(
+                commits.stable_offset, commits.ranges, pending.get(tp, {}), offsets,
+                sum(len(chunk.offsets) for chunk in here),
+                tuple(AcquisitionId(*tp, one.id, one.renewals) for one in ours),
+            )  # fmt: skip
+        gone = {
+            tp: [chunk for chunk in here if chunk.member not in members]
+            for tp, here in chunks.items()
+        }
+        return GroupChunks(found, self._overdue(gone), members, int(time.time() * 1000))
+
+    def _overdue(
+        self, gone: Mapping[TopicPartition, list[Acquisition]]
+    ) -> tuple[AcquisitionId, ...]:
+        lives: dict[int, dict[TopicPartition, list[Acquisition]]] = {
+            life_ms: {} for life_ms in self._watches
+        }
+        for tp, chunks in gone.items():
+            for chunk in chunks:
+                lives.setdefault(max(1, chunk.life_ms), {}).setdefault(tp, []).append(chunk)
+        now = time.monotonic()
+        found: list[AcquisitionId] = []
+        for life_ms, chunks_of in lives.items():
+            if life_ms not in self._watches:
+                self._watches[life_ms] = AcquisitionWatch(life_ms / 1000)
+            found += self._watches[life_ms].overdue(chunks_of, now)
+        return tuple(found)

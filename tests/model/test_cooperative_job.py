@@ -1,0 +1,218 @@
+"""Jobs of a cooperative epoch without Kafka and Spark: who acquires what, and what comes back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from assignors import Share
+from commits import AcquireRequest, OffsetRanges, Wanted
+from coopconsume.group.owned import EpochGrant
+from coopconsume.record import Reject, RetryPolicy
+from tests.model.job_world import TP, World, until
+
+COUNT = 600
+#: Records without keys, and two holes.
+LOG = {offset: None for offset in range(COUNT) if offset not in (7, 300)}
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    """Return what makes a world; its jobs are ended with the test."""
+    made = []
+
+    def make(keys=LOG, **options):
+        made.append(
+            World(monkeypatch, tmp_path, keys, channel=True, sharing="cooperative", **options)
+        )
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+class Calls:
+    """A handler that notes its calls."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.calls = []
+
+    def __call__(self, record):
+        with self.lock:
+            self.calls.append(record.offset)
+
+    @property
+    def count(self):
+        return Counter(self.calls)
+
+
+def test_a_job_handles_each_record_once(world):
+    """Holes are found, and nothing is left."""
+    there = world()
+    (member,) = there.cooperate("a")
+    calls = Calls()
+    there.run(member, calls, ordering="none")
+    there.until(lambda: there.done(member) == set(range(COUNT)))
+    assert calls.count == dict.fromkeys(LOG, 1)
+
+
+def test_members_share_a_partition_without_keys(world):
+    """Each offset goes to one of them, and both get some."""
+    there = world(maxOffsetsPerTrigger=20)
+    one, other = there.cooperate("a", "b")
+    calls, others = Calls(), Calls()
+
+    def handler(mine, theirs):
+        def handle(record):
+            mine(record)
+            until(lambda: theirs.calls)
+
+        return handle
+
+    there.run(one, handler(calls, others), ordering="none")
+    there.run(other, handler(others, calls), ordering="none")
+    there.until(lambda: there.done(one) == set(range(COUNT)))
+    assert calls.count + others.count == dict.fromkeys(LOG, 1)
+    assert min(len(calls.calls), len(others.calls)) > 0
+
+
+def test_a_stuck_member_holds_back_its_own_chunk_alone(world):
+    """The other one goes on with all the rest, and with what comes later."""
+    there = world(maxOffsetsPerTrigger=100)
+    one, other = there.cooperate("a", "b")
+    gate, calls = there.gate(3), Calls()
+    there.run(one, gate, ordering="none")
+    there.until(lambda: gate.at_work)
+    held = one.store.acquisitions("g")[TP]
+    mine = {o for chunk in held if chunk.member == "a" for o in chunk.offsets.offsets().tolist()}
+    assert len(mine) < COUNT / 2
+    there.run(other, calls, ordering="none")
+    there.until(lambda: there.done(one) >= set(range(COUNT)) - mine)
+    gate.opened.set()
+    there.until(lambda: there.done(one) == set(range(COUNT)))
+    assert calls.count + Counter(offset for offset, _ in gate.calls) == dict.fromkeys(LOG, 1)
+
+
+def test_a_failed_record_is_tried_again_by_any_member(world):
+    """Its attempts are counted over members, and it waits for its time."""
+    there = world()
+    one, other = there.cooperate("a", "b")
+    lock, attempts = threading.Lock(), {}
+
+    def handler(record):
+        with lock:
+            attempts.setdefault(record.offset, []).append(record.attempt)
+        if record.offset % 100 == 5 and record.attempt < 4:
+            raise RuntimeError("not yet")
+
+    first = there.run(one, handler, ordering="none", policy=RetryPolicy(backoff=0.05, jitter=0))
+    there.until(lambda: 5 in attempts)
+    there.run(other, handler, ordering="none", policy=RetryPolicy(backoff=0.05, jitter=0))
+    first.stop()
+    there._jobs.remove(first)
+    there.until(lambda: there.done(other) == set(range(COUNT)))
+    failing = {offset for offset in LOG if offset % 100 == 5}
+    assert {o: n for o, n in attempts.items() if n != [1]} == {
+        offset: [1, 2, 3, 4] for offset in failing
+    }
+    assert not other.store.pending("g").get(TP)
+
+
+def test_what_a_paused_job_has_not_started_goes_to_others(world):
+    """Its chunks are returned once nothing runs; resumed, it takes part again."""
+    there = world()
+    one, other = there.cooperate("a", "b")
+    calls, others = Calls(), Calls()
+
+    def slowly(record):
+        calls(record)
+        time.sleep(0.002)
+
+    job = there.run(one, slowly, ordering="none")
+    there.until(lambda: calls.calls)
+    job.pause()
+    there.run(other, others, ordering="none")
+    there.until(lambda: there.done(one) == set(range(COUNT)))
+    assert calls.count + others.count == dict.fromkeys(LOG, 1)
+    job.resume()
+    there.kafka.log |= dict.fromkeys(range(COUNT, 2 * COUNT))
+    there.kafka.end = 2 * COUNT
+    there.until(lambda: there.done(one) == set(range(2 * COUNT)))
+    assert set((calls.count + others.count).values()) == {1}
+
+
+def test_a_job_that_stops_returns_what_it_has_not_started(world):
+    """Its member stays in the group without a job."""
+    there = world()
+    one, other = there.cooperate("a", "b")
+    calls, others = Calls(), Calls()
+
+    def slowly(record):
+        calls(record)
+        time.sleep(0.002)
+
+    job = there.run(one, slowly, ordering="none")
+    there.until(lambda: calls.calls)
+    job.stop()
+    there._jobs.remove(job)
+    assert one.store.acquisitions("g") == {}
+    there.run(other, others, ordering="none")
+    there.until(lambda: there.done(one) == set(range(COUNT)))
+    assert calls.count + others.count == dict.fromkeys(LOG, 1)
+
+
+def test_chunks_of_a_member_that_is_gone_come_back_after_its_handlers_have_ended(world):
+    """Not before: until then nobody knows whether they still run."""
+    there = world(handlerTimeout="1 second", batchTime="1 second")
+    one, other = there.cooperate("a", "b")
+    gone = one.store
+    epoch, life = gone.current_epoch("g"), one._life_ms
+    request = AcquireRequest("lost", {TP: Wanted(100, COUNT - 1)})
+    assert gone.acquire("g", epoch, "a", request)[TP] == OffsetRanges([(0, 99)])
+    calls = Calls()
+    there.run(other, calls, ordering="none")
+    there.until(lambda: there.done(one) == set(range(100, COUNT)))
+    time.sleep(2 * life / 1000)
+    assert there.done(one) == set(range(100, COUNT)), "the member is in its group"
+    ids = {"t": there.kafka.topic_id}
+    began = time.monotonic()
+    assert other.keep()
+    epoch = gone.open_epoch(
+        "g", {"b": [TP]}, previous=epoch, topic_ids=ids, sharing="cooperative", life_ms=life,
+        continues={"b": epoch.number},
+    )  # fmt: skip
+    other.moved_in(EpochGrant(epoch, "b", (Share(*TP),), ids, life_ms=life, continues=True))
+    there.until(lambda: there.done(one) == set(range(COUNT)))
+    assert time.monotonic() - began >= life / 1000
+    assert calls.count == dict.fromkeys(LOG, 1)
+
+
+def test_a_record_that_is_given_up_counts_with_its_letter(world):
+    """Of two members each writes the letters of what it has rejected."""
+    there = world()
+    one, other = there.cooperate("a", "b")
+    lock, written = threading.Lock(), []
+
+    class Sink:
+        topic = None
+
+        def append(self, letters, _topic_ids, _commit_id):
+            with lock:
+                written.extend(letter.offset for letter in letters)
+
+        def close(self):
+            """Nothing is open."""
+
+    def handler(record):
+        if record.offset % 50 == 1:
+            raise Reject("no")
+
+    for member in (one, other):
+        there.run(member, handler, ordering="none", dead_letters=Sink())
+    there.until(lambda: there.done(one) == set(range(COUNT)))
+    assert sorted(written) == [offset for offset in sorted(LOG) if offset % 50 == 1]

@@ -1,0 +1,241 @@
+"""What members of a cooperative epoch ask for, and which slot gets how much of it."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+import pytest
+
+from assignors import KeyRange
+from commits import AcquisitionId, OffsetRanges, Pending
+from commits.model import PARKED_MS
+from coopconsume.group.chunks import GroupChunks, PartitionChunks
+from coopconsume.group.owned import Failed
+from coopconsume.runtime.acquiring import Acquirer
+from coopconsume.runtime.batch import _wanted
+from coopconsume.runtime.plan import Limits, Partition, plan_batch
+from coopconsume.runtime.plan.chunk_sizes import FIRST, SECONDS, ChunkSizes
+from coopconsume.runtime.plan.slices import deal_stock
+from coopconsume.runtime.plan.stock import Stock
+from coopconsume.runtime.reading.source import Span, Wanted, _spans_by_task
+from coopconsume.worker.report import Failure, PartitionReport, SlotReport, pack_offsets
+
+TP = ("t", 0)
+
+
+def ranges(*pairs: tuple[int, int]) -> OffsetRanges:
+    """A set of offsets."""
+    return OffsetRanges(pairs)
+
+
+def partition(end: int, *, slots: int = 2, number: int = 0, most: int = 1_000_000) -> Partition:
+    """A partition of a cooperative epoch with nothing acquired."""
+    made = Partition(
+        number, "t", number, stable=0, committed=OffsetRanges(),
+        shares=[(slot, (KeyRange(),)) for slot in range(slots)], ordering="none", whole=False,
+        max_ranges=most, stock=Stock(),
+    )  # fmt: skip
+    made.end = end
+    return made
+
+
+def stock_of(one: Partition) -> Stock:
+    """What is acquired of a partition."""
+    assert one.stock is not None
+    return one.stock
+
+
+def seen(acquirer: Acquirer, *, expire: tuple[AcquisitionId, ...] = (), **fields: object) -> None:
+    """The acquirer has looked at the log."""
+    chunks = PartitionChunks(**({"stable": 0} | fields))  # type: ignore[arg-type]
+    acquirer.looked(GroupChunks({TP: chunks}, expire, ("a",), int(time.time() * 1000)))
+
+
+def test_sizes_follow_the_speed_of_each_slot() -> None:
+    """They grow by steps, shrink at once, and respect the limits on offsets and on bytes."""
+    sizes = ChunkSizes(2, concurrency=3, batch_time=100.0, most=None)
+    assert sizes.total == 2 * 3 * FIRST
+    for _ in range(3):
+        sizes.reported(SlotReport(0, 0, busy=1.0), 5_000)
+    sizes.reported(SlotReport(0, 1, busy=10.0), 100)
+    assert sizes.of(0) == 5_000 * SECONDS
+    assert sizes.of(1) == 10 * SECONDS
+    sizes.reported(SlotReport(0, 0), 0)
+    assert sizes.of(0) == 5_000 * SECONDS, "it has handled nothing"
+    sizes.reported(SlotReport(0, 0, busy=1.0, rows=1, value_bytes=64 << 20), 5_000)
+    assert sizes.of(0) == 2, "two slots with two such records each are 256 MB"
+    short = ChunkSizes(2, concurrency=3, batch_time=100.0, most=10)
+    short.reported(SlotReport(0, 0, busy=0.001), 5_000)
+    assert short.total == 10
+
+
+def test_free_slots_get_slices_by_their_sizes() -> None:
+    """Of little each gets its part; a slot with offsets left gets the rest of its size."""
+    one = partition(1_000)
+    one.acquire(ranges((0, 299)))
+    deal_stock([one], [0, 1], {0: 100, 1: 10}, 0.0)
+    assert one.shares[0].todo == ranges((0, 99))
+    assert one.shares[1].todo == ranges((100, 109))
+    deal_stock([one], [0, 1], {0: 100, 1: 30}, 0.0)
+    assert one.shares[1].todo == ranges((100, 129))
+    assert stock_of(one).undealt == ranges((130, 299))
+    few = partition(1_000)
+    few.acquire(ranges((0, 10)))
+    deal_stock([few], [0, 1], {0: 300, 1: 100}, 0.0)
+    assert [len(share.todo) for share in few.shares.values()] == [9, 2]
+
+
+def test_a_slot_that_must_not_start_anything_else_gets_no_slice() -> None:
+    """Another owner's handlers may be at work, or its workers end."""
+    one = partition(100)
+    one.acquire(ranges((0, 99)))
+    one.doubt(KeyRange(), 50.0)
+    deal_stock([one], [0, 1], {0: 10, 1: 10}, 49.0)
+    assert not any(share.todo for share in one.shares.values())
+    one.shares[0].only = ranges((3, 3))
+    deal_stock([one], [0, 1], {0: 10, 1: 10}, 51.0)
+    assert [len(share.todo) for share in one.shares.values()] == [0, 10]
+
+
+def test_what_is_acquired_again_while_it_is_worked_on_is_not_started_again() -> None:
+    """Its outcome counts."""
+    one = partition(100, slots=1)
+    one.acquire(ranges((0, 9)))
+    deal_stock([one], [0], {0: 5}, 0.0)
+    assert plan_batch([one], [0], 0.0, Limits(100, 100)) is not None
+    one.looked(OffsetRanges(), ranges((5, 9)), (), [], 0)
+    one.acquire(ranges((0, 4)))
+    assert stock_of(one).undealt == ranges((5, 9))
+    one.looked(OffsetRanges(), ranges((5, 9)), (), [], 0)
+    one.reported(0, PartitionReport(resume=0), 0.0)
+    deal_stock([one], [0], {0: 100}, 0.0)
+    plan = plan_batch([one], [0], 0.0, Limits(100, 100))
+    assert plan is not None
+    assert plan.wanted[0] == ranges((5, 9)), "the others have gone to other members"
+
+
+def test_what_another_member_has_acquired_is_not_done() -> None:
+    """Should it come back to this member, it is handled."""
+    one = partition(10, slots=1)
+    one.acquire(ranges((0, 9)))
+    deal_stock([one], [0], {0: 10}, 0.0)
+    assert plan_batch([one], [0], 0.0, Limits(100, 100)) is not None
+    done = pack_offsets(pa.array(range(10), pa.int64()))
+    one.reported(0, PartitionReport(done), 0.0)
+    assert one.first_open() == 10
+    one.saved(ranges((0, 9)), 5, OffsetRanges())
+    one.not_held(ranges((5, 6)))
+    assert one.first_open() == 5
+    one.acquire(ranges((5, 6)))
+    assert stock_of(one).undealt == ranges((5, 6))
+
+
+def test_a_failure_that_is_not_in_the_commit_log_is_not_tried_again() -> None:
+    """Though the offset was acquired again meanwhile: the attempt must count first."""
+    one = partition(10, slots=1)
+    one.acquire(ranges((0, 0)))
+    deal_stock([one], [0], {0: 10}, 0.0)
+    assert plan_batch([one], [0], 0.0, Limits(100, 100)) is not None
+    one.reported(0, PartitionReport(failed=[Failure(0, 5, None, 1, 0.0, "no")]), 0.0)
+    one.acquire(ranges((0, 0)))
+    assert not stock_of(one).undealt
+    stock_of(one).failing -= ranges((0, 0))
+    one.acquire(ranges((0, 0)), [Failed(0, 5, 1, 2.0, "no")])
+    assert not stock_of(one).undealt
+    assert one.next_due() == 2.0
+    assert not one.holes()
+
+
+def test_a_request_asks_for_what_is_missing_and_no_offset_twice() -> None:
+    """The commit log says what others have."""
+    one = partition(1_000)
+    acquirer = Acquirer({TP: one}, 100)
+    assert acquirer.request(50) is None, "the log was not read yet"
+    seen(acquirer, stable=10, committed=ranges((20, 29)), held=960)
+    request = acquirer.request(50)
+    assert request is not None
+    wanted = request.wanted[TP]
+    assert (wanted.count, wanted.last) == (20, 999)
+    acquirer.began(request)
+    assert acquirer.request(50) is None
+    one.end = 1_100
+    again = acquirer.request(50)
+    assert again is not None
+    assert again.wanted[TP].count == 50
+    one.acquire(ranges((30, 59)))
+    assert acquirer.request(50) is None, "it has more than half of what it is to have"
+
+
+def test_a_request_names_failed_records_once_they_are_due() -> None:
+    """Those that wait, or are parked, are not named; nor what is its own already."""
+    one = partition(10)
+    acquirer = Acquirer({TP: one}, 100)
+    later = int(time.time() * 1000) + 600_000
+    pending = {
+        1: Pending(1), 2: Pending(2, due_ms=later, delay_ms=600_000),
+        3: Pending(3, due_ms=PARKED_MS), 4: Pending(4, attempts=2), 5: Pending(5),
+    }  # fmt: skip
+    stock_of(one).failing = ranges((5, 5))
+    seen(acquirer, stable=0, committed=ranges((6, 9)), pending=pending, ours=ranges((4, 5)), held=2)
+    request = acquirer.request(100)
+    assert request is not None
+    assert request.wanted[TP].due == ranges((1, 1))
+    assert one.attempts == {4: 2}
+    assert [waiting.offset for waiting in one.parked] == [3]
+    acquirer.began(request)
+    assert acquirer.request(100) is None
+
+
+@pytest.mark.parametrize("crowded", ["pending", "ranges"])
+def test_a_full_partition_gives_what_was_returned_and_nothing_new(crowded: str) -> None:
+    """As with key ranges: the gaps come first."""
+    one = partition(1_000, most=10)
+    acquirer = Acquirer({TP: one}, 3 if crowded == "pending" else 100)
+    one.log_ranges = 9 if crowded == "ranges" else 0
+    pending = {n: Pending(n, due_ms=PARKED_MS) for n in range(3)} if crowded == "pending" else {}
+    seen(acquirer, pending=pending)
+    request = acquirer.request(50)
+    assert request is not None
+    assert request.wanted[TP].last == -1
+
+
+def test_overdue_chunks_are_expired_once() -> None:
+    """Also by a member that needs no offsets."""
+    acquirer = Acquirer({TP: partition(0)}, 100)
+    gone = AcquisitionId(*TP, "x/request")
+    seen(acquirer, expire=(gone,))
+    request = acquirer.request(0)
+    assert request is not None
+    assert request.expire == (gone,)
+    acquirer.began(request)
+    assert acquirer.request(0) is None
+
+
+def test_slots_with_a_span_each_read_for_themselves() -> None:
+    """Otherwise their slices are read together, and dealt by offset."""
+    slices = ((ranges((0, 9)), 1), (ranges((10, 30)), 0))
+    wanted = [Wanted("t", 0, ranges((0, 30)), slices=slices)]
+    own = _spans_by_task([Span("t", 0, 0, 30)], wanted, [0, 1])
+    assert own == [Span("t", 0, 10, 30), Span("t", 0, 0, 9)]
+    mixed = ((ranges((0, 9), (20, 30)), 1), (ranges((10, 19)), 0))
+    assert _spans_by_task(
+        [Span("t", 0, 0, 30)], [Wanted("t", 0, ranges((0, 30)), slices=mixed)], [0, 1]
+    ) is None  # fmt: skip
+    assert _spans_by_task(
+        [Span("t", 0, 0, 9), Span("t", 0, 20, 30), Span("t", 0, 10, 19)],
+        [Wanted("t", 0, ranges((0, 30)), slices=mixed)], [0, 1],
+    ) is None  # fmt: skip
+
+
+def test_a_batch_reads_the_slices_of_its_slots() -> None:
+    """Each offset goes to one slot."""
+    one = partition(100)
+    one.acquire(ranges((0, 99)))
+    deal_stock([one], [0, 1], {0: 10, 1: 10}, 0.0)
+    plan = plan_batch([one], [0, 1], 0.0, Limits(100, 100))
+    assert plan is not None
+    assert _wanted(one, plan, plan.slots) == Wanted(
+        "t", 0, ranges((0, 19)), slices=((ranges((0, 9)), 0), (ranges((10, 19)), 1))
+    )
+    assert plan.fraction == 1.0
