@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
@@ -37,6 +38,14 @@ class Crashes:
         """Whether a worker of a slot has ended, and records that it had are still suspected."""
         return slot in self._suspects and self._suspects[slot].has_any
 
+    def settle(self, partitions: Sequence[Partition]) -> None:
+        """What is done, deleted or given up by now is not suspected any more.
+
+        No slot handles it again, so nothing else would clear it.
+        """
+        for slot, suspects in self._suspects.items():
+            suspects.narrow(partial(_open_of, partitions, slot))
+
     def confine(self, partitions: Sequence[Partition], slots: Iterable[int]) -> dict[int, Parts]:
         """Let slots whose workers keep ending start but a part of what they could.
 
@@ -47,12 +56,6 @@ class Crashes:
         if not self._suspects:
             return allowed
         for slot in slots:
-            if slot in self._suspects:
-                # What was given up is never handled here, so nothing else would clear it.
-                self._suspects[slot].forget(
-                    part for part, one in enumerate(partitions)
-                    if slot not in one.shares or not one.shares[slot].ranges
-                )  # fmt: skip
             some = self._suspects[slot].allowed if slot in self._suspects else None
             if some is not None:
                 allowed[slot] = some
@@ -98,3 +101,9 @@ class Crashes:
             )  # fmt: skip
             if self._max_attempts is None:
                 suspects.passed({part: OffsetRanges([(offset, offset)])})
+
+
+def _open_of(
+    partitions: Sequence[Partition], slot: int, part: int, offsets: OffsetRanges
+) -> OffsetRanges:
+    return partitions[part].open_of(slot, offsets)

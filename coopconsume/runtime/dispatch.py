@@ -427,6 +427,7 @@ class Dispatcher:
         on_trial = any(r.trial for r in self.running.values())
         if too_soon or on_trial or not self.breaker.may_start(now):
             return
+        self._crashes.settle(epoch_state.partitions)
         self._relieve(epoch_state, now)
         self._deal_again(epoch_state, now)
         young = 0

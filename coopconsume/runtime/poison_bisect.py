@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from commits import OffsetRanges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     Parts = Mapping[int, OffsetRanges]
 
@@ -51,15 +51,18 @@ class PoisonBisect:
 
     def passed(self, given: Parts) -> None:
         """The slot came through with these."""
-        left = {p: offsets - given.get(p, OffsetRanges()) for p, offsets in self._suspects.items()}
-        self._suspects = {p: offsets for p, offsets in left.items() if offsets}
+        self.narrow(lambda part, offsets: offsets - given.get(part, OffsetRanges()))
+
+    def narrow(self, left_of: Callable[[int, OffsetRanges], OffsetRanges]) -> None:
+        """Suspects only what is left.
+
+        Args:
+            left_of: Returns what is left of the suspected offsets of a partition.
+        """
+        left = {part: left_of(part, offsets) for part, offsets in self._suspects.items()}
+        self._suspects = {part: offsets for part, offsets in left.items() if offsets}
         if not self._suspects:
             self._clear()
-
-    def forget(self, parts: Iterable[int]) -> None:
-        """The slot has nothing of some partitions any more."""
-        gone = set(parts)
-        self.passed({part: found for part, found in self._suspects.items() if part in gone})
 
     @property
     def has_any(self) -> bool:

@@ -176,6 +176,21 @@ def test_gained_key_ranges_start_after_a_worker_has_ended(begun):
     there.until(lambda: there.done(member) == set(range(20)))
 
 
+def test_gained_key_ranges_start_although_records_of_a_failed_batch_were_deleted(begun):
+    """Nobody handles these any more, so no slot is ever through with them."""
+    times = {"handlerTimeout": "0.1 seconds", "batchTime": "0.1 seconds"}
+    group = begun(LOW, HIGH, failOnDataLoss=False, **times)
+    there, member = group.there, group.member
+    start = sorted(of(LOW))[2]
+    there.kafka.retention = [start]
+    there.run(member, there.gate())
+    there.until(lambda: {o for o in of(LOW) if o >= start} <= there.done(member))
+    assert member.keep()
+    group.opens([WHOLE], continues={"a": group.epoch.number})
+    group.begins()
+    there.until(lambda: set(range(start, 20)) <= there.done(member))
+
+
 def test_what_moves_is_committed_at_once_however_rarely_a_job_commits(begun):
     """Somebody waits for it."""
     group = begun(WHOLE, commitInterval="60 seconds", drainTimeout="10 seconds")

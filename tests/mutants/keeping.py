@@ -553,10 +553,22 @@ KEEPING = [
     Mutant(
         "suspects-that-left",
         "Records of a partition that was given up are suspected no longer.",
-        "coopconsume/runtime/crashes.py",
-        "or not one.shares[slot].ranges",
-        "or not one",
+        _PARTITION,
+        "if share is None or not share.ranges:\n            return OffsetRanges()\n        return offsets",
+        "if share is None:\n            return OffsetRanges()\n        return offsets",
         (_CRASHES + "test_what_was_given_up_is_not_suspected_any_more",),
+    ),
+    Mutant(
+        "suspects-that-were-deleted",
+        "Records that were deleted are suspected no longer, so that key ranges that come are dealt.",
+        _PARTITION,
+        "return offsets.clip(self.stable, MAX_OFFSET) - self.done\n\n    def has(",
+        "return offsets\n\n    def has(",
+        (
+            _CRASHES + "test_what_was_done_or_deleted_elsewhere_is_not_suspected_any_more",
+            _MOVING
+            + "test_gained_key_ranges_start_although_records_of_a_failed_batch_were_deleted",
+        ),
     ),
     Mutant(
         "ends-before-it-looks",

@@ -561,6 +561,13 @@ class Partition:
         """The share that a key is of; None: it is not ours any more."""
         return next((share for share in self.shares.values() if share.has(key_hash)), None)
 
+    def open_of(self, slot: int, offsets: OffsetRanges) -> OffsetRanges:
+        """Those of some offsets that a slot may still have to handle."""
+        share = self.shares.get(slot)
+        if share is None or not share.ranges:
+            return OffsetRanges()
+        return offsets.clip(self.stable, MAX_OFFSET) - self.done
+
     def has(self, key_hash: int) -> bool:
         """Returns whether a key is still ours; if not, a late failure of it is ignored."""
         return self._share_of(key_hash) is not None

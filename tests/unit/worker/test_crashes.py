@@ -281,6 +281,20 @@ def test_what_was_given_up_is_not_suspected_any_more():
     assert partitions[1].shares[1].only == OffsetRanges()
     partitions[0].leave([KeyRange()])
     partitions[0].has_left(0.0)
+    crashes.settle(partitions)
     assert crashes.confine(partitions, (0, 1)) == {}
     assert partitions[1].shares[1].only is None
+    assert not crashes.concern(1)
+
+
+def test_what_was_done_or_deleted_elsewhere_is_not_suspected_any_more():
+    """Retention deletes what a failed batch had: no slot is ever through with it."""
+    crashes, partitions = Crashes(None), two_partitions()
+    for _ in range(2):
+        crashes.crashed(partitions, 1, {0: OffsetRanges([(0, 9)])}, None, charged=False)
+    partitions[0].amend(OffsetRanges([(0, 6)]))
+    crashes.settle(partitions)
+    assert crashes.confine(partitions, (0, 1)) == {1: {0: OffsetRanges([(7, 7)])}}
+    partitions[0].amend(OffsetRanges([(7, 9)]))
+    crashes.settle(partitions)
     assert not crashes.concern(1)
