@@ -18,7 +18,6 @@ from coopconsume.errors import AssignorError, CommitStoreError, CoopConsumeError
 from coopconsume.monitoring.numbers import (
     COUNTERS,
     GAUGES,
-    HANDLERS,
     HISTOGRAMS,
     JOB_GAUGES,
     PHASES,
@@ -87,7 +86,7 @@ def exit_codes() -> list[str]:
 
 def metrics() -> list[str]:
     """Returns the table of metrics that listeners export."""
-    of_job = (*JOB_GAUGES, HANDLERS, PHASES, *HISTOGRAMS)
+    of_job = (*JOB_GAUGES, PHASES, *HISTOGRAMS)
     parts = [("total", COUNTERS), ("partition", GAUGES), ("job", of_job)]
     rows = [
         (f"`{n.metric}`", f"`{n.field}`", n.unit, scope, n.doc)

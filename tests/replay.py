@@ -405,7 +405,7 @@ def _report(of: Line) -> SlotReport:
     known["unacknowledged"] = [_report(one) for one in of["unacknowledged"]]
     known["suspects"] = [tuple(one) for one in of["suspects"]]
     known["reads"] = Reads(*of["reads"])
-    known["starts"] = Histogram(**of["starts"])
+    known["starts"], known["calls"] = (Histogram(**of[name]) for name in ("starts", "calls"))
     return SlotReport(**known)
 
 

@@ -100,17 +100,16 @@ OLDEST_CALL = Number(
 )
 #: The gauges of a job.
 JOB_GAUGES = (EPOCH, SILENT, OLDEST_CALL)
-#: The entries of ``handlerSeconds``.
-HANDLERS = Number(
-    "handlerSeconds",
-    "coopconsume.handler.duration",
-    "s",
-    "Mean time of the handler calls of a slot in a batch, at most.",
-)
 #: The entries of ``durationMs``, by phase.
 PHASES = Number("durationMs", "coopconsume.phase.duration", "s", "Time by phase of a batch.")
 #: Histograms of many times, as `coopconsume.worker.histogram` counts them.
 HISTOGRAMS = (
+    Number(
+        "handlerTimes",
+        "coopconsume.handler.duration",
+        "s",
+        "Time of a handler call; a call of a frame handler is one call.",
+    ),
     Number(
         "startLatency",
         "coopconsume.latency.start",

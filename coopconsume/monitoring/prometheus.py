@@ -11,7 +11,6 @@ from coopconsume.monitoring.listener import QueryListener
 from coopconsume.monitoring.numbers import (
     COUNTERS,
     GAUGES,
-    HANDLERS,
     HISTOGRAMS,
     JOB_GAUGES,
     PHASES,
@@ -58,9 +57,6 @@ class PrometheusListener(QueryListener):
         }
         self._histograms = _Histograms()
         registry.register(self._histograms)
-        self._handlers = prometheus_client.Histogram(
-            _name(HANDLERS), HANDLERS.doc, _OF_QUERY, registry=registry, buckets=_BUCKETS
-        )
         self._phases = prometheus_client.Histogram(
             _name(PHASES), PHASES.doc, (*_OF_QUERY, "phase"), registry=registry, buckets=_BUCKETS
         )
@@ -78,8 +74,6 @@ class PrometheusListener(QueryListener):
             for phase, millis in progress["durationMs"].items():
                 if progress["numInputRows"]:
                     self._phases.labels(*query, phase).observe(millis / 1000)
-            for seconds in progress[HANDLERS.field]:
-                self._handlers.labels(*query).observe(seconds)
             self._histograms.add(query, progress)
             for name, gauge in self._job_gauges.items():
                 gauge.labels(*query).set(progress[name])

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.monitoring.listener import QueryListener
-from coopconsume.monitoring.numbers import COUNTERS, GAUGES, HANDLERS, JOB_GAUGES, PHASES
+from coopconsume.monitoring.numbers import COUNTERS, GAUGES, JOB_GAUGES, PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,6 @@ class OpenTelemetryListener(QueryListener):
             meter.create_observable_gauge(
                 number.metric, [self._job_observer(number.field)], number.unit, number.doc
             )
-        self._handlers = meter.create_histogram(HANDLERS.metric, HANDLERS.unit, HANDLERS.doc)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - PySpark's name
         """Update the metrics by the progress since the last event."""
@@ -56,8 +55,6 @@ class OpenTelemetryListener(QueryListener):
         totals = before["totals"] if before else {}
         for name, counter in self._counters.items():
             counter.add(progress["totals"][name] - totals.get(name, 0), of_query)
-        for seconds in progress[HANDLERS.field]:
-            self._handlers.record(seconds, of_query)
         for phase, millis in progress["durationMs"].items():
             if progress["numInputRows"]:
                 self._phases.record(millis / 1000, of_query | {"coopconsume.phase": phase})

@@ -644,9 +644,6 @@ class Dispatcher:
         running.handled += report.handled
         running.filtered += report.filtered
         running.rate += handled / max(report.busy, 0.001)
-        if handled and not running.is_live:
-            side_by_side = min(self._work.concurrency, handled)
-            self._meter.handler_time(report.busy * side_by_side / handled)
         if self._sizes is not None and report.slot not in running.kept and not report.crashed:
             self._sizes.reported(report, handled)
         running.timed_out |= report.timed_out and not (report.tripped or report.stopped)

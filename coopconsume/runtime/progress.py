@@ -80,7 +80,7 @@ class Meter:
             {"slot": s, "handled": 0, "failures": 0, "busySeconds": 0.0} for s in range(slots)
         ]
         self._phases: dict[str, float] = {}
-        self._handler_times: list[float] = []
+        self._calls = Histogram()
         self._starts = Histogram()
         #: Times from the timestamps of records to their commits.
         self.latency = CommitLatency()
@@ -145,6 +145,7 @@ class Meter:
             self.latency.done(names[i], outcome)
         with self._lock:
             self._starts.merge(report.starts)
+            self._calls.merge(report.calls)
             slot = self.slots[report.slot]
             slot["handled"] += report.handled
             slot["failures"] += report.failures
@@ -161,11 +162,6 @@ class Meter:
                 # Before its first handler a slot waits for Spark to read, hash, shuffle and sort.
                 self._took("read", time.monotonic() - launched - report.busy)
                 self._took("handlers", report.busy)
-
-    def handler_time(self, seconds: float) -> None:
-        """Notes the mean time of the handler calls of a slot in a batch."""
-        with self._lock:
-            self._handler_times.append(round(seconds, 6))
 
     def _took(self, phase: str, seconds: float) -> None:
         """Keep the longest time of a phase since the last event."""
@@ -248,7 +244,7 @@ class Meter:
                     phase: round(max(0.0, self._phases.get(phase, 0.0)) * 1000)
                     for phase in ("read", "handlers", "batch", "outputs", "commit")
                 },
-                handlerSeconds=self._handler_times,
+                handlerTimes=self._calls.describe(),
                 startLatency=self._starts.describe(),
                 commitLatency=self.latency.take().describe(),
                 silentSeconds=round(self.silent, 1),
@@ -264,7 +260,7 @@ class Meter:
                 partitions=partitions_now,
                 **{name: sum(p[name] for p in partitions_now) for name in _SUMS},
             )
-            self._phases, self._handler_times, self._starts = {}, [], Histogram()
+            self._phases, self._calls, self._starts = {}, Histogram(), Histogram()
             self._recent.append(event)
         self._notify("onQueryProgress", QueryProgressEvent(event))
 

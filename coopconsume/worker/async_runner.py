@@ -217,6 +217,7 @@ class AsyncRunner:
                     answer = taken(answer)
             except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
                 answer = error
+            took = time.monotonic() - now
             leave(seat)
             if began is not None:
                 began.pop(seat, None)
@@ -227,7 +228,7 @@ class AsyncRunner:
                     return
                 await _stay(task)
             with lock:
-                scheduler.settle(lane, row, record, answer, time.monotonic())
+                scheduler.settle(lane, row, record, answer, took, time.monotonic())
             self._space.set()
             stretch += 1
             if stretch >= _AT_A_STRETCH:

@@ -114,9 +114,12 @@ class Frames:
         ledger.report.handled += batch.num_rows
         offsets = batch.column(1)
         self._life.box.enter_all([(part, offset) for offset in offsets.to_pylist()])
-        outcomes = self._call(self._frame(part, batch), batch.num_rows)
+        frame, start = self._frame(part, batch), time.monotonic()
+        outcomes = self._call(frame, batch.num_rows)
+        took = time.monotonic() - start
         self._life.box.leave_all()
         with ledger.lock:
+            ledger.report.calls.add(took)
             ledger.ended = ledger.report.handled
             if outcomes is None:
                 self._settled += batch.num_rows

@@ -274,7 +274,19 @@ class RowProgress:
         self._ledger.ended += end - first - len(skipped)
         rows = self._batch.slice(first, end - first)
         self._ledger.count_starts(rows, self.started[first:end])
+        self._count_calls(first, end)
         done_rows(self._ledger, rows, skipped)
+
+    def _count_calls(self, first: int, end: int) -> None:
+        """Counts the times of calls: each lasts until the next one, as each clock read has a cost.
+
+        Settling a failed record counts as part of its call.
+        """
+        begun = [at for at in self.started[first:end] if at is not None]
+        if begun:
+            following = self.started[end] if end < len(self.started) else None
+            bounds = pa.array([*begun, time.time() if following is None else following])
+            self._ledger.report.calls.add_all(pc.subtract(bounds[1:], bounds[:-1]))
 
 
 def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> Row:

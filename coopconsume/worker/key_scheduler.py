@@ -51,6 +51,8 @@ class KeyScheduler:
         self._done: dict[int, tuple[list[int], list[int]]] = {p: ([], []) for p in ledger.work}
         #: Seconds from the timestamps of records to their first handler call.
         self._starts: list[float] = []
+        #: Seconds of the handler calls that have ended.
+        self._calls: list[float] = []
         self._names = ledger.spec.partitions
         self._deadline = float("inf")
         self._settled = 0
@@ -165,8 +167,11 @@ class KeyScheduler:
             self._settle(lane, row, done=ledger.give_up_spent(row, record))
         return None
 
-    def settle(self, lane: Lane, row: Row, record: Record, answer: Any, now: float) -> None:
-        """A handler has returned or raised."""
+    def settle(
+        self, lane: Lane, row: Row, record: Record, answer: Any, took: float, now: float
+    ) -> None:
+        """A handler has returned or raised, after some seconds."""
+        self._calls.append(took)
         self._settled += 1
         self._ledger.ended = self._settled
         self._now = now
@@ -246,3 +251,6 @@ class KeyScheduler:
         if self._starts:
             self._ledger.report.starts.add_all(pa.array(self._starts))
             self._starts.clear()
+        if self._calls:
+            self._ledger.report.calls.add_all(pa.array(self._calls))
+            self._calls.clear()

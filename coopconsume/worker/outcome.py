@@ -451,6 +451,7 @@ class TaskOutcome:
             self.report.filtered = 0
             reads, self.report.reads = self.report.reads, Reads()
             starts, self.report.starts = self.report.starts, Histogram()
+            calls, self.report.calls = self.report.calls, Histogram()
             failed = {part: report.failed for part, report in self.parts.items()}
             for report in self.parts.values():
                 report.failed = []
@@ -474,9 +475,8 @@ class TaskOutcome:
             self.spec.batch, self.report.slot, seq=seq, pid=self.report.pid, partitions=partitions,
             dead=dead, outputs=None if outputs is None else outputs.encode(),
             changes=None if changes is None else changes.encode(),
-            handled=ended, failures=failures, kept=kept, reads=reads, starts=starts, filtered=sum(
-                len(chunk) for chunks in filtered.values() for chunk in chunks
-            ),
+            handled=ended, failures=failures, kept=kept, reads=reads, starts=starts, calls=calls,
+            filtered=sum(len(chunk) for chunks in filtered.values() for chunk in chunks),
             gates={} if kept is None else dict(self.report.gates), leaving=leaving,
         )  # fmt: skip
 

@@ -199,8 +199,8 @@ class SlotReport:
     """What a slot reports of its part of a batch.
 
     A progressive report has only partitions (done, filtered, failed), dead letters, outputs, the
-    counts of handled and failed calls, of filtered records and of reads, ``starts``, and ``kept``
-    with ``gates``. The final report holds what is in no progressive report.
+    counts of handled and failed calls, of filtered records and of reads, ``starts``, ``calls``, and
+    ``kept`` with ``gates``. The final report holds what is in no progressive report.
 
     Attributes:
         unknown: This is a second run of a Spark task: nothing was started, and what the first run
@@ -217,6 +217,7 @@ class SlotReport:
         filtered: Records that did not pass the filter.
         reads: What a real-time slot read, since its last report.
         starts: Times from the timestamps of records to their first handler call.
+        calls: Times of the handler calls that have ended. A call of a frame handler is one call.
         value_bytes: Bytes of key and value of those that passed.
         busy: Seconds from the first rows to the end of the last handler; 0 without any.
         timed_out: The time box closed before the rows were through.
@@ -260,6 +261,7 @@ class SlotReport:
     filtered: int = 0
     reads: Reads = field(default_factory=Reads)
     starts: Histogram = field(default_factory=Histogram)
+    calls: Histogram = field(default_factory=Histogram)
     failures: int = 0
     value_bytes: int = 0
     busy: float = 0.0

@@ -178,7 +178,7 @@ class ThreadRunner:
     def _work_on(self, seat: int) -> None:
         scheduler, box, handler, taken = self._scheduler, self._life.box, self._handler, self._taken
         began = self._began if self._timeout is not None else None
-        settled: tuple[Lane, Row, Record, Any] | None = None
+        settled: tuple[Lane, Row, Record, Any, float] | None = None
         while True:
             with self._lock:
                 if settled is not None:
@@ -189,18 +189,20 @@ class ThreadRunner:
                 return
             lane, row, record = found
             box.enter(seat, row.part, row.offset)
+            start = time.monotonic()
             if began is not None:
-                began[seat] = time.monotonic()
+                began[seat] = start
             try:
                 answer = handler(record)
                 if answer is not None:
                     answer = taken(answer)
             except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
                 answer = error
+            took = time.monotonic() - start
             box.leave(seat)
             if began is not None:
                 began.pop(seat, None)
-            settled = (lane, row, record, answer)
+            settled = (lane, row, record, answer, took)
 
     def _watch(self, timeout: float) -> None:
         """End the worker once a handler has had its time and as much again."""

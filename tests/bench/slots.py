@@ -89,7 +89,7 @@ def _pending_megabytes() -> float:
         scheduler.admit(Row(0, offset, 0, b"key-%d" % offset, b"%0100d" % offset, 0, ()))
     lane, row, record = started
     scheduler.is_closed = True
-    scheduler.settle(lane, row, record, RuntimeError("not yet"), 0.0)
+    scheduler.settle(lane, row, record, RuntimeError("not yet"), 0.0, 0.0)
     scheduler.close(0.0)
     held = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()

@@ -82,7 +82,7 @@ class Seats:
                 self.done.append(at)
             self.settled_at = self.failed_at[at] = self.now
             answer = RuntimeError("planned") if failed else None
-            self.scheduler.settle(lane, row, record, answer, self.now)
+            self.scheduler.settle(lane, row, record, answer, 0.0, self.now)
         elif self.at_work or not self.scheduler.is_through(self.now):
             self.now = soonest
         else:

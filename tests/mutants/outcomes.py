@@ -20,6 +20,30 @@ _DELIVERIES = "tests/model/test_deliveries_model.py::"
 
 RETRIES = [
     Mutant(
+        "running-call-counted",
+        "A handler call is counted once it has ended.",
+        "coopconsume/worker/handling.py",
+        "begun = [at for at in self.started[first:end] if at is not None]",
+        "begun = [at for at in self.started[first : end + 1] if at is not None]",
+        (_HISTOGRAM + "test_calls_of_a_plain_handler_last_until_the_next_one",),
+    ),
+    Mutant(
+        "calls-in-two-reports",
+        "A handler call is in one report.",
+        "coopconsume/worker/outcome.py",
+        "calls, self.report.calls = self.report.calls, Histogram()",
+        "calls = self.report.calls",
+        (_HISTOGRAM + "test_calls_of_a_plain_handler_last_until_the_next_one",),
+    ),
+    Mutant(
+        "concurrent-calls-not-timed",
+        "Calls that run side by side are timed, too.",
+        "coopconsume/worker/key_scheduler.py",
+        "self._ledger.report.calls.add_all(pa.array(self._calls))",
+        "pass",
+        (_HISTOGRAM + "test_a_slot_counts_the_time_of_each_handler_call",),
+    ),
+    Mutant(
         "added-headers-not-kept",
         "Headers that a handler adds are those of later attempts, too.",
         "coopconsume/worker/outcome.py",

@@ -63,6 +63,7 @@ def encode_report(report: SlotReport) -> bytes:
         "filtered": report.filtered,
         "reads": report.reads,
         "starts": [report.starts.counts, report.starts.seconds],
+        "calls": [report.calls.counts, report.calls.seconds],
         "failures": report.failures,
         "partitions": [
             [
@@ -104,7 +105,7 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
             batch=of.batch, slot=of.slot, pid=of.pid, seq=_count(header["seq"]),
             handled=_count(header["handled"]), filtered=_count(header["filtered"]),
             reads=Reads(*map(_count, header["reads"])), starts=_histogram(header["starts"]),
-            failures=_count(header["failures"]),
+            calls=_histogram(header["calls"]), failures=_count(header["failures"]),
         )  # fmt: skip
         for part, done, filtered, failed, read, position, *more in header["partitions"]:
             holes, blocked, retrying, times = more

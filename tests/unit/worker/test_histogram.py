@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -11,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coopconsume.record import Retry
+from coopconsume.worker import handling
+from coopconsume.worker.channel.messages import decode_report, encode_report
+from coopconsume.worker.channel.wire import Identity
 from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.histogram import BOUNDS, Histogram
-from coopconsume.worker.report import PartitionWork, pack_times, unpack_times
-from tests.unit.worker.slot_harness import WAYS, done, run
+from coopconsume.worker.report import PartitionWork, SlotReport, pack_times, unpack_times
+from tests.unit.worker.slot_harness import WAYS, done, prepared, run
 
 KNOWN = st.integers(0, 2**50 - 1)
 SECONDS = st.floats(-5, 1e9, allow_nan=False) | st.sampled_from(BOUNDS)
@@ -111,3 +115,71 @@ def test_a_slot_counts_the_starts_of_first_attempts(way):
     assert 3 * before - sent - 1 <= report.starts.seconds <= 3 * after - sent + 1
     assert unpack_times(report.partitions[0].times).to_pylist() == [1_006, 1_009]
     assert unpack_times(report.partitions[1].times).to_pylist() == [1_007]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_slot_counts_the_time_of_each_handler_call(way):
+    """Those that fail, too; what is not called does not count."""
+
+    def handler(record):
+        if record.offset == 1:
+            time.sleep(0.06)
+        if record.offset == 2:
+            raise ValueError("no")
+
+    report = run(handler, [(0, o, b"%d" % (o % 4)) for o in range(8)], way=way)
+    calls = report.calls
+    assert calls.count == report.handled == 7, "6 is behind 2"
+    assert sum(calls.counts[bucket_of(0.06) :]) >= 1
+    assert calls.seconds >= 0.06
+
+
+def test_a_call_of_a_frame_handler_counts_once():
+    """However many records it has."""
+    rows = [(0, o, b"%d" % o) for o in range(10)]
+    report = run(FrameHandler(lambda _frame: None, 4), rows)
+    assert (report.handled, report.calls.count) == (10, 3)
+
+
+class Journal:
+    """Stands for a crash journal that is kept nowhere."""
+
+    FIRST = 0
+
+    def __init__(self):
+        self.cells = [0, 0]
+
+
+def test_calls_of_a_plain_handler_last_until_the_next_one(monkeypatch):
+    """Each is in one report: those that have ended, in the progressive one; then the rest."""
+    now, cut = [0.0], []
+    clock = SimpleNamespace(monotonic=time.monotonic, time=lambda: now[0])
+    monkeypatch.setattr(handling, "time", clock)
+    seconds = [0.0, 2**-11, 0.75, 2**-12, 3.0, 7.0]  # Exact as floats.
+
+    def handler(record):
+        if record.offset == 4:
+            cut.append(ledger.cut(1))
+        now[0] += seconds[record.offset]
+
+    rows = [(0, o, b"%d" % o) for o in range(6)]
+    runner, batches = prepared(handler, rows, batch_rows=3)
+    ledger = runner._ledger(3)
+    handling.run_serial(batches, handler, ledger, handling.TimeBox(ledger.spec, Journal()))
+
+    def counts(times):
+        found = Histogram()
+        for one in times:
+            found.add(one)
+        return found
+
+    assert cut[0].calls == counts(seconds[:4])
+    assert ledger.close().calls == counts(seconds[4:])
+
+
+def test_times_of_calls_travel_over_the_channel():
+    """As those of starts do."""
+    report = SlotReport(5, 1, seq=3, pid=8)
+    report.starts.add(0.5)
+    report.calls.add(7.0)
+    assert decode_report(encode_report(report), Identity("run", 5, 1, 8)) == report

@@ -468,13 +468,13 @@ def test_failures_that_are_tried_again_are_counted_although_nothing_was_reported
     scheduler.deadline = 100.0
     for offset in range(3):
         scheduler.admit(Row(0, offset, offset, b"k", b"v", 0, ()))
-    scheduler.settle(*scheduler.take(0.0), RuntimeError("planned"), 0.1)
+    scheduler.settle(*scheduler.take(0.0), RuntimeError("planned"), 0.1, 0.1)
     assert ledger.cut(1) is None
-    scheduler.settle(*scheduler.take(0.1), None, 0.1)
+    scheduler.settle(*scheduler.take(0.1), None, 0.0, 0.1)
     chunk = ledger.cut(1)
     assert (chunk.handled, chunk.failures, done(chunk)) == (2, 1, [1])
-    scheduler.settle(*scheduler.take(0.4), None, 0.4)
-    scheduler.settle(*scheduler.take(0.4), None, 0.4)
+    scheduler.settle(*scheduler.take(0.4), None, 0.0, 0.4)
+    scheduler.settle(*scheduler.take(0.4), None, 0.0, 0.4)
     scheduler.close(0.4)
     final = ledger.close()
     assert (final.handled, final.failures, done(final)) == (2, 0, [0, 2])
