@@ -36,6 +36,7 @@ WALL = {
     "coopconsume/fenced/ownership/registry.py": (1, "the time of an event, for people"),
     "coopconsume/fenced/ownership/delta_store.py": (1, "the time of writing, for people"),
     "coopconsume/group/epoch_assignment.py": (1, "due times of the log become waits"),
+    "coopconsume/group/chunks.py": (2, "due times of the log become waits, times of deadlines"),
     "coopconsume/runtime/outbox.py": (1, "waits become due times of the log"),
     "coopconsume/runtime/latest_start.py": (
         1,
