@@ -110,7 +110,7 @@ class Frames:
             if not batch.num_rows:
                 return
             self._running = batch
-            ledger.count_starts(batch, [time.time()] * batch.num_rows)
+            ledger.count_starts(batch, pa.repeat(time.time(), batch.num_rows))
         ledger.report.handled += batch.num_rows
         offsets = batch.column(1)
         self._life.box.enter_all([(part, offset) for offset in offsets.to_pylist()])

@@ -6,9 +6,11 @@ batch, and no other. Task-side code.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
+from array import array
 from itertools import repeat
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
@@ -160,12 +162,12 @@ def run_serial(
         for i, part, record in records_of(batch, ledger, numbers):
             if life.is_over and (handled or life.stopped):
                 report.timed_out = True
-                started(None)
+                started(math.nan)
                 skipped.append(i)
                 ledger.unlooked(part, record.offset)
                 continue
             if blocked[part] and ledger.is_blocked(row := _row(part, hashes[i], record)):
-                started(None)
+                started(math.nan)
                 skipped.append(i)
                 ledger.block(row)
                 continue
@@ -204,7 +206,7 @@ class RowProgress:
     Attributes:
         settled: Rows from the first one on whose answers are in the ledger, as far as known.
         started: Of each row that was drawn, when its handler was called, in seconds since the
-            epoch; None: it was not called.
+            epoch; NaN: it was not called.
     """
 
     def __init__(self, ledger: TaskOutcome) -> None:
@@ -212,7 +214,7 @@ class RowProgress:
         self._batch: pa.RecordBatch | None = None
         self._numbers: Iterator[int] = iter(())
         self._skipped: list[int] = []
-        self.started: list[float | None] = []
+        self.started = array("d")
         self._first = 0
         self.settled = 0
         ledger.flush = self.flush
@@ -223,7 +225,7 @@ class RowProgress:
         with self._ledger.lock:
             self._batch, self._numbers, self._skipped = batch, iter(range(batch.num_rows)), []
             self._first = self.settled = 0
-            self.started = []
+            self.started = array("d")
         return self._numbers, self._skipped
 
     def failed(self, number: int) -> None:
@@ -273,20 +275,23 @@ class RowProgress:
         skipped = [i - first for i in self._skipped if first <= i < end]
         self._ledger.ended += end - first - len(skipped)
         rows = self._batch.slice(first, end - first)
-        self._ledger.count_starts(rows, self.started[first:end])
-        self._count_calls(first, end)
+        at = self.started[first:end]
+        # Without a copy: this is done for each record.
+        starts = pa.Array.from_buffers(pa.float64(), len(at), [None, pa.py_buffer(at)])
+        self._ledger.count_starts(rows, starts)
+        self._count_calls(starts, self.started[end : end + 1])
         done_rows(self._ledger, rows, skipped)
 
-    def _count_calls(self, first: int, end: int) -> None:
+    def _count_calls(self, starts: pa.Array, following: array[float]) -> None:
         """Counts the times of calls: each lasts until the next one, as each clock read has a cost.
 
         Settling a failed record counts as part of its call.
         """
-        begun = [at for at in self.started[first:end] if at is not None]
-        if begun:
-            following = self.started[end] if end < len(self.started) else None
-            bounds = pa.array([*begun, time.time() if following is None else following])
-            self._ledger.report.calls.add_all(pc.subtract(bounds[1:], bounds[:-1]))
+        begun = starts.filter(pc.is_finite(starts))
+        if len(begun):
+            last = [at for at in following if math.isfinite(at)] or [time.time()]
+            ends = pa.concat_arrays([begun[1:], pa.array(last)])
+            self._ledger.report.calls.add_all(pc.subtract(ends, begun))
 
 
 def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> Row:

@@ -342,19 +342,21 @@ class TaskOutcome:
         done = pa.RecordBatch.from_arrays(columns, names=["offset", "timestamp"])
         self.done[part].append(done.take(pc.sort_indices(columns[0])))
 
-    def count_starts(self, batch: pa.RecordBatch, at: Sequence[float | None]) -> None:
+    def count_starts(self, batch: pa.RecordBatch, at: pa.Array) -> None:
         """Counts the times from the timestamps of rows to their first handler call.
 
         Args:
             batch: The rows.
-            at: When the handler of each was called, in seconds since the epoch; None: it was not.
+            at: When the handler of each was called, in seconds since the epoch; NaN: it was not.
         """
         stamps = batch.column(_STAMP)
+        is_first = pc.and_(pc.is_finite(at), pc.greater_equal(stamps, 0))
         if self.retried:
-            rows = zip(at, batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
-            at = [None if self.attempt(part, offset) > 1 else when for when, part, offset in rows]
-        sent = pc.divide(pc.if_else(pc.greater_equal(stamps, 0), stamps, None), 1000.0)
-        self.report.starts.add_all(pc.subtract(pa.array(at, pa.float64()), sent))
+            rows = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+            attempts = pa.array([self.attempt(part, offset) for part, offset in rows], pa.int64())
+            is_first = pc.and_(is_first, pc.equal(attempts, 1))
+        times = pc.subtract(at, pc.divide(stamps, 1000.0))
+        self.report.starts.add_all(times.filter(is_first))
 
     def unlooked(self, part: int, offset: int) -> None:
         """Nothing of this partition from ``offset`` on has been looked at, unless named."""
