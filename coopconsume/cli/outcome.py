@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -69,6 +70,10 @@ def is_ours(error: BaseException) -> bool:
     return any(isinstance(error, kind) for kind, _ in _BY_KIND)
 
 
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
+
+
 def reported(command: Callable[..., int | None]) -> Callable[..., None]:
     """Makes a command end with its exit code and report its errors in one sentence.
 
@@ -82,6 +87,8 @@ def reported(command: Callable[..., int | None]) -> Callable[..., None]:
         if not debug:
             # The error that follows describes a failed connection better than kafka-python's log.
             logging.getLogger("kafka").setLevel(logging.CRITICAL)
+            # So does the one that follows a lost JVM; py4j logs that by the root logger.
+            logging.getLogger().addFilter(_is_not_of_py4j)
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             code = command(*args, **kwargs) or OK

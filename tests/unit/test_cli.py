@@ -109,6 +109,22 @@ def commands(
         yield from commands(below, (*path, name))
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_py4j_shows_no_traceback_of_a_jvm_that_is_gone(debug):
+    """It logs by the root logger; the command's own error follows, in one sentence."""
+    code = (
+        "import click; from coopconsume.cli.outcome import reported\n"
+        "source = 'import logging; logging.exception(\"Exception while sending command.\")'\n"
+        "code = compile(source, 'py4j/java_gateway.py', 'exec')\n"
+        "click.command()(reported(lambda: exec(code)))()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *(["--debug"] if debug else [])],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ("Exception while sending" in ran.stderr) == debug
+
+
 @pytest.mark.parametrize(
     ("path", "command"), [pytest.param(*c, id="-".join(c[0])) for c in commands()]
 )
