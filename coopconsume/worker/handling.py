@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from array import array
-from itertools import repeat
+from itertools import repeat, starmap
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +148,7 @@ def run_serial(
     """Handle the rows one after another in the task's own thread; the cheapest way by far."""
     report, blocked, cells = ledger.report, ledger.blocked, life.box.cells
     code, place = life.box.FIRST, life.box.FIRST + 1
-    handled, lock, clock = 0, ledger.lock, time.time
+    handled, lock = 0, ledger.lock
     progress = RowProgress(ledger)
     ledger.give_back = life.give_back
     for raw in batches:
@@ -158,21 +158,20 @@ def run_serial(
         hashes, at_work = batch.column(_HASH), None
         numbers, skipped = progress.begin(batch)
         life.begin()
-        started = progress.started.append
-        for i, part, record in records_of(batch, ledger, numbers):
+        started = progress.started
+        for i, part, record, _ in records_of(batch, ledger, numbers, started):
             if life.is_over and (handled or life.stopped):
                 report.timed_out = True
-                started(math.nan)
+                started[i] = math.nan
                 skipped.append(i)
                 ledger.unlooked(part, record.offset)
                 continue
             if blocked[part] and ledger.is_blocked(row := _row(part, hashes[i], record)):
-                started(math.nan)
+                started[i] = math.nan
                 skipped.append(i)
                 ledger.block(row)
                 continue
             handled += 1
-            started(clock())
             cells[place] = record.offset
             if part != at_work:
                 at_work = part
@@ -205,8 +204,8 @@ class RowProgress:
 
     Attributes:
         settled: Rows from the first one on whose answers are in the ledger, as far as known.
-        started: Of each row that was drawn, when its handler was called, in seconds since the
-            epoch; NaN: it was not called.
+        started: When each row was drawn for its handler call, in seconds since the epoch; NaN: it
+            was not called.
     """
 
     def __init__(self, ledger: TaskOutcome) -> None:
@@ -299,12 +298,12 @@ def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> Row:
 
 
 def records_of(
-    batch: pa.RecordBatch, ledger: TaskOutcome, numbers: Iterator[int]
-) -> Iterator[tuple[int, int, Record]]:
+    batch: pa.RecordBatch, ledger: TaskOutcome, numbers: Iterator[int], drawn: array[float]
+) -> Iterator[tuple[int, int, Record, None]]:
     """The rows as handlers see them, each with its number and the index of its partition.
 
-    A row's number is drawn as the row is. Records are made one at a time, and without a line of
-    Python for each.
+    A row's number is drawn as the row is, and its time appended to ``drawn``. Records are made one
+    at a time, and without a line of Python for each.
     """
     rows, names = batch.num_rows, ledger.spec.partitions
     offsets, keys, values, stamps = (
@@ -327,7 +326,8 @@ def records_of(
         headers = map(ledger.headers, parts, offsets, headers)
     fields = zip(topics, of_parts, offsets, keys, values, stamps, headers, attempts, strict=True)
     records = map(tuple.__new__, repeat(Record), fields)  # `Record._make` is Python.
-    return zip(numbers, parts, records)  # noqa: B905
+    times = map(drawn.append, starmap(time.time, repeat(())))
+    return zip(numbers, parts, records, times)  # noqa: B905
 
 
 def done_rows(ledger: TaskOutcome, batch: pa.RecordBatch, skipped: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -47,22 +48,21 @@ class Histogram:
 
     def add_all(self, times: pa.Array) -> None:
         """Counts times in seconds; nulls do not count."""
-        if len(times) < _FEW:
-            for seconds in times.to_pylist():
-                if seconds is not None:
-                    self.add(seconds)
-            return
-        times = pc.max_element_wise(times.cast(pa.float64()), 0.0, skip_nulls=False).drop_null()
-        if not len(times):
-            return
-        span = pc.min_max(times).as_py()
-        last, below = bisect_left(BOUNDS, span["max"]), 0
-        for bucket in range(bisect_left(BOUNDS, span["min"]), last):
-            up_to = pc.sum(pc.less_equal(times, BOUNDS[bucket])).as_py()
-            self.counts[bucket] += up_to - below
-            below = up_to
-        self.counts[last] += len(times) - below
-        self.seconds += pc.sum(times).as_py()
+        left = times.cast(pa.float64()).drop_null()
+        if pc.any(pc.less(left, 0.0)).as_py():
+            left = pc.max_element_wise(left, 0.0)
+        self.seconds += pc.sum(left).as_py() or 0.0
+        # Most times of a batch are in few buckets: each pass counts the bucket of the first one.
+        while len(left) >= _FEW:
+            bucket = bisect_left(BOUNDS, left[0].as_py())
+            above = BOUNDS[bucket - 1] if bucket else -math.inf
+            up_to = BOUNDS[bucket] if bucket < len(BOUNDS) else math.inf
+            is_inside = pc.and_(pc.greater(left, above), pc.less_equal(left, up_to))
+            others = left.filter(pc.invert(is_inside))
+            self.counts[bucket] += len(left) - len(others)
+            left = others
+        for seconds in left.to_pylist():
+            self.counts[bisect_left(BOUNDS, seconds)] += 1
 
     def merge(self, other: Histogram) -> None:
         """Adds the counts of another histogram."""

@@ -8,7 +8,7 @@ import threading
 import time
 from bisect import bisect_right
 from dataclasses import replace
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -605,7 +605,8 @@ def _packed_done(chunks: Sequence[pa.RecordBatch]) -> tuple[bytes, bytes]:
     if not chunks:
         return b"", b""
     offsets, times = (pa.concat_arrays([chunk.column(n) for chunk in chunks]) for n in range(2))
-    if len(chunks) > 1:
+    bounds = [(one[0].as_py(), one[-1].as_py()) for chunk in chunks if len(one := chunk.column(0))]
+    if any(after[0] < before[1] for before, after in pairwise(bounds)):
         order = pc.sort_indices(offsets)
         offsets, times = offsets.take(order), times.take(order)
     return pack_offsets(offsets), pack_times(times)
