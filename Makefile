@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 SPARK  := pyspark~=4.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-matrix lint docs bench mutants chaos chaos-store chaos-log clean
+.PHONY: help setup demo test test-slow test-all test-matrix lint docs bench mutants chaos chaos-store chaos-log clean
 
 help: ## show what there is to do
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -31,8 +31,18 @@ setup: $(VENV)/.ready ## set up the virtual environment with all tools
 demo: $(VENV)/.ready-demo ## a year of flights through 8 slots on a real Kafka, killed in the middle
 	@$(BIN)/coopconsume demo $(ARGS)
 
-test: $(VENV)/.ready ## set up and run all tests (ARGS='-k name' narrows)
-	@$(BIN)/python -m pytest -n 2 --dist loadscope $(if $(CI),--durations=40) $(ARGS)
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope
+
+test: $(VENV)/.ready ## set up and run the tests, except the slow ones (ARGS='-k name' narrows)
+	@$(PYTEST) -m 'not slow' --durations=0 --durations-min=20 $(ARGS); status=$$?; \
+	echo "Slow tests were left out: make test-slow runs them, make test-all runs all tests."; \
+	exit $$status
+
+test-slow: $(VENV)/.ready ## run the slow tests: kills, clusters, all that takes over 20 s (ARGS='-k name' narrows)
+	@$(PYTEST) -m slow $(ARGS)
+
+test-all: $(VENV)/.ready ## run all tests, as CI does (ARGS='-k name' narrows)
+	@$(PYTEST) $(if $(CI),--durations=40) $(ARGS)
 
 test-matrix: $(VENV)/.ready ## run a selection of the tests on each supported Spark (ARGS='4.2 --kafka 4.3.1')
 	@$(BIN)/python -m tests.matrix $(ARGS)

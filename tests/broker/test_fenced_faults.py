@@ -236,6 +236,7 @@ def test_a_kafka_python_without_the_hook_is_refused(
         KafkaChannel(clients.settings, clients.log, None, 10)
 
 
+@pytest.mark.slow
 def test_k4_k5_k6_a_broker_that_is_frozen(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

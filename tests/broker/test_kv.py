@@ -202,6 +202,7 @@ def judge(group: Group, clients: list[Client]) -> list[Operation]:
     return seen
 
 
+@pytest.mark.slow
 def test_replicas_that_are_killed_and_frozen_are_one_store(group: Group) -> None:
     """The leader is killed, the next one frozen and woken; clients see one store throughout."""
     for name in ("one", "two", "three"):

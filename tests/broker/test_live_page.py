@@ -232,6 +232,7 @@ def test_a_table_that_goes_away_and_comes_back(chrome, shop, tmp_path) -> None:
     until(chrome, has("banner", "does not answer"))
 
 
+@pytest.mark.slow
 def test_a_broker_that_goes_away_and_comes_back(chrome, tmp_path) -> None:
     """As with a table."""
     with LocalKafka() as kafka:

@@ -178,6 +178,7 @@ def test_records_of_a_killed_consumer_come_again(
         assert after.poll(5, timeout=0.2) == []
 
 
+@pytest.mark.slow
 def test_the_loss_of_one_of_three_replicas_is_survived(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path
 ) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from tests.mutants.catalogue import GROUPS
 from tests.mutants.runner import try_all
 
 
+@pytest.mark.slow
 def test_a_planted_fault_of_each_group_is_caught():
     """``make mutants`` plants all of them, also those that need a broker or Spark."""
     chosen = [[mutant for mutant in group if mutant.is_fast][-1] for group in GROUPS]

@@ -48,7 +48,10 @@ def test_a_notebook_is_kept_without_outputs(stem: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.broker
-@pytest.mark.parametrize("stem", _NOTEBOOKS)
+@pytest.mark.parametrize(
+    "stem",
+    [_NOTEBOOKS[0], *(pytest.param(stem, marks=pytest.mark.slow) for stem in _NOTEBOOKS[1:])],
+)
 def test_a_notebook_runs_from_top_to_bottom(stem: str, tmp_path: Path) -> None:
     """Every cell ends without an error, and the pictures are drawn."""
     notebook = _read(stem)

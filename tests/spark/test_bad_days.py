@@ -23,7 +23,7 @@ from tests.spark.support import (
     until,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 
 
 def test_a_broker_that_is_killed_and_comes_back_loses_nothing(spark, tmp_path):

@@ -8,7 +8,7 @@ from coopconsume.testing.local.broker import LocalKafka
 from tests.chaos.harness import Harness
 from tests.chaos.rounds import begin, finish, restart, restart_broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 
 
 def test_applications_share_two_topics_under_disturbances(tmp_path):

@@ -37,6 +37,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_all_checks_pass_and_nothing_is_left(tmp_path: Path) -> None:
     """One line of JSON with all figures, four steps in words, an empty temporary folder."""
     demo = start(tmp_path, "--json")

@@ -24,7 +24,7 @@ from coopconsume.testing.history import Kill, check, read_history
 from tests.spark.job_to_kill import PHASES
 from tests.spark.support import PATIENCE, done_book, options, pending_book, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 
 

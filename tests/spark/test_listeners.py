@@ -109,6 +109,7 @@ def test_a_listener_polls_commits_and_closes_its_consumer(spark, kafka, topic, p
     assert store.state(group)[name, 0].stable_offset == 10
 
 
+@pytest.mark.slow
 def test_listeners_stop_their_query_and_close_its_consumer(spark, kafka, topic, produce, tmp_path):
     """In the query's own thread and in the group's; `close` ends a hand-over that waits."""
     name = topic(2)  # one of them moves

@@ -265,6 +265,7 @@ def test_transactions_at_the_head_of_the_log(spark, kafka, topic, tmp_path):
     assert sorted(calls) == [*range(10), *range(22, 32)]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_only_repeats_of_what_was_in_flight(
     spark, kafka, topic, produce, tmp_path
 ):
@@ -310,6 +311,7 @@ def fetch_servers():
     return found
 
 
+@pytest.mark.slow
 def test_a_fetch_server_that_is_killed_or_stopped_costs_nothing(
     spark, kafka, topic, produce, tmp_path
 ):
