@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from commits.ids import CommitIds
 from commits.secrets import hidden
 from coopconsume.errors import OutputNotWritten, StateAhead, StateNotReadable
-from coopconsume.state.changelog import Changelog, Origin
+from coopconsume.state.changelog import Changelog
 from coopconsume.state.resetting import note_state
+from coopconsume.state.rows import Origin
 from coopconsume.state.slot import StateSpec
 from coopconsume.state.store import FOLDER
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import TopicPartition
     from coopconsume.sinks.base import Outputs
-    from coopconsume.state.changelog import Range
+    from coopconsume.state.rows import Range
     from coopconsume.state.schema import StateSchema
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class StateLog:
             origin = self._origin(holding, tp)
             ranges = [(one.first, one.last) for one in owned.ranges]
             changes = self._changelog.changes(origin, version, ranges, above=owned.stable)
-            old = self._changelog.snapshot(origin, ranges)
+            old = self._changelog.snapshots.rows(origin, ranges)
             old = old.filter(pc.greater_equal(old.column("_offset"), owned.stable))
             ids, offsets = changes.column("_commit").to_pylist(), changes.column("_offset")
             found = [

@@ -13,7 +13,8 @@ from assignors import KeyRange
 from commits import CommitStore
 from commits.secrets import hidden
 from coopconsume.errors import StateNotReadable
-from coopconsume.state.changelog import Changelog, Origin, alive
+from coopconsume.state.changelog import Changelog
+from coopconsume.state.rows import Origin, alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -195,7 +196,7 @@ class CommittedState:
             rows = alive(rows_of(origin))
             parts = tuple(_range_stats(rows, one) for one in KeyRange().split(ranges))
             keys, size = (sum(getattr(p, what) for p in parts) for what in ("keys", "size"))
-            snapshots = self._changelog.snapshots(origin)
+            snapshots = self._changelog.snapshots.of(origin)
             last = None
             if snapshots:
                 one = snapshots[-1]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from commits.secrets import hidden
 from coopconsume.errors import ResetNotFinished, StateNotChosen
-from coopconsume.state.changelog import Changelog, Origin, alive
+from coopconsume.state.changelog import Changelog
+from coopconsume.state.rows import Origin, alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

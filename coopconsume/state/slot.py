@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from commits.ids import CommitIds
 from coopconsume.errors import StateNeedsKey
-from coopconsume.state.changelog import Changelog, Origin, counted, newest
+from coopconsume.state.changelog import Changelog
+from coopconsume.state.rows import Origin, counted, newest
 from coopconsume.state.store import LocalStore
 from coopconsume.state.value import State
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from coopconsume.record import Record
-    from coopconsume.state.changelog import Range
+    from coopconsume.state.rows import Range
     from coopconsume.state.schema import StateSchema
     from coopconsume.state.value import Change
 

@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from coopconsume.errors import StateNotReadable
-from coopconsume.state.changelog import counted, newest
+from coopconsume.state.rows import counted, newest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from coopconsume.state.changelog import Changelog, Origin, Range
+    from coopconsume.state.changelog import Changelog
+    from coopconsume.state.rows import Origin, Range
 
 log = logging.getLogger(__name__)
 
@@ -209,7 +210,7 @@ class LocalStore:
             log.debug("version %d is gone, a restore follows: %s", have, error)
         # In this order: what is removed from the changelog is in the snapshot before.
         changes = counted(changelog.changes(origin, version, [piece]), counts)
-        return pa.concat_tables([changes, changelog.snapshot(origin, [piece])]), True
+        return pa.concat_tables([changes, changelog.snapshots.rows(origin, [piece])]), True
 
     def _pieces(self, wanted: Range) -> list[tuple[int, int, int]]:
         """Returns a range in pieces, each with the version that the store has; -1: it has none."""

@@ -20,7 +20,7 @@ from tests.bench.harness import SLOTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from coopconsume.state.changelog import Origin
+    from coopconsume.state.rows import Origin
     from tests.bench.harness import Harness
 
 _OURS, _STATELESS, _SPARK = "with state", "without state", "transformWithStateInPandas, RocksDB"
@@ -181,7 +181,7 @@ def _opened(path: str, options: dict[str, Any]) -> tuple[Changelog, Origin, Call
 def _read_bytes(changelog: Changelog, origin: Origin, key_range: KeyRange) -> float:
     """Bytes that this process reads for the snapshot of a key range."""
     before = _bytes_so_far()
-    rows = changelog.snapshot(origin, [(key_range.first, key_range.last)])
+    rows = changelog.snapshots.rows(origin, [(key_range.first, key_range.last)])
     after = _bytes_so_far()
     if not rows.num_rows:
         raise AssertionError("the snapshot has no such keys")
@@ -212,7 +212,7 @@ def _growth(harness: Harness, keys: int, say: Callable[[str], None]) -> Report:
         running.stop()
     changelog, origin, counts = _opened(path, options)
     changelog.write_snapshot(origin, changelog.version, counts)
-    snapshot = changelog.snapshots(origin)[-1]
+    snapshot = changelog.snapshots.of(origin)[-1]
     report = Report(
         "The size of a changelog",
         f"{records:,} updates of {keys:,} keys by one job, beside one snapshot: the files that the "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _CHANGELOG = "coopconsume/state/changelog.py"
+_ROWS = "coopconsume/state/rows.py"
 _STORE = "coopconsume/state/store.py"
 _SLOT = "coopconsume/state/slot.py"
 _TESTS = "tests/unit/state/test_state.py::"
@@ -22,7 +23,7 @@ STATE = [
     Mutant(
         "refused-change-is-applied",
         "A change whose commit does not count is in no local store.",
-        _CHANGELOG,
+        _ROWS,
         "those = [one for one in ids.unique().to_pylist() if counts(one)]",
         "those = ids.unique().to_pylist()",
         (_WORLD,),
@@ -30,7 +31,7 @@ STATE = [
     Mutant(
         "older-change-wins",
         "The change of the highest offset of a key is its state.",
-        _CHANGELOG,
+        _ROWS,
         '[("key", "ascending"), ("_offset", "ascending")]',
         '[("key", "ascending"), ("_offset", "descending")]',
         (_WORLD,),
@@ -63,8 +64,8 @@ STATE = [
         "snapshot-before-the-last-is-removed",
         "The last two snapshots are kept, so that the state of earlier commits can be read.",
         _CHANGELOG,
-        "_snapshot < {last.version}",
-        "_snapshot < {version}",
+        "remove_before(origin, last.version)",
+        "remove_before(origin, version)",
         (_WORLD,),
     ),
     Mutant(
@@ -95,8 +96,8 @@ STATE = [
         "first-removed-change-stays",
         "A reset removes the change by the record at the new offset, too.",
         _CHANGELOG,
-        'table.delete(f"{_where(origin)} AND _offset >= {below}")',
-        'table.delete(f"{_where(origin)} AND _offset > {below}")',
+        'table.delete(f"{origin.predicate} AND _offset >= {below}")',
+        'table.delete(f"{origin.predicate} AND _offset > {below}")',
         (_BACK,),
     ),
     Mutant(

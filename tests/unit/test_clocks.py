@@ -51,7 +51,7 @@ WALL = {
     "coopconsume/kafka/security/oauth.py": (3, "tokens end by the wall clock"),
     "coopconsume/sinks/letters.py": (2, "times stored with letters, for people"),
     "coopconsume/sinks/purgatory.py": (1, "times stored with rows"),
-    "coopconsume/state/changelog.py": (1, "when a value with a time to live is gone"),
+    "coopconsume/state/rows.py": (1, "when a value with a time to live is gone"),
     "coopconsume/state/slot.py": (1, "when a value with a time to live is gone"),
     "coopconsume/state/store.py": (3, "when a value with a time to live is gone, ages of files"),
     "coopconsume/state/value.py": (1, "when a value with a time to live is gone"),

@@ -31,7 +31,8 @@ from coopconsume.runtime.deliveries import Deliveries
 from coopconsume.runtime.parcels import Parcel
 from coopconsume.runtime.state import StateLog
 from coopconsume.sinks.base import Outputs
-from coopconsume.state.changelog import Changelog, Origin
+from coopconsume.state.changelog import Changelog
+from coopconsume.state.rows import Origin
 from coopconsume.state.schema import StateSchema
 from coopconsume.state.slot import SlotState, StateSpec
 from coopconsume.state.store import LocalStore
@@ -442,7 +443,7 @@ def test_an_older_snapshot_does_not_take_the_place_of_a_newer_one(tmp_path):
     changelog.append(change(b"a", 1, 2, "c2"))
     changelog.write_snapshot(ORIGIN, changelog.version, everybody)
     changelog.write_snapshot(ORIGIN, old, everybody)
-    assert changelog.snapshot(ORIGIN, [WHOLE]).column("value").to_pylist() == [2]
+    assert changelog.snapshots.rows(ORIGIN, [WHOLE]).column("value").to_pylist() == [2]
 
 
 class Epoch:

@@ -18,8 +18,9 @@ from commits import CommitStore
 from coopconsume import committed_state
 from coopconsume.cli import main
 from coopconsume.errors import StateNotReadable
-from coopconsume.state.changelog import Changelog, Origin
+from coopconsume.state.changelog import Changelog
 from coopconsume.state.reading import CommittedState
+from coopconsume.state.rows import Origin
 from coopconsume.state.schema import StateSchema
 
 ORIGIN = Origin("id-of-t", 0)
@@ -135,10 +136,10 @@ def test_a_time_whose_changes_were_removed_is_refused(job: Job) -> None:
     assert [one["before"] for one in job.committed().diff("w-2").to_pylist()] == [3]
     with pytest.raises(StateNotReadable, match=r"were removed; the oldest state .* version"):
         job.committed().diff("w-1")
-    (_, newest) = job.changelog.snapshots(ORIGIN)
+    (_, newest) = job.changelog.snapshots.of(ORIGIN)
     assert (newest.keys, newest.files) == (0, 1)
     assert job.committed().rows().num_rows == 0
-    assert job.changelog.snapshot(ORIGIN, [(0, MAX_KEY_HASH)]).num_rows == 0
+    assert job.changelog.snapshots.rows(ORIGIN, [(0, MAX_KEY_HASH)]).num_rows == 0
 
 
 def test_sizes_by_partition_and_key_range(job: Job) -> None:

@@ -1,0 +1,146 @@
+"""A Delta table of a state: how it is opened, read and written, and what fails."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from commits.secrets import hidden
+from coopconsume.errors import OutputNotWritten, StateNotReadable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from deltalake import DeltaTable
+
+    from coopconsume.state.rows import Origin, Range
+
+#: The columns that both tables are partitioned by.
+PARTITION: Final = ["_topic_id", "_partition"]
+#: How long removed files stay: a slot may be reading them.
+RETENTION: Final = {"delta.deletedFileRetentionDuration": "interval 1 hours"}
+
+
+class StateTable:
+    """A Delta table of a state.
+
+    Args:
+        state: The folder or URI of the state.
+        name: The name of the table.
+    """
+
+    def __init__(self, state: str, name: str) -> None:
+        self._state = state
+        self.path = f"{state}/{name}"
+
+    def open(self, version: int | None = None) -> DeltaTable | None:
+        """Opens the table at a version, by default the newest; None if it does not exist.
+
+        Raises:
+            StateNotReadable: It cannot be read.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        try:
+            return DeltaTable(self.path, version=version)
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            raise self.unreadable(str(error)) from error
+
+    def unreadable(self, reason: str) -> StateNotReadable:
+        """Returns the error that the state cannot be read."""
+        return StateNotReadable(hidden(self._state), hidden(reason))
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Raises what fails within it as `OutputNotWritten`."""
+        try:
+            yield
+        except Exception as error:  # deltalake raises more than its own errors
+            raise OutputNotWritten(
+                "changes of the state", hidden(self._state), hidden(str(error))
+            ) from error
+
+    def read(self, call: Callable[..., Any], **what: Any) -> Any:
+        """Calls a method of deltalake.
+
+        Raises:
+            StateNotReadable: The table cannot be read.
+        """
+        try:
+            return call(**what)
+        except Exception as error:
+            raise self.unreadable(str(error)) from error
+
+    def places(self, origin: Origin | None = None) -> list[dict[str, str]]:
+        """Returns the values of the columns that the table is partitioned by.
+
+        Args:
+            origin: Only those of this partition of Kafka; None: of all.
+
+        Raises:
+            StateNotReadable: The table cannot be read.
+        """
+        table = self.open()
+        if table is None:
+            return []
+        filters = None if origin is None else origin.filters
+        return list(self.read(table.partitions, file_pruning_predicate=filters))
+
+    def rows(
+        self,
+        table: DeltaTable,
+        schema: pa.Schema,
+        filters: Sequence[tuple[str, str, str]] = (),
+        *,
+        ranges: Sequence[Range] = (),
+        files: Collection[str] | None = None,
+        above: int = 0,
+    ) -> pa.Table:
+        """Reads rows of the table; the statistics of files and row groups are used.
+
+        Args:
+            table: The table, as `open` returns it.
+            schema: The columns.
+            filters: As deltalake prunes files by them.
+            ranges: Only rows of these key hashes; none: of all.
+            files: Only rows of these files; None: of all.
+            above: With ``ranges``, only rows of this offset and higher ones.
+
+        Raises:
+            StateNotReadable: They cannot be read.
+        """
+        from deltalake.exceptions import DeltaError
+
+        names = schema.names
+        try:
+            found = table.to_pyarrow_dataset(file_pruning_predicate=list(filters) or None)
+            wanted = None
+            for first, last in ranges:
+                inside = (pc.field("_key_hash") >= first) & (pc.field("_key_hash") <= last)
+                wanted = inside if wanted is None else wanted | inside
+            if above and wanted is not None:
+                wanted &= pc.field("_offset") >= above
+            if files is None:
+                rows = found.to_table(columns=names, filter=wanted)
+            else:
+                ends = {file_name(file) for file in files}
+                pieces = [
+                    fragment.to_table(schema=found.schema, columns=names, filter=wanted)
+                    for fragment in found.get_fragments(filter=wanted)
+                    if file_name(fragment.path) in ends
+                ]
+                rows = pa.concat_tables(pieces) if pieces else schema.empty_table()
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise self.unreadable(str(error)) from error
+        return rows.cast(schema)
+
+
+def file_name(file: str) -> str:
+    """Returns the last part of a path; deltalake's names of files are unique."""
+    return file.rsplit("/", 1)[-1]
