@@ -65,6 +65,7 @@ def broker(tmp_path: Path) -> Iterator[LocalKafka]:
         yield found
 
 
+@pytest.mark.slow
 def test_new_records_under_old_offsets_are_not_considered_done(
     broker: LocalKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

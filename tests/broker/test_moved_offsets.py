@@ -83,6 +83,7 @@ def wake(member: Process) -> None:
     os.kill(member.popen.pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_offsets_of_plain_consumers_are_no_change_from_outside(harness: GroupHarness) -> None:
     """Neither for members of the first epoch that are late nor after a kill before the mirror.
 

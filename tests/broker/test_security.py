@@ -218,6 +218,7 @@ def at_once() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_job_with_the_rights_works_and_shows_no_secret(
     guarded: Guarded, spark: SparkSession, caplog: pytest.LogCaptureFixture

@@ -54,6 +54,7 @@ def name(spark: SparkSession) -> Iterator[str]:
     spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 
+@pytest.mark.slow
 def test_a_table_of_a_catalog_behaves_as_all_do(spark: SparkSession, name: str) -> None:
     """The suite that tables on paths and in buckets pass, too."""
     check_behaviour(partial(CommitStore.open, name, spark=spark))
@@ -258,6 +259,7 @@ def test_a_table_of_a_catalog_is_checked_and_repaired(
     spark.sql(f"DROP TABLE {external}")
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_a_job_commits_to_a_table_of_a_catalog(
     spark: SparkSession, name: str, kafka, topic, produce, tmp_path: Path
