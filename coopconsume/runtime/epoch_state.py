@@ -11,7 +11,7 @@ import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from assignors import Share
 from assignors.ranges import difference, intersection
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+#: A key range, and until when an earlier owner may be at work on it, on the monotonic clock.
+_Doubt: TypeAlias = "tuple[KeyRange, float]"
 
 _ENDS_EVERY = 0.5
 _STARTS_EVERY = 10.0
@@ -122,12 +124,12 @@ class EpochState:
         self._most_waiting = holding.options.max_outputs_waiting if waits else None
         #: What was given up since the epoch began stays in its place.
         self.partitions: list[Partition] = []
+        #: Partitions with key ranges that wait to be dealt to slots.
+        self.undealt: list[Partition] = []
         for _, owned in sorted(holding.owned.items()):
             self._make_partition(owned)
         #: The partitions that we own key ranges of.
         self.ours = [*self.partitions]
-        #: Partitions with key ranges that wait to be dealt to slots.
-        self.undealt: list[Partition] = []
         #: How often key ranges were to be given up.
         self.leavings = 0
         self.saver = Committer(
@@ -137,21 +139,31 @@ class EpochState:
 
     def _make_partition(self, owned: Owned) -> Partition:
         part = len(self.partitions)
+        ranges, later = owned.ranges, []
+        doubts = self.holding.doubts((owned.topic, owned.partition))
+        if not (owned.is_cooperative or self._work.ordering == "partition"):
+            later = [gain for gain in self._gains(owned) if gain.until]
+            ranges = difference(ranges, [one for gain in later for one in gain.ranges])
+            doubts = self._doubts(owned)[0]
         partition = Partition(
             part, owned.topic, owned.partition,
             stable=owned.stable, committed=owned.committed,
             shares=(
-                [(slot, owned.ranges) for slot in range(self._slots)] if owned.is_cooperative
-                else deal(owned.ranges, self._slots, part, self._work.ordering)
+                [(slot, ranges) for slot in range(self._slots)] if owned.is_cooperative
+                else deal(ranges, self._slots, part, self._work.ordering)
             ),
             stock=Stock() if owned.is_cooperative else None,
-            ordering=self._work.ordering, whole=owned.is_whole, max_ranges=owned.max_ranges,
-            max_outputs_waiting=self._most_waiting,
+            ordering=self._work.ordering, whole=owned.is_whole and not later,
+            max_ranges=owned.max_ranges, max_outputs_waiting=self._most_waiting,
         )  # fmt: skip
-        for key_range, until in self.holding.doubts((owned.topic, owned.partition)):
+        for key_range, until in doubts:
             partition.doubt(key_range, until)
         if not owned.is_cooperative:
             partition.restore(owned.pending)
+        for gain in later:
+            partition.extend(gain)
+        if later:
+            self.undealt.append(partition)
         partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
         self.partitions.append(partition)
         return partition
@@ -173,19 +185,12 @@ class EpochState:
         self.look_again()
 
     def _gains(self, owned: Owned) -> list[Gain]:
-        """Returns the gains of a partition that we owned a part of before.
+        """Returns key ranges of a partition that start at different times.
 
         Key ranges that an earlier owner may be at work on are gains of their own: the others do
         not wait for them.
         """
-        doubts = [
-            (part, until)
-            for key_range, until in self.holding.doubts((owned.topic, owned.partition))
-            for part in intersection(owned.ranges, [key_range])
-        ]
-        is_key = self._work.ordering == "key"
-        keys = [one for one in doubts if is_key and one[0].size == 1]
-        wide = [one for one in doubts if one not in keys]
+        keys, wide = self._doubts(owned)
         parts, left = [], owned.ranges
         for key_range, until in sorted(wide, key=lambda one: one[1], reverse=True):
             parts.append((intersection(left, [key_range]), until))
@@ -195,6 +200,17 @@ class EpochState:
             for ranges, until in [(left, 0.0), *parts]
             if ranges
         ]
+
+    def _doubts(self, owned: Owned) -> tuple[list[_Doubt], list[_Doubt]]:
+        """Returns what an earlier owner may be at work on: single keys, and wider ranges."""
+        doubts = [
+            (part, until)
+            for key_range, until in self.holding.doubts((owned.topic, owned.partition))
+            for part in intersection(owned.ranges, [key_range])
+        ]
+        is_key = self._work.ordering == "key"
+        keys = [one for one in doubts if is_key and one[0].size == 1]
+        return keys, [one for one in doubts if one not in keys]
 
     def warn_of_waits(self, meter: Meter) -> None:
         """Logs for which earlier owners the job waits, and until when."""

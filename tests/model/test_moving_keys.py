@@ -162,6 +162,53 @@ def test_gained_key_ranges_without_doubt_start_beside_others_in_doubt(begun, aga
     assert not partition.is_drained
 
 
+@pytest.mark.parametrize("ordering", ["key", "none"])
+def test_a_job_begins_with_key_ranges_without_doubt_beside_others_in_doubt(world, ordering):
+    """A member has crashed, and what it had touches the key ranges of all slots."""
+    group = Group(world(channel=True))
+    there, member = group.there, group.member
+    hashes = sorted({key_hash(key) for key in KEYS.values()})
+    low, high = max(h for h in hashes if LOW.key_range.contains(h)), max(hashes)
+    lost = Share(*TP, KeyRange(low, high - 1))
+    assert of(lost) & of(LOW)
+    assert of(lost) & of(HIGH)
+    key = Share(*TP, KeyRange(high, high))
+    group.opens([WHOLE])
+    group.begins(continues=False, waits=((lost, 1000.0), (key, 0.1)))
+    gate = there.gate()
+    job = there.run(member, gate, ordering=ordering)
+    there.until(lambda: set(range(20)) - of(lost) <= there.done(member))
+    there.turns(job)
+    assert there.done(member) == set(range(20)) - of(lost), "what is in doubt counts as holes"
+    assert not {o for o, _ in gate.calls} & of(lost)
+    (partition,) = job.partitions
+    assert partition.in_doubt(time.monotonic()) > 100
+    assert not partition.is_drained
+
+
+@pytest.mark.parametrize("ordering", ["key", "none", "partition"])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_what_a_job_begins_with_in_doubt_starts_once_its_earlier_owner_has_ended(
+    world, ordering, is_whole
+):
+    """In the order of the partition every record waits for every other one."""
+    group = Group(world(channel=True))
+    there, member = group.there, group.member
+    lost, wait = WHOLE if is_whole else HIGH, 1.0
+    group.opens([WHOLE])
+    begun = time.monotonic()
+    group.begins(continues=False, waits=((lost, wait),))
+    gate = there.gate()
+    job = there.run(member, gate, ordering=ordering, available_now=True)
+    assert job.ended.wait(_PATIENCE)
+    assert job.error is None
+    assert there.done(member) == set(range(20))
+    calls = dict(gate.calls)
+    assert sorted(o for o, _ in gate.calls) == list(range(20))
+    waits = set(range(20)) if ordering == "partition" else of(lost)
+    assert min(calls[o] for o in waits) >= begun + wait
+
+
 def test_gained_key_ranges_start_after_a_worker_has_ended(begun):
     """What is known of the crash concerns its slot, until its records are done."""
     group = begun(LOW, HIGH, handlerTimeout="0.1 seconds", batchTime="1 second")

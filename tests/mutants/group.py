@@ -149,8 +149,8 @@ DRAIN = [
         "nobody-waits-in-the-loop",
         "No handler starts on a share that is in doubt.",
         "coopconsume/runtime/epoch_state.py",
-        "partition.doubt(key_range, until)",
-        "share.barred_until = 0.0",
+        "later = [gain for gain in self._gains(owned) if gain.until]",
+        "later = []",
         (
             _JOB + "test_the_next_owner_waits_for_the_life_of_a_batch",
             _JUDGE + "test_a_handler_that_outlives_its_member_is_seen_to_be_waited_for",

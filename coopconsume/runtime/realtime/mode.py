@@ -65,14 +65,9 @@ class RealTimeMode:
                 return f"{name} has more than {self.small_lag:,} records left"
             if self._is_full(partition):
                 return f"too many records of {name} wait"
-            for share in partition.shares.values():
-                why = _unready(share, now)
-                if why:
-                    return f"{name} {why}"
-                if partition.done.range_count > _MOST_RANGES and (
-                    (partition.done.last or 0) > share.position
-                ):
-                    return f"{name} has too many ranges"
+            why = _unready(partition, now)
+            if why:
+                return f"{name} {why}"
         return ""
 
     def why_end(
@@ -134,7 +129,19 @@ class RealTimeMode:
             self._not_before = now + pause
 
 
-def _unready(share: Share, now: float) -> str:
+def _unready(partition: Partition, now: float) -> str:
+    """Returns why slots cannot read a partition by themselves now; empty: they can."""
+    for share in partition.shares.values():
+        why = _unready_share(share, now)
+        if why:
+            return why
+        last = partition.done.last or 0
+        if partition.done.range_count > _MOST_RANGES and last > share.position:
+            return "has too many ranges"
+    return "waits for an earlier owner" if partition.in_doubt(now) > 0 else ""
+
+
+def _unready_share(share: Share, now: float) -> str:
     """Returns why the slot of a share cannot read by itself now; empty: it can."""
     if share.flying is not None or share.only is not None:
         return "is in a batch"

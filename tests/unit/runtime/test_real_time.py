@@ -15,6 +15,7 @@ from coopconsume import Options
 from coopconsume.filters import KeySet, RecordFilter
 from coopconsume.group.owned import Failed
 from coopconsume.runtime.plan import Limits, Partition, deal
+from coopconsume.runtime.plan.gain import Gain
 from coopconsume.runtime.realtime.mode import STALLED, RealTimeMode
 from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
@@ -214,6 +215,19 @@ def test_batches_catch_up_before_a_run():
     doubt.doubt(KeyRange(), 5.0)
     assert "earlier owner" in MODE.why_not([doubt], 0.0)
     assert MODE.why_not([doubt], 5.0) == ""
+
+
+def test_no_run_begins_beside_key_ranges_in_doubt():
+    """They are dealt to slots once no earlier owner can be at work on them."""
+    _, second = KeyRange().split(2)
+    one = partition()
+    one.leave([second])
+    one.has_left(0.0)
+    one.extend(Gain((second,), 0, OffsetRanges(), until=5.0))
+    one.deal_again(2, 1.0)
+    assert "earlier owner" in MODE.why_not([one], 1.0)
+    one.deal_again(2, 5.0)
+    assert "earlier owner" not in MODE.why_not([one], 5.0)
 
 
 def test_a_failed_record_lets_a_run_begin_until_it_is_due():
