@@ -372,11 +372,13 @@ class Dispatcher:
         """Deals partitions with gained or given-up shares to slots that are free.
 
         A slot that is lost, or whose worker has ended, keeps the records that it may work on or
-        that may have crashed it.
+        that may have crashed it. A slot without a channel keeps what it has until it has ended.
         """
         if not epoch_state.undealt:
             return
         closed = {s for s in range(self._slots) if s in self.barred or self._crashes.concern(s)}
+        if self.leases.spec is None:
+            closed |= self._busy.keys()  # They give nothing back.
         for partition in epoch_state.undealt:
             partition.deal_again(self._slots, now, closed)
         epoch_state.undealt = [p for p in epoch_state.undealt if p.is_undealt]
@@ -659,7 +661,9 @@ class Dispatcher:
         self._note(running, report)
         if running.is_live and self._live is not None:
             self._live.reported(running, report, now)
-        elif not running.waiting and not running.stopped:
+        elif not running.waiting and running.stopped:
+            self.window.stopped(running)
+        elif not running.waiting:
             self.window.completed(running)
         if report.fatal:
             raise HandlerFailed(report.fatal)

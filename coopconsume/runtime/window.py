@@ -62,9 +62,7 @@ class Window:
         A batch spans more offsets than its slots have: the others belong to busy slots or to other
         members. A few slots, which one key may slow down, say little.
         """
-        # Records that the filter drops take no time of a handler, and part of the window.
-        handled = max(1, running.handled)
-        fraction = running.plan.fraction * handled / (handled + running.filtered)
+        fraction = _fraction(running)
         is_most = running.plan.fraction >= self._widest / 2
         self._widest = max(self._widest, running.plan.fraction)
         if running.timed_out:
@@ -75,3 +73,20 @@ class Window:
             if running.filtered and not running.handled:
                 fits = LARGEST_WINDOW  # The speed of handlers is unknown.
             self._window = min(LARGEST_WINDOW, max(self._window, min(fits, self._window * 64)))
+
+    def stopped(self, running: Running) -> None:
+        """Takes in the speed of a batch that has given back records.
+
+        The next one is not to read far more than slots can handle: they are idle meanwhile. What
+        made the slots stop may also have made them slow, so the window stays large enough.
+        """
+        if running.handled:
+            fits = int(running.rate * self._batch_time / _fraction(running))
+            self._window = min(self._window, max(FIRST_WINDOW, fits))
+
+
+def _fraction(running: Running) -> float:
+    """Returns the part of the offsets of a batch that its handlers have to do with."""
+    # Records that the filter drops take no time of a handler, and part of the window.
+    handled = max(1, running.handled)
+    return running.plan.fraction * handled / (handled + running.filtered)

@@ -117,8 +117,8 @@ FILTERS = [
         "slow-handlers-behind-a-filter-read-little",
         "Filtered records do not shorten the window.",
         "coopconsume/runtime/window.py",
-        "fraction = running.plan.fraction * handled / (handled + running.filtered)",
-        "fraction = running.plan.fraction",
+        "return running.plan.fraction * handled / (handled + running.filtered)",
+        "return running.plan.fraction",
         (_FILTERS + "test_a_window_is_as_long_as_its_handled_records_take",),
     ),
     Mutant(

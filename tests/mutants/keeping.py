@@ -18,6 +18,7 @@ _PLAN = "tests/unit/runtime/test_plan_rules.py::"
 _SOCKETS = "tests/unit/worker/test_channel.py::"
 _STORE = "tests/unit/commits/test_commit_store.py::"
 _RELIEF = "tests/unit/runtime/test_relief.py::"
+_WINDOW = "tests/unit/runtime/test_window.py::"
 _MOVING = "tests/model/test_moving_keys.py::"
 _LATE = "test_what_a_late_handler_fails_with_is_not_committed_over_its_next_owners_word"
 _CRASHES = "tests/unit/worker/test_crashes.py::"
@@ -386,8 +387,8 @@ KEEPING = [
         "gained-ranges-from-here-on",
         "Of key ranges that come all that is not done is looked at.",
         _PARTITION,
-        "            todo = self.done.complement(self.stable, position - 1)\n",
-        "            todo = todo\n",
+        "            todo = self.done.complement(self.stable, position - 1)\n        for",
+        "            todo = todo\n        for",
         (_COME,),
     ),
     Mutant(
@@ -527,6 +528,39 @@ KEEPING = [
         (_MOVING + "test_gained_key_ranges_without_doubt_start_beside_others_in_doubt",),
     ),
     Mutant(
+        "dealt-again-only-to-slots-that-are-free-together",
+        "Slots that come free one after another are dealt evenly, each asked at most once.",
+        "coopconsume/runtime/plan/dealing.py",
+        "    if not busy or not is_uneven([*busy, size // free]):\n        return size\n",
+        "    if size:\n        return size\n",
+        (_PLAN + "test_slots_that_come_free_one_after_another_are_dealt_evenly",),
+    ),
+    Mutant(
+        "slots-that-only-have-more-are-asked",
+        "A slot that just has more than others goes on until it comes free.",
+        _PARTITION,
+        "        if not is_urgent and all(share.size for share in self.shares.values()):\n"
+        "            return None\n",
+        "",
+        (_PLAN + "test_slots_that_come_free_one_after_another_are_dealt_evenly",),
+    ),
+    Mutant(
+        "dealt-while-part-of-it-leaves",
+        "Key ranges that wait for a slot are not dealt while some of them leave.",
+        _PARTITION,
+        "is_leaving = unassigned is not None and bool(unassigned.leaving)",
+        "is_leaving = False",
+        (_PLAN + "test_records_that_wait_go_with_their_keys_to_the_next_slot_that_comes_free",),
+    ),
+    Mutant(
+        "given-back-batches-teach-nothing",
+        "A slot that gives records back does not read all of them again at once.",
+        "coopconsume/runtime/window.py",
+        "self._window = min(self._window, max(FIRST_WINDOW, fits))",
+        "self._window = max(self._window, FIRST_WINDOW)",
+        (_WINDOW + "test_slots_that_give_records_back_need_not_read_all_of_them_again",),
+    ),
+    Mutant(
         "begun-in-doubt-together",
         "A job begins with key ranges that are not in doubt.",
         "coopconsume/runtime/epoch_state.py",
@@ -554,16 +588,16 @@ KEEPING = [
         "real-time-although-in-doubt",
         "No real-time run begins while key ranges of a partition are in doubt.",
         "coopconsume/runtime/realtime/mode.py",
-        "if partition.in_doubt(now) > 0 else",
-        "if partition.in_doubt(now) < 0 else",
+        "if partition.in_doubt(now) > 0:",
+        "if partition.in_doubt(now) < 0:",
         ("tests/unit/runtime/test_real_time.py::test_no_run_begins_beside_key_ranges_in_doubt",),
     ),
     Mutant(
         "closed-slots-hold-back-what-comes",
         "Gained key ranges start while a slot is in doubt.",
         _PARTITION,
-        "if closed and not gains:",
-        "if closed:",
+        "if closed and not is_urgent:\n            return\n        if is_urgent and",
+        "if closed:\n            return\n        if is_urgent and",
         (_MOVING + "test_gained_key_ranges_start_while_a_slot_is_in_doubt",),
     ),
     Mutant(

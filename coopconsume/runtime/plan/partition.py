@@ -10,6 +10,7 @@ from assignors import KeyRange, coverage, merge
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.blocker import blocker_at
+from coopconsume.runtime.plan.dealing import cut, is_uneven, part_of
 from coopconsume.runtime.plan.range_limit import crowded_at
 from coopconsume.runtime.plan.reads import MERGE_GAP, reach_of
 from coopconsume.runtime.plan.share import Share, deal, scope_of
@@ -30,6 +31,8 @@ _NOTHING = OffsetRanges()
 _MOST_NAMED = 100
 #: Seconds for which key ranges wait for a slot that comes back, before one is asked to.
 _DEAL_WITHIN = 0.5
+#: The slot of key ranges that wait for one.
+_NO_SLOT = -1
 
 
 class Partition:
@@ -483,8 +486,10 @@ class Partition:
     def deal_again(self, slots: int, now: float, closed: Collection[int] = ()) -> None:
         """Deals gained and old key ranges again to slots that may start nothing now.
 
-        Slots at work keep their key ranges until they have reported. Records that handlers still
-        work on wait in their new slots until the handlers have ended.
+        Slots at work keep their key ranges until they have reported. What a free slot has more than
+        its part waits for the next slot that comes free, so that slots need not be free at the same
+        time. Records that handlers still work on wait in their new slots until the handlers have
+        ended.
 
         Args:
             slots: How many slots there are.
@@ -493,38 +498,46 @@ class Partition:
                 come, and are made even later.
         """
         gains = [gain for gain in self._gains if gain.until <= now]
-        if closed and not gains:
+        is_urgent = bool(gains) or self._has_unassigned
+        if closed and not is_urgent:
             return
-        if gains and self.undealt_since is None:
+        if is_urgent and self.undealt_since is None:
             self.undealt_since = now
         before = self._sizes(slots)
-        if not gains and not _is_uneven(before):
+        if not (is_urgent or is_uneven(before)):
             self.undealt_since = None
             return
         open_slots = [s for s in range(slots) if s not in closed]
         free = [s for s in open_slots if s not in self.shares or self.shares[s].is_free(now)]
-        if not free or not (gains or _is_uneven([before[slot] for slot in free])):
+        if not free:
             return
-        shares = [self.shares[s] for s in free if s in self.shares and self.shares[s].ranges]
-        parts = [(s.ranges, s.position) for s in shares] + [(g.ranges, g.position) for g in gains]
-        position = max(at for _, at in parts)
-        todo = OffsetRanges([(s.position, position - 1) for s in shares if s.position < position])
-        for share in shares:
-            todo |= share.todo
-        if gains and position > self.stable:
-            # Of what is not done nobody knows whose key it is.
-            todo = self.done.complement(self.stable, position - 1)
-        ranges = merge(key_range for some, _ in parts for key_range in some)
-        self._deal(ranges, free, position, todo)
+        unassigned = self.shares.get(_NO_SLOT)
+        is_leaving = unassigned is not None and bool(unassigned.leaving)
+        sources = free if is_leaving else [*free, _NO_SLOT]
+        shares = [self.shares[s] for s in sources if s in self.shares]
+        ranges = merge(one for part in (*shares, *gains) for one in part.ranges)
+        busy = [before[s] for s in open_slots if s not in free and not is_leaving]
+        ranges, later = cut(ranges, part_of(len(free), sum(r.size for r in ranges), busy))
+        if not (is_urgent or later or is_uneven([before[slot] for slot in free])):
+            return
+        dealt = [(free[n], some) for n, some in deal(ranges, len(free), self.part, self.ordering)]
+        self._deal([*dealt, *([(_NO_SLOT, later)] if later else [])], shares, gains)
         self.whole = not coverage(one for s in self.shares.values() for one in s.staying).holes
         self._gains = [gain for gain in self._gains if gain not in gains]
-        after = self._sizes(slots)
-        is_through = not _is_uneven(after) or (not gains and max(after) >= max(before))
-        self.is_quiet, self.undealt_since = False, None if is_through else now
+        is_final = len(free) == slots or not is_uneven(self._sizes(slots))
+        self.is_quiet = False
+        if not later:
+            self.undealt_since = None if is_final else now
         for gain in gains:
             self.restore(failed for failed in gain.pending if gain.has(failed.key_hash))
             for key_range, until in gain.doubts:
                 self.doubt(key_range, until)
+
+    @property
+    def _has_unassigned(self) -> bool:
+        """Whether key ranges that a slot had wait for another one."""
+        share = self.shares.get(_NO_SLOT)
+        return share is not None and bool(share.ranges) and not share.leaving
 
     def _sizes(self, slots: int) -> list[int]:
         """How many key hashes each slot has."""
@@ -533,24 +546,44 @@ class Partition:
     def slot_to_ask(self, now: float, closed: Collection[int] = ()) -> int | None:
         """Returns the slot that is to give back, as key ranges have waited long to be dealt.
 
+        A slot that gives back is idle until its next batch begins. So this is the one with least if
+        key ranges wait for a slot, and the one with most if another slot has none. Slots that just
+        have more than others are dealt again once they come free by themselves.
+
         Args:
             now: The time, on the monotonic clock.
             closed: As for `deal_again`.
         """
         if self.undealt_since is None or now - self.undealt_since < _DEAL_WITHIN:
             return None
-        if closed and not any(gain.until <= now for gain in self._gains):
+        is_urgent = self._has_unassigned or any(gain.until <= now for gain in self._gains)
+        if closed and not is_urgent:
             return None
-        busy = [share for share in self.shares.values() if share.flying is not None]
-        return max(busy, key=lambda share: share.size).slot if busy else None
+        if not is_urgent and all(share.size for share in self.shares.values()):
+            return None
+        busy = [s for s in self.shares.values() if s.flying is not None and s.slot not in closed]
+        pick = min if is_urgent else max
+        return pick(busy, key=lambda share: share.size).slot if busy else None
 
     def _deal(
-        self, ranges: tuple[KeyRange, ...], slots: Sequence[int], position: int, todo: OffsetRanges
+        self,
+        dealt: Iterable[tuple[int, tuple[KeyRange, ...]]],
+        old: Sequence[Share],
+        gains: Sequence[Gain],
     ) -> None:
-        """Deals key ranges to slots; what waits in these goes with its key."""
-        old = [self.shares.pop(slot) for slot in slots if slot in self.shares]
-        for number, some in deal(ranges, len(slots), self.part, self.ordering):
-            self.shares[slots[number]] = Share(slots[number], some, position, todo)
+        """Gives slots key ranges of shares and gains; what waits in shares goes with its key."""
+        shares = [share for share in old if share.ranges]
+        position = max(one.position for one in (*shares, *gains))
+        todo = OffsetRanges([(s.position, position - 1) for s in shares if s.position < position])
+        for share in shares:
+            todo |= share.todo
+        if gains and position > self.stable:
+            # Of what is not done nobody knows whose key it is.
+            todo = self.done.complement(self.stable, position - 1)
+        for share in old:
+            del self.shares[share.slot]
+        for slot, some in dealt:
+            self.shares[slot] = Share(slot, some, position, todo)
         for one in [one for share in old for one in share.failed()]:
             one.next = None
             owner = self._share_of(one.key_hash)
@@ -994,8 +1027,3 @@ def _done_of(report: PartitionReport) -> OffsetRanges:
 
 def _filtered_of(report: PartitionReport) -> OffsetRanges:
     return OffsetRanges.from_offsets(unpack_offsets(report.filtered).to_numpy())
-
-
-def _is_uneven(sizes: Sequence[int]) -> bool:
-    """Whether one slot has far less than another, of how many key hashes each has."""
-    return sum(sizes) >= len(sizes) and 2 * min(sizes) < max(sizes)

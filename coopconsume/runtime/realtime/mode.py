@@ -138,7 +138,9 @@ def _unready(partition: Partition, now: float) -> str:
         last = partition.done.last or 0
         if partition.done.range_count > _MOST_RANGES and last > share.position:
             return "has too many ranges"
-    return "waits for an earlier owner" if partition.in_doubt(now) > 0 else ""
+    if partition.in_doubt(now) > 0:
+        return "waits for an earlier owner"
+    return "has key ranges that no slot has" if partition.is_undealt else ""
 
 
 def _unready_share(share: Share, now: float) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import pyarrow as pa
+import pytest
 
-from assignors import KeyRange
+from assignors import KeyRange, coverage
 from commits import OffsetRanges
 from coopconsume.group.owned import Failed
 from coopconsume.runtime.parcels import Parcel
@@ -242,6 +243,83 @@ def test_nothing_is_dealt_again_that_a_slot_may_still_start():
     assert not p.is_undealt
 
 
+def take_turns(p, slots, now=0.0):
+    """Has slots give back whenever they are asked to, each with a batch of its own.
+
+    Returns:
+        The slots that were asked.
+    """
+    asked = []
+    for _ in range(9):
+        now += 1.0
+        p.deal_again(slots, now)
+        for slot in range(slots):
+            if p.shares[slot].flying is None:
+                p.plan([slot], now, LIMITS)
+        slot = p.slot_to_ask(now)
+        if slot is not None:
+            asked.append(slot)
+            p.given_back(slot, PartitionReport(), [], now)
+    return asked
+
+
+@pytest.mark.parametrize("pieces", [2, 3])
+def test_slots_that_come_free_one_after_another_are_dealt_evenly(pieces):
+    """Each is asked at most once, however their batches overlap, and only if one has nothing.
+
+    One that has more than the others gives its part once it comes free.
+    """
+    p = partition(slots=2)
+    p.plan([0], 0.0, LIMITS)
+    p.plan([1], 0.0, LIMITS)
+    *_, moved = KeyRange().split(pieces)
+    p.leave([moved])
+    p.withheld(1, {})
+    p.has_left(0.0)
+    asked = take_turns(p, 2)
+    if pieces == 2:
+        assert asked == [0, 1]
+    else:
+        assert asked == []
+        p.given_back(0, PartitionReport(), [], 9.5)
+        assert take_turns(p, 2, 9.5) == [1]
+    sizes = [share.size for share in p.shares.values()]
+    assert max(sizes) - min(sizes) <= 1
+    p.extend(Gain((moved,), 0, OffsetRanges()))
+    assert len(take_turns(p, 2, 20.0)) == (2 if pieces == 2 else 1)
+    assert not p.is_undealt
+    assert coverage(one for share in p.shares.values() for one in share.ranges).holes == ()
+
+
+def test_records_that_wait_go_with_their_keys_to_the_next_slot_that_comes_free():
+    """Until then their slot is none; what is to leave meanwhile does not come to any."""
+    p = partition(slots=2)
+    _, second, third, fourth = KeyRange().split(4)
+    p.plan([0], 0.0, LIMITS)
+    p.plan([1], 0.0, LIMITS)
+    p.leave([third, fourth])
+    p.withheld(1, {})
+    p.has_left(0.0)
+    report = PartitionReport(packed(0), None, [failed(2, second.first), failed(3, second.last)])
+    p.reported(0, report, 1.0)
+    p.deal_again(2, 1.0)
+    assert dealt(p)[-1] == (-1, (second,))
+    assert (p.pending, p.holes(), p.is_drained) == (2, OffsetRanges(), False)
+    p.end = 20
+    assert p.plan([0], 1.0, LIMITS)
+    upper = KeyRange(second.last, second.last)
+    p.leave([upper])
+    p.withheld(0, {})
+    p.reported(1, PartitionReport(), 1.0)
+    p.deal_again(2, 1.0)
+    assert dealt(p)[-1] == (-1, (second,)), "it is dealt while part of it leaves"
+    p.has_left(1.0)
+    p.deal_again(2, 1.0)
+    assert -1 not in p.shares
+    assert [waiting.offset for waiting in p.shares[1].failed()] == [2]
+    assert p.pending == 1
+
+
 def test_nothing_is_dealt_again_while_key_ranges_leave():
     """The slots would not know which of theirs do: a member would work on what others have."""
     p = partition(slots=2)
@@ -355,15 +433,15 @@ def test_records_of_keys_that_have_left_are_not_planned_again():
 def test_records_of_returned_keys_are_planned_for_any_slot():
     """The slot that had them before says that it did not start them: they are no holes."""
     p = partition(slots=2)
-    first, second, high = *KeyRange().split(4)[:2], KeyRange().split(2)[1]
+    first, second, third, fourth = KeyRange().split(4)
     p.plan([0, 1], 0.0, LIMITS)
     p.reported(1, PartitionReport(packed(0, 1, 4, 5, 6, 7, 8, 9)), 0.0)
-    p.leave([first])
+    p.leave([first, fourth])
     p.withheld(0, {})
     p.has_left(0.0)
     p.extend(Gain((first,), 0, OffsetRanges()))
     p.deal_again(2, 1.0)
-    assert dealt(p) == [(0, (second,)), (1, (first, high))]
+    assert dealt(p) == [(0, (second,)), (1, (first, third))]
     p.reported(0, PartitionReport(packed(2), blocked=[(3, first.first)]), 1.0)
     assert not p.holes()
     planned = p.plan([1], 1.0, LIMITS)

@@ -50,6 +50,20 @@ def test_few_slots_shrink_the_window_of_all_by_little() -> None:
     assert window.offsets == 32
 
 
+def test_slots_that_give_records_back_need_not_read_all_of_them_again() -> None:
+    """The next batch spans what they handle in a time box; what made them stop says little more."""
+    window = Window(OPTIONS, 2)
+    window.begin(100.0)
+    window.stopped(batch(0.5))
+    assert window.offsets > 10**5, "nothing is known of handlers"
+    window.stopped(batch(0.5, handled=1, rate=10**6))
+    assert window.offsets > 10**5
+    window.stopped(batch(0.5, handled=700, rate=2_000))
+    assert window.offsets == 2_000 * 10 / 0.5
+    window.stopped(batch(0.5, handled=1, rate=0.01))
+    assert window.offsets == FIRST_WINDOW
+
+
 def test_a_plan_knows_its_part_of_what_is_read() -> None:
     """Over partitions, by how much of each is read."""
     whole, quarter = KeyRange().split(2), KeyRange().split(4)[:1]

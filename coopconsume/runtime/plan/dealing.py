@@ -1,0 +1,40 @@
+"""How many key hashes slots get as key ranges are dealt to them again. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assignors import KeyRange
+from assignors.ranges import difference
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def is_uneven(sizes: Sequence[int]) -> bool:
+    """Whether one slot has far less than another, of how many key hashes each has."""
+    return sum(sizes) >= len(sizes) and 2 * min(sizes) < max(sizes)
+
+
+def part_of(free: int, size: int, busy: Sequence[int]) -> int:
+    """Returns how many key hashes free slots are to have of those that could be dealt to them.
+
+    Args:
+        free: How many slots are free.
+        size: How many key hashes could be dealt to them.
+        busy: How many the other slots have.
+    """
+    if not busy or not is_uneven([*busy, size // free]):
+        return size
+    return min(size, free * ((size + sum(busy)) // (free + len(busy))))
+
+
+def cut(ranges: Sequence[KeyRange], size: int) -> tuple[tuple[KeyRange, ...], tuple[KeyRange, ...]]:
+    """Returns the first key ranges, with so many key hashes, and the others."""
+    first: list[KeyRange] = []
+    left = size
+    for one in ranges:
+        if left > 0:
+            first.append(KeyRange(one.first, one.first + min(left, one.size) - 1))
+            left -= first[-1].size
+    return tuple(first), difference(ranges, first)
