@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_left
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ _AFTER = "as long again after that"
 _KEYS, _CONCURRENCY = 12, 8
 _HANDLER_SECONDS = 0.01
 _JOINS, _TOPIC = 20, "rebalances"
-#: Seconds before anything is counted.
+#: Seconds after the first call before anything is counted.
 _WARM_UP = 10.0
 
 
@@ -94,6 +95,8 @@ def rebalances(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     spans: dict[str, list[tuple[float, float]]] = {_CALM: [], _DURING: [], _AFTER: []}
     with CooperativeConsumer(options, harness.spark) as consumer:
         query = consumer.foreach(Noting(str(folder)), concurrency=_CONCURRENCY).start()
+        while not any(folder.iterdir()):
+            time.sleep(0.1)
         time.sleep(_WARM_UP)
         for turn in range(1, joins + 1):
             began = time.monotonic()
@@ -113,31 +116,50 @@ def rebalances(harness: Harness, say: Callable[[str], None]) -> list[Report]:
             say(f"  join {turn} of {joins}: {ended - began:.2f} s")
         query.stop()
     calls = _calls(folder)
-    return [_report(spans, {key: calls[key] for key in calls if not taker.has(key)}, joins)]
+    stay = {key: calls[key] for key in calls if not taker.has(key)}
+    return [_report(spans, stay, joins, max(1, joins // harness.turns))]
 
 
 def _report(
     spans: Mapping[str, Sequence[tuple[float, float]]],
     calls: Mapping[bytes, Sequence[float]],
     joins: int,
+    together: int,
 ) -> Report:
     report = Report(
         "Keys that stay while others move",
         f"Another member joins and leaves {joins} times, and takes a third of the key ranges each "
         f"time. {len(calls)} of {_KEYS} keys never move; handlers take 10 ms, on {SLOTS} slots "
-        f"with {_CONCURRENCY} handlers each, so every key has one running all the time.",
+        f"with {_CONCURRENCY} handlers each, so every key has one running all the time. A turn is "
+        f"{together} of the joins; the longest time without a call is that of any of these keys, "
+        "in each join.",
     )
     for name, some in spans.items():
-        rates = [
-            sum(bisect_left(ends, last) - bisect_left(ends, first) for ends in calls.values())
-            / (last - first)
-            for first, last in some
-        ]
-        report.add(name, rates, "calls/s")
+        turns = [some[first : first + together] for first in range(0, joins, together)]
+        report.add(name, [_rate(turn, calls) for turn in turns], "calls/s")
+    for name, some in spans.items():
+        report.add(f"longest time without a call, {name}", [_gap(one, calls) for one in some], "s")
     report.ratios = [
         Ratio(f"{name} / {_CALM}", name, _CALM, 0.9, "at least") for name in (_DURING, _AFTER)
     ]
     return report
+
+
+def _rate(spans: Sequence[tuple[float, float]], calls: Mapping[bytes, Sequence[float]]) -> float:
+    """Calls a second in some spans."""
+    found = sum(len(_within(span, ends)) for span in spans for ends in calls.values())
+    return found / sum(last - first for first, last in spans)
+
+
+def _gap(span: tuple[float, float], calls: Mapping[bytes, Sequence[float]]) -> float:
+    """The longest time in a span in which no call of one of the keys has ended."""
+    found = [[span[0], *_within(span, ends), span[1]] for ends in calls.values()]
+    return max(after - before for ends in found for before, after in pairwise(ends))
+
+
+def _within(span: tuple[float, float], ends: Sequence[float]) -> Sequence[float]:
+    first, last = span
+    return ends[bisect_left(ends, first) : bisect_left(ends, last)]
 
 
 def _calls(folder: Path) -> dict[bytes, list[float]]:

@@ -144,6 +144,7 @@ def test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock(monkeypatch):
     epoch_state = EpochState.__new__(EpochState)
     epoch_state._work = SimpleNamespace(outputs=None, ordering="key")
     epoch_state._slots, epoch_state._most_waiting, epoch_state.partitions = 1, None, []
+    epoch_state.undealt = []
     holding = EpochAssignment.__new__(EpochAssignment)
     holding.owned = {("t", 0): owned}
     epoch_state.holding = holding
@@ -154,9 +155,12 @@ def test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock(monkeypatch):
         holding.left_running([Share("t", 0, KeyRange())], 72.0)
         partition = epoch_state._make_partition(owned)
         partition.end = 10
+        partition.deal_again(1, begun + 71.0)
         assert partition.backlog([0], begun + 71.0) == 0
-        assert partition.next_due() == pytest.approx(time.monotonic() + 72.0, abs=30.0)
-        assert partition.backlog([0], time.monotonic() + 72.5) > 0
+        assert partition.in_doubt(time.monotonic()) == pytest.approx(72.0, abs=30.0)
+        later = time.monotonic() + 72.5
+        partition.deal_again(1, later)
+        assert partition.backlog([0], later) > 0
 
 
 def test_a_due_time_in_the_log_is_that_of_the_wall_clock():

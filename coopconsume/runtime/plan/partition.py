@@ -515,7 +515,8 @@ class Partition:
         is_leaving = unassigned is not None and bool(unassigned.leaving)
         sources = free if is_leaving else [*free, _NO_SLOT]
         shares = [self.shares[s] for s in sources if s in self.shares]
-        ranges = merge(one for part in (*shares, *gains) for one in part.ranges)
+        found = [share.ranges for share in shares] + [gain.ranges for gain in gains]
+        ranges = merge(one for some in found for one in some)
         busy = [before[s] for s in open_slots if s not in free and not is_leaving]
         ranges, later = cut(ranges, part_of(len(free), sum(r.size for r in ranges), busy))
         if not (is_urgent or later or is_uneven([before[slot] for slot in free])):
@@ -573,7 +574,7 @@ class Partition:
     ) -> None:
         """Gives slots key ranges of shares and gains; what waits in shares goes with its key."""
         shares = [share for share in old if share.ranges]
-        position = max(one.position for one in (*shares, *gains))
+        position = max([s.position for s in shares] + [gain.position for gain in gains])
         todo = OffsetRanges([(s.position, position - 1) for s in shares if s.position < position])
         for share in shares:
             todo |= share.todo

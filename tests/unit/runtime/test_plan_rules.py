@@ -292,7 +292,7 @@ def test_slots_that_come_free_one_after_another_are_dealt_evenly(pieces):
 
 
 def test_records_that_wait_go_with_their_keys_to_the_next_slot_that_comes_free():
-    """Until then their slot is none; what is to leave meanwhile does not come to any."""
+    """Until then they have no slot; what is to leave meanwhile does not come to any."""
     p = partition(slots=2)
     _, second, third, fourth = KeyRange().split(4)
     p.plan([0], 0.0, LIMITS)
@@ -311,8 +311,9 @@ def test_records_that_wait_go_with_their_keys_to_the_next_slot_that_comes_free()
     p.leave([upper])
     p.withheld(0, {})
     p.reported(1, PartitionReport(), 1.0)
+    p.extend(Gain((third,), 0, OffsetRanges()))
     p.deal_again(2, 1.0)
-    assert dealt(p)[-1] == (-1, (second,)), "it is dealt while part of it leaves"
+    assert dealt(p)[1:] == [(-1, (second,)), (1, (third,))], "it is dealt while part of it leaves"
     p.has_left(1.0)
     p.deal_again(2, 1.0)
     assert -1 not in p.shares
