@@ -57,6 +57,7 @@ class Subscription:
         held: Whether it still works on `owned`, and joins without having handed it over.
         record_filter: Which records its handlers get, as text; empty for all.
         sharing: How it shares partitions, as text; empty for by key range.
+        ordering_key: What it deals records by, as text; empty for their keys.
     """
 
     store: str
@@ -72,6 +73,7 @@ class Subscription:
     held: bool = False
     record_filter: str = ""
     sharing: str = ""
+    ordering_key: str = ""
 
     def to_bytes(self) -> bytes:
         """Return the subscription as `user_data`."""
@@ -91,6 +93,7 @@ class Subscription:
                 **({"held": True} if self.held else {}),
                 **({"filter": self.record_filter} if self.record_filter else {}),
                 **({"sharing": self.sharing} if self.sharing else {}),
+                **({"ordering_key": self.ordering_key} if self.ordering_key else {}),
             },
         )
 
@@ -116,6 +119,7 @@ class Subscription:
             held=fields.flag("held", default=False),
             record_filter=fields.text("filter", default=""),
             sharing=fields.text("sharing", default=""),
+            ordering_key=fields.text("ordering_key", default=""),
         )
 
 

@@ -21,7 +21,7 @@ from coopconsume.options import Options, parse_seconds
 from coopconsume.query import CooperativeForeach, CooperativeQuery
 from coopconsume.record import MAX_WAIT
 from coopconsume.runtime.polling.poller import Poller
-from coopconsume.runtime.reading.source import check_filter
+from coopconsume.runtime.reading.expressions import check_filter, check_ordering_key
 from coopconsume.runtime.slot_leases import lease_seconds
 from coopconsume.runtime.state import StateLog
 from coopconsume.state.schema import StateSchema
@@ -81,6 +81,7 @@ class CooperativeConsumer(Closing):
         self._given = dict(options)
         self._page: LivePage | None = None
         self.spark = usable_session(spark)
+        check_ordering_key(self.spark, self.options.ordering_key)
         check_filter(self.spark, self.options.record_filter)
         self._poller = Poller(self.spark, self.options, self.slots)
         self._membership: Membership | None = None
@@ -111,7 +112,8 @@ class CooperativeConsumer(Closing):
             AlreadyClosed: The consumer is closed, perhaps by another thread meanwhile.
             AuthenticationFailed: The cluster does not let this user in, or TLS fails; at once.
             BrokerUnreachable: No broker answers.
-            GroupRefused: Others of the group use another commit table, filter or library.
+            GroupRefused: Others of the group use another commit table, filter, ordering key or
+                library.
             InvalidOption: Topics are given here and as an option.
             MissingOption: No topics are given at all.
             NotAuthorized: A right on a topic or on the group is missing; it names the ACL.

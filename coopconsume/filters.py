@@ -208,7 +208,7 @@ def parse_filter(values: Mapping[str, Any]) -> RecordFilter:
         least,
         most,
         tuple(sorted((name, value.encode()) for name, value in values["header_equals"])),
-        _checked_where(values["where"]),
+        checked_expression("where", values["where"], "passes again"),
     )
 
 
@@ -327,19 +327,29 @@ def _is_special(literal: str) -> bool:
     return _SPECIAL.fullmatch(literal.removeprefix("r")[1:-1].strip()) is not None
 
 
-def _checked_where(where: str | None) -> str | None:
-    if where is None:
+def checked_expression(name: str, expression: str | None, then: str) -> str | None:
+    """Returns an expression that depends on the record alone, without surrounding spaces.
+
+    Args:
+        name: The option.
+        expression: Its value.
+        then: What holds of a record that is read again, for the error.
+
+    Raises:
+        InvalidOption: Its value may change between two reads of a record.
+    """
+    if expression is None:
         return None
-    found = varying_part(where)
+    found = varying_part(expression)
     if found is not None:
         remedy = (
             f"it contains {found}: give an expression over the columns of the record alone, so "
-            "that a record that is read again passes again"
+            f"that a record that is read again {then}"
         )
         if found[-1] in "'\"":
             remedy += "; write a time as DATE'2025-01-31', and such a text as 'to' || 'day'"
-        raise InvalidOption("where", repr(where), remedy)
-    return where.strip()
+        raise InvalidOption(name, repr(expression), remedy)
+    return expression.strip()
 
 
 def _looked_up(keys: tuple[bytes, ...]) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits.acquisitions import COOPERATIVE
 from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
-from coopconsume.filters import KEY_ENCODINGS, RecordFilter, parse_filter
+from coopconsume.filters import KEY_ENCODINGS, RecordFilter, checked_expression, parse_filter
 from coopconsume.kafka.security.secrets import keep_out_of_logs
 from coopconsume.kafka.settings import (
     KNOWN_KAFKA_SETTINGS,
@@ -445,6 +445,12 @@ class Options:
         "Records of a partition whose transactional outputs wait above its stable offset. At this "
         "number no new records are read.",
     )  # fmt: skip
+    ordering_key: str | None = _option(
+        None, _EXPRESSION,
+        "A Spark SQL expression over the columns of Spark's Kafka source, a string or binary. Its "
+        "value takes the place of the record's key in dealing, order, state and dead letters; "
+        "null means none. It depends on the record alone, and is the same for the whole group.",
+    )  # fmt: skip
     where: str | None = _option(
         None, _EXPRESSION,
         "Filter: a condition over the columns of Spark's Kafka source, evaluated before anything "
@@ -545,6 +551,9 @@ class Options:
                 "false",
                 "this consumer knows no other commits; leave it true, or use Spark's own source",
             )
+        values["ordering_key"] = checked_expression(
+            "orderingKey", values["ordering_key"], "has the same key again"
+        )
         return cls(kafka=_complete(kafka), record_filter=parse_filter(values), **values)
 
     @property

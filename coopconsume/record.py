@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 #: What a record that ends as a dead letter does to its key: later records go on, or wait.
 OnDead = Literal["continue", "park"]
@@ -24,8 +24,9 @@ class Record(NamedTuple):
         key: Key bytes, or None; records without a key have no order to keep.
         value: Value bytes, or None for a tombstone.
         timestamp: Milliseconds since the epoch, as the topic's timestamp type defines it.
-        headers: Pairs of name and bytes: the record's own, if ``includeHeaders`` is true or dead
-            letters are kept, and those that `Retry` has added.
+        headers: Pairs of name and bytes: the record's own, if ``includeHeaders`` is true, dead
+            letters are kept or there is an ``orderingKey``, and those that `Retry` has added.
+            With ``orderingKey``, `ORDERING_KEY` is among them.
         attempt: 1 the first time, one more after each failure; survives restarts.
     """
 
@@ -60,7 +61,7 @@ MAX_ADDED_BYTES = 1_024
 
 
 def checked_headers(given: Any) -> Headers:
-    """Returns headers that are to be added to a record, as pairs.
+    """Returns headers that are to be added to a record, as pairs; `ORDERING_KEY` is left out.
 
     Raises:
         ValueError: They are no mapping or list of names and bytes, or exceed `MAX_ADDED_BYTES`.
@@ -72,6 +73,8 @@ def checked_headers(given: Any) -> Headers:
             f"headers of type {kind}: give a mapping or a list of (name, bytes)"
         )
     headers = tuple(_checked_header(pair) for pair in pairs)
+    # A handler may add all headers that its record has.
+    headers = tuple(one for one in headers if one[0] != ORDERING_KEY)
     size = sum(len(name.encode()) + len(value or b"") for name, value in headers)
     if size > MAX_ADDED_BYTES:
         raise ValueError(
@@ -92,6 +95,15 @@ def _checked_header(pair: Any) -> tuple[str, bytes | None]:
             kind = type(value).__name__
             raise ValueError(f"the value of header {name!r} is of type {kind}: give bytes or None")
     raise ValueError(f"a header of type {type(pair).__name__}: give (name, bytes)")
+
+
+#: The header that the option ``orderingKey`` sets: the ordering key of the record, or None.
+ORDERING_KEY: Final = "coopconsume.ordering_key"
+
+
+def ordering_key_of(headers: Headers) -> bytes | None:
+    """Returns the ordering key of a record by its headers; None if it has none."""
+    return next((value for name, value in headers if name == ORDERING_KEY), None)
 
 
 def with_added(headers: Headers, added: Headers) -> Headers:

@@ -389,7 +389,10 @@ def _failure(of: Line) -> Failure:
 
 
 def _letter(of: Line) -> DeadLetter:
-    numbers = {name: of[name] for name in ("topic", "partition", "offset", "timestamp", "attempts")}
+    numbers = {
+        name: of[name]
+        for name in ("topic", "partition", "offset", "timestamp", "attempts", "key_hash")
+    }
     return DeadLetter(**numbers, key=None, value=None, headers=(), reason="", trace="")
 
 

@@ -129,6 +129,7 @@ class GroupCore:
         record_filter: Which records its handlers get, as text; empty for all.
         sharing: ``cooperative`` if the members acquire chunks of whole partitions; empty if each
             has key ranges of its own.
+        ordering_key: What records are dealt by, as text; empty for their keys.
     """
 
     group: str
@@ -152,6 +153,7 @@ class GroupCore:
     attempt: int = 0
     record_filter: str = ""
     sharing: str = ""
+    ordering_key: str = ""
 
     # -- joining
 
@@ -178,6 +180,7 @@ class GroupCore:
             self.is_holding,
             self.record_filter,
             self.sharing,
+            self.ordering_key,
         ).to_bytes()
 
     @property
@@ -273,9 +276,10 @@ class GroupCore:
                 theirs for now, see `coopconsume.group.keeping`.
 
         Raises:
-            GroupRefused: The leader itself works with another store, cluster or filter than most,
-                or shares partitions in another way. Members that work under an epoch are counted
-                before others, so that who joins a group at work is refused and not the group.
+            GroupRefused: The leader itself works with another store, cluster, filter or ordering
+                key than most, or shares partitions in another way. Members that work under an
+                epoch are counted before others, so that who joins a group at work is refused and
+                not the group.
 
         A member whose data this version of the library cannot read is refused, nobody else.
         """
@@ -284,7 +288,7 @@ class GroupCore:
         at_work = Counter(
             _setup_of(subscriptions[member]) for member in subscriptions if _is_at_work(member, row)
         )
-        mine = (self.store, self.cluster, self.record_filter, self.sharing)
+        mine = (self.store, self.cluster, self.record_filter, self.sharing, self.ordering_key)
         setup = max(setups, key=lambda one: (at_work[one], setups[one], one == mine))
         refused |= {
             member: _other_setup(self.group, _setup_of(said), setup)
@@ -494,12 +498,12 @@ def _with_reports(
     return counts, ids
 
 
-#: What must be the same for all members: commit store, Kafka cluster, filter, sharing.
-_Setup = tuple[str, str, str, str]
+#: What must be the same for all members: commit store, cluster, filter, sharing, ordering key.
+_Setup = tuple[str, str, str, str, str]
 
 
 def _setup_of(said: Subscription) -> _Setup:
-    return said.store, said.cluster, said.record_filter, said.sharing
+    return said.store, said.cluster, said.record_filter, said.sharing, said.ordering_key
 
 
 def _is_at_work(member: str, row: EpochRow | None) -> bool:
@@ -518,7 +522,10 @@ def _all_of(member: Member, partitions: Mapping[str, int]) -> tuple[Share, ...]:
 
 def _other_setup(group: str, found: _Setup, most: _Setup) -> str:
     same = "commitTable and kafka.bootstrap.servers"
-    if found[:3] == most[:3]:
+    if found[:4] == most[:4]:
+        what, here, there = "orderingKey", found[4] or "none", most[4] or "none"
+        same = "orderingKey; to change it, stop all members first"
+    elif found[:3] == most[:3]:
         what, here, there = "sharing", found[3] or "keyRanges", most[3] or "keyRanges"
         same = "sharing; to change it, stop all members first"
     elif found[:2] == most[:2]:

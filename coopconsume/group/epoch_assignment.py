@@ -22,6 +22,7 @@ from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.chunks import Acquired, ChunkReader, failures_in
 from coopconsume.group.held_logs import HeldLogs
 from coopconsume.group.keeping import by_partition, common, shares_of, without
+from coopconsume.group.ordering_keys import check_ordering_key
 from coopconsume.group.owned import LEASE, Failed, Owned
 from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.group.repeating import repeated
@@ -66,6 +67,7 @@ class EpochAssignment:
     Raises:
         DataLoss: Records were deleted before they were done, and ``failOnDataLoss`` is true.
         ExternalReset: Somebody moved the group's offsets in Kafka, and ``onExternalReset`` is fail.
+        GroupRefused: The group deals records by another ordering key.
         commits.FencedMember: The epoch has passed.
     """
 
@@ -131,6 +133,8 @@ class EpochAssignment:
     def _begin(self, owned: Collection[TopicPartition]) -> None:
         """Have the log say where our partitions begin, and which offsets it found in Kafka."""
         store, group, epoch, member = self.store, self.options.group_id, self.epoch, self.member
+        # A static member may have come back with another one, without a word of the leader's.
+        check_ordering_key(store, group, self.options.ordering_key)
         row = store.assignment(group, epoch)
         topics = {topic for topic, _ in owned}
         dealt = {

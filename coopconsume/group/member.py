@@ -28,6 +28,7 @@ from commits.acquisitions import COOPERATIVE
 from coopconsume.errors import CoopConsumeError, GroupRefused, TopicNotFound
 from coopconsume.group.claims import LOOK_EVERY, ClaimWatch
 from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver, waits_of
+from coopconsume.group.ordering_keys import agree_on_ordering_key
 from coopconsume.group.owned import EpochGrant
 from coopconsume.group.plugin import plugins
 from coopconsume.group.repeating import repeated
@@ -138,6 +139,7 @@ class GroupMember:
             self._group, store.id, cluster.cluster_id, slots, options.allow_key_share,
             life_ms=life_ms, record_filter=str(options.record_filter),
             sharing=COOPERATIVE if options.is_cooperative else "",
+            ordering_key=options.ordering_key or "",
         )  # fmt: skip
         self._instance = options.kafka.get("group.instance.id")
         self._seen_filter = self._core.record_filter  # of the last epoch that was reported
@@ -440,6 +442,10 @@ class GroupMember:
             claimed=self._claims.claimed(),
             row=self._store.assignment(self._group),
         )
+        agree_on_ordering_key(
+            self._store, self._group, self._options.ordering_key,
+            at_work=[claim.epoch for claim in self._store.claims(self._group)],
+        )  # fmt: skip
         for topic in sorted(set(hidden) - deal.topic_ids.keys()):
             log.warning(
                 "group %s: this member leads the group and has no right to see topic %r: nobody is "

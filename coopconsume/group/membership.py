@@ -31,6 +31,7 @@ from coopconsume.group import GroupMember
 from coopconsume.group.claims import ClaimKeeper, ClaimWatch
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.keeping import by_partition, common, without
+from coopconsume.group.ordering_keys import agree_on_ordering_key
 from coopconsume.group.owned import LEASE, STARTS_WITHIN, EpochGrant, Owned, TopicPartition
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import lease_of, session_ms
@@ -291,6 +292,7 @@ class Membership:
             TopicNotFound: A topic or partition does not exist.
             TopicRangeFetchNotAllowed: A part was asked for, and the topic is not open to sharing.
             ConsumerRangeFetchNotAccepted: A part was asked for in spite of allowKeyShare=false.
+            GroupRefused: Others of the group work with another ordering key.
             commits.ClaimConflict: A process that lives holds part of it, and ``takeover`` is false.
                 It is waited for a sign of life of another claim, for its session at most.
         """
@@ -329,6 +331,11 @@ class Membership:
             for d in (row.doubts if row else ())
         )
         self._compare_filters()
+        try:
+            self._agree_on_ordering_key(epoch)
+        except BaseException:
+            self.store.release(group, epoch, member)
+            raise
         self._claim = ClaimKeeper(self.store, group, epoch, member, session / 3000)
         self._hold(EpochGrant(epoch, member, tuple(shares), topic_ids, waits, life_ms))
         self._check_open()
@@ -345,6 +352,20 @@ class Membership:
                 "group %s: other shares are processed with the filter %s, these with %s; what was "
                 "filtered before stays done", group, other or "none", mine or "none",
             )  # fmt: skip
+
+    def _agree_on_ordering_key(self, mine: Epoch) -> None:
+        """Compares the ordering key of a claim with that of others, or makes it the group's.
+
+        The claim is in the log already: of two that come at once, one sees the other.
+
+        Raises:
+            GroupRefused: Another claim, or the group, works with another one.
+        """
+        group, row = self.options.group_id, self.store.assignment(self.options.group_id)
+        others = [one.epoch for one in self.store.claims(group) if one.epoch != mine]
+        if row is not None and not row.members.keys() <= row.fenced.keys() | row.heirs.keys():
+            others.append(row.epoch)
+        agree_on_ordering_key(self.store, group, self.options.ordering_key, at_work=others)
 
     def _claim_again(self, holding: EpochAssignment) -> None:
         """In a thread of its own: gives a claim back and makes it again, with another life."""

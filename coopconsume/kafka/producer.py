@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coopconsume.errors import NotAuthorized, OutputNotWritten, OutputRefused
+from coopconsume.kafka.partitioner import default_partition
 from coopconsume.kafka.security import access, sasl
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Message(NamedTuple):
         key, value: Bytes or None.
         headers: Names with bytes or None.
         partition: The partition; None selects it by the hash of the key, as Kafka's clients do.
+        ordering_key: Selects the partition in place of the key; None: the key does.
     """
 
     topic: str
@@ -41,6 +43,7 @@ class Message(NamedTuple):
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]] = ()
     partition: int | None = None
+    ordering_key: bytes | None = None
 
 
 class Producer:
@@ -100,9 +103,13 @@ class Producer:
             sent = []
             for message in messages:
                 topic = message.topic
+                partition = message.partition
+                if message.ordering_key is not None:
+                    count = len(self._client.partitions_for(topic))
+                    partition = default_partition(message.ordering_key, count)
                 # The serializer extracts key and headers, see below.
                 future = self._client.send(
-                    topic, key=message, value=message.value, partition=message.partition
+                    topic, key=message, value=message.value, partition=partition
                 )
                 sent.append((topic, future))
             self._client.flush(timeout=_DELIVERY)

@@ -202,6 +202,7 @@ def run_batch(
         batch_time=options.batch_time,
         handler_timeout=options.handler_timeout,
         headers=work.needs_headers(options),
+        has_ordering_keys=options.ordering_key is not None,
         filters=bool(options.record_filter),
         park=work.park,
         rates=rates_of(options, slots),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from assignors import key_hash
-from assignors.ranges import offset_hash
 from commits import OffsetRanges
 from coopconsume.sinks.base import divided_rows, hashes_of_rows
 
@@ -140,10 +138,8 @@ class Parcel:
         """Its records that have a dead letter, rows or a change; the others are not among them."""
         found: dict[TopicPartition, list[Handled]] = {}
         for letter in self.letters:
-            hashed = key_hash(letter.key)
-            dealt = offset_hash(letter.offset) if hashed is None else hashed
             found.setdefault((letter.topic, letter.partition), []).append(
-                Handled(letter.offset, dealt, letter.attempts, letter.key, letter.added)
+                Handled(letter.offset, letter.key_hash, letter.attempts, letter.key, letter.added)
             )
         for partitions, rows in (*self.rows, *self.changes):
             for tp, hashes in hashes_of_rows(partitions, rows).items():

@@ -68,6 +68,7 @@ class StateLog:
         self._open: dict[str, int] = {}
         self._appending = 0
         self._topic_ids: Mapping[str, str] = {}
+        self._has_ordering_keys = False
         #: Of the last snapshot of a partition by this process: the version that it was made of,
         #: the stable offset before that, and the rows and files that there were.
         self._snapshots: dict[Origin, tuple[int, int, int, int]] = {}
@@ -102,6 +103,7 @@ class StateLog:
         with self._lock:
             self._version, self._counted, self._open = version, counted, {}
             self._topic_ids = dict(holding.topic_ids)
+            self._has_ordering_keys = holding.options.ordering_key is not None
             self._holding = holding
         self._over.set()
         self._over = threading.Event()
@@ -214,6 +216,7 @@ class StateLog:
                 counted=self._counted.copy(),
                 lifetime=self._lifetime,
                 ranges=ranges,
+                has_ordering_keys=self._has_ordering_keys,
             )
 
     def value(self, topic: str, key: bytes) -> Any:

@@ -44,8 +44,12 @@ class Work:
     real_time: float | None = None
 
     def needs_headers(self, options: Options) -> bool:
-        """Whether record headers are read: for handlers, or as dead letters are kept whole."""
-        return options.include_headers or self.dead_letters is not None
+        """Whether record headers are read.
+
+        Handlers want them, dead letters are kept whole, or the ordering key is one of them.
+        """
+        is_wanted = options.include_headers or options.ordering_key is not None
+        return is_wanted or self.dead_letters is not None
 
     def close(self) -> None:
         """Closes the sinks; harmless when repeated."""

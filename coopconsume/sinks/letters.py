@@ -10,6 +10,7 @@ import pyarrow as pa
 from coopconsume.errors import InvalidOption
 from coopconsume.kafka.creation import create_topic
 from coopconsume.kafka.producer import Message, Producer
+from coopconsume.record import ordering_key_of
 from coopconsume.sinks.base import TOPIC_PREFIX
 from coopconsume.sinks.table import Table
 
@@ -92,9 +93,9 @@ class DeadLetterTable(Table):
 class DeadLetterTopic:
     """Dead letters in a Kafka topic, written at least once.
 
-    The letters of a key are in the order of its records, unless a write has failed. Key, value and
-    headers are those of the record, followed by `HEADERS`. Times are milliseconds since the epoch;
-    numbers are text.
+    The letters of a key, or of an ordering key, are in the order of its records, unless a write has
+    failed. Key, value and headers are those of the record, followed by `HEADERS`. Times are
+    milliseconds since the epoch; numbers are text.
 
     Args:
         topic: The name of a topic in the consumed cluster. With ``deadLetterPartitions`` it is
@@ -128,10 +129,12 @@ class DeadLetterTopic:
             )  # fmt: skip
         # It may be deleted, too: then it is created again.
         self._may_be_missing = self._options.dead_letter_partitions > 0
+        is_keyed = self._options.ordering_key is not None
         self._producer.write(
             Message(
                 self._name, letter.key, letter.value,
                 (*letter.headers, *_beside(letter, topic_ids, self._group, commit_id, now)),
+                ordering_key=ordering_key_of(letter.headers) if is_keyed else None,
             )
             for letter in letters
         )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits.ids import CommitIds
 from coopconsume.errors import StateNeedsKey
+from coopconsume.record import ordering_key_of
 from coopconsume.state.changelog import Changelog
 from coopconsume.state.rows import Origin, counted, newest
 from coopconsume.state.store import LocalStore
@@ -44,6 +45,7 @@ class StateSpec:
         counted: Ids of the commits that count, and of those of this process that will count.
         lifetime: Seconds after which a value is gone that a handler sets; None: it stays.
         ranges: Of each slot, its key ranges by topic and partition.
+        has_ordering_keys: As in `coopconsume.worker.report.BatchSpec`.
     """
 
     path: str
@@ -55,6 +57,7 @@ class StateSpec:
     counted: CommitIds = field(default_factory=CommitIds)
     lifetime: float | None = None
     ranges: Mapping[int, Mapping[Place, tuple[Range, ...]]] = field(default_factory=dict)
+    has_ordering_keys: bool = False
 
 
 class SlotState:
@@ -112,17 +115,25 @@ class SlotState:
         if iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
 
             async def call_async(record: Record) -> Any:
-                state = self.of(record)
+                keyed = self._keyed(record)
+                state = self.of(keyed)
                 answer = await handler(record, state)
-                return state.change(answer, record)
+                return state.change(answer, keyed)
 
             return call_async
 
         def call(record: Record) -> Any:
-            state = self.of(record)
-            return state.change(handler(record, state), record)
+            keyed = self._keyed(record)
+            state = self.of(keyed)
+            return state.change(handler(record, state), keyed)
 
         return call
+
+    def _keyed(self, record: Record) -> Record:
+        """Returns a record with the key that its state belongs to."""
+        if not self._spec.has_ordering_keys:
+            return record
+        return record._replace(key=ordering_key_of(record.headers))
 
     def of(self, record: Record) -> State:
         """Returns the state of a record's key.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coopconsume.record import Record, with_added
+from coopconsume.record import Record, ordering_key_of, with_added
 from coopconsume.state.value import Change
 from coopconsume.worker.answers import as_rows, trace_of, verdict_on
 from coopconsume.worker.histogram import Histogram
@@ -264,18 +264,18 @@ class TaskOutcome:
             )
         elif verdict.is_given_up and self.dead_letters:
             headers = with_added(record.headers, verdict.headers)
-            self.report.dead.append(
-                DeadLetter(
-                    *record[:6], headers, attempt, text, trace_of(error), added=verdict.headers
-                )
+            letter = DeadLetter(
+                *record[:6], headers, attempt, text, trace_of(error), verdict.headers, row.key_hash
             )
+            self.report.dead.append(letter)
             return not self.spec.park or self._wait(row, attempt, math.inf, verdict)
         is_new = called and not verdict.is_asked_for and _kind(text) not in self._traced
         return self._wait(row, attempt, verdict.wait, verdict, trace_of(error) if is_new else "")
 
     def _wait(self, row: Row, attempt: int, wait: float, verdict: Verdict, trace: str = "") -> bool:
+        key = ordering_key_of(row.headers) if self.spec.has_ordering_keys else row.key
         failure = Failure(
-            row.offset, row.key_hash, row.key, attempt, wait, verdict.text, trace, verdict.headers
+            row.offset, row.key_hash, key, attempt, wait, verdict.text, trace, verdict.headers
         )
         if not self.again(row, failure):
             self.leave(row, failure)

@@ -63,6 +63,8 @@ class BatchSpec:
         handler_timeout: Seconds that running handlers get beyond ``batch_time``; then the worker
             ends itself, so that a batch has an end that the driver can rely on.
         headers: Whether rows carry record headers.
+        has_ordering_keys: Whether records have the header `coopconsume.record.ORDERING_KEY`,
+            whose value takes the place of their keys.
         filters: Whether rows carry the column `FILTERED`, as their last one.
         park: Whether a record that is given up holds its key back until somebody decides.
         rates: Records a second that may start.
@@ -88,6 +90,7 @@ class BatchSpec:
     batch_time: float
     handler_timeout: float
     headers: bool
+    has_ordering_keys: bool = False
     filters: bool = False
     park: bool = False
     rates: Rates = field(default_factory=Rates)
@@ -124,7 +127,8 @@ class Failure:
 class DeadLetter:
     """A record that was given up, whole, with why.
 
-    Its headers contain ``added``, those that handlers have added.
+    Its headers contain ``added``, those that handlers have added. ``key_hash`` is the hash that it
+    is dealt by; a queue deals no records.
     """
 
     topic: str
@@ -138,6 +142,7 @@ class DeadLetter:
     reason: str
     trace: str
     added: Headers = ()
+    key_hash: int = 0
 
 
 @dataclass

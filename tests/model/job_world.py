@@ -24,7 +24,7 @@ from coopconsume.group.membership import Membership
 from coopconsume.group.owned import EpochGrant
 from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.options import Options
-from coopconsume.record import RetryPolicy
+from coopconsume.record import ORDERING_KEY, RetryPolicy
 from coopconsume.runtime.latest_start import LatestStart
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.progress import Meter
@@ -37,6 +37,7 @@ TP = ("t", 0)
 _PATIENCE = float(os.environ.get("COOPCONSUME_TEST_PATIENCE", "120"))
 #: Of the rows; the last one is that of the filter's mark.
 _TYPES = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64(), pa.bool_()]
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def until(holds, seconds=_PATIENCE):
@@ -189,12 +190,14 @@ class Frame:
             ranges = [key_range for key_range, of in wanted.slots if of == slot]
             slices = [offsets for offsets, of in wanted.slices if of == slot]
             for offset, key in sorted(self._world.kafka.log.items()):
-                dealt = offset_hash(offset) if key is None else key_hash(key)
+                by = key if self._world.ordered_by is None else self._world.ordered_by(offset)
+                dealt = offset_hash(offset) if by is None else key_hash(by)
                 is_its_own = any(r.contains(dealt) for r in ranges)
                 is_its_own |= any(offset in some for some in slices)
                 if offset in wanted.offsets and is_its_own:
                     is_denied = key in self._world.options.record_filter.deny.keys
-                    rows.append((part, offset, dealt, key, b"v", 0, is_denied))
+                    own = [{"key": ORDERING_KEY, "value": by}]
+                    rows.append((part, offset, dealt, key, b"v", 0, own, is_denied))
         return rows
 
     def _run(self, slot):
@@ -204,10 +207,13 @@ class Frame:
             return None
         if not any(map(self._rows, self._slots)):
             return None  # Spark runs no task for a batch without rows.
-        types = _TYPES if self._world.options.record_filter else _TYPES[:-1]
-        columns = list(zip(*rows, strict=True))[: len(types)] if rows else [()] * len(types)
-        arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
-        batch = pa.RecordBatch.from_arrays(arrays, names=list("abcdefg")[: len(types)])
+        types = list(enumerate(_TYPES[:6]))
+        if self._world.ordered_by is not None:
+            types.append((6, _HEADERS))
+        if self._world.options.record_filter:
+            types.append((7, _TYPES[6]))
+        arrays = [pa.array([row[i] for row in rows], t) for i, t in types]
+        batch = pa.RecordBatch.from_arrays(arrays, names=list("abcdefgh")[: len(types)])
         report = self._runner.run(slot, [batch] if rows else [])
         return self._world.ended(report, self._runner._send)
 
@@ -299,11 +305,17 @@ class World:
         keys: The key of each record, by offset.
         channel: Whether slots have a channel to the driver.
         slow: Seconds without progress after which a slot is asked for relief.
+        ordered_by: The ordering key by offset, as Spark computes it; None: records have none.
         options: Of the consumers.
     """
 
-    def __init__(self, monkeypatch, folder, keys, *, channel=False, slow=math.inf, **options):
+    def __init__(
+        self, monkeypatch, folder, keys, *, channel=False, slow=math.inf, ordered_by=None, **options
+    ):
         self.kafka = Kafka(keys)
+        self.ordered_by = ordered_by
+        if ordered_by is not None:
+            options["orderingKey"] = "value"
         #: What the next batches end with before a handler is called; None: they run.
         self.failures = []
         #: How many of the next slots to end die before they report.

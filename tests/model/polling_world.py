@@ -126,6 +126,7 @@ class MemoryFrames:
             {
                 "topic": tp[0], "partition": tp[1], "offset": o, "value": b"", "millis": 0,
                 "key": self._log.records[tp[1]][o], "headers": None,
+                "key_hash": self._log.hash_of(tp[1], o),
             }
             for tp, offsets in named.items() for o in offsets if o in self._log.records[tp[1]]
         ]  # fmt: skip

@@ -12,6 +12,7 @@ from tests.mutants.filters import FILTERS
 from tests.mutants.group import DRAIN, GROUP, POLLING, TOPICS
 from tests.mutants.keeping import KEEPING
 from tests.mutants.order import LIMITS, ORDER
+from tests.mutants.ordering_keys import ORDERING_KEYS
 from tests.mutants.outcomes import DENIED, OUTPUTS, RETRIES
 from tests.mutants.queue import QUEUE
 from tests.mutants.realtime import REALTIME
@@ -46,6 +47,7 @@ GROUPS = [
     SHOWN,
     STATE,
     FILTERS,
+    ORDERING_KEYS,
     REALTIME,
     UI,
 ]

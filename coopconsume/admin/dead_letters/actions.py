@@ -12,6 +12,7 @@ from coopconsume.errors import MissingOption
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.producer import Message, Producer
 from coopconsume.options import Options
+from coopconsume.record import ORDERING_KEY
 from coopconsume.runtime.decisions import Decision, decide, decided
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from coopconsume.record import Headers
     from coopconsume.runtime.decisions import Action
 
 #: A header of a replayed record: the topic, partition and offset of the dead letter.
@@ -98,7 +100,7 @@ class DeadLetters:
                 producer.write(
                     Message(
                         one.topic, one.key, one.value,
-                        (*one.headers, (REPLAY_OF, _place(one.topic, one.partition, one.offset))),
+                        _replayed(one.headers, _place(one.topic, one.partition, one.offset)),
                         one.partition,
                     )
                     for one in plan.passed
@@ -113,6 +115,11 @@ class DeadLetters:
                 for one in plan.parked
             ],
         )
+
+
+def _replayed(headers: Headers, place: bytes) -> Headers:
+    """Returns the headers of a record that is replayed; its next read computes the ordering key."""
+    return (*(header for header in headers if header[0] != ORDERING_KEY), (REPLAY_OF, place))
 
 
 def _place(topic: str, partition: int, offset: int) -> bytes:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from assignors import key_hash as hash_of
 from commits import OffsetRanges
 from coopconsume.runtime.plan.waiting import shown_key
 
@@ -141,6 +142,7 @@ class Blocker:
         key: The key of the record, if it has one and was read.
         deleted_by: ``retention`` or ``compaction`` if the log has no such record any more; else
             empty. Transaction markers and aborted records count as compacted.
+        is_dealt_otherwise: Whether it has a key, and ``key_hash`` is the hash of an ordering key.
     """
 
     offset: int
@@ -154,13 +156,18 @@ class Blocker:
     open_behind: int
     key: str | None = None
     deleted_by: str = ""
+    is_dealt_otherwise: bool = False
 
     @property
     def shown_key(self) -> str | None:
-        """The key; its hash if it was not read; None if it has none, or nothing is known."""
-        if self.key is not None or self.key_hash is None:
+        """The key; its hash if it was not read; None if it has none, or nothing is known.
+
+        With an ordering key, which only Spark computes, its hash stands beside the record's key.
+        """
+        if self.key_hash is None or (self.key is not None and not self.is_dealt_otherwise):
             return self.key
-        return f"hash {self.key_hash}"
+        shown = f"hash {self.key_hash}"
+        return shown if self.key is None else f"{self.key} (ordering key: {shown})"
 
     @property
     def shown_state(self) -> str:
@@ -283,10 +290,12 @@ class PartitionStatus:
             return None
         failed = self.pending.get(offset)
         stands = self.times.stable_offset == offset
+        key = self.record.key if self.record else None
+        key_hash = failed.key_hash if failed else None
         return Blocker(
             offset,
             (PARKED if failed.is_parked else FAILED) if failed else NOT_DONE,
-            failed.key_hash if failed else None,
+            key_hash,
             failed.attempts if failed else 0,
             self.times.stable_since if stands else None,
             datetime.fromtimestamp(min(failed.due_ms, _LAST_MS) / 1000, UTC)
@@ -295,8 +304,9 @@ class PartitionStatus:
             failed.error if failed else "",
             len(self.done),
             max(0, len(self.open_ranges) - 1),
-            shown_key(self.record.key) if self.record and self.record.key is not None else None,
+            None if key is None else shown_key(key),
             self._deleted_by(offset),
+            is_dealt_otherwise=None not in (key, key_hash) and hash_of(key) != key_hash,
         )
 
     def _deleted_by(self, offset: int) -> str:

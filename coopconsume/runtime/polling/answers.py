@@ -6,8 +6,6 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from assignors import key_hash
-from assignors.ranges import offset_hash
 from commits import MaxIndividualCommitsReached, OffsetRanges, Pending
 from coopconsume.errors import InvalidOption, NotPolled
 from coopconsume.options import parse_seconds
@@ -206,7 +204,7 @@ def letters_of(
     """Returns dead letters of records, in the order of their partitions.
 
     Args:
-        rows: The records as they are in Kafka.
+        rows: The records as they are in Kafka, with the hashes that they are dealt by.
         reasons: The records that were named.
         attempt: The number of the attempt that was made at a record.
         added: The headers that were added to a record.
@@ -223,6 +221,7 @@ def letters_of(
             DeadLetter(
                 *tp, offset, _bytes(row["key"]), _bytes(row["value"]), row["millis"],
                 with_added(own, more), attempt(tp, offset), reasons[tp][offset], "", more,
+                row["key_hash"],
             )
         )  # fmt: skip
     for tp, records in reasons.items():
@@ -329,9 +328,7 @@ def give_up(
     for letter in letters:
         tp = letter.topic, letter.partition
         reasons.setdefault(tp, {})[letter.offset] = letter.reason
-        hashed = key_hash(letter.key)
-        dealt = offset_hash(letter.offset) if hashed is None else hashed
-        hashes.setdefault(tp, {})[letter.offset] = dealt
+        hashes.setdefault(tp, {})[letter.offset] = letter.key_hash
     done = handout.check_open(holding, reasons)
     if park:
         hold(handout, holding, reasons, hashes, math.inf, commit_id)

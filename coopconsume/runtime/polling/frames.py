@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from commits import OffsetRanges
 from coopconsume.runtime.plan import covering, reach_of
+from coopconsume.runtime.reading.expressions import key_column
+from coopconsume.runtime.reading.hashing import deal_hash_sql
 from coopconsume.runtime.reading.source import (
     Span,
     Wanted,
@@ -99,7 +101,10 @@ class Frames:
         return {tp: OffsetRanges.from_offsets(rows.offsets) for tp, rows in found.items()}
 
     def originals(self, named: Mapping[TopicPartition, Iterable[int]]) -> Iterator[Any]:
-        """Reads the records at some offsets as Kafka has them now, headers included."""
+        """Reads the records at some offsets as Kafka has them now, with headers and key hash.
+
+        The hash is the one that a record is dealt by, also without a key.
+        """
         from pyspark.sql import functions as F  # noqa: N812
 
         wanted = {tp: set(offsets) for tp, offsets in named.items()}
@@ -109,7 +114,9 @@ class Frames:
             for span in _spans(tp, OffsetRanges.from_offsets(list(offsets)))
         ]
         frame = read_spans(self._spark, self._options, spans, self._slots, headers=True)
-        rows = frame.withColumn("millis", F.unix_millis("timestamp")).drop("timestamp")
+        dealt = F.expr(deal_hash_sql(key_column(self._options)))
+        frame = frame.withColumn("millis", F.unix_millis("timestamp")).drop("timestamp")
+        rows = frame.withColumn("key_hash", dealt)
         for row in rows.toLocalIterator():
             if row["offset"] in wanted[row["topic"], row["partition"]]:
                 yield row

@@ -33,14 +33,22 @@ _COMPARED = 32
 _STRETCH = 8_192
 
 
-def key_hash_sql() -> str:
-    """`assignors.key_hash` of the column ``key``; null for a null key."""
-    return f"CASE WHEN key IS NOT NULL THEN xxhash64(key) & {MAX_KEY_HASH}L END"
+def key_hash_sql(key: str = "key") -> str:
+    """`assignors.key_hash` of a binary column; null where it is null.
+
+    Args:
+        key: The column with the keys that records are dealt by.
+    """
+    return f"CASE WHEN {key} IS NOT NULL THEN xxhash64({key}) & {MAX_KEY_HASH}L END"
 
 
-def deal_hash_sql() -> str:
-    """The place of a record in the hash space: its key's hash or, without a key, its offset's."""
-    hashed = "CASE WHEN key IS NOT NULL THEN xxhash64(key) ELSE xxhash64(`offset`) END"
+def deal_hash_sql(key: str = "key") -> str:
+    """The place of a record in the hash space: its key's hash or, without a key, its offset's.
+
+    Args:
+        key: As for `key_hash_sql`.
+    """
+    hashed = f"CASE WHEN {key} IS NOT NULL THEN xxhash64({key}) ELSE xxhash64(`offset`) END"
     return f"({hashed} & {MAX_KEY_HASH}L)"
 
 

@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commits import OffsetRanges
-from coopconsume.errors import InvalidOption
-from coopconsume.filters import RecordFilter
 from coopconsume.kafka.identity import LOG_IDENTITIES
+from coopconsume.runtime.reading.expressions import (
+    KAFKA_COLUMNS,
+    ORDERING_COLUMN,
+    key_column,
+    needs_headers,
+    with_ordering_key,
+)
 from coopconsume.runtime.reading.hashing import (
     deal_hash_sql,
     in_ranges_sql,
@@ -43,10 +48,6 @@ _SHORT = 300
 #: Slots up to which each has a read of its own: a read costs the driver some milliseconds.
 _UNIONS = 16
 _SCATTERED = 3
-_KAFKA_COLUMNS = (
-    "key binary, value binary, topic string, partition int, `offset` bigint, timestamp timestamp, "
-    "timestampType int, headers array<struct<key: string, value: binary>>"
-)
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ def read_spans(
 ) -> DataFrame:
     """Kafka's records of some spans of offsets, in the columns of Spark's source.
 
+    With the option ``orderingKey`` there is one more column, see `with_ordering_key`.
+
     ``failOnDataLoss`` is always true here: with false the source skips lost records and those that
     cannot be seen yet alike. The user's own setting is applied before a span is planned.
     """
@@ -134,14 +137,14 @@ def read_spans(
             .option("startingOffsets", _json(layer, lambda span: span.first))
             .option("endingOffsets", _json(layer, lambda span: span.last + 1))
             .option("failOnDataLoss", "true")
-            .option("includeHeaders", str(headers).lower())
+            .option("includeHeaders", str(headers or needs_headers(options.ordering_key)).lower())
             .option("minPartitions", str(max(1, round(slices * size / total))))
         )
         frames.append(reader.load())
     frame = frames[0]
     for other in frames[1:]:
         frame = frame.unionAll(other)
-    return frame
+    return with_ordering_key(frame, options.ordering_key, headers=headers)
 
 
 def is_short(span: Span) -> bool:
@@ -240,11 +243,11 @@ def batch_frame(
     """The rows of a batch, one Spark partition a slot, ascending offsets within each partition.
 
     Columns: ``part`` (index into ``wanted``; only where that is more than one), ``offset``,
-    ``key_hash`` (of the offset where there is no key), ``key``, ``value``, ``timestamp`` in
-    milliseconds and, if asked for, ``headers``; with a filter as the last one ``filtered``, whether
-    the record does not pass: of such records only the offset and the hash are in the row. Nothing
-    else is shuffled, and nothing is done with a row after the sort: for cheap handlers, that is
-    what a record costs.
+    ``key_hash`` (of the offset where there is no key, see `key_column`), ``key``, ``value``,
+    ``timestamp`` in milliseconds and, if asked for, ``headers``; with a filter as the last one
+    ``filtered``, whether the record does not pass: of such records only the offset and the hash are
+    in the row. Nothing else is shuffled, and nothing is done with a row after the sort: for cheap
+    handlers, that is what a record costs.
 
     Args:
         spark: The session.
@@ -260,7 +263,7 @@ def batch_frame(
     record_filter = options.record_filter
     shown = "CASE WHEN _passes THEN {} END" if record_filter else "{}"
     columns = [
-        "`offset`", f"{deal_hash_sql()} AS key_hash",
+        "`offset`", f"{deal_hash_sql(key_column(options))} AS key_hash",
         *(f"{shown.format(name)} AS {name}" for name in ("key", "value")),
         "unix_millis(timestamp) AS timestamp",
     ]  # fmt: skip
@@ -347,16 +350,17 @@ def poll_frame(
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    record_filter = options.record_filter
+    record_filter, key = options.record_filter, key_column(options)
     headers = options.include_headers or record_filter.needs_headers
     read = read_spans(spark, options, spans, slices, headers=headers)
-    names = [name for name in read.columns if options.include_headers or name != "headers"]
+    left_out = {ORDERING_COLUMN} if options.include_headers else {ORDERING_COLUMN, "headers"}
+    names = [name for name in read.columns if name not in left_out]
     if record_filter:
         read = read.where(record_filter.sql())
     if added and options.include_headers:
         read = read.withColumn("headers", F.expr(added_headers_sql(added)))
     return (
-        _polled_rows(read, wanted, tasks, choose, f"{key_hash_sql()} AS key_hash")
+        _polled_rows(read, wanted, tasks, choose, key, f"{key_hash_sql(key)} AS key_hash")
         .repartition(len(tasks), F.col("_task"))
         .sortWithinPartitions("topic", "partition", "offset")
         .select(*names, "key_hash")
@@ -412,8 +416,9 @@ def poll_offsets(
     read = read_spans(spark, options, spans, slices, headers=record_filter.needs_headers)
     tasks = range(1 + max(slot for one in wanted for _, slot in one.slots))
     part = _by_partition(wanted, [str(i) for i in range(len(wanted))])
-    dealt = f"{deal_hash_sql()} AS _dealt"
-    rows = _polled_rows(read, wanted, tasks, choose, dealt)
+    key = key_column(options)
+    dealt = f"{deal_hash_sql(key)} AS _dealt"
+    rows = _polled_rows(read, wanted, tasks, choose, key, dealt)
     passes = f"{record_filter.sql()} AS _passes"
     table = rows.selectExpr(f"{part} AS part", "`offset`", "_dealt", passes).toArrow()
     parts, offsets, hashes, passed = (table.column(i).to_numpy() for i in range(4))
@@ -431,50 +436,24 @@ def _polled_rows(
     wanted: Sequence[Wanted],
     tasks: Sequence[int],
     choose: Mapping[tuple[str, int], Callable[[str], str]],
+    key: str,
     column: str,
 ) -> DataFrame:
     """The rows of a frame that ``poll`` returns, with one more column and their task."""
     if choose:
         chosen = [
-            choose[at](deal_hash_sql()) if at in choose else "true"
+            choose[at](deal_hash_sql(key)) if at in choose else "true"
             for at in [(w.topic, w.partition) for w in wanted]
         ]
         frame = frame.where(_by_partition(wanted, chosen))
-    task = _task_sql(wanted, tasks, deal_hash_sql(), _by_partition)
+    task = _task_sql(wanted, tasks, deal_hash_sql(key), _by_partition)
     rows = _kept(frame, wanted).selectExpr("*", column, f"{task} AS _task")
     return rows.where("_task IS NOT NULL")
 
 
-def check_filter(spark: SparkSession, record_filter: RecordFilter) -> None:
-    """Makes sure that Spark can evaluate a filter's ``where``, and that it is deterministic.
-
-    Raises:
-        InvalidOption: It is not a condition over the columns of Spark's Kafka source.
-    """
-    if record_filter.where is None:
-        return
-    from pyspark.errors import PySparkException
-    from pyspark.sql import functions as F  # noqa: N812
-
-    records = spark.createDataFrame([], _KAFKA_COLUMNS)
-    try:
-        _ = records.where(record_filter.where).schema
-        # Spark refuses functions that are not deterministic in a join, as it may evaluate them
-        # more than once.
-        others = spark.createDataFrame([], "_other int")
-        condition = F.expr(RecordFilter(where=record_filter.where).sql())
-        _ = records.join(others, condition, "left_semi").schema
-    except PySparkException as error:
-        raise InvalidOption(
-            "where", repr(record_filter.where),
-            f"give a deterministic condition over the columns {', '.join(records.columns)}: "
-            f"{str(error).strip().splitlines()[0]}",
-        ) from None  # fmt: skip
-
-
 def empty_poll_frame(spark: SparkSession, options: Options) -> DataFrame:
     """What ``poll`` returns when there is nothing: the same columns, and no rows."""
-    frame = spark.createDataFrame([], f"{_KAFKA_COLUMNS}, key_hash bigint")
+    frame = spark.createDataFrame([], f"{KAFKA_COLUMNS}, key_hash bigint")
     return frame if options.include_headers else frame.drop("headers")
 
 

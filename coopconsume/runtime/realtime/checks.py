@@ -54,11 +54,14 @@ def check_settings(spark: SparkSession, options: Options, work: Work, slots: int
         raise InvalidOption(
             _TRIGGER, "output_mode='transactional'", "leave it out, or append to the topic"
         )
-    if options.record_filter.where is not None:
-        raise InvalidOption(
-            "where", f"with {_TRIGGER}",
-            "filter by keys, sizes or headers: only Spark evaluates an expression",
-        )  # fmt: skip
+    for name, expression, remedy in (
+        ("where", options.record_filter.where, "filter by keys, sizes or headers"),
+        ("orderingKey", options.ordering_key, "leave it out, or use batches"),
+    ):
+        if expression is not None:
+            raise InvalidOption(
+                name, f"with {_TRIGGER}", f"{remedy}: only Spark evaluates an expression"
+            )
     missing = _missing(_PACKAGES)
     if missing:
         raise RealTimeUnavailable(f"the driver has no {missing}", _install())

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from assignors import key_hash
 from commits import CommitStore, OffsetRanges, PartitionCommits, Pending
 from coopconsume.admin.offsets import Kept, PartitionStatus, read_document, write_document
 from coopconsume.admin.offsets.moves import marked, replaced, to_offset, unmoved
@@ -191,7 +192,8 @@ def test_gaps_have_the_age_of_the_first_commit_above_them(tmp_path) -> None:
     """The rows of the log say so; a reset forgets it."""
     store = CommitStore.open(tmp_path / "commits")
     epoch = store.open_epoch("g", {"m": [P0]}, previous=None)
-    failed = Pending(2, key_hash=7, attempts=3, due_ms=1_795_255_200_000, error="no\nroute")
+    hashed = key_hash(b"customer-7")
+    failed = Pending(2, key_hash=hashed, attempts=3, due_ms=1_795_255_200_000, error="no\nroute")
     store.commit("g", epoch, "m", {P0: [(0, 1), (4, 4)]}, pending={P0: [failed]})
     store.commit("g", epoch, "m", {P0: [(9, 9)]})
     status = status_of(store, 20)
@@ -202,13 +204,14 @@ def test_gaps_have_the_age_of_the_first_commit_above_them(tmp_path) -> None:
         (2, 3, first), (5, 8, second),
     ]  # fmt: skip
     blocker = status.blocker
-    assert (blocker.offset, blocker.state, blocker.key_hash, blocker.attempts) == (2, FAILED, 7, 3)
+    assert (blocker.offset, blocker.state, blocker.key_hash) == (2, FAILED, hashed)
+    assert blocker.attempts == 3
     assert (blocker.since, blocker.error) == (first, "no\nroute")
     assert (blocker.done_behind, blocker.open_behind, status.lag) == (2, 5, 16)
 
     now = first + timedelta(seconds=100)
     table = lag_lines([status], now)
-    assert table[1].split()[:7] == ["t-0", "16", "2", "failed", "hash", "7", "3"]
+    assert table[1].split()[:7] == ["t-0", "16", "2", "failed", "hash", f"{hashed}", "3"]
     read = status.with_record(BlockerRecord(is_there=True, key=b"customer-7"))
     assert lag_lines([read], now)[1].split()[:6] == ["t-0", "16", "2", "failed", "customer-7", "3"]
     compacted = status.with_record(BlockerRecord(is_there=False))

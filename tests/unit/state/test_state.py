@@ -452,7 +452,7 @@ class Epoch:
     def __init__(self, counted=()):
         self.counted = CommitIds(counted)
         self.topic_ids = {"t": ORIGIN.topic_id}
-        self.options = SimpleNamespace(group_id="g")
+        self.options = SimpleNamespace(group_id="g", ordering_key=None)
         self.cluster = SimpleNamespace(cluster_id="c")
         self.store = SimpleNamespace(
             counted_commits=lambda _group: self.counted, settings=dict,

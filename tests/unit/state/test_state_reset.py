@@ -46,7 +46,8 @@ def begin(job: Job, log: StateLog | None = None) -> Any:
     job.open_epoch()
     owned = SimpleNamespace(ranges=(KeyRange(),), stable=job.offset, committed=Below(job.offset))
     holding: Any = SimpleNamespace(
-        options=SimpleNamespace(group_id="g"), cluster=SimpleNamespace(cluster_id="c"),
+        options=SimpleNamespace(group_id="g", ordering_key=None),
+        cluster=SimpleNamespace(cluster_id="c"),
         store=job.store, topic_ids={"t": ORIGIN.topic_id}, owned={PLACE: owned},
         check=lambda within: None,
     )  # fmt: skip

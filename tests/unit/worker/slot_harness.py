@@ -91,7 +91,9 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
         rates=more.pop("rates", Rates()),
         break_after=more.pop("break_after", 0), streaks=more.pop("streaks", {}),
         gates=more.pop("gates", {}), latest_start=more.pop("latest_start", math.inf),
-        channel=more.pop("channel", None), filters=more.get("filtered") is not None,
+        channel=more.pop("channel", None),
+        has_ordering_keys=more.pop("has_ordering_keys", False),
+        filters=more.get("filtered") is not None,
     )  # fmt: skip
     columns = [
         [r[0] for r in rows], [r[1] for r in rows],

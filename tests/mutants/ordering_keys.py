@@ -1,0 +1,97 @@
+"""Mutants of ordering keys."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_UNIT = "tests/unit/test_ordering_key.py::"
+_SPARK = "tests/spark/test_ordering_key.py::"
+
+ORDERING_KEYS = [
+    Mutant(
+        "ordering-key-not-dealt-by",
+        "Records are dealt by their ordering keys.",
+        "coopconsume/runtime/reading/expressions.py",
+        'return "key" if options.ordering_key is None else ORDERING_COLUMN',
+        'return "key"',
+        (
+            _UNIT + "test_without_the_option_records_are_dealt_by_their_keys_as_ever",
+            _SPARK + "test_frames_are_dealt_by_customer",
+        ),
+    ),
+    Mutant(
+        "ordering-key-not-compared",
+        "Members of a group have the same ordering key.",
+        "coopconsume/group/core.py",
+        "said.record_filter, said.sharing, said.ordering_key",
+        'said.record_filter, said.sharing, ""',
+        (_UNIT + "test_members_with_another_ordering_key_are_refused",),
+    ),
+    Mutant(
+        "ordering-key-changed-with-pending-records",
+        "The ordering key of a group does not change while records are pending.",
+        "coopconsume/group/ordering_keys.py",
+        "for (topic, partition), records in sorted(store.pending(group).items()):",
+        "for (topic, partition), records in ():",
+        (_UNIT + "test_pending_records_keep_the_ordering_key",),
+    ),
+    Mutant(
+        "ordering-key-changed-beside-others",
+        "The ordering key of a group does not change while others work with it.",
+        "coopconsume/group/ordering_keys.py",
+        "if at_work:",
+        "if not at_work and found:",
+        (_UNIT + "test_a_group_has_the_ordering_key_that_it_agreed_on",),
+    ),
+    Mutant(
+        "ordering-key-of-the-group-not-checked",
+        "A member that begins has the ordering key of its group.",
+        "coopconsume/group/ordering_keys.py",
+        "if found != mine:",
+        "if found is None and mine is not None and False:",
+        (_UNIT + "test_a_group_has_the_ordering_key_that_it_agreed_on",),
+    ),
+    Mutant(
+        "state-by-the-record-key",
+        "State belongs to the ordering key.",
+        "coopconsume/state/slot.py",
+        "return record._replace(key=ordering_key_of(record.headers))",
+        "return record",
+        (_UNIT + "test_state_belongs_to_the_ordering_key",),
+    ),
+    Mutant(
+        "letter-with-the-hash-of-another-record",
+        "A dead letter has the hash that its record is dealt by.",
+        "coopconsume/runtime/parcels.py",
+        "letter.offset, letter.key_hash, letter.attempts",
+        "letter.offset, 0, letter.attempts",
+        (_UNIT + "test_failures_are_shown_by_ordering_key_and_letters_keep_key_and_hash",),
+    ),
+    Mutant(
+        "retry-changes-the-ordering-key",
+        "Headers that a handler adds do not change the ordering key.",
+        "coopconsume/record.py",
+        "tuple(one for one in headers if one[0] != ORDERING_KEY)",
+        "tuple(one for one in headers)",
+        (_UNIT + "test_retry_does_not_change_the_ordering_key",),
+    ),
+    Mutant(
+        "replayed-with-the-ordering-key",
+        "A record that is replayed has the headers of the record alone.",
+        "coopconsume/admin/dead_letters/actions.py",
+        "header for header in headers if header[0] != ORDERING_KEY",
+        "header for header in headers",
+        (_UNIT + "test_a_replayed_record_has_no_old_ordering_key",),
+    ),
+    Mutant(
+        "failure-shown-by-the-record-key",
+        "A blocker is shown by its ordering key.",
+        "coopconsume/worker/outcome.py",
+        "ordering_key_of(row.headers) if self.spec.has_ordering_keys else row.key",
+        "row.key",
+        (
+            _UNIT + "test_failures_are_shown_by_ordering_key_and_letters_keep_key_and_hash",
+            "tests/model/test_ordering_key_job.py::test_a_parked_record_holds_the_records_of_its_ordering_key",
+        ),
+    ),
+]

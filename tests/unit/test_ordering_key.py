@@ -1,0 +1,236 @@
+"""Ordering keys: the option, its SQL, what a slot makes of it, and the agreement of a group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from assignors import RoundRobinKeyRangeAssignor, key_hash
+from commits import CommitStore, Epoch, OffsetRanges, Pending
+from coopconsume.admin.dead_letters.actions import REPLAY_OF, _replayed
+from coopconsume.admin.offsets.status import BlockerRecord, PartitionStatus
+from coopconsume.errors import GroupRefused, InvalidOption, StateNeedsKey
+from coopconsume.group.core import GroupCore, Joined
+from coopconsume.group.ordering_keys import (
+    agree_on_ordering_key,
+    check_ordering_key,
+)
+from coopconsume.group.ordering_keys import (
+    ordering_key_of as key_of_group,
+)
+from coopconsume.options import Options
+from coopconsume.record import ORDERING_KEY, Reject, Retry, checked_headers, ordering_key_of
+from coopconsume.runtime.parcels import Parcel
+from coopconsume.runtime.reading.expressions import ORDERING_COLUMN, key_column, needs_headers
+from coopconsume.runtime.reading.hashing import deal_hash_sql, key_hash_sql
+from coopconsume.state.changelog import Changelog
+from coopconsume.state.slot import SlotState
+from coopconsume.worker.report import DeadLetter
+from tests.unit.state.test_state import LONG, record, spec
+from tests.unit.worker.slot_harness import WAYS, run
+
+BASE = {"kafka.bootstrap.servers": "a:1", "kafka.group.id": "g", "commitTable": "somewhere"}
+MOST = 2**63 - 1
+
+
+def options(**more):
+    """Options of a consumer."""
+    return Options.parse(BASE | more)
+
+
+# -- the option and its SQL
+
+
+def test_the_option_is_an_expression_that_depends_on_the_record_alone():
+    """Else a record that is read again could have another key."""
+    assert options().ordering_key is None
+    assert options(orderingkey=" topic ").ordering_key == "topic"
+    with pytest.raises(
+        InvalidOption, match=r"orderingKey = 'uuid\(\)': it contains uuid: .* again"
+    ):
+        options(orderingKey="uuid()")
+    with pytest.raises(InvalidOption, match="orderingKey = ' '"):
+        options(orderingKey=" ")
+
+
+def test_without_the_option_records_are_dealt_by_their_keys_as_ever():
+    """The SQL is the same text; with it the column of ordering keys takes the place of the key."""
+    hashed = "CASE WHEN key IS NOT NULL THEN xxhash64(key) ELSE xxhash64(`offset`) END"
+    assert key_column(options()) == "key"
+    assert deal_hash_sql(key_column(options())) == f"({hashed} & {MOST}L)"
+    assert key_hash_sql("key") == f"CASE WHEN key IS NOT NULL THEN xxhash64(key) & {MOST}L END"
+    column = key_column(options(orderingKey="topic"))
+    assert column == ORDERING_COLUMN
+    assert deal_hash_sql(column) == f"({hashed.replace('key', column)} & {MOST}L)"
+
+
+@pytest.mark.parametrize(
+    ("expression", "needed"),
+    [("Headers[0].value", True), ("`headers`[0].value", True), ("'headers'", False), (None, False)],
+)
+def test_headers_are_read_where_the_expression_needs_them(expression, needed):
+    """A text that has the word is no column."""
+    assert needs_headers(expression) == needed
+
+
+# -- in a slot
+
+
+def rows(count, keys):
+    """Rows of one partition, each with a key of its own, and headers with the ordering keys."""
+    return (
+        [(0, o, b"k%d" % o) for o in range(count)],
+        [[("own", b"1"), (ORDERING_KEY, key)] for key in keys],
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_failures_are_shown_by_ordering_key_and_letters_keep_key_and_hash(way):
+    """A letter has the key of its record, and the hash that the record was dealt by."""
+
+    def handler(found):
+        assert found.key == b"k%d" % found.offset
+        if found.offset == 0:
+            raise Retry(reason="later", headers=found.headers)
+        if found.offset == 1:
+            raise Reject("no")
+
+    some, headers = rows(3, [b"a", b"b", None])
+    report = run(handler, some, headers=headers, has_ordering_keys=True, way=way)
+    (failure,) = report.partitions[0].failed
+    assert (failure.key, failure.headers) == (b"a", (("own", b"1"),))
+    (letter,) = report.dead
+    assert (letter.key, ordering_key_of(letter.headers)) == (b"k1", b"b")
+    assert letter.key_hash == hash(b"k1") & MOST  # as in the row
+    (handled,) = Parcel(letters=[replace(letter, key_hash=7)]).records()["t", 10]
+    assert handled.key_hash == 7
+
+
+def test_without_the_option_a_header_of_that_name_is_one_of_many():
+    """A job may read a topic of dead letters."""
+
+    def handler(_):
+        raise ValueError("no")
+
+    some, headers = rows(1, [b"a"])
+    report = run(handler, some, headers=headers)
+    assert report.partitions[0].failed[0].key == b"k0"
+
+
+def test_retry_does_not_change_the_ordering_key():
+    """A handler may add all headers of its record."""
+    assert checked_headers({ORDERING_KEY: b"x", "a": b"1"}) == (("a", b"1"),)
+
+
+def test_state_belongs_to_the_ordering_key(tmp_path):
+    """Records with different keys share it; one without an ordering key has none."""
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    slot = SlotState(replace(spec(changelog), has_ordering_keys=True), 0)
+    seen = []
+
+    def handler(found, state):
+        seen.append((found.key, state.get()))
+        state.set((state.get() or 0) + 1)
+
+    def keyed(key, ordering_key, offset):
+        return record(key, offset)._replace(headers=((ORDERING_KEY, ordering_key),))
+
+    call = slot.wrapped(handler)
+    change = call(keyed(b"k0", b"a", 0))
+    assert change.key == b"a"
+    slot.note(change, 1)
+    call(keyed(b"k1", b"a", 1))
+    assert seen == [(b"k0", None), (b"k1", 1)]
+    with pytest.raises(StateNeedsKey):
+        call(keyed(b"k2", None, 2))
+    slot.close()
+
+
+def test_a_replayed_record_has_no_old_ordering_key():
+    """Its next read computes it."""
+    headers = (("a", None), (ORDERING_KEY, b"x"))
+    assert _replayed(headers, b"t-0@1") == (("a", None), (REPLAY_OF, b"t-0@1"))
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        (b"k", "k"),
+        (b"other", f"other (ordering key: hash {key_hash(b'k')})"),
+        (None, f"hash {key_hash(b'k')}"),
+    ],
+)
+def test_a_blocker_that_is_not_dealt_by_its_key_is_shown_with_its_hash(key, shown):
+    """Only Spark computes an ordering key, and `lag` may run without Spark."""
+    failed = Pending(3, key_hash(b"k"), 1, 0, "no")
+    status = PartitionStatus("t", 0, "", 3, OffsetRanges(), {3: failed}, 0, 9)
+    assert status.with_record(BlockerRecord(is_there=True, key=key)).blocker.shown_key == shown
+
+
+# -- in a group
+
+
+def member_with(ordering_key):
+    """A member with an ordering key."""
+    return GroupCore("g", "store", "cluster", 1, True, life_ms=1, ordering_key=ordering_key)
+
+
+def test_members_with_another_ordering_key_are_refused():
+    """Most members decide; the error names both."""
+    joined = [
+        Joined(name, ("t",), member_with(of).subscription(None, with_owned=False))
+        for name, of in {"a": "topic", "b": "topic", "c": "", "d": "value"}.items()
+    ]
+    deal = member_with("topic").lead(
+        "a", 1, joined, RoundRobinKeyRangeAssignor(), {"t": 9}, {"t": "id"}, (), noted=None
+    )
+    assert set(deal.shares) == {"a", "b"}
+    for member, found in {"c": "none", "d": "value"}.items():
+        assert deal.refused[member] == (
+            f"it works with the orderingKey {found}, the other members of group 'g' with topic: "
+            "give all members the same orderingKey; to change it, stop all members first"
+        )
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A commit store."""
+    return CommitStore.open(tmp_path, cluster="c")
+
+
+def test_a_group_has_the_ordering_key_that_it_agreed_on(store):
+    """It may change while nobody works with the one before, and nothing depends on it."""
+    check_ordering_key(store, "g", None)
+    with pytest.raises(GroupRefused, match="with orderingKey topic, the group with none"):
+        check_ordering_key(store, "g", "topic")
+    agree_on_ordering_key(store, "g", "topic")
+    check_ordering_key(store, "g", "topic")
+    check_ordering_key(store, "another", None)
+    with pytest.raises(GroupRefused, match="with orderingKey none, the group with topic; stop all"):
+        check_ordering_key(store, "g", None)
+    others = [Epoch(1, "n")]
+    agree_on_ordering_key(store, "g", "topic", at_work=others)
+    with pytest.raises(GroupRefused, match="stop all of its members and claims"):
+        agree_on_ordering_key(store, "g", "value", at_work=others)
+    assert key_of_group(store, "g") == "topic"
+    agree_on_ordering_key(store, "g", None)
+    check_ordering_key(store, "g", None)
+
+
+def test_pending_records_keep_the_ordering_key(store):
+    """Their hashes are in the log: by another key they would come to no slot."""
+    epoch = store.open_epoch("g", {"m": [("t", 0)]}, previous=None)
+    failed = Pending(5, 7, 1, 0, "no")
+    store.commit("g", epoch, "m", {}, pending={("t", 0): [failed]})
+    with pytest.raises(GroupRefused, match=r"such as t-0@5: .* or set the group's offsets"):
+        agree_on_ordering_key(store, "g", "topic")
+    agree_on_ordering_key(store, "g", None)
+    store.commit("g", epoch, "m", {("t", 0): [(0, 5)]})
+    agree_on_ordering_key(store, "g", "topic")
+    check_ordering_key(store, "g", "topic")
+
+
+def test_letters_that_a_queue_writes_have_no_hash():
+    """A queue deals no records."""
+    assert DeadLetter("t", 0, 0, b"k", b"", 0, (), 1, "no", "").key_hash == 0
