@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from commits import OffsetRanges
-from coopconsume.worker.histogram import Histogram
-from coopconsume.worker.report import unpack_offsets, unpack_times
+from coopconsume.worker.histogram import BOUNDS, Histogram
+from coopconsume.worker.report import sampling, unpack_offsets, unpack_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,20 +26,24 @@ class CommitLatency:
 
     A record counts once, in the commit that has its offset: its retries, the wait for its outputs
     and for capacity in the commit log are part of its time. What no handler was called for, such as
-    records that do not pass the filter and holes, does not count.
+    records that do not pass the filter and holes, does not count. Of a report with many records,
+    every n-th counts n times.
     """
 
     def __init__(self) -> None:
         self._found = Histogram()
-        #: Offsets in ascending order, with their timestamps, of reports that are not committed.
-        self._open: dict[TopicPartition, list[tuple[Int64s, Int64s]]] = {}
+        #: Of reports that are not committed: rows of offset, timestamp, and how often it counts;
+        #: offsets are in ascending order.
+        self._open: dict[TopicPartition, list[Int64s]] = {}
 
     def done(self, where: TopicPartition, report: PartitionReport) -> None:
         """Takes the done records of a report."""
         if report.times:
             offsets = unpack_offsets(report.done).to_numpy()
+            sampled = np.arange(0, len(offsets), sampling(len(offsets)))
+            counts = np.diff(sampled, append=len(offsets))
             times = unpack_times(report.times).to_numpy()
-            self._open.setdefault(where, []).append((offsets, times))
+            self._open.setdefault(where, []).append(np.stack([offsets[sampled], times, counts]))
 
     def committed(
         self, where: TopicPartition, offsets: OffsetRanges, stable: int, at: float
@@ -55,26 +58,33 @@ class CommitLatency:
             at: When the answer came, in seconds since the epoch.
         """
         left = []
-        for chunk, times in self._open.pop(where, ()):
-            inside = _are_in(chunk, offsets)
-            known = times[inside & (times >= 0)]
-            self._found.add_all(pa.array(at - known / 1000.0))
-            rest = ~inside & (chunk >= stable)
-            if rest.any():
-                left.append((chunk[rest], times[rest]))
+        for rows in self._open.pop(where, ()):
+            inside = _are_in(rows[0], offsets)
+            _, times, counts = rows[:, inside & (rows[1] >= 0)]
+            self._count(at - times / 1000.0, counts)
+            rest = rows[:, ~inside & (rows[0] >= stable)]
+            if rest.size:
+                left.append(rest)
         if left:
             self._open[where] = left
 
     def keep(self, offsets: Mapping[TopicPartition, OffsetRanges]) -> None:
         """Forgets all records but some: the others are not committed by this member any more."""
         kept = {}
-        for where, chunks in self._open.items():
+        for where, reports in self._open.items():
             wanted = offsets.get(where, OffsetRanges())
-            some = [(chunk[inside], times[inside]) for chunk, times in chunks
-                    if (inside := _are_in(chunk, wanted)).any()]  # fmt: skip
+            some = [left for rows in reports if (left := rows[:, _are_in(rows[0], wanted)]).size]
             if some:
                 kept[where] = some
         self._open = kept
+
+    def _count(self, seconds: NDArray[np.float64], counts: Int64s) -> None:
+        seconds = np.maximum(seconds, 0.0)
+        found = np.bincount(np.searchsorted(BOUNDS, seconds), counts, len(BOUNDS) + 1)
+        self._found.counts = [
+            n + int(more) for n, more in zip(self._found.counts, found, strict=True)
+        ]
+        self._found.seconds += float(seconds @ counts)
 
     def take(self) -> Histogram:
         """Returns what was counted since the last call."""

@@ -26,6 +26,7 @@ from coopconsume.worker.report import (
     SlotReport,
     pack_offsets,
     pack_times,
+    sampling,
 )
 from coopconsume.worker.rows import OutputRows
 
@@ -609,7 +610,7 @@ def _packed_done(chunks: Sequence[pa.RecordBatch]) -> tuple[bytes, bytes]:
     if any(after[0] < before[1] for before, after in pairwise(bounds)):
         order = pc.sort_indices(offsets)
         offsets, times = offsets.take(order), times.take(order)
-    return pack_offsets(offsets), pack_times(times)
+    return pack_offsets(offsets), pack_times(times[:: sampling(len(times))])
 
 
 def _all_wanted(parts: pa.Array, offsets: pa.Array, work: Mapping[int, PartitionWork]) -> bool:

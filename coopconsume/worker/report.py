@@ -165,7 +165,8 @@ class PartitionReport:
             so that the attempts are known if the slot is lost.
         holes: (first, last) of offsets below the position at which there is no record; only of
             slots that are to find holes.
-        times: Timestamps of the records in ``done``, in the order of their offsets (`pack_times`).
+        times: Timestamps of the records in ``done``, in the order of their offsets (`pack_times`);
+            of many only every n-th (`sampling`).
     """
 
     done: bytes = b""
@@ -290,6 +291,8 @@ class SlotReport:
 
 _HEAD = struct.Struct("<bqq")
 _TIMES_HEAD = struct.Struct("<bqqq")
+#: Latencies of a report are those of at most so many of its records.
+_MOST_TIMES = 4096
 #: Milliseconds since the epoch, in the year 37648.
 _NO_SUCH_TIME = 1 << 50
 _STEPS = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
@@ -330,6 +333,11 @@ def _widened(packed: bytes, width: int, size: int) -> pa.Array:
     """The inverse of `_narrow`."""
     body = pa.decompress(packed, decompressed_size=size, codec="lz4")
     return pa.Array.from_buffers(_STEPS[width], size // width, [None, body]).cast(pa.int64())
+
+
+def sampling(done: int) -> int:
+    """Returns n, where a report with so many done records has the timestamp of every n-th."""
+    return -(-done // _MOST_TIMES) or 1
 
 
 def pack_times(times: pa.Array) -> bytes:

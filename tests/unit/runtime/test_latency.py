@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from commits import OffsetRanges
 from coopconsume.runtime.latency import CommitLatency
-from coopconsume.worker.report import PartitionReport, pack_offsets, pack_times
+from coopconsume.worker.report import PartitionReport, pack_offsets, pack_times, sampling
 
 TP = ("orders", 0)
 
@@ -62,3 +62,17 @@ def test_an_epoch_keeps_what_it_takes_along():
     assert committed(latency, [(3, 4)], 5, 2.0) == (2, 1.0 + 2.0)
     latency.committed(("other", 1), OffsetRanges([(3, 3)]), 4, 2.0)
     assert latency.take().count == 0
+
+
+def test_of_a_large_report_each_nth_record_counts_n_times():
+    """The count is that of all records, also where the last one stands for fewer."""
+    count = 10_001
+    step = sampling(count)
+    latency = CommitLatency()
+    offsets = pa.array(range(count), pa.int64())
+    times = pa.array([1_000 * (n < count // 2) for n in range(0, count, step)], pa.int64())
+    latency.done(TP, PartitionReport(done=pack_offsets(offsets), times=pack_times(times)))
+    seen, seconds = committed(latency, [(0, count)], count, 2.0)
+    assert step == 3
+    assert seen == count
+    assert abs(seconds - 1.5 * count) < 2 * step
