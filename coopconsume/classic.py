@@ -6,6 +6,7 @@ Spark Connect has none; reports then come with the job's result.
 
 from __future__ import annotations
 
+import logging
 import sys
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
     Send = Callable[[bytes], None]
 
+log = logging.getLogger(__name__)
+
+#: The logger of Spark that warns of ``kafka.group.id``.
+_SOURCE_LOGGER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 #: Jobs of a group that may run at once, and are looked at for running tasks.
 _NEWEST_JOBS = 8
 
@@ -83,6 +88,26 @@ def refuse_second_runs(setting: Callable[[str, str], str | None], *, classic: bo
             "run the rest of a batch, and so handlers, again by itself; set it to 1 as the session "
             "starts"
         )
+
+
+def quiet_group_warning(session: SparkSession) -> None:
+    """Has Spark's Kafka source no longer warn of ``kafka.group.id`` at each read.
+
+    Spark warns that two queries with one group id may take records from each other. Reads of this
+    library name their offsets, and have a group id of their own. The level of the source's logger
+    becomes ERROR, unless the session's logging configuration names this logger. A session without
+    access to its JVM, as on Spark Connect, stays as it is.
+    """
+    if not is_classic(session):
+        return
+    try:
+        jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - PySpark sets only the root's level
+        log4j = jvm.org.apache.logging.log4j
+        configured = log4j.LogManager.getContext(False).getConfiguration().getLoggers()
+        if not configured.containsKey(_SOURCE_LOGGER):
+            log4j.core.config.Configurator.setLevel(_SOURCE_LOGGER, log4j.Level.ERROR)
+    except Exception as error:  # noqa: BLE001 - another logging library, or no right to the JVM
+        log.debug("Spark goes on to warn of kafka.group.id at each read: %s", error)
 
 
 def driver_address(session: SparkSession | None) -> tuple[str, str] | None:

@@ -12,7 +12,7 @@ from coopconsume.admin.frames import committed_frame, gap_ranges_frame, lag_fram
 from coopconsume.admin.offsets import PartitionStatus
 from coopconsume.admin.overview import key_metadata, overview_of
 from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time
-from coopconsume.classic import cores, usable_session
+from coopconsume.classic import cores, quiet_group_warning, usable_session
 from coopconsume.closing import Closing
 from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption
 from coopconsume.group.membership import Membership
@@ -81,6 +81,7 @@ class CooperativeConsumer(Closing):
         self._given = dict(options)
         self._page: LivePage | None = None
         self.spark = usable_session(spark)
+        quiet_group_warning(self.spark)
         check_ordering_key(self.spark, self.options.ordering_key)
         check_filter(self.spark, self.options.record_filter)
         self._poller = Poller(self.spark, self.options, self.slots)

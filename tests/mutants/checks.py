@@ -127,6 +127,16 @@ CHECKER = [
 
 SHOWN = [
     Mutant(
+        "group-id-warned-of-at-each-read",
+        "Spark's warning of kafka.group.id does not come with each read of a consumer.",
+        "coopconsume/consumer.py",
+        "        quiet_group_warning(self.spark)\n",
+        "",
+        (
+            "tests/spark/test_quiet_source.py::test_the_warning_of_the_group_id_comes_only_where_the_user_has_asked_for_it",
+        ),
+    ),
+    Mutant(
         "every-failure-logged",
         "Of each type of error at most one line is logged in ten seconds.",
         "coopconsume/runtime/failure_log.py",
