@@ -19,9 +19,10 @@
 # worker at a time, without Spark and without a partition per worker.
 #
 # First, three workers of different speeds share one partition, and one of them is killed. Then
-# three brokers record who holds what, and one of them is stopped.
+# three brokers record who holds what, and one of them is stopped. At last, Spark jobs do the same:
+# they share a partition by chunks.
 #
-# This notebook starts its own brokers. It needs Java 17 and
+# This notebook starts its own brokers and its own Spark. It needs Java 17 and
 # `pip install 'coopconsume[spark,notebook]'`; the first run fetches Kafka's jars.
 
 # %%
@@ -37,7 +38,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from kafka import KafkaProducer
 
-from coopconsume import LocalKafka
+from coopconsume import CooperativeConsumer, CooperativeQuery, LocalKafka, Record, local_session
+from coopconsume.admin.views import create_views
 from coopconsume.queue import QueueReplica, queue_status
 
 folder = tempfile.TemporaryDirectory(prefix="queue-")
@@ -51,13 +53,13 @@ TASKS = 600
 
 
 def put(topic: str) -> None:
-    broker.create_topic(topic, 1)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
     for n in range(TASKS):
         producer.send(topic, value=f"task {n}".encode())
     producer.close()
 
 
+broker.create_topic("tasks", 1)
 put("tasks")
 
 # %% [markdown]
@@ -196,6 +198,7 @@ replicas = [
     ("holds-b", {"kafka.bootstrap.servers": others[0].bootstrap_servers}),
     ("holds-c", {"kafka.bootstrap.servers": others[1].bootstrap_servers}),
 ]
+broker.create_topic("more-tasks", 1)
 put("more-tasks")
 log = Path(folder.name, "more-tasks.jsonl")
 options["kafka.group.id"] = "workers-of-three"
@@ -218,10 +221,79 @@ assert [replica.is_readable for replica in status.replicas] == [True, False, Tru
 assert {task["offset"] for task in tasks(log)} == set(range(TASKS))
 
 # %% [markdown]
-# That is all. `docs/how-to/work-queue` has the other acknowledgements, dead letters and the command
-# line; `docs/explanation/queues` explains how replicas decide.
+# ## Spark jobs that share a partition by chunks
+#
+# Jobs whose handlers need no order share partitions in the same way, with
+# `sharing=cooperative`: each acquires the next offsets that nobody else has. Here are three jobs of
+# one group, with one slot each. Their chunks have at most 20 offsets, so that you see them move.
 
 # %%
+spark = local_session("queue", cores=4)
+broker.create_topic("images", 1)
+log = Path(folder.name, "images.jsonl")
+job_options = {
+    "kafka.bootstrap.servers": broker.bootstrap_servers,
+    "kafka.group.id": "thumbnails",
+    "subscribe": "images",
+    "commitTable": f"{folder.name}/commits",
+    "sharing": "cooperative",
+    "slots": 1,
+    "maxOffsetsPerTrigger": 20,
+}
+
+
+def handler(name: str) -> Callable[[Record], None]:
+    path, seconds = log, SPEEDS[name] / 1000
+
+    def handle(record: Record) -> None:
+        time.sleep(seconds)
+        task = {"worker": name, "offset": record.offset, "at": time.time()}
+        with path.open("a") as file:
+            file.write(json.dumps(task | {"attempt": record.attempt}) + "\n")
+
+    return handle
+
+
+consumers = {name: CooperativeConsumer(job_options, spark) for name in SPEEDS}
+queries: dict[str, CooperativeQuery] = {
+    name: consumer.foreach(handler(name), ordering="none", dead_letter=f"{folder.name}/dead")
+    .queryName(name)
+    .start()
+    for name, consumer in consumers.items()
+}
+wait_for("members", lambda: all(consumer.assignment() for consumer in consumers.values()))
+put("images")
+wait_for("work of every job", lambda: len({task["worker"] for task in tasks(log)}) == 3)
+
+# %% [markdown]
+# The commit table says who holds which offsets:
+
+# %%
+create_views(spark, job_options)
+spark.table("coopconsume_chunks").show(truncate=False)
+
+# %% [markdown]
+# The medium job is stopped. What it has not started goes to the others at once.
+
+# %%
+queries["medium"].stop()
+stopped_at = time.time()
+for name in ("fast", "slow"):
+    queries[name].processAllAvailable()
+for consumer in consumers.values():
+    consumer.close()
+
+draw(log, stopped_at, "medium is stopped")
+print(Counter(task["worker"] for task in tasks(log)))
+assert sorted(task["offset"] for task in tasks(log)) == list(range(TASKS))
+
+# %% [markdown]
+# That is all. `docs/how-to/work-queue` has the other acknowledgements, dead letters and the command
+# line; `docs/explanation/queues` explains how replicas decide. `docs/how-to/share-by-chunks` is
+# about Spark jobs.
+
+# %%
+spark.stop()
 for each in [broker, *others]:
     each.close()
 folder.cleanup()

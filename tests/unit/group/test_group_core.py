@@ -316,7 +316,10 @@ def cooperative(slots=1):
 
 
 def test_members_of_a_cooperative_epoch_have_all_partitions():
-    """One that joins or leaves moves nothing; a partition is left out if part of it is claimed."""
+    """No topic accepts key ranges, and need not. One that joins or leaves moves nothing.
+
+    A partition is left out if part of it is claimed.
+    """
     a, b = cooperative(), cooperative(3)
     members = {"a": (a, ("t", "u")), "b": (b, ("t",))}
     dealt = deal(a, members, {"t": 2, "u": 1})
