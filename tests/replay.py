@@ -23,8 +23,9 @@ from unittest import mock
 import pyarrow as pa
 
 from assignors import KeyRange, Share
-from commits import CommitLogUnavailable, Epoch, OffsetRanges, Pending
+from commits import AcquisitionId, CommitLogUnavailable, Epoch, OffsetRanges, Pending
 from coopconsume import RetryPolicy, errors
+from coopconsume.group.chunks import Acquired, GroupChunks, PartitionChunks
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import EpochGrant, Failed, Owned
 from coopconsume.kafka.cluster import LogEnd
@@ -45,9 +46,10 @@ from coopconsume.worker.report import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from coopconsume.group.owned import TopicPartition
+    from coopconsume.record import Headers
 
 Line = dict[str, Any]
 _DECISIONS = {kind.__name__ for kind in trace.DECISIONS}
@@ -181,7 +183,7 @@ class Replay:
             if isinstance(plain[one.name], int | float | None)
             and isinstance(getattr(options, one.name), int | float | None)
         }
-        options = replace(options, **numbers)
+        options = replace(options, sharing=plain["sharing"], **numbers)
         work = dict(line["work"])
         policy = RetryPolicy(max_attempts=work["policy"]["max_attempts"])
         sinks = {name: self._sink(work[name]) for name in ("dead_letters", "outputs")}
@@ -219,9 +221,9 @@ class Replay:
             holding.owned[tp] = Owned(
                 *tp, tuple(KeyRange(*pair) for pair in one["ranges"]), one["stable"],
                 OffsetRanges(one["committed"]),
-                [Failed(offset, key_hash, attempts, float(due), "")
-                 for offset, key_hash, attempts, due in one["pending"]],
+                _failed(one["pending"]),
                 one["range_count"], one["last_committed"], one["max_ranges"],
+                is_cooperative=options.is_cooperative,
             )  # fmt: skip
             holding._waits += [
                 (SimpleNamespace(topic=tp[0], partition=tp[1], key_range=KeyRange(*pair)), until)
@@ -298,9 +300,14 @@ class Replay:
                     },
                     _ranges(line["holes"]), tuple(line["took"]),
                     frozenset(map(_tp, line["held"])), _pending(line["later"]), line["answered_at"],
+                    _ranges(line["failed"]), _ranges(line["not_held"]), _acquired(line["acquired"]),
                 )  # fmt: skip
             case "LogRead":
-                return events.LogRead({_tp(tp): stable for tp, stable in line["stable"].items()})
+                chunks = _chunks(line["chunks"])
+                for tp, one in (chunks.partitions if chunks else {}).items():
+                    job._membership.holding.owned[tp].leads = one.leads  # type: ignore[union-attr]
+                stable = {_tp(tp): stable for tp, stable in line["stable"].items()}
+                return events.LogRead(stable, chunks)
             case "OffsetsMirrored":
                 return events.OffsetsMirrored(_error(line["error"]))
             case "DecisionsApplied":
@@ -366,10 +373,52 @@ def _ranges(of: Line) -> dict[TopicPartition, OffsetRanges]:
 
 
 def _pending(of: Line) -> dict[TopicPartition, list[Pending]]:
-    return {
-        _tp(tp): [Pending(o["offset"], o["key_hash"], o["attempts"], o["due_ms"], "") for o in some]
-        for tp, some in of.items()
-    }
+    return {_tp(tp): _records(some) for tp, some in of.items()}
+
+
+def _records(of: Iterable[Line]) -> list[Pending]:
+    names = ("offset", "key_hash", "attempts", "due_ms", "delay_ms")
+    return [
+        Pending(**{name: one[name] for name in names}, headers=_headers(one["headers"]))
+        for one in of
+    ]
+
+
+def _failed(of: list[list[Any]]) -> list[Failed]:
+    return [
+        Failed(offset, key_hash, attempts, float(due), "", _headers(headers))
+        for offset, key_hash, attempts, due, _error, headers in of
+    ]
+
+
+def _headers(of: list[list[bool | None]]) -> Headers:
+    """Headers that a trace shows in the same way."""
+    return tuple(("h" if name else "", value and b"h") for name, value in of)  # type: ignore[misc]
+
+
+def _acquired(of: Line | None) -> Acquired | None:
+    if of is None:
+        return None
+    failed = {_tp(tp): _failed(some) for tp, some in of["failed"].items()}
+    return Acquired(_ranges(of["offsets"]), failed)
+
+
+def _chunks(of: Line | None) -> GroupChunks | None:
+    if of is None:
+        return None
+    partitions = {
+        _tp(tp): PartitionChunks(
+            one["stable"], OffsetRanges(one["committed"]),
+            {record.offset: record for record in _records(one["pending"].values())},
+            OffsetRanges(one["ours"]), one["held"], leads=one["leads"],
+        )
+        for tp, one in of["partitions"].items()
+    }  # fmt: skip
+    overdue = tuple(
+        AcquisitionId(one["topic"], one["partition"], "replay", one["renewals"])
+        for one in of["overdue"]
+    )
+    return GroupChunks(partitions, overdue, (), of["now_ms"])
 
 
 def _error(name: str | None) -> BaseException | None:
@@ -385,7 +434,8 @@ def _packed(pairs: list[list[int]]) -> bytes:
 
 
 def _failure(of: Line) -> Failure:
-    return Failure(of["offset"], of["key_hash"], None, of["attempts"], float(of["delay"]), "")
+    numbers = of["offset"], of["key_hash"], None, of["attempts"], float(of["delay"])
+    return Failure(*numbers, "", headers=_headers(of["headers"]))
 
 
 def _letter(of: Line) -> DeadLetter:

@@ -29,6 +29,7 @@ class PartitionChunks:
         ours: Offsets that this member holds.
         held: How many offsets all members hold.
         chunks: The chunks of this member.
+        leads: Whether this member takes decisions on its parked records.
     """
 
     stable: int
@@ -37,6 +38,7 @@ class PartitionChunks:
     ours: OffsetRanges = field(default_factory=OffsetRanges)
     held: int = 0
     chunks: tuple[AcquisitionId, ...] = ()
+    leads: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,17 @@ class Acquired:
 def failures_in(
     offsets: Mapping[TopicPartition, OffsetRanges],
     pending: Mapping[TopicPartition, Mapping[int, Pending]],
+    now: float,
+    now_ms: int,
 ) -> dict[TopicPartition, list[Failed]]:
-    """Returns the failures of some offsets, as ``Partition.acquire`` takes them."""
-    now, now_ms = time.monotonic(), int(time.time() * 1000)
+    """Returns the failures of some offsets, as ``Partition.acquire`` takes them.
+
+    Args:
+        offsets: The offsets.
+        pending: All failures.
+        now: The time, on the monotonic clock.
+        now_ms: The time by this process's clock, in milliseconds since 1970.
+    """
     return {
         tp: [
             Failed(
@@ -138,6 +148,7 @@ class ChunkReader:
                 commits.stable_offset, commits.ranges, pending.get(tp, {}), offsets,
                 sum(len(chunk.offsets) for chunk in here),
                 tuple(AcquisitionId(*tp, one.id, one.renewals) for one in ours),
+                bool(members) and members[tp[1] % len(members)] == member,
             )  # fmt: skip
         gone = {
             tp: [chunk for chunk in here if chunk.member not in members]

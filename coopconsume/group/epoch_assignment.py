@@ -452,7 +452,9 @@ class EpochAssignment:
         if not any(wanted.due for wanted in request.wanted.values()):
             return Acquired(offsets)
         # Nobody else writes the failures of what is held, so these are the last ones.
-        return Acquired(offsets, failures_in(offsets, self.store.pending(group)))
+        pending = self.store.pending(group)
+        now, now_ms = time.monotonic(), int(time.time() * 1000)
+        return Acquired(offsets, failures_in(offsets, pending, now, now_ms))
 
     def return_chunks(self, running: Iterable[Share] = ()) -> None:
         """Returns what this member has acquired, so that any member may acquire it.
@@ -491,8 +493,7 @@ class EpochAssignment:
                 with self._lock:
                     owned.follow(chunks.stable)
                 owned.look(chunks.committed)
-            leader = found.members[tp[1] % len(found.members)] if found.members else ""
-            owned.leads = leader == grant.member
+                owned.leads = chunks.leads
         return found
 
     def _answered(

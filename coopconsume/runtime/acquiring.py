@@ -54,6 +54,14 @@ class Acquirer:
         """Offsets that this member has acquired and that no batch has."""
         return sum(_unstarted(partition) for partition in self._partitions.values())
 
+    def lacks(self, demand: int) -> bool:
+        """Whether so much is missing that more is asked for.
+
+        Args:
+            demand: Offsets that the job is to have for its next batches.
+        """
+        return demand > 0 and demand - self.unstarted >= _MISSING * demand
+
     def looked(self, found: GroupChunks) -> None:
         """Takes what the log says now."""
         self._seen, self._asked, self._named = found, {}, {}
@@ -61,7 +69,7 @@ class Acquirer:
         now = time.monotonic()
         ours = {tp: chunks.ours for tp, chunks in found.partitions.items()}
         pending = {tp: chunks.pending for tp, chunks in found.partitions.items()}
-        failed = failures_in(ours, pending)
+        failed = failures_in(ours, pending, now, found.now_ms)
         for tp, chunks in found.partitions.items():
             partition = self._partitions.get(tp)
             if partition is None or partition.stock is None:
@@ -108,8 +116,7 @@ class Acquirer:
             self._named[tp] = self._named.get(tp, OffsetRanges()) | wanted.due
 
     def _wanted(self, demand: int) -> dict[TopicPartition, Wanted]:
-        missing = demand - self.unstarted
-        left = missing if missing >= _MISSING * demand else 0
+        left = demand - self.unstarted if self.lacks(demand) else 0
         assert self._seen is not None
         now, found = time.monotonic(), {}
         places = [

@@ -216,6 +216,9 @@ class Committer:
         self._troubled: frozenset[TopicPartition] = frozenset()
         #: Asks for chunks; None: the epoch is not cooperative.
         self._acquirer: Acquirer | None = None
+        #: What a cooperative job was last to have for its next batches.
+        self._demand = 0
+        self._is_acquiring = False
         prefix = uuid.uuid4().hex
         self._request_ids = (f"{prefix}-{number}" for number in itertools.count(1))
         if holding.options.is_cooperative:
@@ -361,7 +364,7 @@ class Committer:
             is_resting: Whether no slot works or is about to: other members may have what is
                 acquired.
         """
-        now = time.monotonic()
+        now, self._demand = time.monotonic(), demand
         linger = more_to_come and now - self._unsaved.since < self._linger
         # Slots of a job with state wait until their changes are written.
         is_early = not is_last and now < self._next_at and self._work.state is None
@@ -417,9 +420,22 @@ class Committer:
             return None
         return self._acquirer.request(demand)
 
+    @property
+    def awaits_chunks(self) -> bool:
+        """Whether most of what a cooperative job is to have for its next batches is about to come.
+
+        So a batch that starts now would be far smaller than its slots can handle.
+        """
+        if self._acquirer is None or not self._acquirer.lacks(self._demand):
+            return False
+        if self.refused_for > 0:
+            return False
+        request = self._request(self._demand)
+        return self._is_acquiring or (request is not None and bool(request.wanted))
+
     def _is_starving(self, request: AcquireRequest | None) -> bool:
-        """Whether no batch can start before a request is answered."""
-        return request is not None and self._acquirer is not None and not self._acquirer.unstarted
+        """Whether the next batch waits for the answer to a request."""
+        return request is not None and self.awaits_chunks
 
     def _looks_at_decisions(self) -> bool:
         """Begins to look at decisions on parked records, if it is the time and there are any."""
@@ -452,6 +468,7 @@ class Committer:
             if request is not None and self._acquirer is not None:
                 request = replace(request, id=commit_id)
                 self._acquirer.began(request)
+                self._is_acquiring = True
             filtered = {
                 (p.topic, p.partition): p.unsaved_filtered
                 for p in self._busy()
@@ -461,7 +478,7 @@ class Committer:
                 tp: [(one.offset, one.attempts) for one in records]
                 for tp, records in unsaved.pending.items()
             }
-            self._trace.write(CommitStarted(offsets, holes, attempts))
+            self._trace.write(CommitStarted(offsets, holes, attempts, request))
             self._run(
                 self._commit, offsets, holes, unsaved.pending, commit_id, written, filtered, request
             )
@@ -595,7 +612,7 @@ class Committer:
         error = event.error
         if self._commits_written or not self._holding.may_be_late(error):
             self._failed(error)
-        self.is_busy = False
+        self.is_busy = self._is_acquiring = False
         self._passed, self._passed_at = error.epoch, time.monotonic()
         self._unsaved.put_back(event.pending)
         self._unsaved.since = self._unsaved.since or time.monotonic()
@@ -606,7 +623,7 @@ class Committer:
 
     def saved(self, saved: CommitAnswered) -> None:
         """Takes the answer to a commit."""
-        self.is_busy = self._commits_written = False
+        self.is_busy = self._commits_written = self._is_acquiring = False
         self.count += 1
         self._wake_mirror()
         for tp, (offsets, stable) in saved.offsets.items():

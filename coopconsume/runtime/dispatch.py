@@ -513,6 +513,8 @@ class Dispatcher:
         While tasks keep records, there are more free slots than tasks to start. They take turns, as
         any of them may have nothing to do.
         """
+        if epoch_state.saver.awaits_chunks:
+            return []
         free = [
             s for s in range(self._slots)
             if s not in self._busy and s not in self.barred

@@ -25,6 +25,7 @@ from coopconsume.worker.report import unpack_offsets
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from commits import AcquireRequest
     from coopconsume.group.owned import TopicPartition
     from coopconsume.options import Options
     from coopconsume.runtime.plan import BatchPlan
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 #: The environment variable that names the file.
 VARIABLE: Final = "COOPCONSUME_TRACE"
 #: Fields whose texts are names of this library or of topics.
-_NAMES: Final = frozenset({"topic", "ordering", "stopped", "what", "action"})
+_NAMES: Final = frozenset({"topic", "ordering", "sharing", "stopped", "what", "action"})
 #: Fields of bytes that hold offsets.
 _OFFSETS: Final = frozenset({"done", "filtered", "read"})
 
@@ -104,11 +105,13 @@ class CommitStarted(Event):
         offsets: The done offsets.
         holes: The offsets at which there is no record.
         pending: Of each partition, the failed records: offset, attempts.
+        request: What it asks for of a cooperative epoch.
     """
 
     offsets: Mapping[TopicPartition, OffsetRanges]
     holes: Mapping[TopicPartition, OffsetRanges]
     pending: Mapping[TopicPartition, Sequence[tuple[int, int]]]
+    request: AcquireRequest | None = None
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,7 @@ def _assignment(holding: EpochAssignment) -> dict[str, Any]:
                 "ranges": [[one.first, one.last] for one in owned.ranges],
                 "stable": owned.stable,
                 "committed": plain(owned.committed),
-                "pending": [[plain(part) for part in one[:4]] for one in owned.pending],
+                "pending": [plain(one) for one in owned.pending],
                 "range_count": owned.range_count,
                 "last_committed": owned.last_committed,
                 "max_ranges": owned.max_ranges,

@@ -12,7 +12,10 @@ from assignors import Share
 from commits import AcquireRequest, OffsetRanges, Wanted
 from coopconsume.group.owned import EpochGrant
 from coopconsume.record import Reject, RetryPolicy
+from coopconsume.runtime import trace
+from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
 from tests.model.job_world import TP, World, until
+from tests.replay import runs
 
 COUNT = 600
 #: Records without keys, and two holes.
@@ -123,47 +126,52 @@ def test_a_failed_record_is_tried_again_by_any_member(world):
     assert not other.store.pending("g").get(TP)
 
 
+class Pair:
+    """Two members; the first one runs a slow job, and its first records are handled."""
+
+    def __init__(self, there):
+        self.there = there
+        self.one, self.other = there.cooperate("a", "b")
+        self.calls, self.others = Calls(), Calls()
+        self.job = there.run(self.one, self._slowly, ordering="none")
+        there.until(lambda: self.calls.calls)
+
+    def _slowly(self, record):
+        self.calls(record)
+        time.sleep(0.002)
+
+    def finish(self):
+        """Has the second member do what the first one has not."""
+        self.there.run(self.other, self.others, ordering="none")
+        self.there.until(lambda: self.there.done(self.one) == set(range(COUNT)))
+        assert self.count == dict.fromkeys(LOG, 1)
+
+    @property
+    def count(self):
+        return self.calls.count + self.others.count
+
+
 def test_what_a_paused_job_has_not_started_goes_to_others(world):
     """Its chunks are returned once nothing runs; resumed, it takes part again."""
     there = world()
-    one, other = there.cooperate("a", "b")
-    calls, others = Calls(), Calls()
-
-    def slowly(record):
-        calls(record)
-        time.sleep(0.002)
-
-    job = there.run(one, slowly, ordering="none")
-    there.until(lambda: calls.calls)
-    job.pause()
-    there.run(other, others, ordering="none")
-    there.until(lambda: there.done(one) == set(range(COUNT)))
-    assert calls.count + others.count == dict.fromkeys(LOG, 1)
-    job.resume()
+    pair = Pair(there)
+    pair.job.pause()
+    pair.finish()
+    pair.job.resume()
     there.kafka.log |= dict.fromkeys(range(COUNT, 2 * COUNT))
     there.kafka.end = 2 * COUNT
-    there.until(lambda: there.done(one) == set(range(2 * COUNT)))
-    assert set((calls.count + others.count).values()) == {1}
+    there.until(lambda: there.done(pair.one) == set(range(2 * COUNT)))
+    assert set(pair.count.values()) == {1}
 
 
 def test_a_job_that_stops_returns_what_it_has_not_started(world):
     """Its member stays in the group without a job."""
     there = world()
-    one, other = there.cooperate("a", "b")
-    calls, others = Calls(), Calls()
-
-    def slowly(record):
-        calls(record)
-        time.sleep(0.002)
-
-    job = there.run(one, slowly, ordering="none")
-    there.until(lambda: calls.calls)
-    job.stop()
-    there._jobs.remove(job)
-    assert one.store.acquisitions("g") == {}
-    there.run(other, others, ordering="none")
-    there.until(lambda: there.done(one) == set(range(COUNT)))
-    assert calls.count + others.count == dict.fromkeys(LOG, 1)
+    pair = Pair(there)
+    pair.job.stop()
+    there._jobs.remove(pair.job)
+    assert pair.one.store.acquisitions("g") == {}
+    pair.finish()
 
 
 def test_chunks_of_a_member_that_is_gone_come_back_after_its_handlers_have_ended(world):
@@ -192,27 +200,64 @@ def test_chunks_of_a_member_that_is_gone_come_back_after_its_handlers_have_ended
     assert calls.count == dict.fromkeys(LOG, 1)
 
 
+def size_of(pairs):
+    """How many offsets are in some ranges."""
+    return sum(last - first + 1 for first, last in pairs)
+
+
+def test_a_batch_waits_for_the_chunks_that_its_slots_are_about_to_get(world, monkeypatch, tmp_path):
+    """Once slots have shown their speed, none of them works on leftovers of a smaller chunk."""
+    path = tmp_path / "trace"
+    monkeypatch.setenv(trace.VARIABLE, str(path))
+    monkeypatch.setattr(ChunkSizes, "reported", lambda sizes, one, _: sizes.set(one.slot, 2_000))
+    monkeypatch.setattr(
+        ChunkSizes, "set", lambda sizes, *one: sizes._sizes.update([one]), raising=False
+    )
+    count = 8_000
+    there = world(dict.fromkeys(range(count)))
+    (member,) = there.cooperate("a")
+    there.run(member, Calls(), ordering="none")
+    there.until(lambda: there.done(member) == set(range(count)))
+    (lines,) = runs(path.read_text())
+    acquired, sizes = 0, []
+    for line in lines:
+        if line["kind"] == "CommitAnswered" and line["acquired"]:
+            acquired += sum(size_of(some) for some in line["acquired"]["offsets"].values())
+        if line["kind"] == "BatchStarted" and acquired < count:  # The last ones have what is left.
+            sizes += [size_of(work["0"]["ranges"]) for work in line["plan"]["work"].values()]
+    assert sizes[:2] == [100, 100]
+    assert min(sizes[2:]) > 500
+
+
+class Letters:
+    """Takes dead letters of all members."""
+
+    topic = None
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.offsets = []
+
+    def append(self, letters, _topic_ids, _commit_id):
+        """Takes them."""
+        with self.lock:
+            self.offsets.extend(letter.offset for letter in letters)
+
+    def close(self):
+        """Nothing is open."""
+
+
 def test_a_record_that_is_given_up_counts_with_its_letter(world):
     """Of two members each writes the letters of what it has rejected."""
     there = world()
     one, other = there.cooperate("a", "b")
-    lock, written = threading.Lock(), []
-
-    class Sink:
-        topic = None
-
-        def append(self, letters, _topic_ids, _commit_id):
-            with lock:
-                written.extend(letter.offset for letter in letters)
-
-        def close(self):
-            """Nothing is open."""
+    letters = Letters()
 
     def handler(record):
         if record.offset % 50 == 1:
             raise Reject("no")
 
     for member in (one, other):
-        there.run(member, handler, ordering="none", dead_letters=Sink())
+        there.run(member, handler, ordering="none", dead_letters=letters)
     there.until(lambda: there.done(one) == set(range(COUNT)))
-    assert sorted(written) == [offset for offset in sorted(LOG) if offset % 50 == 1]
+    assert sorted(letters.offsets) == [offset for offset in sorted(LOG) if offset % 50 == 1]

@@ -11,9 +11,10 @@ import pytest
 
 from assignors import key_hash
 from coopconsume.record import Reject, Retry
-from coopconsume.runtime import committer, dispatch, epoch_state, loop, trace
+from coopconsume.runtime import acquiring, committer, dispatch, epoch_state, loop, trace
+from coopconsume.runtime.decisions import Decision, decide
 from tests import replay
-from tests.model.job_world import CountedJob, World, until
+from tests.model.job_world import TP, CountedJob, World, until
 from tests.model.test_job_model import HIGH, LOW, WHOLE, Group
 
 SECRET = "s3cr3t"
@@ -53,7 +54,7 @@ def record(monkeypatch, tmp_path):
             step()
             super()._handle(event, epoch_state)
 
-    for module in (loop, dispatch, committer, epoch_state, trace):
+    for module in (loop, dispatch, committer, acquiring, epoch_state, trace):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic, time=time.time))
     monkeypatch.setattr("tests.model.job_world.CountedJob", Stepping)
     path = tmp_path / "trace.jsonl"
@@ -69,10 +70,17 @@ def record(monkeypatch, tmp_path):
         one.close()
 
 
+def each_decided(path):
+    """Of each run in a trace its decisions, and those of its replay."""
+    return [
+        (replay.decisions(lines), replay.replay(lines)) for lines in replay.runs(path.read_text())
+    ]
+
+
 def decided(path):
     """The decisions of the run in a trace, and of its replay."""
-    (lines,) = replay.runs(path.read_text())
-    return replay.decisions(lines), replay.replay(lines)
+    (found,) = each_decided(path)
+    return found
 
 
 def test_a_failing_job_decides_the_same_when_it_is_replayed(record):
@@ -118,7 +126,7 @@ def test_a_job_with_records_that_are_given_up_is_replayed(record, channel):
         if record.offset == 7:
             raise Reject("no")
         if record.offset % 5 == 2 and record.attempt == 1:
-            raise Retry(0.05)
+            raise Retry(0.05, headers=[("h", b"v")])
 
     member = there.claim()
     job = there.run(member, handler, dead_letters=Letters(), available_now=True)
@@ -166,6 +174,52 @@ def test_a_job_is_replayed_through_rebalances(record, how):
     kinds = [json.loads(line)["kind"] for line in lines]
     moved = kinds.index("DrainRequested" if how == "drained" else "SharesRevoked")
     assert "BatchStarted" in kinds[moved:], "the job goes on after the rebalance"
+
+
+def test_jobs_that_share_by_chunks_are_replayed(record):
+    """Records fail, are parked and decided on; one job pauses, and returns what it holds."""
+    world, path = record
+    log = {offset: None for offset in range(300) if offset != 77}
+    there = world(log, channel=True, sharing="cooperative", maxOffsetsPerTrigger=40)
+    lock, parked, calls = threading.Lock(), {101, 201}, {}
+
+    def handler(of):
+        def handle(record):
+            with lock:
+                calls.setdefault(of, []).append(record.offset)
+                again = sum(some.count(record.offset) for some in calls.values()) > 1
+            until(lambda: len(calls) == 2)
+            if record.offset in parked and not again:
+                raise Reject(SECRET)
+            if record.offset % 40 == 5 and record.attempt == 1:
+                raise Retry(0.05, headers=[(SECRET, SECRET.encode())])
+
+        return handle
+
+    members = there.cooperate("a", "b")
+    store = members[0].store
+    jobs = [
+        there.run(member, handler(of), ordering="none", dead_letters=Letters(), park=True)
+        for of, member in enumerate(members)
+    ]
+    there.until(lambda: there.done(members[0]) == set(range(300)) - parked)
+    decide(store, "g", [Decision(*TP, 101, "replay"), Decision(*TP, 201, "discard")])
+    there.until(lambda: there.done(members[0]) == set(range(300)))
+    jobs[0].pause()
+    there.until(lambda: not any(one.member == "a" for one in store.acquisitions("g").get(TP, ())))
+    there.kafka.log |= dict.fromkeys(range(300, 400))
+    there.kafka.end = 400
+    there.until(lambda: there.done(members[0]) == set(range(400)))
+    for job in jobs:
+        job.stop()
+        assert job.error is None
+    found = each_decided(path)
+    assert len(found) == 2
+    for recorded, replayed in found:
+        assert replayed == recorded
+        assert any(one["kind"] == "CommitStarted" and one["request"] for one in recorded)
+        assert recorded[-1] == {"kind": "JobEnded", "error": None}
+    assert SECRET not in path.read_text()
 
 
 def test_another_decision_is_found(record, capsys):

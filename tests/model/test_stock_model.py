@@ -102,7 +102,7 @@ class Member:
             got = group.acquired(f"{name}/request")
             p.acquire(
                 got.get(AT, OffsetRanges()),
-                failures_in(got, {AT: self.state.pending}).get(AT, ()),
+                failures_in(got, {AT: self.state.pending}, 0.0, 0).get(AT, ()),
             )
 
     def launch(self, size):

@@ -68,6 +68,22 @@ COOPERATIVE_JOBS = [
         (_CHUNKS + "test_a_full_partition_gives_what_was_returned_and_nothing_new",),
     ),
     Mutant(
+        "chunk-batch-of-leftovers",
+        "A batch waits for the chunks that its slots are about to get.",
+        "coopconsume/runtime/dispatch.py",
+        "if epoch_state.saver.awaits_chunks:",
+        "if False:",
+        (_JOB + "test_a_batch_waits_for_the_chunks_that_its_slots_are_about_to_get",),
+    ),
+    Mutant(
+        "chunk-parked-keeps-from-the-end",
+        "Parked records do not keep a job from its end.",
+        _PARTITION,
+        "stuck += [waiting.offset for waiting in self.stock.parked]",
+        "pass",
+        (_CHUNKS + "test_parked_records_do_not_keep_a_job_from_its_end",),
+    ),
+    Mutant(
         "chunk-of-the-living-expires",
         "Chunks of members of the epoch do not expire.",
         "coopconsume/group/chunks.py",

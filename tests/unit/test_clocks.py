@@ -35,8 +35,8 @@ WALL = {
     "coopconsume/fenced/leader.py": (1, "timestamps of records"),
     "coopconsume/fenced/ownership/registry.py": (1, "the time of an event, for people"),
     "coopconsume/fenced/ownership/delta_store.py": (1, "the time of writing, for people"),
-    "coopconsume/group/epoch_assignment.py": (1, "due times of the log become waits"),
-    "coopconsume/group/chunks.py": (2, "due times of the log become waits, times of deadlines"),
+    "coopconsume/group/epoch_assignment.py": (2, "due times of the log become waits"),
+    "coopconsume/group/chunks.py": (1, "due times of the log become waits"),
     "coopconsume/runtime/outbox.py": (1, "waits become due times of the log"),
     "coopconsume/runtime/latest_start.py": (
         1,

@@ -14,7 +14,7 @@ FIRST: Final = 100
 #: Seconds of work in a slice, at most; a shorter time box has less.
 SECONDS: Final = 4.0
 #: How much larger than the last one a slice may be.
-_GROWTH: Final = 64
+_GROWTH: Final = 100
 _LARGEST: Final = 1_000_000
 
 

@@ -187,6 +187,20 @@ def test_a_request_names_failed_records_once_they_are_due() -> None:
     assert acquirer.request(100) is None
 
 
+def test_parked_records_do_not_keep_a_job_from_its_end() -> None:
+    """Other records do, and so does what was done and is not committed."""
+    one = partition(6)
+    acquirer = Acquirer({TP: one}, 100)
+    pending = {offset: Pending(offset, due_ms=PARKED_MS) for offset in (0, 3)}
+    seen(acquirer, committed=ranges((1, 1), (4, 5)), pending=pending)
+    assert not one.is_drained
+    assert not one.is_settled(6)
+    assert one.is_settled(2)
+    seen(acquirer, committed=ranges((1, 2), (4, 5)), pending=pending)
+    assert one.is_drained
+    assert one.is_settled(6)
+
+
 @pytest.mark.parametrize("crowded", ["pending", "ranges"])
 def test_a_full_partition_gives_what_was_returned_and_nothing_new(crowded: str) -> None:
     """As with key ranges: the gaps come first."""
