@@ -10,9 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.worker.input_rows import rows_of, wanted_rows
 from coopconsume.worker.key_scheduler import KeyScheduler
-from coopconsume.worker.outcome import wanted_rows
-from coopconsume.worker.thread_runner import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -61,12 +60,15 @@ def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def run_coroutines(
-    batches: Iterable[pa.RecordBatch], handler: AsyncHandler, ledger: TaskOutcome, life: TimeBox
+    batches: Iterable[pa.RecordBatch],
+    handler: AsyncHandler,
+    outcome: TaskOutcome,
+    time_box: TimeBox,
 ) -> None:
     """Handle the rows with up to ``concurrency`` coroutines at once."""
     # The rows come from a socket: that wait must not stop the loop.
     with ThreadPoolExecutor(1, thread_name_prefix="rows") as reader:
-        runner = AsyncRunner(handler, ledger, life, reader)
+        runner = AsyncRunner(handler, outcome, time_box, reader)
         asyncio.run_coroutine_threadsafe(runner.run(iter(batches)), event_loop()).result()
 
 
@@ -74,18 +76,22 @@ class AsyncRunner:
     """Coroutines that take rows from a scheduler; everything happens in the event loop's thread."""
 
     def __init__(
-        self, handler: AsyncHandler, ledger: TaskOutcome, life: TimeBox, reader: ThreadPoolExecutor
+        self,
+        handler: AsyncHandler,
+        outcome: TaskOutcome,
+        time_box: TimeBox,
+        reader: ThreadPoolExecutor,
     ) -> None:
         self._handler = handler
-        self._ledger = ledger
-        self._most = ledger.spec.concurrency
-        self._timeout = ledger.policy.timeout
-        self._life = life
-        self._lock = ledger.lock
+        self._outcome = outcome
+        self._most = outcome.spec.concurrency
+        self._timeout = outcome.policy.timeout
+        self._time_box = time_box
+        self._lock = outcome.lock
         self._reader = reader
-        self._scheduler = KeyScheduler(ledger, time.monotonic())
-        self._scheduler.may_start = life.may_start
-        ledger.give_back = self._give_back
+        self._scheduler = KeyScheduler(outcome, time.monotonic())
+        self._scheduler.may_start = time_box.may_start
+        outcome.give_back = self._give_back
         self._workers: list[asyncio.Task[None]] = []
         self._idle: list[asyncio.Future[None]] = []
         #: Those who were woken and have not had a look yet.
@@ -100,7 +106,7 @@ class AsyncRunner:
     async def run(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Handle all rows."""
         clock = asyncio.create_task(self._keep_time())
-        self._life.on_halt(lambda: self._halt(event_loop()))
+        self._time_box.on_halt(lambda: self._halt(event_loop()))
         try:
             loop = asyncio.get_running_loop()
             while (
@@ -121,7 +127,7 @@ class AsyncRunner:
 
     def _give_back(self) -> None:
         """Starts nothing more. Called in the channel's thread, with the lock held."""
-        self._life.give_back()
+        self._time_box.give_back()
         self._scheduler.give_back(time.monotonic())
         with suppress(RuntimeError):  # The loop is closed.
             event_loop().call_soon_threadsafe(self._wake_all)
@@ -138,34 +144,34 @@ class AsyncRunner:
         self._space.set()
 
     async def _feed(self, raw: pa.RecordBatch) -> None:
-        ledger, scheduler, report = self._ledger, self._scheduler, self._ledger.report
+        outcome, scheduler, report = self._outcome, self._scheduler, self._outcome.report
         report.value_bytes += raw.nbytes
-        batch = wanted_rows(raw, ledger.work)
+        batch = wanted_rows(raw, outcome.work)
         report.rows += batch.num_rows
-        scheduler.deadline = self._life.begin()
+        scheduler.deadline = self._time_box.begin()
         # As many rows at a stretch as may end meanwhile, or the workers would run out of them.
         stretch = max(_AT_A_STRETCH, self._most)
         for i, row in enumerate(rows_of(batch)):
             while not self._has_space() and not scheduler.is_late(time.monotonic()):
-                self._call_up()
+                self._start_workers()
                 self._space.clear()
                 await self._space.wait()
             if scheduler.is_late(time.monotonic()):
                 report.timed_out = True
-                ledger.unlooked(row.part, row.offset)
+                outcome.resume_from(row.part, row.offset)
             else:
                 with self._lock:  # The channel's thread may have it leave what is withheld.
                     scheduler.admit(row)
                 if i % stretch == 0:
-                    self._call_up()
+                    self._start_workers()
                     await asyncio.sleep(0)
-        self._call_up()
+        self._start_workers()
 
     def _has_space(self) -> bool:
         with self._lock:
             return self._scheduler.has_space()
 
-    def _call_up(self) -> None:
+    def _start_workers(self) -> None:
         """Have somebody at hand for what is ready."""
         wanted = self._scheduler.ready - self._called
         missing = min(wanted - len(self._idle), self._most - len(self._workers))
@@ -186,10 +192,10 @@ class AsyncRunner:
         scheduler, handler, taken, lock = (
             self._scheduler,
             self._handler,
-            self._ledger.taken,
+            self._outcome.checked,
             self._lock,
         )
-        enter, leave = self._life.box.enter, self._life.box.leave
+        enter, leave = self._time_box.journal.enter, self._time_box.journal.leave
         began = self._began if self._timeout is not None else None
         stretch = 0
         task = asyncio.current_task()
@@ -237,7 +243,7 @@ class AsyncRunner:
 
     def _is_over(self, now: float) -> bool:
         """Whether nothing will start any more; then all waiting coroutines are woken."""
-        through = self._scheduler.is_through(now)
+        through = self._scheduler.is_finished(now)
         if through:
             self._wake_all()
         return through
@@ -252,17 +258,17 @@ class AsyncRunner:
     async def _rest(self, now: float) -> None:
         """Wait until there may be something to do."""
         loop = asyncio.get_running_loop()
-        at = loop.time() + self._scheduler.patience(now)
+        at = loop.time() + self._scheduler.next_start_in(now)
         if self._alarm is None or at < self._alarm.when():
             if self._alarm is not None:
                 self._alarm.cancel()
-            self._alarm = loop.call_at(at, self._ring)
+            self._alarm = loop.call_at(at, self._on_alarm)
         waiter = loop.create_future()
         self._idle.append(waiter)
         await waiter
         self._called -= 1
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         self._alarm = None
         self._wake(1)
 
@@ -290,7 +296,7 @@ class AsyncRunner:
             elif now - at > 2 * timeout:
                 stuck.append(seat)
         if stuck:
-            self._life.outlived(stuck)
+            self._time_box.end_worker(stuck)
 
 
 async def _stay(task: asyncio.Task[Any]) -> None:

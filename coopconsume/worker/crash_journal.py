@@ -27,7 +27,7 @@ _CELL = 8
 
 
 @dataclass(frozen=True)
-class LastWords:
+class AtCrash:
     """What an ended worker was doing.
 
     Attributes:
@@ -98,14 +98,14 @@ class CrashJournal:
                 self._path.unlink(missing_ok=True)
 
 
-def box_path(spec: BatchSpec, slot: int) -> Path | None:
+def journal_path(spec: BatchSpec, slot: int) -> Path | None:
     """Where the box of a slot's part of a batch lies; None: it has none."""
     if not spec.run:
         return None
     return Path(tempfile.gettempdir(), f"coopconsume-{spec.run}-{spec.batch}-{slot}")
 
 
-def last_words(path: Path | None) -> LastWords | None:
+def read_journal(path: Path | None) -> AtCrash | None:
     """What an ended worker left behind, taken away.
 
     Returns:
@@ -126,7 +126,7 @@ def last_words(path: Path | None) -> LastWords | None:
         path.unlink()
     seats = zip(cells[_HEAD::2].tolist(), cells[_HEAD + 1 :: 2].tolist(), strict=True)
     busy = [(code, offset) for code, offset in seats if code]
-    return LastWords(
+    return AtCrash(
         [(abs(code) - 1, offset) for code, offset in busy],
         [(-code - 1, offset) for code, offset in busy if code < 0],
     )

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from coopconsume.record import Record
 from coopconsume.worker.answers import outcomes_of
 from coopconsume.worker.async_runner import event_loop
-from coopconsume.worker.outcome import Row, headers_of, wanted_rows
-from coopconsume.worker.thread_runner import rows_of
+from coopconsume.worker.input_rows import Row, headers_of, rows_of, wanted_rows
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Sequence
@@ -49,83 +48,86 @@ class FrameHandler:
 
 
 def run_frames(
-    batches: Iterable[pa.RecordBatch], handler: FrameHandler, ledger: TaskOutcome, life: TimeBox
+    batches: Iterable[pa.RecordBatch],
+    handler: FrameHandler,
+    outcome: TaskOutcome,
+    time_box: TimeBox,
 ) -> None:
     """Handle the rows many at a time, each frame of one partition, one frame after another."""
-    Frames(handler, ledger, life).run(batches)
+    Frames(handler, outcome, time_box).run(batches)
 
 
 class Frames:
     """Gathers rows into frames, calls the handler and settles what it answers, row by row."""
 
-    def __init__(self, handler: FrameHandler, ledger: TaskOutcome, life: TimeBox) -> None:
+    def __init__(self, handler: FrameHandler, outcome: TaskOutcome, time_box: TimeBox) -> None:
         self._handler = handler
-        self._ledger = ledger
-        self._life = life
+        self._outcome = outcome
+        self._time_box = time_box
         self._deadline = 0.0
         self._settled = 0
-        self._gathered: dict[int, list[pa.RecordBatch]] = {part: [] for part in ledger.work}
+        self._gathered: dict[int, list[pa.RecordBatch]] = {part: [] for part in outcome.work}
         #: The rows that the handler works on.
         self._running: pa.RecordBatch | None = None
-        ledger.at_work = self._at_work
-        ledger.calls = self._calls
-        ledger.give_back = life.give_back
+        outcome.at_work = self._at_work
+        outcome.calls = self._calls
+        outcome.give_back = time_box.give_back
         # More may be there than a real-time slot has read.
-        ledger.is_held_up = lambda: self._running is not None
+        outcome.is_held_up = lambda: self._running is not None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Handle all rows."""
-        report, most = self._ledger.report, self._handler.max_records
+        report, most = self._outcome.report, self._handler.max_records
         for raw in batches:
             report.value_bytes += raw.nbytes
-            batch = wanted_rows(raw, self._ledger.work)
+            batch = wanted_rows(raw, self._outcome.work)
             report.rows += batch.num_rows
-            self._deadline = self._life.begin()
+            self._deadline = self._time_box.begin()
             for part, gathered in self._gathered.items():
                 one = len(self._gathered) == 1
                 rows = batch if one else batch.filter(pc.equal(batch.column(0), part))
                 if rows.num_rows:
                     gathered.append(rows)
                 # What comes next is not waited for in real time.
-                least = most if self._ledger.spec.realtime is None else 1
+                least = most if self._outcome.spec.realtime is None else 1
                 while sum(piece.num_rows for piece in gathered) >= least:
                     self._handle(_taken(gathered, most))
         for gathered in self._gathered.values():
             while gathered:
                 self._handle(_taken(gathered, most))
-        self._ledger.number = self._settled
+        self._outcome.number = self._settled
 
     def _handle(self, batch: pa.RecordBatch) -> None:
-        ledger = self._ledger
+        outcome = self._outcome
         part = batch.column(0)[0].as_py()
         now = time.monotonic()
-        late = ledger.report.tripped or now >= self._deadline
-        with ledger.lock:
-            is_stopped = self._life.stopped or not self._life.may_start(now)
-            if is_stopped or (ledger.report.handled and late):
-                ledger.report.timed_out = True
-                ledger.unlooked(part, batch.column(1)[0].as_py())
+        late = outcome.report.tripped or now >= self._deadline
+        with outcome.lock:
+            is_stopped = self._time_box.stopped or not self._time_box.may_start(now)
+            if is_stopped or (outcome.report.handled and late):
+                outcome.report.timed_out = True
+                outcome.resume_from(part, batch.column(1)[0].as_py())
                 return
             batch = self._startable(part, batch)
             if not batch.num_rows:
                 return
             self._running = batch
-            ledger.count_starts(batch, pa.repeat(time.time(), batch.num_rows))
-        ledger.report.handled += batch.num_rows
+            outcome.count_starts(batch, pa.repeat(time.time(), batch.num_rows))
+        outcome.report.handled += batch.num_rows
         offsets = batch.column(1)
-        self._life.box.enter_all([(part, offset) for offset in offsets.to_pylist()])
+        self._time_box.journal.enter_all([(part, offset) for offset in offsets.to_pylist()])
         frame, start = self._frame(part, batch), time.monotonic()
-        outcomes = self._call(frame, batch.num_rows)
+        answers = self._call(frame, batch.num_rows)
         took = time.monotonic() - start
-        self._life.box.leave_all()
-        with ledger.lock:
-            ledger.report.calls.add(took)
-            ledger.ended = ledger.report.handled
-            if outcomes is None:
+        self._time_box.journal.leave_all()
+        with outcome.lock:
+            outcome.report.calls.add(took)
+            outcome.ended = outcome.report.handled
+            if answers is None:
                 self._settled += batch.num_rows
-                ledger.done[part].append(batch.select([1, 5]))
+                outcome.done[part].append(batch.select([1, 5]))
             else:
-                self._settle(part, batch, outcomes)
+                self._settle(part, batch, answers)
             self._running = None
 
     def _at_work(self) -> list[tuple[int, int, int]]:
@@ -140,17 +142,17 @@ class Frames:
 
     def _startable(self, part: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that nothing is in the way of."""
-        ledger = self._ledger
-        if not ledger.blocked[part] and not ledger.has_spent:
+        outcome = self._outcome
+        if not outcome.blocked[part] and not outcome.has_spent:
             return batch
         keep = []
         for row in rows_of(batch):
-            attempt = ledger.attempt(part, row.offset)
-            if ledger.is_blocked(row):
-                ledger.block(row)
-            elif ledger.is_spent(attempt):
-                if ledger.give_up_spent(row, self._record(row, attempt)):
-                    ledger.add_done(part, [row.offset], [row.timestamp])
+            attempt = outcome.attempt(part, row.offset)
+            if outcome.is_blocked(row):
+                outcome.block(row)
+            elif outcome.is_spent(attempt):
+                if outcome.give_up_spent(row, self._record(row, attempt)):
+                    outcome.add_done(part, [row.offset], [row.timestamp])
             else:
                 keep.append(True)
                 continue
@@ -158,9 +160,9 @@ class Frames:
         return batch.filter(pa.array(keep, pa.bool_()))
 
     def _frame(self, part: int, batch: pa.RecordBatch) -> Any:
-        ledger, count = self._ledger, batch.num_rows
-        topic, number = ledger.spec.partitions[part]
-        tried = ledger.work[part].attempts
+        outcome, count = self._outcome, batch.num_rows
+        topic, number = outcome.spec.partitions[part]
+        tried = outcome.work[part].attempts
         attempts = (
             pa.array([tried.get(o, 0) + 1 for o in batch.column(1).to_pylist()], pa.int32())
             if tried
@@ -175,57 +177,57 @@ class Frames:
             "timestamp": batch.column(5).cast(pa.timestamp("ms", "UTC")),
             "attempt": attempts,
         }
-        if ledger.spec.headers:
+        if outcome.spec.headers:
             columns["headers"] = self._headers(part, batch)
         frame = pa.RecordBatch.from_pydict(columns)
         return frame.to_pandas() if self._handler.format == "pandas" else frame
 
     def _headers(self, part: int, batch: pa.RecordBatch) -> pa.Array:
         """The column of headers, with those that handlers have added."""
-        own, ledger = batch.column(6), self._ledger
-        if not ledger.added[part]:
+        own, outcome = batch.column(6), self._outcome
+        if not outcome.added[part]:
             return own
-        each = map(ledger.headers, repeat(part), batch.column(1).to_pylist(), headers_of(batch))
+        each = map(outcome.headers, repeat(part), batch.column(1).to_pylist(), headers_of(batch))
         rows = [[{"key": name, "value": value} for name, value in one] for one in each]
         return pa.array(rows, own.type)
 
     def _call(self, frame: Any, count: int) -> Sequence[Any] | None:
-        """Returns the outcome of each row, as in `TaskOutcome.taken`; None: all are done."""
-        timeout, ledger = self._ledger.policy.timeout, self._ledger
+        """Returns the outcome of each row, as in `TaskOutcome.checked`; None: all are done."""
+        timeout, outcome = self._outcome.policy.timeout, self._outcome
         try:
-            with _time_limit(timeout, self._life):
+            with _time_limit(timeout, self._time_box):
                 answer = self._handler(frame)
                 if iscoroutine(answer):
                     within = _in_time(answer, timeout)
                     answer = asyncio.run_coroutine_threadsafe(within, event_loop()).result()
-                outcomes = outcomes_of(answer, count)
-                if isinstance(outcomes, BaseException):
-                    return [outcomes] * count
-                return outcomes and [_taken_of(ledger, outcome) for outcome in outcomes]
+                answers = outcomes_of(answer, count)
+                if isinstance(answers, BaseException):
+                    return [answers] * count
+                return answers and [_taken_of(outcome, answer) for answer in answers]
         except BaseException as error:  # noqa: BLE001 - SystemExit too costs its records alone
             return [error] * count
 
-    def _settle(self, part: int, batch: pa.RecordBatch, outcomes: Sequence[Any]) -> None:
+    def _settle(self, part: int, batch: pa.RecordBatch, answers: Sequence[Any]) -> None:
         """Row by row; one behind a failed row of its key waits, whatever was answered for it."""
-        ledger, before = self._ledger, None
+        outcome, before = self._outcome, None
         done: list[tuple[int, int]] = []
-        for row, outcome in zip(rows_of(batch), outcomes, strict=True):
-            if ledger.is_behind(row):
-                ledger.block(row)
+        for row, answer in zip(rows_of(batch), answers, strict=True):
+            if outcome.is_behind(row):
+                outcome.block(row)
                 continue
-            record = self._record(row, ledger.attempt(part, row.offset))
-            if outcome is None or outcome is not before:
+            record = self._record(row, outcome.attempt(part, row.offset))
+            if answer is None or answer is not before:
                 self._settled += 1  # One error for many rows is one failure.
-            before = outcome
-            ledger.number = self._settled
-            if outcome is None or ledger.answer(row, record, outcome):
+            before = answer
+            outcome.number = self._settled
+            if answer is None or outcome.settle(row, record, answer):
                 done.append((row.offset, row.timestamp))
         if done:
-            ledger.add_done(part, *zip(*done, strict=True))
+            outcome.add_done(part, *zip(*done, strict=True))
 
     def _record(self, row: Row, attempt: int) -> Record:
-        topic, number = self._ledger.spec.partitions[row.part]
-        headers = self._ledger.headers(row.part, row.offset, row.headers)
+        topic, number = self._outcome.spec.partitions[row.part]
+        headers = self._outcome.headers(row.part, row.offset, row.headers)
         return Record(
             topic, number, row.offset, row.key, row.value, row.timestamp, headers, attempt
         )
@@ -254,9 +256,9 @@ async def _in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -
         raise TimeoutError(f"the handler took longer than {seconds:g} s") from None
 
 
-def _taken_of(ledger: TaskOutcome, outcome: Any) -> Any:
+def _taken_of(outcome: TaskOutcome, answer: Any) -> Any:
     try:
-        return ledger.taken(outcome)
+        return outcome.checked(answer)
     except BaseException as error:  # noqa: BLE001 - costs its record alone
         return error
 
@@ -270,9 +272,9 @@ def _taken(gathered: list[pa.RecordBatch], most: int) -> pa.RecordBatch:
 
 
 @contextmanager
-def _time_limit(timeout: float | None, life: TimeBox) -> Iterator[None]:
+def _time_limit(timeout: float | None, time_box: TimeBox) -> Iterator[None]:
     """A function that has had its time, and as much again, has its worker ended."""
-    timer = None if timeout is None else threading.Timer(2 * timeout, life.outlived)
+    timer = None if timeout is None else threading.Timer(2 * timeout, time_box.end_worker)
     if timer is not None:
         timer.daemon = True
         timer.start()

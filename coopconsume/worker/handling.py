@@ -19,7 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coopconsume.record import Record
-from coopconsume.worker.outcome import Row, headers_of, wanted_rows
+from coopconsume.worker.input_rows import (
+    HASH,
+    KEY,
+    OFFSET,
+    STAMP,
+    VALUE,
+    Row,
+    headers_of,
+    wanted_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +41,6 @@ if TYPE_CHECKING:
 
 #: Exit status of a worker that outlived its batch; the task fails, its part is planned again.
 OUTLIVED = 70
-_OFFSET, _HASH, _KEY, _VALUE, _STAMP = 1, 2, 3, 4, 5
 
 
 class TimeBox:
@@ -46,12 +54,12 @@ class TimeBox:
 
     Args:
         spec: The batch.
-        box: Names what was at work, should the worker have to be ended.
+        journal: Names what was at work, should the worker have to be ended.
         end: Ends this process at once, with an exit status.
     """
 
     def __init__(
-        self, spec: BatchSpec, box: CrashJournal, end: Callable[[int], Any] = os._exit
+        self, spec: BatchSpec, journal: CrashJournal, end: Callable[[int], Any] = os._exit
     ) -> None:
         self._time = spec.batch_time
         self._grace = spec.handler_timeout
@@ -63,7 +71,7 @@ class TimeBox:
         self._lock = threading.Lock()
         self._halted_at: float | None = None
         self._on_halt: list[Callable[[], None]] = []
-        self.box = box
+        self.journal = journal
         self.is_over = False
         self.stopped = ""
         self.started = 0.0
@@ -79,7 +87,9 @@ class TimeBox:
             self._deadline = time.monotonic() + self._time
             self.is_over = self.is_over or self._time <= 0
             if not self.stopped:  # Else nothing will run that would have to be watched.
-                threading.Thread(target=self._watch, name="coopconsume-life", daemon=True).start()
+                threading.Thread(
+                    target=self._watch, name="coopconsume-time-box", daemon=True
+                ).start()
         return self._deadline
 
     def _watch(self) -> None:
@@ -89,7 +99,7 @@ class TimeBox:
         over = time.monotonic() if self._halted_at is None else self._halted_at
         # A thread cannot be stopped; only so does the batch have an end for certain.
         if not self._ended.wait(max(0.0, over + self._grace - time.monotonic())):
-            self.outlived()
+            self.end_worker()
 
     def halt(self, why: str, since: float) -> None:
         """Starts nothing more; called from any thread.
@@ -124,16 +134,16 @@ class TimeBox:
         if is_halted:
             call()
 
-    def look(self) -> None:
+    def check_lease(self) -> None:
         """Notices by the clock that the lease is over."""
         if not self.may_start(time.monotonic()):
             self.stopped = self.stopped or "lease"
             self.is_over = True
 
-    def outlived(self, seats: Iterable[int] | None = None) -> None:
+    def end_worker(self, seats: Iterable[int] | None = None) -> None:
         """End the worker: handlers at some seats, or at all, had more than their time."""
         for seat in [None] if seats is None else seats:
-            self.box.mark_overdue(seat)
+            self.journal.mark_overdue(seat)
         self._end_process(OUTLIVED)
 
     def end(self) -> None:
@@ -143,33 +153,33 @@ class TimeBox:
 
 
 def run_serial(
-    batches: Iterable[pa.RecordBatch], handler: Handler, ledger: TaskOutcome, life: TimeBox
+    batches: Iterable[pa.RecordBatch], handler: Handler, outcome: TaskOutcome, time_box: TimeBox
 ) -> None:
     """Handle the rows one after another in the task's own thread; the cheapest way by far."""
-    report, blocked, cells = ledger.report, ledger.blocked, life.box.cells
-    code, place = life.box.FIRST, life.box.FIRST + 1
-    handled, lock = 0, ledger.lock
-    progress = RowProgress(ledger)
-    ledger.give_back = life.give_back
+    report, blocked, cells = outcome.report, outcome.blocked, time_box.journal.cells
+    code, place = time_box.journal.FIRST, time_box.journal.FIRST + 1
+    handled, lock = 0, outcome.lock
+    progress = RowProgress(outcome)
+    outcome.give_back = time_box.give_back
     for raw in batches:
         report.value_bytes += raw.nbytes
-        batch = wanted_rows(raw, ledger.work)
+        batch = wanted_rows(raw, outcome.work)
         report.rows += batch.num_rows
-        hashes, at_work = batch.column(_HASH), None
+        hashes, at_work = batch.column(HASH), None
         numbers, skipped = progress.begin(batch)
-        life.begin()
+        time_box.begin()
         started = progress.started
-        for i, part, record, _ in records_of(batch, ledger, numbers, started):
-            if life.is_over and (handled or life.stopped):
+        for i, part, record, _ in records_of(batch, outcome, numbers, started):
+            if time_box.is_over and (handled or time_box.stopped):
                 report.timed_out = True
                 started[i] = math.nan
                 skipped.append(i)
-                ledger.unlooked(part, record.offset)
+                outcome.resume_from(part, record.offset)
                 continue
-            if blocked[part] and ledger.is_blocked(row := _row(part, hashes[i], record)):
+            if blocked[part] and outcome.is_blocked(row := _row(part, hashes[i], record)):
                 started[i] = math.nan
                 skipped.append(i)
-                ledger.block(row)
+                outcome.block(row)
                 continue
             handled += 1
             cells[place] = record.offset
@@ -179,21 +189,21 @@ def run_serial(
             try:
                 answer = handler(record)
                 if answer is not None:
-                    answer = ledger.taken(answer)
+                    answer = outcome.checked(answer)
             except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
                 answer = error
             if answer is not None:
-                ledger.number = handled
+                outcome.number = handled
                 at_work = None
                 cells[code] = 0
                 with lock:
-                    if not ledger.answer(_row(part, hashes[i], record), record, answer):
+                    if not outcome.settle(_row(part, hashes[i], record), record, answer):
                         progress.failed(i)
-                        life.is_over = life.is_over or bool(report.tripped)
+                        time_box.is_over = time_box.is_over or bool(report.tripped)
                     progress.settled = i + 1
         cells[code] = 0
         progress.end()
-        report.handled = ledger.number = handled
+        report.handled = outcome.number = handled
 
 
 class RowProgress:
@@ -203,37 +213,37 @@ class RowProgress:
     iterator of row numbers knows which row was drawn last: all rows before it are through.
 
     Attributes:
-        settled: Rows from the first one on whose answers are in the ledger, as far as known.
+        settled: Rows from the first one on whose answers are in the outcome, as far as known.
         started: When each row was drawn for its handler call, in seconds since the epoch; NaN: it
             was not called.
     """
 
-    def __init__(self, ledger: TaskOutcome) -> None:
-        self._ledger = ledger
+    def __init__(self, outcome: TaskOutcome) -> None:
+        self._outcome = outcome
         self._batch: pa.RecordBatch | None = None
         self._numbers: Iterator[int] = iter(())
         self._skipped: list[int] = []
         self.started = array("d")
         self._first = 0
         self.settled = 0
-        ledger.flush = self.flush
-        ledger.at_work = self.at_work
+        outcome.flush = self.flush
+        outcome.at_work = self.at_work
 
     def begin(self, batch: pa.RecordBatch) -> tuple[Iterator[int], list[int]]:
         """Begins with an Arrow batch; returns its row numbers, and where to note skipped rows."""
-        with self._ledger.lock:
+        with self._outcome.lock:
             self._batch, self._numbers, self._skipped = batch, iter(range(batch.num_rows)), []
             self._first = self.settled = 0
             self.started = array("d")
         return self._numbers, self._skipped
 
     def failed(self, number: int) -> None:
-        """A row was handled and is not done. Called with the ledger's lock held."""
+        """A row was handled and is not done. Called with the outcome's lock held."""
         self._skipped.append(number)
-        self._ledger.ended += 1
+        self._outcome.ended += 1
 
     def flush(self) -> None:
-        """Notes the rows that are done by now. Called with the ledger's lock held."""
+        """Notes the rows that are done by now. Called with the outcome's lock held."""
         if self._batch is not None:
             # Looked at before the list of skipped rows, to which a row is added before the next
             # one is drawn.
@@ -249,11 +259,11 @@ class RowProgress:
     def at_work(self) -> list[tuple[int, int, int]]:
         """The rows that were drawn and are not known to be through or skipped.
 
-        The handler is at work on the last one at most. Called with the ledger's lock held.
+        The handler is at work on the last one at most. Called with the outcome's lock held.
         """
         if self._batch is None:
             return []
-        part, offset, key_hash = (self._batch.column(n) for n in (0, _OFFSET, _HASH))
+        part, offset, key_hash = (self._batch.column(n) for n in (0, OFFSET, HASH))
         drawn = range(max(self._first, self.settled), self._drawn)
         return [
             (part[i].as_py(), offset[i].as_py(), key_hash[i].as_py())
@@ -264,7 +274,7 @@ class RowProgress:
     def end(self) -> None:
         """All rows of the Arrow batch are through."""
         assert self._batch is not None
-        with self._ledger.lock:
+        with self._outcome.lock:
             self._done(self._batch.num_rows)
             self._batch = None
 
@@ -272,14 +282,14 @@ class RowProgress:
         assert self._batch is not None
         first, self._first = self._first, end
         skipped = [i - first for i in self._skipped if first <= i < end]
-        self._ledger.ended += end - first - len(skipped)
+        self._outcome.ended += end - first - len(skipped)
         rows = self._batch.slice(first, end - first)
         at = self.started[first:end]
         # Without a copy: this is done for each record.
         starts = pa.Array.from_buffers(pa.float64(), len(at), [None, pa.py_buffer(at)])
-        self._ledger.count_starts(rows, starts)
+        self._outcome.count_starts(rows, starts)
         self._count_calls(starts, self.started[end : end + 1])
-        done_rows(self._ledger, rows, skipped)
+        done_rows(self._outcome, rows, skipped)
 
     def _count_calls(self, starts: pa.Array, following: array[float]) -> None:
         """Counts the times of calls: each lasts until the next one, as each clock read has a cost.
@@ -290,7 +300,7 @@ class RowProgress:
         if len(begun):
             last = [at for at in following if math.isfinite(at)] or [time.time()]
             ends = pa.concat_arrays([begun[1:], pa.array(last)])
-            self._ledger.report.calls.add_all(pc.subtract(ends, begun))
+            self._outcome.report.calls.add_all(pc.subtract(ends, begun))
 
 
 def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> Row:
@@ -298,21 +308,21 @@ def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> Row:
 
 
 def records_of(
-    batch: pa.RecordBatch, ledger: TaskOutcome, numbers: Iterator[int], drawn: array[float]
+    batch: pa.RecordBatch, outcome: TaskOutcome, numbers: Iterator[int], drawn: array[float]
 ) -> Iterator[tuple[int, int, Record, None]]:
     """The rows as handlers see them, each with its number and the index of its partition.
 
     A row's number is drawn as the row is, and its time appended to ``drawn``. Records are made one
     at a time, and without a line of Python for each.
     """
-    rows, names = batch.num_rows, ledger.spec.partitions
+    rows, names = batch.num_rows, outcome.spec.partitions
     offsets, keys, values, stamps = (
-        batch.column(n).to_pylist() for n in (_OFFSET, _KEY, _VALUE, _STAMP)
+        batch.column(n).to_pylist() for n in (OFFSET, KEY, VALUE, STAMP)
     )
     topics: Iterable[str]
     of_parts: Iterable[int]
-    if len(ledger.work) == 1:
-        (part,) = ledger.work
+    if len(outcome.work) == 1:
+        (part,) = outcome.work
         parts = [part] * rows
         topics, of_parts = repeat(names[part][0], rows), repeat(names[part][1], rows)
     else:
@@ -321,23 +331,23 @@ def records_of(
         of_parts = map([number for _, number in names].__getitem__, parts)
     attempts: Iterable[int] = repeat(1, rows)
     headers = headers_of(batch)
-    if ledger.retried:
-        attempts = map(ledger.attempt, parts, offsets)
-        headers = map(ledger.headers, parts, offsets, headers)
+    if outcome.retried:
+        attempts = map(outcome.attempt, parts, offsets)
+        headers = map(outcome.headers, parts, offsets, headers)
     fields = zip(topics, of_parts, offsets, keys, values, stamps, headers, attempts, strict=True)
     records = map(tuple.__new__, repeat(Record), fields)  # `Record._make` is Python.
     times = map(drawn.append, starmap(time.time, repeat(())))
     return zip(numbers, parts, records, times)  # noqa: B905
 
 
-def done_rows(ledger: TaskOutcome, batch: pa.RecordBatch, skipped: list[int]) -> None:
+def done_rows(outcome: TaskOutcome, batch: pa.RecordBatch, skipped: list[int]) -> None:
     """The rows of a batch are done, but for those at some places."""
-    parts_and_done = batch.select([0, _OFFSET, _STAMP])
+    parts_and_done = batch.select([0, OFFSET, STAMP])
     if skipped:
         left = set(skipped)
         keep = pa.array([i for i in range(batch.num_rows) if i not in left], pa.int64())
         parts_and_done = parts_and_done.take(keep)
     parts, done = parts_and_done.column(0), parts_and_done.select([1, 2])
-    for part, chunks in ledger.done.items():
-        whole = len(ledger.done) == 1
+    for part, chunks in outcome.done.items():
+        whole = len(outcome.done) == 1
         chunks.append(done if whole else done.filter(pc.equal(parts, part)))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coopconsume.worker.outcome import Row
+    from coopconsume.worker.input_rows import Row
     from coopconsume.worker.rate_limit import Lane, RateLimiter
 
 
@@ -36,7 +36,7 @@ class KeyQueues:
         self._ready: dict[int, deque[Lane]] = {}
         self._later: list[tuple[float, int, Lane]] = []
         #: Lanes whose first row is to be tried again.
-        self._again: set[Lane] = set()
+        self._retries: set[Lane] = set()
         #: Those, and lanes whose first row is being tried again.
         self._tried: set[Lane] = set()
         self._numbers = itertools.count()
@@ -62,7 +62,7 @@ class KeyQueues:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is held but what is to be tried again, and what waits behind it."""
-        return len(self._lanes) == len(self._again)
+        return len(self._lanes) == len(self._retries)
 
     @property
     def has_fresh(self) -> bool:
@@ -126,7 +126,7 @@ class KeyQueues:
     def postpone(self, lane: Lane, at: float) -> None:
         """The row at work in a lane is to be tried again from an instant on; it keeps its place."""
         self._at_work.remove(lane)
-        self._again.add(lane)
+        self._retries.add(lane)
         self._tried.add(lane)
         opens_at = 0.0 if self._pace is None else self._pace.lane_opens_at(lane)
         heapq.heappush(self._later, (max(at, opens_at), next(self._numbers), lane))
@@ -134,8 +134,8 @@ class KeyQueues:
     def drop(self, lane: Lane) -> list[Row]:
         """Hold a lane no longer whose first row is to be tried again; returns its rows."""
         self._tried.remove(lane)
-        if lane in self._again:
-            self._again.remove(lane)
+        if lane in self._retries:
+            self._retries.remove(lane)
         else:  # It is due by now.
             self._ready_of(lane).remove(lane)
             self.ready -= 1
@@ -162,7 +162,7 @@ class KeyQueues:
 
     def _is_due(self, lane: Lane) -> None:
         if lane in self._lanes:  # It may have been dropped.
-            self._again.discard(lane)
+            self._retries.discard(lane)
             self._make_ready(lane)
 
     def _next_in(self, lane: Lane) -> bool:

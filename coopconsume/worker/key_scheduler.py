@@ -20,7 +20,8 @@ from coopconsume.worker.rate_limit import RateLimiter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.worker.outcome import Row, TaskOutcome
+    from coopconsume.worker.input_rows import Row
+    from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.rate_limit import Lane
     from coopconsume.worker.report import Failure
 
@@ -37,33 +38,33 @@ class KeyScheduler:
     """Rows come in, records go out to handlers, answers come back.
 
     Args:
-        ledger: Of the slot.
+        outcome: Of the slot.
         now: The time, in seconds.
     """
 
-    def __init__(self, ledger: TaskOutcome, now: float) -> None:
-        self._ledger = ledger
-        rates, gates = ledger.spec.rates, ledger.spec.gates.get(ledger.report.slot)
+    def __init__(self, outcome: TaskOutcome, now: float) -> None:
+        self._outcome = outcome
+        rates, gates = outcome.spec.rates, outcome.spec.gates.get(outcome.report.slot)
         self._pace = RateLimiter(rates, gates, now) if rates else None
         self._lanes = KeyQueues(self._pace)
-        self._gave_up = False
+        self._was_rate_limited = False
         #: Offsets and timestamps, by partition.
-        self._done: dict[int, tuple[list[int], list[int]]] = {p: ([], []) for p in ledger.work}
+        self._done: dict[int, tuple[list[int], list[int]]] = {p: ([], []) for p in outcome.work}
         #: Seconds from the timestamps of records to their first handler call.
         self._starts: list[float] = []
         #: Seconds of the handler calls that have ended.
         self._calls: list[float] = []
-        self._names = ledger.spec.partitions
+        self._names = outcome.spec.partitions
         self._deadline = float("inf")
         self._settled = 0
         self._now = now
         #: By lane what failed and is to be tried again, and when.
-        self._again: dict[Lane, tuple[Failure, float]] = {}
-        ledger.again = self._try_again
-        ledger.flush = self._flush
-        ledger.at_work = self._at_work
-        ledger.leave_withheld = lambda now: self._leave_what_waits(now, withheld=True)
-        ledger.is_held_up = lambda: self.ready > 0 or self._is_full
+        self._retries: dict[Lane, tuple[Failure, float]] = {}
+        outcome.retry_here = self._retry_here
+        outcome.flush = self._flush
+        outcome.at_work = self._at_work
+        outcome.leave_withheld = lambda now: self._postpone_retries(now, withheld=True)
+        outcome.is_held_up = lambda: self.ready > 0 or self._is_full
         self.is_closed = False
         self._is_halted = False
         #: Whether the slot's lease holds at an instant.
@@ -71,8 +72,8 @@ class KeyScheduler:
 
     def has_space(self) -> bool:
         """Whether more may be admitted; what waits for another try gives up its place for it."""
-        if self._is_full and self._again:
-            self._leave_what_waits(self._now)
+        if self._is_full and self._retries:
+            self._postpone_retries(self._now)
         return not self._is_full
 
     @property
@@ -97,7 +98,7 @@ class KeyScheduler:
 
     @deadline.setter
     def deadline(self, instant: float) -> None:
-        if not self._ledger.report.tripped and not self._is_halted:
+        if not self._outcome.report.tripped and not self._is_halted:
             self._deadline = instant
 
     def halt(self) -> None:
@@ -108,9 +109,9 @@ class KeyScheduler:
     def give_back(self, now: float) -> None:
         """Starts nothing more of what is held; what waits to be tried again has failed."""
         self.halt()
-        self._leave_what_waits(now)
+        self._postpone_retries(now)
         if self._pace is not None:
-            self._ledger.report.gates = self._pace.gates(now)
+            self._outcome.report.gates = self._pace.gates(now)
 
     def _at_work(self) -> list[tuple[int, int, int]]:
         return [row[:3] for row in self._lanes.at_work]
@@ -119,52 +120,54 @@ class KeyScheduler:
         """Whether the time box has closed; a slot may start one record, unless its pace forbids."""
         if self._is_halted or not self.may_start(now):
             return True
-        return now >= self._deadline and (self._ledger.report.handled > 0 or self._gives_up(now))
+        return now >= self._deadline and (
+            self._outcome.report.handled > 0 or self._is_rate_limited(now)
+        )
 
-    def _gives_up(self, now: float) -> bool:
+    def _is_rate_limited(self, now: float) -> bool:
         """Whether a rate keeps even the first record for a later batch; once so, it stays so."""
         at = self._lanes.next_start(now)
-        self._gave_up = self._gave_up or (at is not None and at > now)
-        return self._gave_up
+        self._was_rate_limited = self._was_rate_limited or (at is not None and at > now)
+        return self._was_rate_limited
 
-    def is_through(self, now: float) -> bool:
+    def is_finished(self, now: float) -> bool:
         """Whether nothing will start any more."""
         return self.is_late(now) or (self.is_closed and self._lanes.is_idle)
 
     def admit(self, row: Row) -> bool:
         """Hold a row for its turn, unless its lane is blocked; whether its turn is now."""
-        ledger = self._ledger
-        if ledger.blocked[row.part] and ledger.is_blocked(row):
-            ledger.block(row)
+        outcome = self._outcome
+        if outcome.blocked[row.part] and outcome.is_blocked(row):
+            outcome.block(row)
             return False
-        return self._lanes.add((row.part, ledger.lane(row)), row)
+        return self._lanes.add((row.part, outcome.lane(row)), row)
 
     def take(self, now: float) -> tuple[Lane, Row, Record] | None:
         """The next record for a handler; None if none may start now."""
-        ledger = self._ledger
+        outcome = self._outcome
         while not self.is_late(now):
             found = self._lanes.start(now)
             if found is None:
                 return None
             lane, row = found
-            if ledger.is_withheld(row.part, row.key_hash):
+            if outcome.is_withheld(row.part, row.key_hash):
                 for waiting in (row, *self._lanes.settle(lane, flows=False)):
-                    ledger.block(waiting)
+                    outcome.block(waiting)
                 continue
             topic, number = self._names[row.part]
             part, offset, _, key, value, timestamp, headers = row
-            attempt = ledger.attempt(part, offset) if ledger.retried else 1
-            if self._again and lane in self._again:
-                attempt = self._again.pop(lane)[0].attempts + 1
-            if ledger.added[part]:
-                headers = ledger.headers(part, offset, headers)
+            attempt = outcome.attempt(part, offset) if outcome.retried else 1
+            if self._retries and lane in self._retries:
+                attempt = self._retries.pop(lane)[0].attempts + 1
+            if outcome.added[part]:
+                headers = outcome.headers(part, offset, headers)
             record = _make(Record, (topic, number, offset, key, value, timestamp, headers, attempt))
-            if attempt == 1 or not ledger.is_spent(attempt):
-                ledger.report.handled += 1
+            if attempt == 1 or not outcome.is_spent(attempt):
+                outcome.report.handled += 1
                 if attempt == 1 and timestamp >= 0:
                     self._starts.append(_clock() - timestamp / 1000)
                 return lane, row, record
-            self._settle(lane, row, done=ledger.give_up_spent(row, record))
+            self._settle(lane, row, done=outcome.give_up_spent(row, record))
         return None
 
     def settle(
@@ -173,58 +176,58 @@ class KeyScheduler:
         """A handler has returned or raised, after some seconds."""
         self._calls.append(took)
         self._settled += 1
-        self._ledger.ended = self._settled
+        self._outcome.ended = self._settled
         self._now = now
         if answer is None:
             self._settle(lane, row, done=True)
             return
-        ledger = self._ledger
-        ledger.number = self._settled
-        self._settle(lane, row, done=ledger.answer(row, record, answer))
-        if ledger.report.tripped:
+        outcome = self._outcome
+        outcome.number = self._settled
+        self._settle(lane, row, done=outcome.settle(row, record, answer))
+        if outcome.report.tripped:
             self._deadline = 0.0
 
     def _settle(self, lane: Lane, row: Row, *, done: bool) -> None:
         if done:
-            self._ledger.added[row.part].pop(row.offset, None)
+            self._outcome.added[row.part].pop(row.offset, None)
             offsets, times = self._done[row.part]
             offsets.append(row.offset)
             times.append(row.timestamp)
             self._lanes.settle(lane, flows=True)
             return
-        if lane in self._again:
-            self._lanes.postpone(lane, self._again[lane][1])
+        if lane in self._retries:
+            self._lanes.postpone(lane, self._retries[lane][1])
             return
-        ledger = self._ledger
-        for waiting in self._lanes.settle(lane, flows=lane[1] not in ledger.blocked[row.part]):
-            ledger.block(waiting)
+        outcome = self._outcome
+        for waiting in self._lanes.settle(lane, flows=lane[1] not in outcome.blocked[row.part]):
+            outcome.block(waiting)
 
-    def _try_again(self, row: Row, failure: Failure) -> bool:
+    def _retry_here(self, row: Row, failure: Failure) -> bool:
         """Whether the next attempt may be for this batch.
 
         Not where all that is left is tried again: such records would keep a slot for each other.
         """
-        due, report = self._now + max(LEAST_WAIT, failure.delay), self._ledger.report
+        due, report = self._now + max(LEAST_WAIT, failure.delay), self._outcome.report
         alone = self.is_closed and not self._lanes.has_fresh
-        if self._ledger.is_withheld(row.part, row.key_hash):
+        if self._outcome.is_withheld(row.part, row.key_hash):
             return False
         if due >= self._deadline or alone or report.tripped or report.fatal:
             return False
-        self._again[row.part, self._ledger.lane(row)] = failure, due
+        self._retries[row.part, self._outcome.lane(row)] = failure, due
         return True
 
-    def _leave_what_waits(self, now: float, *, withheld: bool = False) -> None:
+    def _postpone_retries(self, now: float, *, withheld: bool = False) -> None:
         """A later batch is to try again what waits for that: all of it, or what is withheld."""
-        for lane, (failure, due) in list(self._again.items()):
-            if withheld and not self._ledger.is_withheld(lane[0], failure.key_hash):
+        for lane, (failure, due) in list(self._retries.items()):
+            if withheld and not self._outcome.is_withheld(lane[0], failure.key_hash):
                 continue
-            del self._again[lane]
+            del self._retries[lane]
             first, *behind = self._lanes.drop(lane)
-            self._ledger.leave(first, replace(failure, delay=max(0.0, due - now)))
+            self._outcome.postpone(first, replace(failure, delay=max(0.0, due - now)))
             for row in behind:
-                self._ledger.block(row)
+                self._outcome.block(row)
 
-    def patience(self, now: float) -> float:
+    def next_start_in(self, now: float) -> float:
         """Seconds after which something may start that may not start now."""
         at = self._lanes.next_start(now)
         until = self.deadline if at is None else min(at, self.deadline)
@@ -232,25 +235,25 @@ class KeyScheduler:
 
     def close(self, now: float) -> None:
         """Nothing more comes and nothing runs: what is left is for a later batch."""
-        ledger = self._ledger
-        ledger.number = self._settled
+        outcome = self._outcome
+        outcome.number = self._settled
         if self._pace is not None:
-            ledger.report.gates = self._pace.gates(now)
-        self._leave_what_waits(now)
+            outcome.report.gates = self._pace.gates(now)
+        self._postpone_retries(now)
         for _, row in self._lanes.held():
-            ledger.report.timed_out = True
-            ledger.unlooked(row.part, row.offset)
+            outcome.report.timed_out = True
+            outcome.resume_from(row.part, row.offset)
         self._flush()
 
     def _flush(self) -> None:
         for part, (offsets, times) in self._done.items():
             if offsets:
-                self._ledger.add_done(part, offsets, times)
+                self._outcome.add_done(part, offsets, times)
                 offsets.clear()
                 times.clear()
         if self._starts:
-            self._ledger.report.starts.add_all(pa.array(self._starts))
+            self._outcome.report.starts.add_all(pa.array(self._starts))
             self._starts.clear()
         if self._calls:
-            self._ledger.report.calls.add_all(pa.array(self._calls))
+            self._outcome.report.calls.add_all(pa.array(self._calls))
             self._calls.clear()

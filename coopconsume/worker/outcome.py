@@ -6,9 +6,7 @@ import math
 import os
 import threading
 import time
-from bisect import bisect_right
 from dataclasses import replace
-from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -18,15 +16,15 @@ from coopconsume.record import Record, ordering_key_of, with_added
 from coopconsume.state.value import Change
 from coopconsume.worker.answers import as_rows, trace_of, verdict_on
 from coopconsume.worker.histogram import Histogram
+from coopconsume.worker.input_rows import HEADERS, OFFSET, STAMP, Row, headers_of, wanted_rows
 from coopconsume.worker.report import (
     DeadLetter,
     Failure,
     PartitionReport,
     Reads,
     SlotReport,
-    pack_offsets,
-    pack_times,
-    sampling,
+    pack_chunks,
+    pack_done,
 )
 from coopconsume.worker.rows import OutputRows
 
@@ -44,23 +42,10 @@ if TYPE_CHECKING:
 MOST_KEPT = 10_000
 #: No row is of this lane.
 _NO_LANE = -(1 << 63)
-_STAMP, _HEADERS = 5, 6  # indexes of columns; the last one where there is one
 
 
 class WorkerEnded(Exception):
     """What stands for the answer of a handler that took its worker with it."""
-
-
-class Row(NamedTuple):
-    """A row of the batch before it becomes a `Record`."""
-
-    part: int
-    offset: int
-    key_hash: int
-    key: bytes | None
-    value: bytes | None
-    timestamp: int
-    headers: Headers
 
 
 class Changed(NamedTuple):
@@ -77,6 +62,56 @@ class Changed(NamedTuple):
     cells: list[Any] | pa.RecordBatch
     change: Change
     value: Any
+
+
+class ReadProgress:
+    """What a real-time slot has read since its last report.
+
+    Attributes:
+        offsets: Of the records that it has begun to work on, by partition.
+        positions: The next offset to read, by partition, where it has changed.
+    """
+
+    def __init__(self, parts: Iterable[int]) -> None:
+        self.offsets: dict[int, list[pa.Array]] = {part: [] for part in parts}
+        self.positions: dict[int, int] = {}
+        self._holes: dict[int, list[tuple[int, int]]] = {}
+
+    def advance(
+        self,
+        rows: pa.RecordBatch,
+        positions: Mapping[int, int],
+        holes: Mapping[int, list[tuple[int, int]]],
+    ) -> None:
+        """Notes new positions, and the rows that the slot begins to work on and holes below them.
+
+        Args:
+            rows: The rows.
+            positions: The next offset to read, by partition.
+            holes: Offsets without a record, as (first, last), by partition.
+        """
+        self.positions |= positions
+        for part, found in holes.items():
+            self._holes.setdefault(part, []).extend(found)
+        for part in self.offsets if rows.num_rows else ():
+            offsets = rows.column(OFFSET)
+            if len(self.offsets) > 1:
+                offsets = offsets.filter(pc.equal(rows.column(0), part))
+            self.offsets[part].append(offsets)
+
+    def take(self) -> dict[int, PartitionReport]:
+        """Returns what was read since the last call, by partition."""
+        found = {
+            part: PartitionReport(
+                read=pack_chunks(offsets), position=self.positions.get(part),
+                holes=self._holes.get(part, []),
+            )
+            for part, offsets in self.offsets.items()
+            if offsets or part in self.positions
+        }  # fmt: skip
+        self.offsets = {part: [] for part in self.offsets}
+        self.positions, self._holes = {}, {}
+        return found
 
 
 class TaskOutcome:
@@ -96,7 +131,7 @@ class TaskOutcome:
         self.outputs = None if output_schema is None else OutputRows(output_schema)
         self.changes = None if spec.state is None else OutputRows(spec.state.schema.rows)
         #: Takes note of a change of the state, for later records of the key.
-        self.note: Callable[[Changed], None] = lambda _changed: None
+        self.on_change: Callable[[Changed], None] = lambda _changed: None
         self.dead_letters = dead_letters
         self.work: Mapping[int, PartitionWork] = spec.work[slot]
         self.report = SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())
@@ -144,15 +179,12 @@ class TaskOutcome:
         self.give_back: Callable[[], None] = lambda: None
         #: Whether something waits for a handler that could start if one were free.
         self.is_held_up: Callable[[], bool] = lambda: False
-        #: Of a real-time slot: the records that it has read since the last report, by partition,
-        #: how far it has read each, and the holes that it has found.
-        self._read: dict[int, list[pa.Array]] = {p: [] for p in self.work}
-        self._positions: dict[int, int] = {}
-        self._holes: dict[int, list[tuple[int, int]]] = {}
+        #: Of a real-time slot; used with the lock held.
+        self.reading = ReadProgress(self.work)
         #: Calls and failures that progressive reports contained.
         self._reported = 0, 0
         #: Takes over a record to retry within this batch; returns whether it does.
-        self.again: Callable[[Row, Failure], bool] = lambda _row, _failure: False
+        self.retry_here: Callable[[Row, Failure], bool] = lambda _row, _failure: False
 
     def lane(self, row: Row) -> int:
         """What is handled strictly one after another with this row, unique in its partition."""
@@ -191,7 +223,7 @@ class TaskOutcome:
         return any(self.is_spent(n + 1) for w in self.work.values() for n in w.attempts.values())
 
     def give_up_spent(self, row: Row, record: Record) -> bool:
-        """Settle a record that has had all its attempts, without another call; as `answer`."""
+        """Settle a record that has had all its attempts, without another call; as `settle`."""
         spent = record._replace(attempt=record.attempt - 1)
         error = WorkerEnded("its worker ended with its last attempt")
         return self._failed(row, spent, error, called=False)
@@ -200,8 +232,8 @@ class TaskOutcome:
         """The row waits behind an earlier one of its lane."""
         self.parts[row.part].blocked.append((row.offset, row.key_hash))
 
-    def taken(self, answer: Any) -> Any:
-        """Returns what a handler's answer comes to, for `answer`; None: the record is done.
+    def checked(self, answer: Any) -> Any:
+        """Returns what a handler's answer comes to, for `settle`; None: the record is done.
 
         Part of the handler's call: whatever it raises is the handler's error.
 
@@ -220,7 +252,7 @@ class TaskOutcome:
 
     def _changed(self, changes: OutputRows, answer: Change) -> Any:
         """Checks what a handler answered beside a change of its state, and the change."""
-        rows = None if answer.answer is None else self.taken(answer.answer)
+        rows = None if answer.answer is None else self.checked(answer.answer)
         if isinstance(rows, BaseException):
             return rows
         expires, key = answer.expires, answer.key
@@ -232,14 +264,14 @@ class TaskOutcome:
             value = self.spec.state.schema.value(cells.column(1)[0].as_py())
         return Changed(rows, cells, answer, value)
 
-    def answer(self, row: Row, record: Record, answer: Any) -> bool:
-        """Settle what `taken` returned, or the handler raised; False if the record is not done."""
+    def settle(self, row: Row, record: Record, answer: Any) -> bool:
+        """Settles a checked answer or a handler's error; returns whether the record is done."""
         if isinstance(answer, BaseException):
             return self._failed(row, record, answer)
         if type(answer) is Changed:
             assert self.changes is not None
             self.changes.add(answer.cells, row.part, row.offset, row.key_hash)
-            self.note(answer)
+            self.on_change(answer)
             answer = answer.rows
             if answer is None:
                 return True
@@ -278,8 +310,8 @@ class TaskOutcome:
         failure = Failure(
             row.offset, row.key_hash, key, attempt, wait, verdict.text, trace, verdict.headers
         )
-        if not self.again(row, failure):
-            self.leave(row, failure)
+        if not self.retry_here(row, failure):
+            self.postpone(row, failure)
             return False
         if failure.headers:
             self.added[row.part][row.offset] = failure.headers
@@ -287,7 +319,7 @@ class TaskOutcome:
             self.parts[row.part].retrying.append(self._traced_once(failure))
         return False
 
-    def leave(self, row: Row, failure: Failure) -> None:
+    def postpone(self, row: Row, failure: Failure) -> None:
         """A failed record is for a later batch, and so is what comes behind it in its lane."""
         self.added[row.part].pop(row.offset, None)
         self.parts[row.part].failed.append(self._traced_once(failure))
@@ -313,7 +345,7 @@ class TaskOutcome:
         if 0 < self.spec.break_after <= self._streak:
             self.report.tripped = text
 
-    def charge(
+    def charge_attempt(
         self, batch: pa.RecordBatch, culprits: set[tuple[int, int]], *, overdue: bool
     ) -> None:
         """Count a failed attempt against those rows of a batch that ended their worker."""
@@ -322,7 +354,7 @@ class TaskOutcome:
         for i, at in enumerate(zip(parts, offsets, strict=True)):
             if at not in culprits:
                 continue
-            columns: list[Any] = [batch.column(n)[i].as_py() for n in range(_HEADERS)]
+            columns: list[Any] = [batch.column(n)[i].as_py() for n in range(HEADERS)]
             row = Row._make([*columns, next(iter(headers_of(batch.slice(i, 1))))])
             record = Record(
                 *self.spec.partitions[row.part], row.offset, row.key, row.value, row.timestamp,
@@ -350,7 +382,7 @@ class TaskOutcome:
             batch: The rows.
             at: When the handler of each was called, in seconds since the epoch; NaN: it was not.
         """
-        stamps = batch.column(_STAMP)
+        stamps = batch.column(STAMP)
         is_first = pc.and_(pc.is_finite(at), pc.greater_equal(stamps, 0))
         if self.retried:
             rows = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
@@ -359,21 +391,21 @@ class TaskOutcome:
         times = pc.subtract(at, pc.divide(stamps, 1000.0))
         self.report.starts.add_all(times.filter(is_first))
 
-    def unlooked(self, part: int, offset: int) -> None:
+    def resume_from(self, part: int, offset: int) -> None:
         """Nothing of this partition from ``offset`` on has been looked at, unless named."""
         report = self.parts[part]
         report.resume = offset if report.resume is None else min(report.resume, offset)
 
-    def pass_over(self, batch: pa.RecordBatch) -> None:
+    def skip(self, batch: pa.RecordBatch) -> None:
         """Nothing of an Arrow batch is looked at, nor what comes after it."""
         for part in self.work:
             offsets = batch.column(1)
             if len(self.work) > 1:
                 offsets = offsets.filter(pc.equal(batch.column(0), part))
             if len(offsets):
-                self.unlooked(part, offsets[0].as_py())
+                self.resume_from(part, offsets[0].as_py())
 
-    def passed(self, batch: pa.RecordBatch, *, settles: bool = True) -> pa.RecordBatch:
+    def drop_filtered(self, batch: pa.RecordBatch, *, settles: bool = True) -> pa.RecordBatch:
         """Notes the rows of an Arrow batch that do not pass the filter as settled.
 
         Order does not matter to them, as no handler sees them. A slot that has given its records
@@ -402,30 +434,11 @@ class TaskOutcome:
                 self.report.filtered += len(found)
         return batch.filter(pc.invert(marks))
 
-    def follow(
-        self, positions: Mapping[int, int], holes: Mapping[int, list[tuple[int, int]]]
-    ) -> None:
-        """Notes how far a real-time slot has read, and the holes that it has found.
-
-        Called with the lock held, with `begin_with` for the records below the positions.
-        """
-        self._positions |= positions
-        for part, found in holes.items():
-            self._holes.setdefault(part, []).extend(found)
-
     def count_reads(self, reads: Reads) -> None:
         """Notes what a real-time slot has read since the last call; called with the lock held."""
         self.report.reads = Reads(*map(sum, zip(self.report.reads, reads, strict=True)))
 
-    def begin_with(self, batch: pa.RecordBatch) -> None:
-        """Notes the records that a real-time slot begins to work on; called with the lock held."""
-        for part in self.work if batch.num_rows else ():
-            offsets = batch.column(1)
-            if len(self.work) > 1:
-                offsets = offsets.filter(pc.equal(batch.column(0), part))
-            self._read[part].append(offsets)
-
-    def cut(self, seq: int, *, positions: bool = True) -> SlotReport | None:
+    def take_report(self, seq: int, *, positions: bool = True) -> SlotReport | None:
         """Takes what is done and failed since the last call, as a progressive report.
 
         Args:
@@ -438,7 +451,7 @@ class TaskOutcome:
         with self.lock:
             self.flush()
             kept, leaving = self._kept(), self._leaving()
-            settled = (self.done, self._filtered, self._read)
+            settled = (self.done, self._filtered, self.reading.offsets)
             is_live = self.spec.realtime is not None
             is_news = any(
                 any(any(map(len, each[p])) for each in settled)
@@ -447,7 +460,7 @@ class TaskOutcome:
                 for p in self.work
             )
             is_news = is_news or kept is not None or leaving is not None
-            if not (is_news or (positions and self._positions)):
+            if not (is_news or (positions and self.reading.positions)):
                 return None
             done, self.done = self.done, {part: [] for part in self.work}
             filtered, self._filtered = self._filtered, {part: [] for part in self.work}
@@ -465,11 +478,11 @@ class TaskOutcome:
             )
             (ended, failures), self._reported = self._reported, (self.ended, self.report.failures)
             ended, failures = self._reported[0] - ended, self._reported[1] - failures
-        packed = {part: _packed_done(chunks) for part, chunks in done.items()}
+        packed = {part: pack_done(chunks) for part, chunks in done.items()}
         partitions = {
             part: replace(
                 followed.get(part, _NOTHING), done=packed[part][0], times=packed[part][1],
-                failed=failed[part], filtered=_packed(filtered[part]),
+                failed=failed[part], filtered=pack_chunks(filtered[part]),
             )
             for part in self.work
             if any(map(len, [*done[part], *filtered[part]])) or failed[part] or part in followed
@@ -550,18 +563,12 @@ class TaskOutcome:
 
     def _followed(self) -> dict[int, PartitionReport]:
         """Takes what a real-time slot has read since the last call; called with the lock held."""
-        found = {
-            part: PartitionReport(
-                read=_packed(self._read[part]), position=self._positions.get(part),
-                holes=self._holes.get(part, []), blocked=report.blocked,
-                retrying=report.retrying,
-            )
-            for part, report in self.parts.items()
-            if self._read[part] or part in self._positions or report.blocked or report.retrying
-        }  # fmt: skip
-        self._positions, self._holes = {}, {}
-        for part in found:
-            self._read[part], self.parts[part].blocked, self.parts[part].retrying = [], [], []
+        found = self.reading.take()
+        for part, report in self.parts.items():
+            if report.blocked or report.retrying:
+                followed = found.setdefault(part, PartitionReport())
+                followed.blocked, report.blocked = report.blocked, []
+                followed.retrying, report.retrying = report.retrying, []
         return found
 
     def close(self) -> SlotReport:
@@ -572,8 +579,8 @@ class TaskOutcome:
             report.holes, report.blocked = followed.holes, followed.blocked
             report.retrying = followed.retrying
         for part, report in self.parts.items():
-            report.done, report.times = _packed_done(self.done[part])
-            report.filtered = _packed(self._filtered[part])
+            report.done, report.times = pack_done(self.done[part])
+            report.filtered = pack_chunks(self._filtered[part])
         self.report.handled -= self._reported[0]
         self.report.failures -= self._reported[1]
         self.report.partitions = self.parts
@@ -591,56 +598,3 @@ _NOTHING = PartitionReport()
 def _kind(error: str) -> str:
     """Returns the type of an error, by its text."""
     return error.partition(":")[0]
-
-
-def _packed(chunks: Sequence[pa.Array]) -> bytes:
-    """Returns offsets that are ascending in each chunk as bytes."""
-    if not chunks:
-        return b""
-    offsets = pa.concat_arrays(chunks)
-    return pack_offsets(offsets.take(pc.sort_indices(offsets)) if len(chunks) > 1 else offsets)
-
-
-def _packed_done(chunks: Sequence[pa.RecordBatch]) -> tuple[bytes, bytes]:
-    """Returns done offsets and their timestamps, as in `PartitionReport`."""
-    if not chunks:
-        return b"", b""
-    offsets, times = (pa.concat_arrays([chunk.column(n) for chunk in chunks]) for n in range(2))
-    bounds = [(one[0].as_py(), one[-1].as_py()) for chunk in chunks if len(one := chunk.column(0))]
-    if any(after[0] < before[1] for before, after in pairwise(bounds)):
-        order = pc.sort_indices(offsets)
-        offsets, times = offsets.take(order), times.take(order)
-    return pack_offsets(offsets), pack_times(times[:: sampling(len(times))])
-
-
-def _all_wanted(parts: pa.Array, offsets: pa.Array, work: Mapping[int, PartitionWork]) -> bool:
-    if len(work) != 1:
-        return False
-    ((part, wanted),) = work.items()
-    span = pc.min_max(offsets).as_py()
-    if len(wanted.ranges) != 1 and span["min"] < wanted.ranges[-1][0]:
-        return False
-    first, last = wanted.ranges[-1]
-    inside: bool = first <= span["min"] and span["max"] <= last
-    return inside and bool(pc.all(pc.equal(parts, part)).as_py())
-
-
-def wanted_rows(batch: pa.RecordBatch, work: Mapping[int, PartitionWork]) -> pa.RecordBatch:
-    """The rows that this slot may start."""
-    parts, offsets = batch.column(0), batch.column(1)
-    if not batch.num_rows or _all_wanted(parts, offsets, work):
-        return batch
-    starts = {p: [first for first, _ in w.ranges] for p, w in work.items()}
-    keep = []
-    for p, offset in zip(parts.to_pylist(), offsets.to_pylist(), strict=True):
-        at = bisect_right(starts[p], offset) - 1 if p in starts else -1
-        keep.append(at >= 0 and offset <= work[p].ranges[at][1])
-    return batch if all(keep) else batch.filter(pa.array(keep))
-
-
-def headers_of(batch: pa.RecordBatch) -> Iterable[Headers]:
-    """The record headers of each row; none where the batch does not carry them."""
-    if batch.num_columns <= _HEADERS:
-        return repeat((), batch.num_rows)
-    lists = batch.column(_HEADERS).to_pylist()
-    return [tuple((h["key"], h["value"]) for h in headers or ()) for headers in lists]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.rate_limit import Rates
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from coopconsume.record import Headers
     from coopconsume.state.slot import StateSpec
@@ -365,3 +366,23 @@ def unpack_times(data: bytes) -> pa.Array:
         return times
     steps = pc.add(_widened(data[_TIMES_HEAD.size :], width, size), least)
     return pc.cumulative_sum(pa.concat_arrays([times, steps]))
+
+
+def pack_chunks(chunks: Sequence[pa.Array]) -> bytes:
+    """Returns offsets that are ascending in each chunk as bytes."""
+    if not chunks:
+        return b""
+    offsets = pa.concat_arrays(chunks)
+    return pack_offsets(offsets.take(pc.sort_indices(offsets)) if len(chunks) > 1 else offsets)
+
+
+def pack_done(chunks: Sequence[pa.RecordBatch]) -> tuple[bytes, bytes]:
+    """Returns done offsets and their timestamps, as in `PartitionReport`."""
+    if not chunks:
+        return b"", b""
+    offsets, times = (pa.concat_arrays([chunk.column(n) for chunk in chunks]) for n in range(2))
+    bounds = [(one[0].as_py(), one[-1].as_py()) for chunk in chunks if len(one := chunk.column(0))]
+    if any(after[0] < before[1] for before, after in pairwise(bounds)):
+        order = pc.sort_indices(offsets)
+        offsets, times = offsets.take(order), times.take(order)
+    return pack_offsets(offsets), pack_times(times[:: sampling(len(times))])

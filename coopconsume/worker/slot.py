@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from coopconsume.errors.state import StateNotReadable
 from coopconsume.worker.async_runner import run_coroutines
-from coopconsume.worker.crash_journal import CrashJournal, box_path, last_words
+from coopconsume.worker.crash_journal import CrashJournal, journal_path, read_journal
 from coopconsume.worker.frames import FrameHandler, run_frames
 from coopconsume.worker.handling import TimeBox, run_serial
 from coopconsume.worker.outcome import TaskOutcome
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from coopconsume.record import RetryPolicy
     from coopconsume.worker.channel.client import SlotChannel
-    from coopconsume.worker.crash_journal import LastWords
+    from coopconsume.worker.crash_journal import AtCrash
     from coopconsume.worker.handling import Handler
     from coopconsume.worker.report import BatchSpec
 
@@ -159,31 +159,31 @@ class SlotRunner:
         late = time.time() - self._spec.latest_start
         if late > 0:
             # The driver may be gone, and others may have the shares.
-            report = self._nothing(slot, rows)
+            report = self._start_nothing(slot, rows)
             report.late = late
             return report
         error = "" if channel is None or first is None else channel.wait()
         if error:
-            report = self._nothing(slot, rows)
+            report = self._start_nothing(slot, rows)
             report.channel_error = error
             return report
         return self._handle(slot, chain(() if first is None else (first,), rows), channel)
 
-    def _nothing(self, slot: int, rows: Iterator[pa.RecordBatch]) -> SlotReport:
+    def _start_nothing(self, slot: int, rows: Iterator[pa.RecordBatch]) -> SlotReport:
         """Starts nothing; returns the report of that."""
-        ledger = self._ledger(slot)
+        outcome = self._outcome(slot)
         for _ in rows:
             pass
-        for part, work in ledger.work.items():
-            ledger.unlooked(part, work.ranges[0][0])
-        return ledger.close()
+        for part, work in outcome.work.items():
+            outcome.resume_from(part, work.ranges[0][0])
+        return outcome.close()
 
     def _handle(
         self, slot: int, batches: Iterable[pa.RecordBatch], channel: SlotChannel | None
     ) -> SlotReport:
         global _current_slot  # noqa: PLW0603 - a worker process runs one task at a time
         spec = self._spec
-        ledger = self._ledger(slot)
+        outcome = self._outcome(slot)
         handler = resolve_handler(self._handler)
         state = None
         if spec.state is not None:
@@ -192,114 +192,116 @@ class SlotRunner:
             try:
                 state = SlotState(spec.state, slot)
             except StateNotReadable as error:
-                report = self._nothing(slot, iter(batches))
+                report = self._start_nothing(slot, iter(batches))
                 report.state_error = str(error)
                 return report
             late = time.time() - spec.latest_start
             if late > 0:  # It may have been restored for long.
                 state.close()
-                report = self._nothing(slot, iter(batches))
+                report = self._start_nothing(slot, iter(batches))
                 report.late = late
                 return report
             handler = state.wrapped(handler)
             note = state.note
-            ledger.note = lambda changed: note(changed.change, changed.value)
-            ledger.report.restored = state.restored
+            outcome.on_change = lambda changed: note(changed.change, changed.value)
+            outcome.report.restored = state.restored
         seats = handler.max_records if isinstance(handler, FrameHandler) else spec.concurrency
-        box = CrashJournal(box_path(spec, slot), seats)
-        life = TimeBox(spec, box)
+        journal = CrashJournal(journal_path(spec, slot), seats)
+        time_box = TimeBox(spec, journal)
         _current_slot = slot
         left: list[SlotReport] = []
         if channel is not None:
-            life.may_start = channel.may_start
-            self._begin(channel, ledger, life)
+            time_box.may_start = channel.may_start
+            self._begin(channel, outcome, time_box)
         try:
-            _way_of(handler, ledger)(self._rows(batches, ledger, life), handler, ledger, life)
+            _runner_of(handler, outcome)(
+                self._rows(batches, outcome, time_box), handler, outcome, time_box
+            )
         finally:
             _current_slot = -1
-            life.look()
-            life.end()
+            time_box.check_lease()
+            time_box.end()
             if channel is not None:
                 left = channel.close()
             if state is not None:
                 state.close()
-            box.close()
-        report = ledger.close()
+            journal.close()
+        report = outcome.close()
         report.unacknowledged = left
-        report.stopped = life.stopped
-        report.timed_out = report.timed_out and not life.stopped
-        if life.started:
-            report.busy = time.monotonic() - life.started
+        report.stopped = time_box.stopped
+        report.timed_out = report.timed_out and not time_box.stopped
+        if time_box.started:
+            report.busy = time.monotonic() - time_box.started
         return report
 
-    def _begin(self, channel: SlotChannel, ledger: TaskOutcome, life: TimeBox) -> None:
+    def _begin(self, channel: SlotChannel, outcome: TaskOutcome, time_box: TimeBox) -> None:
         channel.begin(
-            ledger.cut, life.halt, ledger.want_relief, ledger.oldest_call,
-            withhold=ledger.withhold,
+            outcome.take_report, time_box.halt, outcome.want_relief, outcome.oldest_call,
+            withhold=outcome.withhold,
         )  # fmt: skip
 
     def _rows(
-        self, batches: Iterable[pa.RecordBatch], ledger: TaskOutcome, life: TimeBox
+        self, batches: Iterable[pa.RecordBatch], outcome: TaskOutcome, time_box: TimeBox
     ) -> Iterator[pa.RecordBatch]:
-        return _until_halted(batches, ledger, life)
+        return _until_halted(batches, outcome, time_box)
 
     def after_a_crash(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:
         """Starts nothing; reports what is known of an earlier attempt, whose worker has ended."""
         spec = self._spec
-        ledger = self._ledger(slot)
-        words = last_words(box_path(spec, slot))
+        outcome = self._outcome(slot)
+        words = read_journal(journal_path(spec, slot))
         culprits = set(culprits_of(words)) if words else set()
         for batch in batches:
             # Progressive reports may have had what is filtered: it is planned again otherwise.
-            passed = ledger.passed(batch, settles=False)
+            passed = outcome.drop_filtered(batch, settles=False)
             if culprits and passed.num_rows:
-                ledger.charge(passed, culprits, overdue=bool(words and words.overdue))
+                outcome.charge_attempt(passed, culprits, overdue=bool(words and words.overdue))
         if words is None:
             return SlotReport(batch=spec.batch, slot=slot, unknown=True, pid=os.getpid())
-        for part, work in ledger.work.items():
-            ledger.unlooked(part, work.ranges[0][0])
-        report = ledger.close()
+        for part, work in outcome.work.items():
+            outcome.resume_from(part, work.ranges[0][0])
+        report = outcome.close()
         report.crashed = True
         report.suspects = [] if culprits else words.running
         return report
 
-    def _ledger(self, slot: int) -> TaskOutcome:
+    def _outcome(self, slot: int) -> TaskOutcome:
         return TaskOutcome(
             self._spec, slot, self._policy, self._output_schema, dead_letters=self._dead_letters
         )
 
 
 def _until_halted(
-    batches: Iterable[pa.RecordBatch], ledger: TaskOutcome, life: TimeBox
+    batches: Iterable[pa.RecordBatch], outcome: TaskOutcome, time_box: TimeBox
 ) -> Iterator[pa.RecordBatch]:
     """The Arrow batches of a slot, without the rows that the filter drops.
 
     Once the slot is halted the rest is passed over quickly.
     """
     for batch in batches:
-        if life.stopped:
-            ledger.pass_over(batch)
+        if time_box.stopped:
+            outcome.skip(batch)
             continue
-        life.begin()  # Others wait for the slot, also while no record passes.
-        if (passed := ledger.passed(batch)).num_rows:
+        time_box.begin()  # Others wait for the slot, also while no record passes.
+        if (passed := outcome.drop_filtered(batch)).num_rows:
             yield passed
 
 
-def culprits_of(words: LastWords) -> list[tuple[int, int]]:
+def culprits_of(words: AtCrash) -> list[tuple[int, int]]:
     """The records that ended a worker for certain: overdue ones, or the only one at work."""
     return words.overdue or (words.running if len(words.running) == 1 else [])
 
 
-def _way_of(handler: Handler, ledger: TaskOutcome) -> Callable[..., None]:
+def _runner_of(handler: Handler, outcome: TaskOutcome) -> Callable[..., None]:
     """How the rows of a slot are run."""
     if isinstance(handler, FrameHandler):
         return run_frames
     if is_async(handler):
         return run_coroutines
-    spec = ledger.spec
-    plain = spec.concurrency == 1 and not spec.rates and ledger.policy.timeout is None
+    spec = outcome.spec
+    plain = spec.concurrency == 1 and not spec.rates and outcome.policy.timeout is None
     plain = plain and spec.realtime is None  # A failed record waits in the slot.
-    return run_serial if plain and not ledger.has_spent else run_threads
+    return run_serial if plain and not outcome.has_spent else run_threads
 
 
 def is_async(handler: Handler) -> bool:

@@ -8,11 +8,11 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.worker.input_rows import Row, rows_of, wanted_rows
 from coopconsume.worker.key_scheduler import KeyScheduler
-from coopconsume.worker.outcome import Row, headers_of, wanted_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     import pyarrow as pa
 
@@ -25,42 +25,36 @@ if TYPE_CHECKING:
 _CHUNK = 256
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The rows of a batch, each as one object."""
-    columns = [batch.column(i).to_pylist() for i in range(len(Row._fields) - 1)]
-    return map(Row, *columns, headers_of(batch))
-
-
 def run_threads(
-    batches: Iterable[pa.RecordBatch], handler: Handler, ledger: TaskOutcome, life: TimeBox
+    batches: Iterable[pa.RecordBatch], handler: Handler, outcome: TaskOutcome, time_box: TimeBox
 ) -> None:
     """Handle the rows on ``concurrency`` threads."""
-    report = ledger.report
-    runner = ThreadRunner(handler, ledger, life)
+    report = outcome.report
+    runner = ThreadRunner(handler, outcome, time_box)
     for raw in batches:
         report.value_bytes += raw.nbytes
-        batch = wanted_rows(raw, ledger.work)
+        batch = wanted_rows(raw, outcome.work)
         report.rows += batch.num_rows
-        deadline = life.begin()
+        deadline = time_box.begin()
         rows = rows_of(batch)
         while chunk := list(islice(rows, _CHUNK)):
             for row in chunk[runner.feed(chunk, deadline) :]:
                 report.timed_out = True
-                ledger.unlooked(row.part, row.offset)
+                outcome.resume_from(row.part, row.offset)
     runner.finish()
 
 
 class ThreadRunner:
     """Threads that take rows from a scheduler; made as there is work for them."""
 
-    def __init__(self, handler: Handler, ledger: TaskOutcome, life: TimeBox) -> None:
+    def __init__(self, handler: Handler, outcome: TaskOutcome, time_box: TimeBox) -> None:
         self._handler = handler
-        self._taken = ledger.taken
-        self._most = ledger.spec.concurrency
-        self._timeout = ledger.policy.timeout
-        self._life = life
-        self._scheduler = KeyScheduler(ledger, time.monotonic())
-        self._lock = ledger.lock
+        self._taken = outcome.checked
+        self._most = outcome.spec.concurrency
+        self._timeout = outcome.policy.timeout
+        self._time_box = time_box
+        self._scheduler = KeyScheduler(outcome, time.monotonic())
+        self._lock = outcome.lock
         self._work = threading.Condition(self._lock)
         self._space = threading.Condition(self._lock)
         self._idle = 0
@@ -73,13 +67,13 @@ class ThreadRunner:
         self._broken: BaseException | None = None
         if self._timeout is not None:
             threading.Thread(target=self._watch, args=(self._timeout,), daemon=True).start()
-        self._scheduler.may_start = life.may_start
-        life.on_halt(self._halt)
-        ledger.give_back = self._give_back
+        self._scheduler.may_start = time_box.may_start
+        time_box.on_halt(self._halt)
+        outcome.give_back = self._give_back
 
     def _give_back(self) -> None:
         """Starts nothing more. Called with the lock held."""
-        self._life.give_back()
+        self._time_box.give_back()
         self._scheduler.give_back(time.monotonic())
         self._work.notify_all()
         self._space.notify()
@@ -104,12 +98,12 @@ class ThreadRunner:
                 while not scheduler.has_space() and not scheduler.is_late(time.monotonic()):
                     if self._broken is not None:
                         raise self._broken
-                    self._call_up()
+                    self._start_workers()
                     self._space.wait(max(0.001, min(1.0, deadline - time.monotonic())))
                 if scheduler.is_late(time.monotonic()):
                     return i
                 scheduler.admit(row)
-            self._call_up()
+            self._start_workers()
         return len(rows)
 
     def finish(self) -> None:
@@ -125,7 +119,7 @@ class ThreadRunner:
         with self._lock:
             self._scheduler.close(time.monotonic())
 
-    def _call_up(self) -> None:
+    def _start_workers(self) -> None:
         """Have somebody at hand for what is ready."""
         ready = self._scheduler.ready
         self._work.notify(min(ready, self._idle))
@@ -149,13 +143,13 @@ class ThreadRunner:
                 if self._idle and (scheduler.ready or self._alarm == math.inf):
                     self._work.notify()  # to work, or to look at the clock for all
                 return found
-            if scheduler.is_through(now):
+            if scheduler.is_finished(now):
                 self._work.notify_all()
                 self._space.notify()
                 return None
             # One of those who wait looks at the clock for all.
             self._idle += 1
-            alarm = now + scheduler.patience(now)
+            alarm = now + scheduler.next_start_in(now)
             if alarm < self._alarm:
                 self._alarm = alarm
                 self._work.wait(alarm - now)
@@ -176,7 +170,12 @@ class ThreadRunner:
                 self._space.notify()
 
     def _work_on(self, seat: int) -> None:
-        scheduler, box, handler, taken = self._scheduler, self._life.box, self._handler, self._taken
+        scheduler, journal, handler, taken = (
+            self._scheduler,
+            self._time_box.journal,
+            self._handler,
+            self._taken,
+        )
         began = self._began if self._timeout is not None else None
         settled: tuple[Lane, Row, Record, Any, float] | None = None
         while True:
@@ -188,7 +187,7 @@ class ThreadRunner:
             if found is None:
                 return
             lane, row, record = found
-            box.enter(seat, row.part, row.offset)
+            journal.enter(seat, row.part, row.offset)
             start = time.monotonic()
             if began is not None:
                 began[seat] = start
@@ -199,7 +198,7 @@ class ThreadRunner:
             except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
                 answer = error
             took = time.monotonic() - start
-            box.leave(seat)
+            journal.leave(seat)
             if began is not None:
                 began.pop(seat, None)
             settled = (lane, row, record, answer, took)
@@ -210,4 +209,4 @@ class ThreadRunner:
             now = time.monotonic()
             late = [seat for seat, at in list(self._began.items()) if now - at > 2 * timeout]
             if late:
-                self._life.outlived(late)
+                self._time_box.end_worker(late)

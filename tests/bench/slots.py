@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from coopconsume import RetryPolicy
+from coopconsume.worker.input_rows import Row
 from coopconsume.worker.key_scheduler import KeyScheduler
-from coopconsume.worker.outcome import Row, TaskOutcome
+from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import BatchSpec, PartitionWork
 from coopconsume.worker.slot import SlotRunner
 from tests.bench.figures import Ratio, Report, take_turns
@@ -80,8 +81,8 @@ def _memory() -> Report:
 def _pending_megabytes() -> float:
     gc.collect()
     tracemalloc.start()
-    ledger = TaskOutcome(_spec(_PENDING, 100), 0, RetryPolicy(), None, dead_letters=False)
-    scheduler = KeyScheduler(ledger, 0.0)
+    outcome = TaskOutcome(_spec(_PENDING, 100), 0, RetryPolicy(), None, dead_letters=False)
+    scheduler = KeyScheduler(outcome, 0.0)
     scheduler.admit(Row(0, 0, 0, b"hot", b"", 0, ()))
     started = scheduler.take(0.0)
     assert started is not None
@@ -93,7 +94,7 @@ def _pending_megabytes() -> float:
     scheduler.close(0.0)
     held = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()
-    assert len(ledger.parts[0].blocked) == _PENDING
+    assert len(outcome.parts[0].blocked) == _PENDING
     return held
 
 

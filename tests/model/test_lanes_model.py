@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from coopconsume.record import RetryPolicy
 from coopconsume.worker import key_scheduler
+from coopconsume.worker.input_rows import Row
 from coopconsume.worker.key_scheduler import KeyScheduler
-from coopconsume.worker.outcome import Row, TaskOutcome
+from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.report import BatchSpec, PartitionWork, unpack_offsets
 from tests.examples import examples
 
 
 def a_scheduler(rows, *, ordering, rates, blocked, gates, policy):
-    """A scheduler for rows of partitions 0 and 1, and its ledger."""
+    """A scheduler for rows of partitions 0 and 1, and its outcome."""
     parts = {0, 1}
     work = {p: PartitionWork(((0, 10**6),), {}, blocked[p]) for p in parts}
     spec = BatchSpec(
@@ -27,15 +28,15 @@ def a_scheduler(rows, *, ordering, rates, blocked, gates, policy):
         concurrency=1, batch_time=1.0, handler_timeout=1.0, headers=False, rates=rates,
         gates={0: gates},
     )  # fmt: skip
-    ledger = TaskOutcome(spec, 0, policy, None, dead_letters=True)
-    return KeyScheduler(ledger, 0.0), ledger
+    outcome = TaskOutcome(spec, 0, policy, None, dead_letters=True)
+    return KeyScheduler(outcome, 0.0), outcome
 
 
 class Seats:
     """Handlers in virtual time: each record takes as long, and fails as many times, as drawn."""
 
-    def __init__(self, scheduler, ledger, seats, lasts, fails):
-        self.scheduler, self.ledger, self.seats = scheduler, ledger, seats
+    def __init__(self, scheduler, outcome, seats, lasts, fails):
+        self.scheduler, self.outcome, self.seats = scheduler, outcome, seats
         self.lasts, self.fails = lasts, fails
         self.now = 0.0
         self.at_work: list = []
@@ -49,7 +50,7 @@ class Seats:
         self.numbers = itertools.count()
 
     def lane_of(self, row):
-        ordering = self.ledger.spec.ordering
+        ordering = self.outcome.spec.ordering
         return {"key": (row.part, row.key_hash), "partition": (row.part, 0)}.get(
             ordering, (row.part, ~row.offset)
         )
@@ -63,7 +64,9 @@ class Seats:
             self.starts.append((self.now, lane, row))
             at = row.part, row.offset
             assert record.attempt == self.calls[at] + 1
-            assert self.now >= self.failed_at.get(at, -99.0) + self.scheduler._ledger.policy.backoff
+            assert (
+                self.now >= self.failed_at.get(at, -99.0) + self.scheduler._outcome.policy.backoff
+            )
             ends = self.now + self.lasts[row.part, row.offset]
             heapq.heappush(self.at_work, (ends, next(self.numbers), lane, row, record))
 
@@ -71,7 +74,7 @@ class Seats:
         """Go on to the next thing that happens; False if nothing ever will."""
         self.start_all()
         self.most_held = max(self.most_held, self.scheduler._lanes.rows)
-        soonest = self.now + self.scheduler.patience(self.now)
+        soonest = self.now + self.scheduler.next_start_in(self.now)
         if (self.at_work and self.at_work[0][0] <= soonest) or len(self.at_work) == self.seats:
             self.now, _, lane, row, record = heapq.heappop(self.at_work)
             self.busy.discard(lane)
@@ -83,7 +86,7 @@ class Seats:
             self.settled_at = self.failed_at[at] = self.now
             answer = RuntimeError("planned") if failed else None
             self.scheduler.settle(lane, row, record, answer, 0.0, self.now)
-        elif self.at_work or not self.scheduler.is_through(self.now):
+        elif self.at_work or not self.scheduler.is_finished(self.now):
             self.now = soonest
         else:
             return False
@@ -122,10 +125,10 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
     fails = {(r.part, r.offset): failing[r.offset] for r in rows if r.offset in failing}
     blocked = {0: blocked if ordering == "key" else {}, 1: {}}
     policy = RetryPolicy(max_attempts=None, backoff=backoff, max_backoff=backoff, jitter=0)
-    scheduler, ledger = a_scheduler(
+    scheduler, outcome = a_scheduler(
         rows, ordering=ordering, rates=rates, blocked=blocked, gates=gates, policy=policy
     )
-    runner = Seats(scheduler, ledger, seats, lasts, fails)
+    runner = Seats(scheduler, outcome, seats, lasts, fails)
     scheduler.deadline = box
     before, key_scheduler.LOOKAHEAD_ROWS = key_scheduler.LOOKAHEAD_ROWS, lookahead
     try:
@@ -141,7 +144,7 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
     if not rates and not refused:
         assert runner.now <= runner.settled_at, "it waited for nothing but another try"
     scheduler.close(runner.now)
-    report = ledger.close()
+    report = outcome.close()
     assert runner.most_held <= lookahead
     check_order(runner, rows, ordering)
     for _, _, row in runner.starts:
@@ -163,10 +166,12 @@ def test_records_that_keep_failing_do_not_keep_a_slot_for_each_other():
     """Once nothing else is there, each of them is left to a later batch at its next failure."""
     rows = [Row(0, o, o, b"k", b"v", 0, ()) for o in range(2)]
     policy = RetryPolicy(max_attempts=None, backoff=0.01, max_backoff=0.01, jitter=0)
-    scheduler, ledger = a_scheduler(
+    scheduler, outcome = a_scheduler(
         rows, ordering="key", rates=Rates(), blocked={0: {}, 1: {}}, gates={}, policy=policy
     )
-    runner = Seats(scheduler, ledger, 2, {(0, 0): 0.3, (0, 1): 2.0}, {(0, 0): 10**9, (0, 1): 10**9})
+    runner = Seats(
+        scheduler, outcome, 2, {(0, 0): 0.3, (0, 1): 2.0}, {(0, 0): 10**9, (0, 1): 10**9}
+    )
     scheduler.deadline = 1e6
     feed_all(runner, rows)
     scheduler.is_closed = True
@@ -182,7 +187,7 @@ def feed_all(runner, rows):
         while not runner.scheduler.has_space() and not runner.scheduler.is_late(runner.now):
             assert runner.turn(), "full, and nothing ever happens"
         if runner.scheduler.is_late(runner.now):
-            runner.ledger.unlooked(row.part, row.offset)
+            runner.outcome.resume_from(row.part, row.offset)
             refused.append(row)
         else:
             runner.scheduler.admit(row)

@@ -254,9 +254,9 @@ class World:
 
         From then on the handlers of the records that it keeps take long.
         """
-        ledger, given = SlotRunner._ledger(runner, slot), []
+        outcome, given = SlotRunner._outcome(runner, slot), []
         calls = itertools.count()
-        runner._ledger = lambda _slot: ledger
+        runner._outcome = lambda _slot: outcome
 
         def relieve():
             if next(calls) != number:
@@ -265,16 +265,16 @@ class World:
                 self.leave(self.soon)
             if self.moved:
                 some = [(one.first, one.last) for one in self.moved]
-                ledger.withhold(1, dict.fromkeys(range(len(parts)), some))
-                report = ledger.cut(1)
+                outcome.withhold(1, dict.fromkeys(range(len(parts)), some))
+                report = outcome.take_report(1)
                 self.withheld = {(parts[i], offset) for i, offset, _ in report.leaving[1]}
                 for part in parts:
                     at_work = {o: key for i, o, key in report.leaving[1] if parts[i] == part}
-                    outcome = report.partitions.get(parts.index(part), PartitionReport())
-                    self.acknowledged.append((slot, part, outcome, at_work))
+                    found = report.partitions.get(parts.index(part), PartitionReport())
+                    self.acknowledged.append((slot, part, found, at_work))
                 return
-            ledger.want_relief()
-            report = ledger.cut(1)
+            outcome.want_relief()
+            report = outcome.take_report(1)
             given.append(report)
             self.at_work |= {(parts[i], offset): math.inf for i, offset, _ in report.kept}
 

@@ -58,9 +58,9 @@ class Slot:
             handler, rows, None, concurrency, schema=SCHEMA, batch_rows=batch_rows
         )
         object.__setattr__(self.runner._spec, "park", park)
-        self.ledger = self.runner._ledger(3)
-        self.runner._ledger = lambda _slot: self.ledger
-        self.ledger.close = lambda close=self.ledger.close: self.close(close)
+        self.outcome = self.runner._outcome(3)
+        self.runner._outcome = lambda _slot: self.outcome
+        self.outcome.close = lambda close=self.outcome.close: self.close(close)
         self.at_any_call = lambda: None
         #: Rows that handlers were called for.
         self.started = []
@@ -88,10 +88,10 @@ class Slot:
 
     def cut(self):
         """As the channel's thread does; a cut that would have to wait is left out."""
-        if self.ledger.lock.locked() or not self.cutting.acquire(blocking=False):
+        if self.outcome.lock.locked() or not self.cutting.acquire(blocking=False):
             return
         running = self.running.copy()
-        chunk = None if self.is_over else self.ledger.cut(len(self.chunks) + 1)
+        chunk = None if self.is_over else self.outcome.take_report(len(self.chunks) + 1)
         if chunk is not None:
             self.chunks.append((chunk, running & self.running.copy()))
         self.cutting.release()
@@ -292,7 +292,7 @@ def test_what_a_slot_gives_back_it_never_starts(drawn, way, chance, batch_rows):
 
     def cut_or_relieve():
         if next(cuts) >= number and not any(one.kept is not None for one, _ in slot.chunks):
-            slot.ledger.want_relief()
+            slot.outcome.want_relief()
         cut()
 
     slot.cut = slot.at_any_call = cut_or_relieve
@@ -317,7 +317,7 @@ def test_a_slot_that_is_relieved_by_another_thread_starts_nothing_more(way):
                 while not slot.is_over and len(slot.started) < calls:
                     time.sleep(0)
                 while not slot.is_over and not any(one.kept is not None for one, _ in slot.chunks):
-                    slot.ledger.want_relief()
+                    slot.outcome.want_relief()
                     slot.cut()
 
             thread = threading.Thread(target=relieve)

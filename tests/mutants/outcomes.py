@@ -39,7 +39,7 @@ RETRIES = [
         "concurrent-calls-not-timed",
         "Calls that run side by side are timed, too.",
         "coopconsume/worker/key_scheduler.py",
-        "self._ledger.report.calls.add_all(pa.array(self._calls))",
+        "self._outcome.report.calls.add_all(pa.array(self._calls))",
         "pass",
         (_HISTOGRAM + "test_a_slot_counts_the_time_of_each_handler_call",),
     ),
@@ -388,7 +388,7 @@ DENIED = [
         "A job that is to end gives up a destination that denies a right.",
         "coopconsume/runtime/deliveries.py",
         "if self._gives_up and (is_denied or is_lasting):",
-        "if self._gives_up and is_lasting:",
+        "if self._is_rate_limited and is_lasting:",
         (_JOB + "test_a_missing_right_ends_a_job_that_is_to_end",),
     ),
     Mutant(
@@ -403,8 +403,8 @@ DENIED = [
         "blocked-rows-count-as-starts",
         "A record that waits behind an earlier one of its key has not started.",
         "coopconsume/worker/handling.py",
-        "                started[i] = math.nan\n                skipped.append(i)\n                ledger.block(row)",
-        "                skipped.append(i)\n                ledger.block(row)",
+        "                started[i] = math.nan\n                skipped.append(i)\n                outcome.block(row)",
+        "                skipped.append(i)\n                outcome.block(row)",
         (_HISTOGRAM + "test_a_slot_counts_the_starts_of_first_attempts",),
     ),
     Mutant(

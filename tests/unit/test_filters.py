@@ -231,12 +231,12 @@ def test_progressive_reports_have_what_is_filtered_once():
         lambda _: None, [(0, o, b"k") for o in range(6)], filtered={(0, o) for o in (1, 4)},
         batch_rows=3,
     )  # fmt: skip
-    ledger = runner._ledger(3)
-    ledger.passed(batches[0])
-    first = ledger.cut(1)
+    outcome = runner._outcome(3)
+    outcome.drop_filtered(batches[0])
+    first = outcome.take_report(1)
     assert (first.filtered, unpack_offsets(first.partitions[0].filtered).to_pylist()) == (1, [1])
-    ledger.passed(batches[1])
-    last = ledger.close()
+    outcome.drop_filtered(batches[1])
+    last = outcome.close()
     assert (last.filtered, unpack_offsets(last.partitions[0].filtered).to_pylist()) == (1, [4])
 
 
@@ -244,16 +244,16 @@ def test_the_time_of_a_slot_begins_with_its_first_rows():
     """Also if they are all filtered: others wait for the slot no longer than for any other."""
     rows = [(0, o, b"k") for o in range(4)]
     runner, batches = prepared(lambda _: None, rows, filtered={(0, 0), (0, 1)}, batch_rows=2)
-    life = TimeBox(runner._spec, SimpleNamespace())
+    time_box = TimeBox(runner._spec, SimpleNamespace())
     has_begun = []
 
     def arriving():
         for batch in batches:
             yield batch
-            has_begun.append(life.started > 0)
+            has_begun.append(time_box.started > 0)
 
-    (passed,) = _until_halted(arriving(), runner._ledger(3), life)
-    life.end()
+    (passed,) = _until_halted(arriving(), runner._outcome(3), time_box)
+    time_box.end()
     assert (has_begun, passed.num_rows) == ([True, True], 2)
 
 

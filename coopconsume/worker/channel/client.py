@@ -260,7 +260,7 @@ class SlotChannel:
                         self._heard(kind, session.received.open(kind, sealed))
 
     def _patience(self, now: float, deadline: float) -> float:
-        waits = [self._lease.patience(now)]
+        waits = [self._lease.next_start_in(now)]
         if not self._ready.is_set():
             waits.append(max(0.0, deadline - time.monotonic()))
         if self._make_report is not None:

@@ -58,7 +58,7 @@ class Lease:
         """Whether it has ended."""
         return 0 < self.until <= now
 
-    def patience(self, now: float) -> float:
+    def next_start_in(self, now: float) -> float:
         """Returns the seconds until there is something to ask, or the lease ends."""
         at = min(self._ask_at, self.until) if self.holds(now) else self._ask_at
         return max(0.0, at - now)

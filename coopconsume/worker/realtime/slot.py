@@ -9,7 +9,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from coopconsume.worker.outcome import wanted_rows
+from coopconsume.worker.input_rows import wanted_rows
 from coopconsume.worker.realtime.host_source import open_source
 from coopconsume.worker.realtime.reader import SlotReader
 from coopconsume.worker.realtime.source import ReadFailed
@@ -69,7 +69,7 @@ class RealTimeRunner(SlotRunner):
     ) -> SlotReport:
         error = "the run has no channel" if channel is None else channel.wait()
         if error:
-            report = self._ledger(slot).close()
+            report = self._outcome(slot).close()
             report.channel_error = error
             return report
         report = self._handle(slot, rows, channel)
@@ -77,56 +77,57 @@ class RealTimeRunner(SlotRunner):
         report.timed_out = False
         return report
 
-    def _begin(self, channel: SlotChannel, ledger: TaskOutcome, life: TimeBox) -> None:
-        watch = _Watch(ledger)
+    def _begin(self, channel: SlotChannel, outcome: TaskOutcome, time_box: TimeBox) -> None:
+        watch = _Watch(outcome)
         self._is_draining = False
-        channel.begin(watch.cut, life.halt, ledger.want_relief, ledger.oldest_call, self._drain)
+        channel.begin(
+            watch.cut, time_box.halt, outcome.want_relief, outcome.oldest_call, self._drain
+        )
 
     def _drain(self) -> None:
         self._is_draining = True
 
     def _rows(
-        self, _batches: Iterable[pa.RecordBatch], ledger: TaskOutcome, life: TimeBox
+        self, _batches: Iterable[pa.RecordBatch], outcome: TaskOutcome, time_box: TimeBox
     ) -> Iterator[pa.RecordBatch]:
         spec = self._spec
         assert spec.realtime is not None
-        slot = ledger.report.slot
+        slot = outcome.report.slot
         reader = SlotReader(
-            spec.partitions, {part: work.ranges[0][0] for part, work in ledger.work.items()},
+            spec.partitions, {part: work.ranges[0][0] for part, work in outcome.work.items()},
             spec.realtime.key_ranges[slot], spec.realtime.finds_holes.get(slot, frozenset()),
             spec.realtime.record_filter, headers=spec.headers,
         )  # fmt: skip
         until = time.monotonic() + spec.realtime.duration
-        life.begin()
+        time_box.begin()
         source, counted = None, Reads()
         try:
             source = self.open_source(spec, slot, reader.starts)
-            while not (life.is_over or self._is_draining or time.monotonic() >= until):
-                if ledger.report.tripped or ledger.report.fatal:
+            while not (time_box.is_over or self._is_draining or time.monotonic() >= until):
+                if outcome.report.tripped or outcome.report.fatal:
                     return
                 fetched = source.poll(_POLL, _MOST)
                 if not fetched:
                     continue
                 taken = reader.take(fetched.records, fetched.ends, fetched.portions)
-                rows = wanted_rows(ledger.passed(taken.rows), ledger.work)
-                with ledger.lock:
-                    ledger.follow(taken.positions, taken.holes)
+                rows = wanted_rows(outcome.drop_filtered(taken.rows), outcome.work)
+                with outcome.lock:
                     reads = source.reads
-                    ledger.count_reads(reads.since(counted))
+                    outcome.count_reads(reads.since(counted))
                     counted = reads
-                    ledger.begin_with(rows)
+                    outcome.reading.advance(rows, taken.positions, taken.holes)
                 if rows.num_rows:
                     yield rows
         except ReadFailed as error:
-            ledger.report.read_error = str(error)
+            outcome.report.read_error = str(error)
         except Exception as error:
             # Raised here it would leave the handlers behind that run.
             log.exception("slot %d cannot read", slot)
-            ledger.report.read_error = f"{type(error).__name__}: {error}"
+            outcome.report.read_error = f"{type(error).__name__}: {error}"
         finally:
             if source is not None:
-                with ledger.lock:
-                    ledger.count_reads(source.reads.since(counted))
+                with outcome.lock:
+                    outcome.count_reads(source.reads.since(counted))
                 source.close()
 
 
@@ -136,26 +137,26 @@ class _Watch:
     Called in the channel's thread.
     """
 
-    def __init__(self, ledger: TaskOutcome) -> None:
-        self._ledger = ledger
+    def __init__(self, outcome: TaskOutcome) -> None:
+        self._outcome = outcome
         self._ended = -1
         self._moved_at = time.monotonic()
         self._positions_at = 0.0
 
     def cut(self, seq: int) -> SlotReport | None:
-        """Returns what is new, see `TaskOutcome.cut`."""
-        now, ledger = time.monotonic(), self._ledger
-        with ledger.lock:
-            ledger.flush()
-            is_moving = ledger.ended != self._ended or not ledger.is_held_up()
-            self._ended = ledger.ended
+        """Returns what is new, see `TaskOutcome.take_report`."""
+        now, outcome = time.monotonic(), self._outcome
+        with outcome.lock:
+            outcome.flush()
+            is_moving = outcome.ended != self._ended or not outcome.is_held_up()
+            self._ended = outcome.ended
         if is_moving:
             self._moved_at = now
         elif now - self._moved_at > HELD_UP:
             self._moved_at = now
-            ledger.want_relief()
+            outcome.want_relief()
         is_time = now - self._positions_at >= POSITIONS_EVERY
-        report = ledger.cut(seq, positions=is_time)
+        report = outcome.take_report(seq, positions=is_time)
         if report is not None:
             self._positions_at = now
         return report

@@ -18,7 +18,7 @@ from coopconsume.record import RetryPolicy
 from coopconsume.runtime.crashes import Crashes
 from coopconsume.runtime.plan import Partition, deal
 from coopconsume.runtime.poison_bisect import PoisonBisect
-from coopconsume.worker.crash_journal import CrashJournal, last_words
+from coopconsume.worker.crash_journal import CrashJournal, read_journal
 from coopconsume.worker.handling import OUTLIVED
 from coopconsume.worker.report import PartitionWork
 from tests.unit.worker.slot_harness import PATIENCE, WAYS, done, prepared, run
@@ -136,7 +136,7 @@ def test_a_thread_that_never_ends_has_its_worker_ended_and_is_charged():
 
 
 def test_what_outlives_its_batch_is_charged_too():
-    """The end of a batch's life is the last time limit of all."""
+    """The end of a batch's time box is the last time limit of all."""
     slot, batches = prepared(
         lambda record: time.sleep(600), ROWS[:1], run_id="r5", batch_time=0.1, handler_timeout=0.2
     )
@@ -157,7 +157,7 @@ def test_a_worker_that_may_still_run_is_not_considered_dead(tmp_path):
     path = tmp_path / "box"
     box = CrashJournal(path, 2)
     box.enter(1, 0, 5)
-    assert last_words(path) is None
+    assert read_journal(path) is None
     assert path.exists()
     box.close()
     assert not path.exists()
@@ -169,7 +169,7 @@ def test_a_box_that_cannot_be_made_costs_nothing(tmp_path):
     box.enter(0, 0, 2**62)
     box.leave(0)
     box.close()
-    assert last_words(tmp_path / "nothing") is None
+    assert read_journal(tmp_path / "nothing") is None
 
 
 def test_a_run_that_ends_well_leaves_nothing_behind(tmp_path):

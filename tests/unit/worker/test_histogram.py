@@ -159,13 +159,13 @@ def test_calls_of_a_plain_handler_last_until_the_next_one(monkeypatch):
 
     def handler(record):
         if record.offset == 4:
-            cut.append(ledger.cut(1))
+            cut.append(outcome.take_report(1))
         now[0] += seconds[record.offset]
 
     rows = [(0, o, b"%d" % o) for o in range(6)]
     runner, batches = prepared(handler, rows, batch_rows=3)
-    ledger = runner._ledger(3)
-    handling.run_serial(batches, handler, ledger, handling.TimeBox(ledger.spec, Journal()))
+    outcome = runner._outcome(3)
+    handling.run_serial(batches, handler, outcome, handling.TimeBox(outcome.spec, Journal()))
 
     def counts(times):
         found = Histogram()
@@ -174,7 +174,7 @@ def test_calls_of_a_plain_handler_last_until_the_next_one(monkeypatch):
         return found
 
     assert cut[0].calls == counts(seconds[:4])
-    assert ledger.close().calls == counts(seconds[4:])
+    assert outcome.close().calls == counts(seconds[4:])
 
 
 def test_times_of_calls_travel_over_the_channel():

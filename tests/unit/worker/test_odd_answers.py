@@ -404,7 +404,7 @@ def test_an_error_of_the_slot_itself_ends_its_task_at_once(way, monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(TaskOutcome, "answer", broken)
+    monkeypatch.setattr(TaskOutcome, "settle", broken)
     begun = time.monotonic()
     with pytest.raises(pytest.fail.Exception, match="ZeroDivisionError"):
         answering(way, OSError, raises=True, batch_time=900.0)

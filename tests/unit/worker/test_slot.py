@@ -147,12 +147,12 @@ def test_the_time_box_opens_with_the_first_record(way):
 def test_a_time_box_is_opened_once():
     """Later records do not move its end."""
     slot, _ = prepared(None, [(0, 0, b"k")], batch_time=5.0)
-    life = TimeBox(slot._spec, CrashJournal(None, 1), end=lambda status: None)
+    time_box = TimeBox(slot._spec, CrashJournal(None, 1), end=lambda status: None)
     before = time.monotonic()
-    end = life.begin()
+    end = time_box.begin()
     assert before + 5 <= end <= time.monotonic() + 5
-    assert life.begin() == end
-    life.end()
+    assert time_box.begin() == end
+    time_box.end()
 
 
 def test_one_record_may_always_start():
@@ -221,7 +221,7 @@ def test_output_rows_carry_their_origin():
 def test_a_call_is_as_old_as_the_first_look_at_it():
     """Of several calls the oldest counts; one that has ended and runs again is young."""
     slot, _ = prepared(lambda record: None, [(0, 0, b"k"), (1, 0, b"k")])
-    outcome, at_work = slot._ledger(3), []
+    outcome, at_work = slot._outcome(3), []
     outcome.at_work = lambda: at_work
     assert outcome.oldest_call(1.0) is None
     at_work.append((0, 5, 77))

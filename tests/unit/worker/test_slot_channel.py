@@ -21,8 +21,8 @@ from coopconsume.worker.channel.spec import ChannelSpec
 from coopconsume.worker.crash_journal import CrashJournal
 from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.handling import OUTLIVED, TimeBox
+from coopconsume.worker.input_rows import Row
 from coopconsume.worker.key_scheduler import KeyScheduler
-from coopconsume.worker.outcome import Row
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.report import unpack_offsets
 from tests.unit.worker.slot_harness import PATIENCE, WAYS, done, in_way, prepared
@@ -182,10 +182,10 @@ def test_a_stopped_slot_ends_what_runs_and_starts_nothing_more(way):
             started.append(offset)
             if offset == 5:
                 driver.stop()
-                assert wait_for(lambda: life.stopped)
+                assert wait_for(lambda: time_box.stopped)
 
         slot, batches = runner(driver, way, handler, ROWS, frame=3)
-        life = life_of(slot)
+        time_box = time_box_of(slot)
         report = slot.run(3, batches)
         assert started == list(range(6))
         assert (report.stopped, report.timed_out) == ("stop", False)
@@ -224,15 +224,15 @@ def test_a_relieved_slot_leaves_what_it_would_try_again_to_later_batches(way):
             if offset == 0:
                 raise RuntimeError("planned")
             if offset == 5:
-                assert wait_for(lambda: ledgers[0].report.failures)
+                assert wait_for(lambda: outcomes[0].report.failures)
                 driver.server.relieve((0, 3))
                 assert wait_for(lambda: any(one.kept for one in driver.reports))
 
         rows = [(0, o, b"k%d" % o) for o in range(6)]
         soon = RetryPolicy(backoff=200.0, max_backoff=200.0, jitter=0)
         slot, batches = runner(driver, way, handler, rows, policy=soon)
-        ledgers = [slot._ledger(3)]
-        slot._ledger = lambda _slot: ledgers[0]
+        outcomes = [slot._outcome(3)]
+        slot._outcome = lambda _slot: outcomes[0]
         report = slot.run(3, batches)
         (given,) = (one for one in driver.reports if one.kept)
         assert [(one.offset, one.attempts) for one in given.partitions[0].failed] == [(0, 1)]
@@ -244,7 +244,7 @@ def all_of(report):
     return {offset for one in [*report.unacknowledged, report] for offset in done(one)}
 
 
-def life_of(slot):
+def time_box_of(slot):
     """The time box that a runner's slot gets, before it has it."""
     seen = TimeBox(slot._spec, CrashJournal(None, 1))
     begin = seen.begin
@@ -253,7 +253,7 @@ def life_of(slot):
         """Takes the place of the class in the runner's module."""
 
         def __call__(self, spec, box):
-            seen.box = box
+            seen.journal = box
             return seen
 
     import coopconsume.worker.slot as module
@@ -288,15 +288,15 @@ def test_a_slot_that_is_stopped_as_its_rows_come_starts_nothing(way):
     with a_driver() as driver:
         started = []
         slot, batches = runner(driver, way, started.append, ROWS)
-        life = life_of(slot)
-        begin = life.begin
+        time_box = time_box_of(slot)
+        begin = time_box.begin
 
         def begin_and_stop():
             end = begin()
-            life.halt("stop", time.monotonic())
+            time_box.halt("stop", time.monotonic())
             return end
 
-        life.begin = begin_and_stop
+        time_box.begin = begin_and_stop
         report = slot.run(3, batches)
         assert started == []
         assert (report.handled, report.stopped, report.partitions[0].resume) == (0, "stop", 0)
@@ -311,13 +311,13 @@ def test_a_stopped_slot_passes_over_the_rest_quickly(way):
         def handler(offset):
             if offset == 3:
                 driver.stop()
-                assert wait_for(lambda: life.stopped)
+                assert wait_for(lambda: time_box.stopped)
 
         slot, batches = runner(driver, way, handler, rows, batch_rows=100)
-        life, read = life_of(slot), []
-        passed = slot._ledger(3)
-        slot._ledger = lambda _slot: passed
-        passed.pass_over = lambda batch, really=passed.pass_over: read.append(really(batch))
+        time_box, read = time_box_of(slot), []
+        passed = slot._outcome(3)
+        slot._outcome = lambda _slot: passed
+        passed.skip = lambda batch, really=passed.skip: read.append(really(batch))
         report = slot.run(3, batches)
         assert report.partitions[0].resume <= 30_000
         assert max(driver.heard() | all_of(report)) < report.partitions[0].resume
@@ -352,12 +352,12 @@ def test_a_busy_event_loop_does_not_start_another_coroutine():
             started.append(record.offset)
             if record.offset == 2:
                 driver.stop()
-                wait_for(lambda: life.stopped)
+                wait_for(lambda: time_box.stopped)
             elif record.offset > 2:
                 await asyncio.sleep(0)
 
         slot, batches = prepared(handler, ROWS, None, 1, channel=driver.server.spec())
-        life = life_of(slot)
+        time_box = time_box_of(slot)
         assert slot.run(3, batches).stopped == "stop"
         assert started == [0, 1, 2]
 
@@ -375,10 +375,10 @@ def test_a_slot_without_its_driver_starts_nothing_more(way, how):
                 driver.alive.clear()
                 if how == "connection":
                     driver.server.close()
-                assert wait_for(lambda: life.stopped)
+                assert wait_for(lambda: time_box.stopped)
 
         slot, batches = runner(driver, way, handler, ROWS, frame=3)
-        life = life_of(slot)
+        time_box = time_box_of(slot)
         report = slot.run(3, batches)
         assert started == list(range(6))
         assert report.stopped == how
@@ -448,39 +448,39 @@ def test_a_slot_that_was_frozen_beyond_its_lease_starts_nothing_more():
 def test_side_by_side_the_clock_decides_before_each_record():
     """The thread that keeps the lease need not have come to it."""
     slot, _ = prepared(None, ROWS)
-    scheduler = KeyScheduler(slot._ledger(3), 0.0)
+    scheduler = KeyScheduler(slot._outcome(3), 0.0)
     for offset in range(3):
         scheduler.admit(Row(0, offset, offset, b"k", b"v", 0, ()))
     scheduler.deadline = 100.0
     scheduler.may_start = lambda now: now < 5.0
     assert scheduler.take(4.9)
-    assert not scheduler.is_through(4.9)
+    assert not scheduler.is_finished(4.9)
     assert scheduler.take(5.0) is None
-    assert scheduler.is_through(5.0)
+    assert scheduler.is_finished(5.0)
 
 
 def test_failures_that_are_tried_again_are_counted_although_nothing_was_reported():
     """A report that would hold nothing else is not made; the next one counts them."""
     policy = RetryPolicy(max_attempts=None, backoff=0.2, max_backoff=0.2, jitter=0)
     slot, _ = prepared(None, ROWS, policy=policy)
-    ledger = slot._ledger(3)
-    scheduler = KeyScheduler(ledger, 0.0)
+    outcome = slot._outcome(3)
+    scheduler = KeyScheduler(outcome, 0.0)
     scheduler.deadline = 100.0
     for offset in range(3):
         scheduler.admit(Row(0, offset, offset, b"k", b"v", 0, ()))
     scheduler.settle(*scheduler.take(0.0), RuntimeError("planned"), 0.1, 0.1)
-    assert ledger.cut(1) is None
+    assert outcome.take_report(1) is None
     scheduler.settle(*scheduler.take(0.1), None, 0.0, 0.1)
-    chunk = ledger.cut(1)
+    chunk = outcome.take_report(1)
     assert (chunk.handled, chunk.failures, done(chunk)) == (2, 1, [1])
     scheduler.settle(*scheduler.take(0.4), None, 0.0, 0.4)
     scheduler.settle(*scheduler.take(0.4), None, 0.0, 0.4)
     scheduler.close(0.4)
-    final = ledger.close()
+    final = outcome.close()
     assert (final.handled, final.failures, done(final)) == (2, 0, [0, 2])
 
 
-def a_life(**more):
+def a_time_box(**more):
     """A time box, and the list of what its worker was ended with."""
     slot, _ = prepared(None, [(0, 0, b"k")], **more)
     ends = []
@@ -489,39 +489,39 @@ def a_life(**more):
 
 def test_a_halted_slot_has_the_handler_timeout_from_the_halt_on():
     """Not that from the end of its time box: a new owner waits no longer."""
-    life, ends = a_life(batch_time=1_000.0, handler_timeout=100.0)
-    life.begin()
-    life.halt("lease", time.monotonic() - 100.0)
+    time_box, ends = a_time_box(batch_time=1_000.0, handler_timeout=100.0)
+    time_box.begin()
+    time_box.halt("lease", time.monotonic() - 100.0)
     assert wait_for(lambda: ends == [OUTLIVED])
-    assert life.is_over
-    life.end()
-    life, ends = a_life(batch_time=1_000.0, handler_timeout=100.0)
-    life.begin()
-    life.halt("lease", time.monotonic())
+    assert time_box.is_over
+    time_box.end()
+    time_box, ends = a_time_box(batch_time=1_000.0, handler_timeout=100.0)
+    time_box.begin()
+    time_box.halt("lease", time.monotonic())
     time.sleep(0.05)
     assert ends == []
-    life.end()
+    time_box.end()
 
 
 def test_a_slot_that_was_halted_before_it_began_is_not_ended():
     """However long its rows take to come: nothing runs."""
-    life, ends = a_life(batch_time=1_000.0, handler_timeout=0.0)
-    life.halt("stop", time.monotonic() - 100.0)
-    life.begin()
+    time_box, ends = a_time_box(batch_time=1_000.0, handler_timeout=0.0)
+    time_box.halt("stop", time.monotonic() - 100.0)
+    time_box.begin()
     time.sleep(0.05)
-    assert (ends, life.is_over) == ([], True)
-    life.end()
+    assert (ends, time_box.is_over) == ([], True)
+    time_box.end()
 
 
 def test_only_the_first_reason_of_a_halt_counts():
     """A callback that is added later is called at once."""
-    life, _ = a_life()
+    time_box, _ = a_time_box()
     calls = []
-    life.on_halt(lambda: calls.append("before"))
-    life.halt("stop", 1.0)
-    life.halt("lease", 2.0)
-    life.on_halt(lambda: calls.append("after"))
-    assert (life.stopped, calls) == ("stop", ["before", "after"])
+    time_box.on_halt(lambda: calls.append("before"))
+    time_box.halt("stop", 1.0)
+    time_box.halt("lease", 2.0)
+    time_box.on_halt(lambda: calls.append("after"))
+    assert (time_box.stopped, calls) == ("stop", ["before", "after"])
 
 
 @pytest.mark.parametrize("way", FOUR_WAYS)
