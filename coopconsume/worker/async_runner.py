@@ -1,4 +1,4 @@
-"""``async`` handlers of a slot: many at once on one event loop. Task-side code."""
+"""Runs the ``async`` handlers of a slot, many at once on one event loop. Task-side code."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Records that a worker handles at a stretch where handlers never wait for anything.
+#: Records after which a coroutine yields to the event loop if its handlers never wait.
 _AT_A_STRETCH = 64
 
 _loop: asyncio.AbstractEventLoop | None = None
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """The loop of this process, which runs in a thread of its own.
+    """Returns the event loop of this process, which runs in a thread of its own.
 
-    It is the same for all batches, so that a handler may keep connections that belong to it.
+    It is the same for all batches, so that a handler can keep connections that belong to it.
     """
     global _loop  # noqa: PLW0603 - one a process, as handlers' connections are
     if _loop is None or _loop.is_closed():
@@ -45,10 +45,10 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 
 def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
-    """Run an event loop until it is closed.
+    """Runs an event loop until it is closed.
 
-    A task that a handler made stops the loop if it raises SystemExit or KeyboardInterrupt; all
-    other handlers would then wait for ever.
+    A task that a handler created stops the loop if it raises SystemExit or KeyboardInterrupt. Then
+    the loop is started again, since all other handlers would wait forever.
     """
     while not loop.is_closed():
         try:
@@ -65,8 +65,8 @@ def run_coroutines(
     outcome: TaskOutcome,
     time_box: TimeBox,
 ) -> None:
-    """Handle the rows with up to ``concurrency`` coroutines at once."""
-    # The rows come from a socket: that wait must not stop the loop.
+    """Handles the rows with up to ``concurrency`` coroutines at once."""
+    # Reading rows blocks on a socket, which must not stop the loop.
     with ThreadPoolExecutor(1, thread_name_prefix="rows") as reader:
         runner = AsyncRunner(handler, outcome, time_box, reader)
         asyncio.run_coroutine_threadsafe(runner.run(iter(batches)), event_loop()).result()
@@ -94,17 +94,17 @@ class AsyncRunner:
         outcome.give_back = self._give_back
         self._workers: list[asyncio.Task[None]] = []
         self._idle: list[asyncio.Future[None]] = []
-        #: Those who were woken and have not had a look yet.
+        #: Coroutines that were woken and have not run yet.
         self._called = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._space = asyncio.Event()
-        #: When the handler at a seat began, the earliest first; only where time is limited.
+        #: When the handler of a seat started, the earliest first; only with a time limit.
         self._began: dict[int, float] = {}
         self._cancelled: set[int] = set()
         self._is_given_up = False
 
     async def run(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Handle all rows."""
+        """Handles all rows."""
         clock = asyncio.create_task(self._keep_time())
         self._time_box.on_halt(lambda: self._halt(event_loop()))
         try:
@@ -149,7 +149,7 @@ class AsyncRunner:
         batch = wanted_rows(raw, outcome.work)
         report.rows += batch.num_rows
         scheduler.deadline = self._time_box.begin()
-        # As many rows at a stretch as may end meanwhile, or the workers would run out of them.
+        # It yields only after as many rows as can finish meanwhile, so that workers stay busy.
         stretch = max(_AT_A_STRETCH, self._most)
         for i, row in enumerate(rows_of(batch)):
             while not self._has_space() and not scheduler.is_late(time.monotonic()):
@@ -172,7 +172,7 @@ class AsyncRunner:
             return self._scheduler.has_space()
 
     def _start_workers(self) -> None:
-        """Have somebody at hand for what is ready."""
+        """Wakes or creates coroutines for the rows that may start."""
         wanted = self._scheduler.ready - self._called
         missing = min(wanted - len(self._idle), self._most - len(self._workers))
         self._wake(wanted)
@@ -188,7 +188,7 @@ class AsyncRunner:
                 self._called += 1
 
     async def _work(self, seat: int) -> None:  # noqa: C901 - one loop, called for each record
-        """Handle one record after another."""
+        """Handles one record after another."""
         scheduler, handler, taken, lock = (
             self._scheduler,
             self._handler,
@@ -208,7 +208,7 @@ class AsyncRunner:
             if found is None:
                 if self._is_over(now):
                     return
-                await self._rest(now)
+                await self._wait(now)
                 continue
             unwatched = self._alarm is None and not self._called
             if self._idle and (scheduler.ready > self._called or unwatched):
@@ -242,21 +242,21 @@ class AsyncRunner:
                 await asyncio.sleep(0)
 
     def _is_over(self, now: float) -> bool:
-        """Whether nothing will start any more; then all waiting coroutines are woken."""
+        """Whether nothing will start any more; if so, wakes all waiting coroutines."""
         through = self._scheduler.is_finished(now)
         if through:
             self._wake_all()
         return through
 
     def _was_cancelled(self, seat: int, answer: Any) -> Any:
-        """What a call that had its time ended with, in words that say so."""
+        """Returns the answer of a call that was cancelled by its time limit, as a timeout."""
         self._cancelled.discard(seat)
         if isinstance(answer, asyncio.CancelledError):
             return TimeoutError(f"the handler took longer than {self._timeout:g} s")
         return answer
 
-    async def _rest(self, now: float) -> None:
-        """Wait until there may be something to do."""
+    async def _wait(self, now: float) -> None:
+        """Waits until a record may start."""
         loop = asyncio.get_running_loop()
         at = loop.time() + self._scheduler.next_start_in(now)
         if self._alarm is None or at < self._alarm.when():
@@ -273,7 +273,7 @@ class AsyncRunner:
         self._wake(1)
 
     async def _keep_time(self) -> None:
-        """Notice the end of the time box, and cancel handlers that had their time."""
+        """Wakes all at the end of the time box, and cancels handlers at their time limit."""
         scheduler, timeout = self._scheduler, self._timeout
         while True:
             now = time.monotonic()
@@ -300,7 +300,7 @@ class AsyncRunner:
 
 
 async def _stay(task: asyncio.Task[Any]) -> None:
-    """Go on in a task that was cancelled, by its time limit or by a handler that ran in it."""
+    """Clears the cancellation of a task, by its time limit or by a handler that ran in it."""
     while task.cancelling():
         task.uncancel()
         with suppress(asyncio.CancelledError):

@@ -1,8 +1,9 @@
-"""What a worker was doing when it ended without a word, kept where its successor finds it.
+"""A file that names the records that a worker runs handlers on, for the case that it dies.
 
-A small mapped file in the folder for temporary files names the records that handlers work on. A
-worker that dies leaves it behind; one that is through removes it. Spark's second attempt of the
-task reads it, if it runs on the same host. Task-side code: the standard library alone.
+It is a small memory-mapped file in the folder for temporary files. A worker that finishes removes
+it. If a worker dies, Spark's second attempt of the task reads it, if it runs on the same host. A
+*seat* is one of the handlers that run at the same time in a worker, counted from 0. Task-side
+code: the standard library alone.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _CELL = 8
 
 @dataclass(frozen=True)
 class AtCrash:
-    """What an ended worker was doing.
+    """The records that a worker ran handlers on when it died.
 
     Attributes:
-        running: (index of the partition, offset) of the records at work.
-        overdue: Those of them that had more than their time.
+        running: Their (index of the partition, offset).
+        overdue: Those of them whose handlers ran longer than their time limit.
     """
 
     running: list[tuple[int, int]] = field(default_factory=list)
@@ -40,15 +41,15 @@ class AtCrash:
 
 
 class CrashJournal:
-    """The records at work in this process, one a seat.
+    """Notes the record of each seat of this process.
 
     Attributes:
-        cells: Two a seat from `FIRST` on: index of the partition + 1, negative where it is
-            overdue, 0 where nobody works; and the offset.
+        cells: Two for each seat, from `FIRST` on: index of the partition + 1, negative if it is
+            overdue, 0 if no handler runs; and the offset.
 
     Args:
-        path: Of the file; None keeps it in memory, for nobody to find.
-        seats: Records at work at once at most.
+        path: The file; None: nothing is kept for a second attempt.
+        seats: How many handlers run at once at most.
     """
 
     FIRST = _HEAD
@@ -62,34 +63,34 @@ class CrashJournal:
         self.cells[0], self.cells[1], self.cells[2] = os.getpid(), _place(), seats
 
     def enter(self, seat: int, part: int, offset: int) -> None:
-        """A handler begins."""
+        """A handler starts."""
         at = _HEAD + 2 * seat
         self.cells[at + 1] = offset
         self.cells[at] = part + 1
 
     def leave(self, seat: int) -> None:
-        """It is through."""
+        """The handler has ended."""
         self.cells[_HEAD + 2 * seat] = 0
 
     def enter_all(self, rows: Sequence[tuple[int, int]]) -> None:
-        """One handler begins with several records: (index of the partition, offset)."""
+        """A handler starts with several records: (index of the partition, offset)."""
         for seat, (part, offset) in enumerate(rows):
             self.enter(seat, part, offset)
 
     def leave_all(self) -> None:
-        """Nobody works."""
+        """No handler runs."""
         for at in range(_HEAD, len(self.cells), 2):
             self.cells[at] = 0
 
     def mark_overdue(self, seat: int | None = None) -> None:
-        """The handler at a seat, or at all, has had more than its time."""
+        """The handler of a seat, or of all, runs longer than its time limit."""
         cells = self.cells
         seats = range(_HEAD, len(cells), 2) if seat is None else [_HEAD + 2 * seat]
         for at in seats:
             cells[at] = -abs(cells[at])
 
     def close(self) -> None:
-        """All went well: nothing is left behind."""
+        """Removes the file: the worker has finished."""
         self.cells.release()
         if isinstance(self._map, mmap.mmap):
             self._map.close()
@@ -99,17 +100,17 @@ class CrashJournal:
 
 
 def journal_path(spec: BatchSpec, slot: int) -> Path | None:
-    """Where the box of a slot's part of a batch lies; None: it has none."""
+    """Returns the path of the journal of a slot in a batch; None: it has none."""
     if not spec.run:
         return None
     return Path(tempfile.gettempdir(), f"coopconsume-{spec.run}-{spec.batch}-{slot}")
 
 
 def read_journal(path: Path | None) -> AtCrash | None:
-    """What an ended worker left behind, taken away.
+    """Reads the journal of a worker that died, and removes it.
 
     Returns:
-        None if there is nothing, or if the worker may still be at work.
+        None if there is none, or if the worker may still run.
     """
     if path is None:
         return None
@@ -141,7 +142,7 @@ def _mapped(path: Path, size: int) -> mmap.mmap | None:
         finally:
             os.close(handle)
     except OSError:
-        return None  # Nothing will be known of this worker's end; that must not end it.
+        return None  # The worker runs without a journal.
 
 
 def _place() -> int:
@@ -154,7 +155,7 @@ def _place() -> int:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process may still run; one that only waits to be buried does not."""
+    """Whether a process may still run; a zombie process does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Frame handlers: a function that gets many records of a share at once. Task-side code."""
+"""Runs frame handlers: functions that get many records of a partition at once. Task-side code."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Format = Literal["arrow", "pandas"]
 
 @dataclass(frozen=True)
 class FrameHandler:
-    """A function of many records, and how it wants them.
+    """A function that handles a frame of records, and the form of its frames.
 
     Attributes:
-        function: Of a frame; or its name as ``module:function``.
-        max_records: In one frame, at most.
+        function: The function, or its name as ``module:function``.
+        max_records: The largest number of records in a frame.
         format: ``arrow`` for a `pyarrow.RecordBatch`, ``pandas`` for a DataFrame.
     """
 
@@ -43,7 +43,7 @@ class FrameHandler:
     format: Format = "arrow"
 
     def __call__(self, frame: Any) -> Any:
-        """What the function answers."""
+        """Calls the function."""
         return self.function(frame)
 
 
@@ -53,12 +53,12 @@ def run_frames(
     outcome: TaskOutcome,
     time_box: TimeBox,
 ) -> None:
-    """Handle the rows many at a time, each frame of one partition, one frame after another."""
+    """Handles the rows in frames of one partition each, one frame after another."""
     Frames(handler, outcome, time_box).run(batches)
 
 
 class Frames:
-    """Gathers rows into frames, calls the handler and settles what it answers, row by row."""
+    """Gathers rows into frames, calls the handler and settles its answers row by row."""
 
     def __init__(self, handler: FrameHandler, outcome: TaskOutcome, time_box: TimeBox) -> None:
         self._handler = handler
@@ -67,16 +67,16 @@ class Frames:
         self._deadline = 0.0
         self._settled = 0
         self._gathered: dict[int, list[pa.RecordBatch]] = {part: [] for part in outcome.work}
-        #: The rows that the handler works on.
+        #: The rows of the running handler call.
         self._running: pa.RecordBatch | None = None
         outcome.at_work = self._at_work
         outcome.calls = self._calls
         outcome.give_back = time_box.give_back
-        # More may be there than a real-time slot has read.
+        # A real-time slot may not have read all records that wait for it.
         outcome.is_held_up = lambda: self._running is not None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Handle all rows."""
+        """Handles all rows."""
         report, most = self._outcome.report, self._handler.max_records
         for raw in batches:
             report.value_bytes += raw.nbytes
@@ -88,7 +88,7 @@ class Frames:
                 rows = batch if one else batch.filter(pc.equal(batch.column(0), part))
                 if rows.num_rows:
                     gathered.append(rows)
-                # What comes next is not waited for in real time.
+                # A real-time slot does not wait for a full frame.
                 least = most if self._outcome.spec.realtime is None else 1
                 while sum(piece.num_rows for piece in gathered) >= least:
                     self._handle(_taken(gathered, most))
@@ -141,7 +141,7 @@ class Frames:
         return [] if batch is None else [tuple(batch.column(n)[0].as_py() for n in range(2))]
 
     def _startable(self, part: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that nothing is in the way of."""
+        """Returns the rows that may start; notes the others as blocked, or gives them up."""
         outcome = self._outcome
         if not outcome.blocked[part] and not outcome.has_spent:
             return batch
@@ -208,7 +208,7 @@ class Frames:
             return [error] * count
 
     def _settle(self, part: int, batch: pa.RecordBatch, answers: Sequence[Any]) -> None:
-        """Row by row; one behind a failed row of its key waits, whatever was answered for it."""
+        """Settles the answers row by row; a row behind a failed one of its key is blocked."""
         outcome, before = self._outcome, None
         done: list[tuple[int, int]] = []
         for row, answer in zip(rows_of(batch), answers, strict=True):
@@ -264,7 +264,7 @@ def _taken_of(outcome: TaskOutcome, answer: Any) -> Any:
 
 
 def _taken(gathered: list[pa.RecordBatch], most: int) -> pa.RecordBatch:
-    """The first rows of what was gathered, in one piece; the rest stays."""
+    """Removes the first rows from the gathered ones; returns them as one batch."""
     table = pa.Table.from_batches(gathered)
     gathered[:] = table.slice(most).combine_chunks().to_batches()
     (batch,) = table.slice(0, most).combine_chunks().to_batches()
@@ -273,7 +273,7 @@ def _taken(gathered: list[pa.RecordBatch], most: int) -> pa.RecordBatch:
 
 @contextmanager
 def _time_limit(timeout: float | None, time_box: TimeBox) -> Iterator[None]:
-    """A function that has had its time, and as much again, has its worker ended."""
+    """Ends the worker if the code within it runs for twice its time limit."""
     timer = None if timeout is None else threading.Timer(2 * timeout, time_box.end_worker)
     if timer is not None:
         timer.daemon = True

@@ -1,4 +1,4 @@
-"""A slot's time box, and the plain way to run its rows: one after another in the task's thread.
+"""The time box of a slot, and the serial runner: one record after another in the task's thread.
 
 A record that fails blocks its lane (see `coopconsume.worker.key_queues`) for the rest of the
 batch, and no other. Task-side code.
@@ -39,22 +39,24 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Record], Any]
 
-#: Exit status of a worker that outlived its batch; the task fails, its part is planned again.
+#: Exit status of a worker that is ended because a handler ran too long. Its task fails, and the
+#: driver plans its records again.
 OUTLIVED = 70
 
 
 class TimeBox:
-    """The time box of a slot's part of a batch.
+    """Limits the time in which a slot may start handlers, and ends the worker if one runs too long.
 
     Attributes:
-        is_over: Nothing more may start. A flag, as every record asks; a clock costs more.
+        is_over: Nothing more may start. A flag, since it is read for each record, and reading the
+            clock costs more.
         stopped: Why not even a first record may start (`SlotReport.stopped`); empty: it may.
-        may_start: Whether the slot's lease holds at an instant. `is_over` follows it by a thread,
-            which comes a few milliseconds late where the process was frozen.
+        may_start: Whether the slot's lease holds at an instant. A thread sets `is_over` when the
+            lease ends, some milliseconds late if the process was frozen.
 
     Args:
         spec: The batch.
-        journal: Names what was at work, should the worker have to be ended.
+        journal: Names the running records if the worker has to be ended.
         end: Ends this process at once, with an exit status.
     """
 
@@ -78,15 +80,16 @@ class TimeBox:
         self.may_start: Callable[[float], bool] = lambda _now: True
 
     def begin(self) -> float:
-        """The instant after which nothing starts, on this process's monotonic clock.
+        """Starts the time box at the first record; later calls only return its end.
 
-        The first call, at the first record, sets it.
+        Returns:
+            The instant after which nothing starts, on this process's monotonic clock.
         """
         if self._deadline is None:
             self.started = time.monotonic()
             self._deadline = time.monotonic() + self._time
             self.is_over = self.is_over or self._time <= 0
-            if not self.stopped:  # Else nothing will run that would have to be watched.
+            if not self.stopped:  # Otherwise no handler runs, so nothing needs watching.
                 threading.Thread(
                     target=self._watch, name="coopconsume-time-box", daemon=True
                 ).start()
@@ -97,7 +100,7 @@ class TimeBox:
         self._woken.wait(self._time)
         self.is_over = True
         over = time.monotonic() if self._halted_at is None else self._halted_at
-        # A thread cannot be stopped; only so does the batch have an end for certain.
+        # A thread cannot be stopped, so only the end of the process ends the batch for certain.
         if not self._ended.wait(max(0.0, over + self._grace - time.monotonic())):
             self.end_worker()
 
@@ -106,8 +109,8 @@ class TimeBox:
 
         Args:
             why: The reason, as in `SlotReport.stopped`.
-            since: From when on that holds, on the monotonic clock. Handlers that still run have
-                the handler timeout from then on.
+            since: When that began, on the monotonic clock. Running handlers have the handler
+                timeout from then on.
         """
         with self._lock:
             if self._halted_at is not None:
@@ -121,13 +124,13 @@ class TimeBox:
             call()
 
     def give_back(self) -> None:
-        """Starts nothing more; handlers that run keep the time that they have."""
+        """Starts nothing more; running handlers keep their time limit."""
         # In this order: a thread that sees is_over must see the reason.
         self.stopped = self.stopped or "relief"
         self.is_over = True
 
     def on_halt(self, call: Callable[[], None]) -> None:
-        """Has a function called once the slot is halted; at once if it is."""
+        """Calls a function once the slot is halted; immediately if it is halted already."""
         with self._lock:
             self._on_halt.append(call)
             is_halted = self._halted_at is not None
@@ -135,19 +138,19 @@ class TimeBox:
             call()
 
     def check_lease(self) -> None:
-        """Notices by the clock that the lease is over."""
+        """Sets `is_over` if the lease has ended."""
         if not self.may_start(time.monotonic()):
             self.stopped = self.stopped or "lease"
             self.is_over = True
 
     def end_worker(self, seats: Iterable[int] | None = None) -> None:
-        """End the worker: handlers at some seats, or at all, had more than their time."""
+        """Ends the worker process, since the handlers of some seats, or of all, ran too long."""
         for seat in [None] if seats is None else seats:
             self.journal.mark_overdue(seat)
         self._end_process(OUTLIVED)
 
     def end(self) -> None:
-        """The slot is through."""
+        """The slot has finished: no handler is watched any more."""
         self._ended.set()
         self._woken.set()
 
@@ -155,7 +158,7 @@ class TimeBox:
 def run_serial(
     batches: Iterable[pa.RecordBatch], handler: Handler, outcome: TaskOutcome, time_box: TimeBox
 ) -> None:
-    """Handle the rows one after another in the task's own thread; the cheapest way by far."""
+    """Handles the rows one after another in the task's own thread; by far the cheapest runner."""
     report, blocked, cells = outcome.report, outcome.blocked, time_box.journal.cells
     code, place = time_box.journal.FIRST, time_box.journal.FIRST + 1
     handled, lock = 0, outcome.lock
@@ -209,11 +212,12 @@ def run_serial(
 class RowProgress:
     """How far a slot is in the Arrow batch that it handles row by row.
 
-    Another thread may ask for it at any time; the loop over the rows does nothing for that. The
-    iterator of row numbers knows which row was drawn last: all rows before it are through.
+    Another thread may ask for it at any time, at no cost for the loop over the rows: the length
+    hint of the iterator of row numbers shows which row was drawn last, and all rows before it are
+    finished.
 
     Attributes:
-        settled: Rows from the first one on whose answers are in the outcome, as far as known.
+        settled: At least so many rows, from the first one on, have their answers in the outcome.
         started: When each row was drawn for its handler call, in seconds since the epoch; NaN: it
             was not called.
     """
@@ -238,12 +242,12 @@ class RowProgress:
         return self._numbers, self._skipped
 
     def failed(self, number: int) -> None:
-        """A row was handled and is not done. Called with the outcome's lock held."""
+        """Notes a row that was handled and is not done. Called with the outcome's lock held."""
         self._skipped.append(number)
         self._outcome.ended += 1
 
     def flush(self) -> None:
-        """Notes the rows that are done by now. Called with the outcome's lock held."""
+        """Notes the rows that are done so far. Called with the outcome's lock held."""
         if self._batch is not None:
             # Looked at before the list of skipped rows, to which a row is added before the next
             # one is drawn.
@@ -257,9 +261,9 @@ class RowProgress:
         return rows - length_hint(self._numbers)
 
     def at_work(self) -> list[tuple[int, int, int]]:
-        """The rows that were drawn and are not known to be through or skipped.
+        """Returns the rows that were drawn and are not known to be finished or skipped.
 
-        The handler is at work on the last one at most. Called with the outcome's lock held.
+        The handler runs on the last one at most. Called with the outcome's lock held.
         """
         if self._batch is None:
             return []
@@ -272,7 +276,7 @@ class RowProgress:
         ]
 
     def end(self) -> None:
-        """All rows of the Arrow batch are through."""
+        """All rows of the Arrow batch are finished."""
         assert self._batch is not None
         with self._outcome.lock:
             self._done(self._batch.num_rows)
@@ -310,10 +314,10 @@ def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> Row:
 def records_of(
     batch: pa.RecordBatch, outcome: TaskOutcome, numbers: Iterator[int], drawn: array[float]
 ) -> Iterator[tuple[int, int, Record, None]]:
-    """The rows as handlers see them, each with its number and the index of its partition.
+    """Yields the rows as handlers see them, with row number and index of the partition.
 
-    A row's number is drawn as the row is, and its time appended to ``drawn``. Records are made one
-    at a time, and without a line of Python for each.
+    With each row its number is taken from ``numbers``, and the time is appended to ``drawn``.
+    Records are made one at a time, without a line of Python for each.
     """
     rows, names = batch.num_rows, outcome.spec.partitions
     offsets, keys, values, stamps = (
@@ -341,7 +345,7 @@ def records_of(
 
 
 def done_rows(outcome: TaskOutcome, batch: pa.RecordBatch, skipped: list[int]) -> None:
-    """The rows of a batch are done, but for those at some places."""
+    """Notes the rows of a batch as done, except those at some indexes."""
     parts_and_done = batch.select([0, OFFSET, STAMP])
     if skipped:
         left = set(skipped)

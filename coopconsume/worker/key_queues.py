@@ -1,11 +1,11 @@
-"""Which row of a slot may start next: the pure core of handling records side by side.
+"""Queues the rows of a slot by key and decides which one starts next. Pure.
 
-A *lane* is what must be handled strictly one after another: a key, a partition or, without
-ordering, a single record. Rows wait in their lane in the order in which they came; of each lane at
-most the first is at work. Lanes that may start take turns. A row that is to be tried again stays
-the first of its lane.
+A *lane* has the rows that must be handled strictly one after another: those of a key, those of a
+partition or, without ordering, a single row. Rows wait in their lane in offset order, and only the
+first row of a lane runs. Lanes that may start take turns. A row that is retried stays the first of
+its lane.
 
-No clock, no thread, no event loop: times come in as seconds, from whatever clock. Task-side code.
+It has no clock, thread or event loop: callers pass the time in seconds. Task-side code.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 class KeyQueues:
-    """Rows held for their turn, by lane.
+    """The queued rows of a slot, by lane.
 
     Args:
-        pace: How fast rows may start; None: as fast as they can.
+        pace: Limits the rate at which rows start; None: no limit.
     """
 
     def __init__(self, pace: RateLimiter | None = None) -> None:
         self._pace = pace
         self._lanes: dict[Lane, deque[Row]] = {}
-        # Lanes whose first row may start; by partition where partitions have a pace of their own.
+        # Lanes whose first row may start; by partition if there are rate limits.
         self._ready: dict[int, deque[Lane]] = {}
         self._later: list[tuple[float, int, Lane]] = []
-        #: Lanes whose first row is to be tried again.
+        #: Lanes whose first row waits for a retry.
         self._retries: set[Lane] = set()
-        #: Those, and lanes whose first row is being tried again.
+        #: Those, and lanes whose first row runs again.
         self._tried: set[Lane] = set()
         self._numbers = itertools.count()
         self._turn: deque[int] = deque()
@@ -51,17 +51,17 @@ class KeyQueues:
 
     @property
     def running(self) -> int:
-        """How many rows are at work."""
+        """The number of rows that handlers run on."""
         return len(self._at_work)
 
     @property
     def at_work(self) -> Iterator[Row]:
-        """The rows at work."""
+        """The rows that handlers run on."""
         return (self._lanes[lane][0] for lane in self._at_work)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is held but what is to be tried again, and what waits behind it."""
+        """Whether only rows that wait for a retry are queued, and rows behind them."""
         return len(self._lanes) == len(self._retries)
 
     @property
@@ -70,7 +70,7 @@ class KeyQueues:
         return len(self._lanes) > len(self._tried)
 
     def add(self, lane: Lane, row: Row) -> bool:
-        """Hold a row behind those of its lane; whether nothing of its lane is before it."""
+        """Queues a row behind those of its lane; returns whether it may start now."""
         self.rows += 1
         self.bytes += len(row.value or b"")
         held = self._lanes.get(lane)
@@ -81,7 +81,7 @@ class KeyQueues:
         return self._next_in(lane)
 
     def start(self, now: float) -> tuple[Lane, Row] | None:
-        """Take the next row to work on; None if none may start now."""
+        """Starts the next row and returns it; None if none may start now."""
         pace = self._pace
         while self._later and self._later[0][0] <= now:
             self._is_due(heapq.heappop(self._later)[2])
@@ -102,14 +102,14 @@ class KeyQueues:
         return None
 
     def settle(self, lane: Lane, *, flows: bool) -> list[Row]:
-        """The row at work in a lane is through.
+        """Removes the running row of a lane.
 
         Args:
             lane: Its lane.
-            flows: Whether the rows behind it may start.
+            flows: Whether the rows behind it may start; if not, they are removed too.
 
         Returns:
-            If not, the rows behind it, which are held no longer.
+            The rows behind it that were removed.
         """
         held = self._lanes[lane]
         self._release(held.popleft())
@@ -124,7 +124,7 @@ class KeyQueues:
         return list(held)
 
     def postpone(self, lane: Lane, at: float) -> None:
-        """The row at work in a lane is to be tried again from an instant on; it keeps its place."""
+        """Keeps the running row of a lane as its first one; it may start again at an instant."""
         self._at_work.remove(lane)
         self._retries.add(lane)
         self._tried.add(lane)
@@ -132,7 +132,7 @@ class KeyQueues:
         heapq.heappush(self._later, (max(at, opens_at), next(self._numbers), lane))
 
     def drop(self, lane: Lane) -> list[Row]:
-        """Hold a lane no longer whose first row is to be tried again; returns its rows."""
+        """Removes a lane whose first row waits for a retry; returns its rows."""
         self._tried.remove(lane)
         if lane in self._retries:
             self._retries.remove(lane)
@@ -145,7 +145,7 @@ class KeyQueues:
         return rows
 
     def next_start(self, now: float) -> float | None:
-        """When a row may start, as far as the clock decides; None if a settled one must first."""
+        """Returns when the next row may start; None if a running one must be settled first."""
         pace = self._pace
         if pace is None:
             later = self._later[0][0] if self._later else None
@@ -155,7 +155,7 @@ class KeyQueues:
         return max(pace.slot.opens_at, min(opens)) if opens else None
 
     def held(self) -> Iterator[tuple[Lane, Row]]:
-        """All rows that are held, those at work included."""
+        """Yields all queued rows, the running ones included."""
         for lane, rows in self._lanes.items():
             for row in rows:
                 yield lane, row
@@ -166,7 +166,7 @@ class KeyQueues:
             self._make_ready(lane)
 
     def _next_in(self, lane: Lane) -> bool:
-        """The first row of a lane is next; whether it need not wait for the pace of its key."""
+        """Queues a lane; returns whether its first row need not wait for the rate of its key."""
         opens_at = 0.0 if self._pace is None else self._pace.lane_opens_at(lane)
         if opens_at:
             heapq.heappush(self._later, (opens_at, next(self._numbers), lane))

@@ -1,8 +1,7 @@
 """Schedules the rows of a slot by key and settles their outcomes, for threads and coroutines.
 
-Threads and coroutines share it; threads hold a lock around each call. A failed record whose next
-attempt is due within the time box is tried again here, as long as the slot has other work: nothing
-waits for it. Task-side code.
+Threads hold a lock around each call. If the next attempt of a failed record is due within the time
+box, and the slot has other work until then, the record is retried in this batch. Task-side code.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from coopconsume.worker.rate_limit import Lane
     from coopconsume.worker.report import Failure
 
-#: Rows that a slot with several handlers at once holds ready, so that one key cannot fill it up.
+#: Rows and bytes that a slot with concurrent handlers reads ahead, so that one key cannot fill it.
 LOOKAHEAD_ROWS = 20_000
 LOOKAHEAD_BYTES = 64 << 20
 #: Seconds before a record is tried again in the same batch, at least.
@@ -35,10 +34,10 @@ _clock = time.time
 
 
 class KeyScheduler:
-    """Rows come in, records go out to handlers, answers come back.
+    """Queues rows, returns the next record for a handler, and settles the handler's answer.
 
     Args:
-        outcome: Of the slot.
+        outcome: The outcome of the slot.
         now: The time, in seconds.
     """
 
@@ -71,7 +70,7 @@ class KeyScheduler:
         self.may_start: Callable[[float], bool] = lambda _now: True
 
     def has_space(self) -> bool:
-        """Whether more may be admitted; what waits for another try gives up its place for it."""
+        """Whether more rows may be admitted; if it is full, waiting retries go to a later batch."""
         if self._is_full and self._retries:
             self._postpone_retries(self._now)
         return not self._is_full
@@ -83,17 +82,17 @@ class KeyScheduler:
 
     @property
     def ready(self) -> int:
-        """Rows that may start, as far as their lanes go."""
+        """The number of rows that may start, as far as the order of their lanes is concerned."""
         return self._lanes.ready
 
     @property
     def running(self) -> int:
-        """Rows that handlers work on."""
+        """The number of rows that handlers run on."""
         return self._lanes.running
 
     @property
     def deadline(self) -> float:
-        """The instant from which on nothing starts."""
+        """The instant after which nothing starts."""
         return self._deadline
 
     @deadline.setter
@@ -107,7 +106,7 @@ class KeyScheduler:
         self._deadline = 0.0
 
     def give_back(self, now: float) -> None:
-        """Starts nothing more of what is held; what waits to be tried again has failed."""
+        """Starts none of the queued rows; records that wait for a retry are reported as failed."""
         self.halt()
         self._postpone_retries(now)
         if self._pace is not None:
@@ -117,7 +116,7 @@ class KeyScheduler:
         return [row[:3] for row in self._lanes.at_work]
 
     def is_late(self, now: float) -> bool:
-        """Whether the time box has closed; a slot may start one record, unless its pace forbids."""
+        """Whether the time box is over; a first record may start late, unless a rate forbids it."""
         if self._is_halted or not self.may_start(now):
             return True
         return now >= self._deadline and (
@@ -125,7 +124,7 @@ class KeyScheduler:
         )
 
     def _is_rate_limited(self, now: float) -> bool:
-        """Whether a rate keeps even the first record for a later batch; once so, it stays so."""
+        """Whether a rate leaves even the first record to a later batch; it stays true."""
         at = self._lanes.next_start(now)
         self._was_rate_limited = self._was_rate_limited or (at is not None and at > now)
         return self._was_rate_limited
@@ -135,7 +134,7 @@ class KeyScheduler:
         return self.is_late(now) or (self.is_closed and self._lanes.is_idle)
 
     def admit(self, row: Row) -> bool:
-        """Hold a row for its turn, unless its lane is blocked; whether its turn is now."""
+        """Queues a row, unless its lane is blocked; returns whether it may start now."""
         outcome = self._outcome
         if outcome.blocked[row.part] and outcome.is_blocked(row):
             outcome.block(row)
@@ -143,7 +142,7 @@ class KeyScheduler:
         return self._lanes.add((row.part, outcome.lane(row)), row)
 
     def take(self, now: float) -> tuple[Lane, Row, Record] | None:
-        """The next record for a handler; None if none may start now."""
+        """Returns the next record for a handler; None if none may start now."""
         outcome = self._outcome
         while not self.is_late(now):
             found = self._lanes.start(now)
@@ -173,7 +172,7 @@ class KeyScheduler:
     def settle(
         self, lane: Lane, row: Row, record: Record, answer: Any, took: float, now: float
     ) -> None:
-        """A handler has returned or raised, after some seconds."""
+        """Settles the answer of a handler, or its error, after a call of ``took`` seconds."""
         self._calls.append(took)
         self._settled += 1
         self._outcome.ended = self._settled
@@ -203,9 +202,9 @@ class KeyScheduler:
             outcome.block(waiting)
 
     def _retry_here(self, row: Row, failure: Failure) -> bool:
-        """Whether the next attempt may be for this batch.
+        """Returns whether the next attempt of a failed record is made in this batch.
 
-        Not where all that is left is tried again: such records would keep a slot for each other.
+        It is not if only retries are left: they would keep the slot waiting.
         """
         due, report = self._now + max(LEAST_WAIT, failure.delay), self._outcome.report
         alone = self.is_closed and not self._lanes.has_fresh
@@ -217,7 +216,7 @@ class KeyScheduler:
         return True
 
     def _postpone_retries(self, now: float, *, withheld: bool = False) -> None:
-        """A later batch is to try again what waits for that: all of it, or what is withheld."""
+        """Leaves records that wait for a retry to a later batch: all, or the withheld ones."""
         for lane, (failure, due) in list(self._retries.items()):
             if withheld and not self._outcome.is_withheld(lane[0], failure.key_hash):
                 continue
@@ -228,13 +227,13 @@ class KeyScheduler:
                 self._outcome.block(row)
 
     def next_start_in(self, now: float) -> float:
-        """Seconds after which something may start that may not start now."""
+        """Returns the seconds until a record may start that may not start now."""
         at = self._lanes.next_start(now)
         until = self.deadline if at is None else min(at, self.deadline)
         return max(0.001, min(1.0, until - now))
 
     def close(self, now: float) -> None:
-        """Nothing more comes and nothing runs: what is left is for a later batch."""
+        """Leaves all queued rows to a later batch; called when no handler runs and no row comes."""
         outcome = self._outcome
         outcome.number = self._settled
         if self._pace is not None:

@@ -1,4 +1,4 @@
-"""The outcomes of the rows of one slot, and how a handler's answer is settled. Task-side code."""
+"""Collects the outcomes of the rows of one slot and settles the answers of handlers. Task-side."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     #: (first, last) key hashes.
     Ranges = Sequence[tuple[int, int]]
 
-#: Records that a slot keeps at most as it gives the others back; with more it goes on.
+#: Running records with which a slot still gives back the others; with more it keeps all.
 MOST_KEPT = 10_000
-#: No row is of this lane.
+#: A lane without rows.
 _NO_LANE = -(1 << 63)
 
 
 class WorkerEnded(Exception):
-    """What stands for the answer of a handler that took its worker with it."""
+    """The error of a record whose handler ended its worker."""
 
 
 class Changed(NamedTuple):
@@ -130,7 +130,7 @@ class TaskOutcome:
         self.policy = policy
         self.outputs = None if output_schema is None else OutputRows(output_schema)
         self.changes = None if spec.state is None else OutputRows(spec.state.schema.rows)
-        #: Takes note of a change of the state, for later records of the key.
+        #: Passes on a change of the state, for later records of the key.
         self.on_change: Callable[[Changed], None] = lambda _changed: None
         self.dead_letters = dead_letters
         self.work: Mapping[int, PartitionWork] = spec.work[slot]
@@ -145,54 +145,54 @@ class TaskOutcome:
         #: By partition and offset, the headers that handlers have added to records that may be
         #: handled here again.
         self.added: dict[int, dict[int, Headers]] = {p: dict(w.added) for p, w in self.work.items()}
-        #: Which answer it is that comes next; kept up where answers are failures, and at the end.
+        #: The number of the answer that is settled; kept up only for failures, and at the end.
         self.number = 0
         self._failed_at = 0
         #: Types of errors whose trace is reported.
         self._traced: set[str] = set()
         self._streak = spec.streaks.get(slot, 0)
-        #: Held where an outcome is noted, and while a progressive report is cut from them.
+        #: Held while an outcome is noted, and while a progressive report is taken.
         self.lock = threading.Lock()
-        #: Handler calls that have ended, as far as `flush` knows.
+        #: Handler calls that have ended; `flush` updates it.
         self.ended = 0
-        #: Notes in `done` what else is done by now; called with the lock held.
+        #: Adds to `done` the rows that are done so far; called with the lock held.
         self.flush: Callable[[], None] = lambda: None
         #: Whether the driver wants the records that were not started.
         self.is_relief_wanted = self._has_given_back = False
-        #: The rows that handlers may work on, as in `SlotReport.kept`; called with the lock held.
+        #: The rows that handlers may run on, as in `SlotReport.kept`; called with the lock held.
         self.at_work: Callable[[], list[tuple[int, int, int]]] = list
         #: The first row of each handler call, as (partition, offset); called with the lock held.
         self.calls: Callable[[], list[tuple[int, int]]] = lambda: [
             row[:2] for row in self.at_work()
         ]
-        #: When `oldest_call` has first seen each of them.
+        #: When `oldest_call` saw each of them first.
         self._seen: dict[tuple[int, int], float] = {}
-        #: Key ranges whose records start no more, by partition, and the driver's number for them.
+        #: Key ranges of which no record starts, by partition, and the driver's number for them.
         self._withheld: Mapping[int, Ranges] = {}
         self._withheld_by = 0
-        #: The rows of these at work, as the last report named them.
+        #: The running rows of these ranges, as in the last report.
         self._named_leaving: list[tuple[int, int, int]] | None = None
-        #: Leaves what of these is to be tried again to a later batch; called with the time, and
-        #: with the lock held.
+        #: Leaves the retries of these ranges to a later batch; called with the time, and with the
+        #: lock held.
         self.leave_withheld: Callable[[float], None] = lambda _now: None
-        #: Starts nothing more; called once, with the lock held, before the rows at work are noted.
+        #: Starts nothing more; called once, with the lock held, before the running rows are noted.
         self.give_back: Callable[[], None] = lambda: None
-        #: Whether something waits for a handler that could start if one were free.
+        #: Whether a row waits only because all handlers are busy.
         self.is_held_up: Callable[[], bool] = lambda: False
         #: Of a real-time slot; used with the lock held.
         self.reading = ReadProgress(self.work)
         #: Calls and failures that progressive reports contained.
         self._reported = 0, 0
-        #: Takes over a record to retry within this batch; returns whether it does.
+        #: Schedules a retry of a record within this batch; returns whether it does.
         self.retry_here: Callable[[Row, Failure], bool] = lambda _row, _failure: False
 
     def lane(self, row: Row) -> int:
-        """What is handled strictly one after another with this row, unique in its partition."""
+        """Returns the lane of a row, unique in its partition: see `key_queues`."""
         ordering = self.spec.ordering
         return row.key_hash if ordering == "key" else 0 if ordering == "partition" else ~row.offset
 
     def is_blocked(self, row: Row) -> bool:
-        """Whether a lower record of its lane is not done, or nothing more of its key may start."""
+        """Whether a lower record of its lane is not done, or its key is withheld."""
         return self.is_behind(row) or self.is_withheld(row.part, row.key_hash)
 
     def is_behind(self, row: Row) -> bool:
@@ -200,11 +200,11 @@ class TaskOutcome:
         return row.offset > self.blocked[row.part].get(self.lane(row), row.offset)
 
     def is_withheld(self, part: int, key_hash: int) -> bool:
-        """Whether nothing more of a key may start."""
+        """Whether no record of a key may start any more."""
         return any(first <= key_hash <= last for first, last in self._withheld.get(part, ()))
 
     def attempt(self, part: int, offset: int) -> int:
-        """Number of the attempt that a handler call now would be."""
+        """Returns the number of the attempt that the next handler call is, from 1."""
         return self.work[part].attempts.get(offset, 0) + 1
 
     def headers(self, part: int, offset: int, own: Headers) -> Headers:
@@ -213,7 +213,7 @@ class TaskOutcome:
         return own if added is None else with_added(own, added)
 
     def is_spent(self, attempt: int) -> bool:
-        """Whether a record has had all its attempts before; the last one ended with its worker."""
+        """Whether a record had all its attempts; the last one ended its worker."""
         most = self.policy.max_attempts
         return most is not None and attempt > most
 
@@ -223,19 +223,19 @@ class TaskOutcome:
         return any(self.is_spent(n + 1) for w in self.work.values() for n in w.attempts.values())
 
     def give_up_spent(self, row: Row, record: Record) -> bool:
-        """Settle a record that has had all its attempts, without another call; as `settle`."""
+        """Settles a record that had all its attempts, without another call; as `settle`."""
         spent = record._replace(attempt=record.attempt - 1)
         error = WorkerEnded("its worker ended with its last attempt")
         return self._failed(row, spent, error, called=False)
 
     def block(self, row: Row) -> None:
-        """The row waits behind an earlier one of its lane."""
+        """Notes a row that waits behind an earlier one of its lane."""
         self.parts[row.part].blocked.append((row.offset, row.key_hash))
 
     def checked(self, answer: Any) -> Any:
-        """Returns what a handler's answer comes to, for `settle`; None: the record is done.
+        """Checks a handler's answer and returns it in the form of `settle`; None: it is done.
 
-        Part of the handler's call: whatever it raises is the handler's error.
+        It is part of the handler's call: what it raises is the handler's error.
 
         Raises:
             BaseException: The answer is neither an outcome nor rows that fit the output schema.
@@ -251,7 +251,7 @@ class TaskOutcome:
         return outputs.checked(rows) if rows else None
 
     def _changed(self, changes: OutputRows, answer: Change) -> Any:
-        """Checks what a handler answered beside a change of its state, and the change."""
+        """Checks a change of the state, and the answer that comes with it."""
         rows = None if answer.answer is None else self.checked(answer.answer)
         if isinstance(rows, BaseException):
             return rows
@@ -320,7 +320,7 @@ class TaskOutcome:
         return False
 
     def postpone(self, row: Row, failure: Failure) -> None:
-        """A failed record is for a later batch, and so is what comes behind it in its lane."""
+        """Leaves a failed record, and so all later ones of its lane, to a later batch."""
         self.added[row.part].pop(row.offset, None)
         self.parts[row.part].failed.append(self._traced_once(failure))
         if self.spec.ordering != "none":
@@ -337,9 +337,9 @@ class TaskOutcome:
 
     def _count_in_a_row(self, text: str, *, again: bool) -> None:
         if self.number == self._failed_at:
-            return  # Of the same call.
+            return  # It is of the same call.
         before = self._streak if self.number == self._failed_at + 1 else 0
-        # One record that fails again and again within a batch is one failure.
+        # A record that fails several times within a batch counts once.
         self._streak = max(1, before + (not again))
         self._failed_at = self.number
         if 0 < self.spec.break_after <= self._streak:
@@ -348,8 +348,8 @@ class TaskOutcome:
     def charge_attempt(
         self, batch: pa.RecordBatch, culprits: set[tuple[int, int]], *, overdue: bool
     ) -> None:
-        """Count a failed attempt against those rows of a batch that ended their worker."""
-        self.number = 1  # A worker ends once, however many rows it had at work.
+        """Counts a failed attempt of the rows of a batch that ended their worker."""
+        self.number = 1  # The end of a worker counts as one failure.
         parts, offsets = batch.column(0).to_pylist(), batch.column(1).to_pylist()
         for i, at in enumerate(zip(parts, offsets, strict=True)):
             if at not in culprits:
@@ -363,7 +363,7 @@ class TaskOutcome:
             )  # fmt: skip
             what = "did not end in time" if overdue else "died with it"
             if self.is_blocked(row):
-                self.block(row)  # Of several of a lane that were at work at once, the first.
+                self.block(row)  # Only the first of a lane is charged.
             elif self._failed(
                 row, record, WorkerEnded(f"its worker was ended: the handler {what}")
             ):
@@ -392,12 +392,12 @@ class TaskOutcome:
         self.report.starts.add_all(times.filter(is_first))
 
     def resume_from(self, part: int, offset: int) -> None:
-        """Nothing of this partition from ``offset`` on has been looked at, unless named."""
+        """Notes that rows of a partition from an offset on were not read, except reported ones."""
         report = self.parts[part]
         report.resume = offset if report.resume is None else min(report.resume, offset)
 
     def skip(self, batch: pa.RecordBatch) -> None:
-        """Nothing of an Arrow batch is looked at, nor what comes after it."""
+        """Notes that an Arrow batch, and all that comes after it, was not read."""
         for part in self.work:
             offsets = batch.column(1)
             if len(self.work) > 1:
@@ -408,8 +408,8 @@ class TaskOutcome:
     def drop_filtered(self, batch: pa.RecordBatch, *, settles: bool = True) -> pa.RecordBatch:
         """Notes the rows of an Arrow batch that do not pass the filter as settled.
 
-        Order does not matter to them, as no handler sees them. A slot that has given its records
-        back settles none: they are planned again.
+        They need no order, since no handler sees them. A slot that has given its records back
+        settles none of them, since they are planned again.
 
         Args:
             batch: The rows.
@@ -514,7 +514,7 @@ class TaskOutcome:
         return *oldest, now - self._seen[oldest]
 
     def withhold(self, number: int, ranges: Mapping[int, Ranges]) -> None:
-        """Starts nothing more of some key ranges; what of them is at work ends, and is reported.
+        """Starts no more records of some key ranges; running ones end and are reported.
 
         Args:
             number: The driver's, for `SlotReport.leaving`.
@@ -529,12 +529,12 @@ class TaskOutcome:
             }
             self._withheld_by, self._named_leaving = number, None
             for part in self._withheld:
-                # Rows are looked at one by one only where something is blocked.
+                # Runners check rows one by one only if something is blocked.
                 self.blocked[part][_NO_LANE] = -1
             self.leave_withheld(time.monotonic())
 
     def _leaving(self) -> tuple[int, list[tuple[int, int, int]]] | None:
-        """What is at work of withheld key ranges, if the driver does not know; with the lock."""
+        """Returns the running rows of withheld key ranges if they changed; needs the lock."""
         if not self._withheld_by:
             return None
         found = [row for row in self.at_work() if self.is_withheld(row[0], row[2])]
@@ -544,14 +544,14 @@ class TaskOutcome:
         return self._withheld_by, found
 
     def want_relief(self) -> None:
-        """The next progressive report is to give back what was not started."""
+        """Gives back the records that were not started, with the next progressive report."""
         self.is_relief_wanted = True
 
     def _kept(self) -> list[tuple[int, int, int]] | None:
-        """Gives the records back that were not started, if that is wanted and a handler runs.
+        """Gives back the records that were not started, if that is wanted and a handler runs.
 
         Returns:
-            The rows that handlers work on; None: nothing is given back.
+            The rows that handlers run on; None: nothing is given back.
         """
         is_wanted, self.is_relief_wanted = self.is_relief_wanted, False
         if not is_wanted or self._has_given_back or not 0 < len(self.at_work()) <= MOST_KEPT:
@@ -572,7 +572,7 @@ class TaskOutcome:
         return found
 
     def close(self) -> SlotReport:
-        """The final report: all that is in no progressive report."""
+        """Returns the final report: what is in no progressive report."""
         for part, followed in self._followed().items():
             report = self.parts[part]
             report.read, report.position = followed.read, followed.position

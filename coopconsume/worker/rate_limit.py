@@ -1,4 +1,4 @@
-"""How many records a second may start: in a slot, of a share, of a key. Pure; task-side code."""
+"""Limits the records that start in a second: in a slot, of a share, of a key. Pure; task-side."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 #: A partition's index in the batch and a key hash: its records start one after another.
 Lane = tuple[int, int]
-#: Seconds that a slot may lag behind its rate and make good again.
+#: Seconds of missed starts that a slot or share may catch up on.
 _SLACK = 0.05
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Records a second that may start; None: as many as can.
+    """Records that may start in a second; None: no limit.
 
     Attributes:
         per_slot: In one slot, over all its partitions.
@@ -33,10 +33,10 @@ class Rates:
 
 
 class Gate:
-    """Opens so many times a second; what it missed for a moment it makes good.
+    """Opens at a rate, and catches up on a short time in which nothing passed.
 
     Attributes:
-        opens_at: When it may be passed again, in seconds.
+        opens_at: When the next record may pass, in seconds.
     """
 
     __slots__ = ("_slack", "_step", "opens_at")
@@ -47,7 +47,7 @@ class Gate:
         self.opens_at = 0.0
 
     def passed(self, now: float) -> None:
-        """Somebody went through; it was open."""
+        """Counts a record that passes while the gate is open."""
         if self._step:
             self.opens_at = max(self.opens_at, now - self._slack) + self._step
 
@@ -56,7 +56,7 @@ class RateLimiter:
     """The gates of one slot.
 
     Args:
-        rates: How many records a second.
+        rates: The limits.
         gates: The answer of `gates` at the end of the slot's last batch, less the time since.
         now: The time, in seconds.
     """
@@ -87,15 +87,16 @@ class RateLimiter:
             self._keys.setdefault(lane, Gate(self._rates.per_key, 0.0)).passed(now)
 
     def gates(self, now: float) -> dict[int | None, float]:
-        """Seconds until gates open, by partition; None: the slot's. Those long open are left out.
+        """Returns the seconds until gates open, by partition; the key None stands for the slot.
 
-        A negative number is what a gate may still make good.
+        A negative number is what a gate may still catch up on; gates that are open for longer are
+        left out.
         """
         gates: list[tuple[int | None, Gate]] = [(None, self.slot), *self._shares.items()]
         left = ((part, gate.opens_at - now) for part, gate in gates)
         return {part: seconds for part, seconds in left if seconds > -_SLACK}
 
     def lane_opens_at(self, lane: Lane) -> float:
-        """When the next row of a lane may start; 0: as far as it goes, now."""
+        """Returns when its key's rate lets the next row of a lane start; 0: now."""
         gate = self._keys.get(lane)
         return 0.0 if gate is None else gate.opens_at

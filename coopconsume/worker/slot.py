@@ -1,7 +1,7 @@
-"""What runs in a Spark task: the part of a batch that one slot works on.
+"""Runs the part of a batch that belongs to one slot, in a Spark task.
 
-The rows of a slot arrive in ascending offsets within each partition. Task-side code: the standard
-library, pyarrow and PySpark's worker, nothing else.
+The rows of a slot arrive in ascending offsets within each partition. Task-side code: it needs only
+the standard library, pyarrow and PySpark's worker.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _current_slot = -1
 
 
 def current_slot() -> int:
-    """Number of the slot that runs the calling handler, from 0; -1 outside a handler."""
+    """Returns the number of the slot that runs the calling handler, from 0; -1 elsewhere."""
     return _current_slot
 
 
 def resolve_handler(handler: Handler | str) -> Handler:
-    """A handler given as an object or as ``module:function``.
+    """Returns a handler that is given as an object or as ``module:function``.
 
     Raises:
         ValueError: The text is not of that form, or names nothing callable.
@@ -76,9 +76,9 @@ class SlotRunner:
         spec: The batch.
         handler: A function of a `Record`, or ``module:function``.
         policy: When failed records are tried again.
-        output_schema: Of the rows that handlers return; None: what they return is dropped.
+        output_schema: The schema of the rows that handlers return; None: they are dropped.
         dead_letters: Whether records may be given up.
-        send: Takes the pickled report as the task ends; None: the report travels as a row.
+        send: Sends the pickled report at the end of the task; None: the report is in its row.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SlotRunner:
         return self._spec.slots
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run one task; yields one row: the slot's number, and its report if nothing sends it."""
+        """Runs one task; yields one row: the slot's number, and its report unless it was sent."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -129,7 +129,7 @@ class SlotRunner:
         )
 
     def _with_part(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with the index of their partition, which is not sent where there is but one."""
+        """Adds the index of the partition, which Spark does not send if there is only one."""
         if len(self._spec.partitions) > 1:
             return batch
         part = pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows)
@@ -144,7 +144,7 @@ class SlotRunner:
         if spec.channel is not None:
             from coopconsume.worker.channel.client import SlotChannel
 
-            # It connects while Spark reads and sorts.
+            # It connects while Spark still reads and sorts.
             channel = SlotChannel(spec.channel, spec.run, spec.batch, slot)
         try:
             return self._run(slot, iter(batches), channel)
@@ -155,10 +155,10 @@ class SlotRunner:
     def _run(
         self, slot: int, rows: Iterator[pa.RecordBatch], channel: SlotChannel | None
     ) -> SlotReport:
-        first = next(rows, None)  # Here Spark reads and sorts, if it has time for the batch at all.
+        first = next(rows, None)  # Returns once Spark has read and sorted.
         late = time.time() - self._spec.latest_start
         if late > 0:
-            # The driver may be gone, and others may have the shares.
+            # The driver may have died, and other members may own the shares.
             report = self._start_nothing(slot, rows)
             report.late = late
             return report
@@ -170,7 +170,7 @@ class SlotRunner:
         return self._handle(slot, chain(() if first is None else (first,), rows), channel)
 
     def _start_nothing(self, slot: int, rows: Iterator[pa.RecordBatch]) -> SlotReport:
-        """Starts nothing; returns the report of that."""
+        """Reads the rows without starting any; returns the report of that."""
         outcome = self._outcome(slot)
         for _ in rows:
             pass
@@ -196,7 +196,7 @@ class SlotRunner:
                 report.state_error = str(error)
                 return report
             late = time.time() - spec.latest_start
-            if late > 0:  # It may have been restored for long.
+            if late > 0:  # The restore may have taken long.
                 state.close()
                 report = self._start_nothing(slot, iter(batches))
                 report.late = late
@@ -246,13 +246,13 @@ class SlotRunner:
         return _until_halted(batches, outcome, time_box)
 
     def after_a_crash(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:
-        """Starts nothing; reports what is known of an earlier attempt, whose worker has ended."""
+        """Starts nothing; reports what is known of the earlier attempt whose worker ended."""
         spec = self._spec
         outcome = self._outcome(slot)
         words = read_journal(journal_path(spec, slot))
         culprits = set(culprits_of(words)) if words else set()
         for batch in batches:
-            # Progressive reports may have had what is filtered: it is planned again otherwise.
+            # Progressive reports may contain filtered rows; if not, they are planned again.
             passed = outcome.drop_filtered(batch, settles=False)
             if culprits and passed.num_rows:
                 outcome.charge_attempt(passed, culprits, overdue=bool(words and words.overdue))
@@ -274,9 +274,9 @@ class SlotRunner:
 def _until_halted(
     batches: Iterable[pa.RecordBatch], outcome: TaskOutcome, time_box: TimeBox
 ) -> Iterator[pa.RecordBatch]:
-    """The Arrow batches of a slot, without the rows that the filter drops.
+    """Yields the Arrow batches of a slot, without the rows that the filter drops.
 
-    Once the slot is halted the rest is passed over quickly.
+    Once the slot is halted, the other batches are skipped quickly.
     """
     for batch in batches:
         if time_box.stopped:
@@ -288,12 +288,12 @@ def _until_halted(
 
 
 def culprits_of(words: AtCrash) -> list[tuple[int, int]]:
-    """The records that ended a worker for certain: overdue ones, or the only one at work."""
+    """Returns the records that certainly ended a worker: overdue ones, or the only running one."""
     return words.overdue or (words.running if len(words.running) == 1 else [])
 
 
 def _runner_of(handler: Handler, outcome: TaskOutcome) -> Callable[..., None]:
-    """How the rows of a slot are run."""
+    """Returns the function that runs the rows of a slot."""
     if isinstance(handler, FrameHandler):
         return run_frames
     if is_async(handler):
@@ -305,6 +305,6 @@ def _runner_of(handler: Handler, outcome: TaskOutcome) -> Callable[..., None]:
 
 
 def is_async(handler: Handler) -> bool:
-    """Whether calling the handler gives a coroutine."""
+    """Whether calling the handler returns a coroutine."""
     call = getattr(handler, "__call__", None)  # noqa: B004 - a method's kind, not its being there
     return iscoroutinefunction(handler) or iscoroutinefunction(call)

@@ -1,4 +1,4 @@
-"""Handlers of a slot on threads, side by side over lanes. Task-side code."""
+"""Runs the handlers of a slot on threads, at most one for each key at a time. Task-side code."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.rate_limit import Lane
 
-#: Rows that are admitted under one lock.
+#: Rows that are admitted each time the lock is taken.
 _CHUNK = 256
 
 
 def run_threads(
     batches: Iterable[pa.RecordBatch], handler: Handler, outcome: TaskOutcome, time_box: TimeBox
 ) -> None:
-    """Handle the rows on ``concurrency`` threads."""
+    """Handles the rows on up to ``concurrency`` threads."""
     report = outcome.report
     runner = ThreadRunner(handler, outcome, time_box)
     for raw in batches:
@@ -45,7 +45,7 @@ def run_threads(
 
 
 class ThreadRunner:
-    """Threads that take rows from a scheduler; made as there is work for them."""
+    """Threads that take rows from a scheduler; each is started when there is work for it."""
 
     def __init__(self, handler: Handler, outcome: TaskOutcome, time_box: TimeBox) -> None:
         self._handler = handler
@@ -58,12 +58,12 @@ class ThreadRunner:
         self._work = threading.Condition(self._lock)
         self._space = threading.Condition(self._lock)
         self._idle = 0
-        #: When one of the threads that wait will look again, for all of them.
+        #: When one of the waiting threads wakes up to check the scheduler for all of them.
         self._alarm = math.inf
         self._threads: list[threading.Thread] = []
         self._began: dict[int, float] = {}
         self._over = threading.Event()
-        #: What ended one of the threads; it is no handler's error.
+        #: The error that ended one of the threads; it does not come from a handler.
         self._broken: BaseException | None = None
         if self._timeout is not None:
             threading.Thread(target=self._watch, args=(self._timeout,), daemon=True).start()
@@ -86,10 +86,10 @@ class ThreadRunner:
             self._space.notify()
 
     def feed(self, rows: list[Row], deadline: float) -> int:
-        """Take rows in their order; waits while too much is held.
+        """Queues rows in their order; waits while the queue is full.
 
         Returns:
-            How many were taken; the rest comes too late for this batch.
+            How many were queued; the others come too late for this batch.
         """
         scheduler = self._scheduler
         with self._lock:
@@ -107,7 +107,7 @@ class ThreadRunner:
         return len(rows)
 
     def finish(self) -> None:
-        """Wait for what was taken, and leave what the time box left over to a later batch."""
+        """Waits for the queued rows; what the time box leaves over goes to a later batch."""
         with self._lock:
             self._scheduler.is_closed = True
             self._work.notify_all()
@@ -120,7 +120,7 @@ class ThreadRunner:
             self._scheduler.close(time.monotonic())
 
     def _start_workers(self) -> None:
-        """Have somebody at hand for what is ready."""
+        """Wakes or starts threads for the rows that may start."""
         ready = self._scheduler.ready
         self._work.notify(min(ready, self._idle))
         for seat in range(len(self._threads), min(self._most, len(self._threads) + ready)):
@@ -134,7 +134,7 @@ class ThreadRunner:
             thread.start()
 
     def _next(self) -> tuple[Lane, Row, Record] | None:
-        """The next record to handle; None at the end. Called with the lock held."""
+        """Waits for the next record and returns it; None at the end. Called with the lock held."""
         scheduler = self._scheduler
         while self._broken is None:
             now = time.monotonic()
@@ -147,7 +147,7 @@ class ThreadRunner:
                 self._work.notify_all()
                 self._space.notify()
                 return None
-            # One of those who wait looks at the clock for all.
+            # One of the waiting threads wakes up by the clock, for all of them.
             self._idle += 1
             alarm = now + scheduler.next_start_in(now)
             if alarm < self._alarm:
@@ -204,7 +204,7 @@ class ThreadRunner:
             settled = (lane, row, record, answer, took)
 
     def _watch(self, timeout: float) -> None:
-        """End the worker once a handler has had its time and as much again."""
+        """Ends the worker if a handler runs for twice its time limit."""
         while not self._over.wait(min(0.5, timeout / 4)):
             now = time.monotonic()
             late = [seat for seat, at in list(self._began.items()) if now - at > 2 * timeout]

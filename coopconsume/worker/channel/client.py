@@ -1,6 +1,6 @@
-"""A task's side of the channel: connects, asks for leases, obeys, sends progressive reports.
+"""The slot's side of the channel: requests leases, follows the driver, sends progressive reports.
 
-Everything happens in one thread beside the handlers. Task-side code: the standard library and
+It runs in one thread beside the handlers. Task-side code: the standard library and
 pyarrow.
 """
 
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds for a slot to connect, to prove itself, and to get its first lease.
+#: Seconds in which a slot connects, authenticates and gets its first lease.
 CONNECT_TIME = 10.0
-#: Seconds until a slot connects again whose connection was closed before it could prove itself.
+#: Seconds until a slot reconnects whose connection was closed before it could authenticate.
 _RETRY = 0.1
-#: Seconds after which a handler call is named to the driver.
+#: Seconds after which a running handler call is reported to the driver.
 SLOW_CALL = 1.0
-#: Bytes of progressive reports that may be without acknowledgement; with more none is made.
+#: Bytes of progressive reports without acknowledgement at which no further one is made.
 UNACKNOWLEDGED_BYTES = 8 << 20
-#: Bytes beside its payload that a frame has at most.
+#: Bytes that a frame has in addition to its payload, at most.
 _FRAME_EXTRA = 64
 
 
@@ -104,12 +104,14 @@ class SlotChannel:
         self._thread.start()
 
     def wait(self) -> str:
-        """Waits until the slot may start records, or was stopped, or has no channel.
+        """Waits until the slot may start records, is stopped, or has no channel.
 
         Returns:
             Why it has no channel; empty if it has one.
         """
-        if not self._ready.wait(2 * CONNECT_TIME):  # To look up a name has no limit of its own.
+        if not self._ready.wait(
+            2 * CONNECT_TIME
+        ):  # Resolving a host name has no time limit of its own.
             self._lost("it cannot be reached in time")
         return self._error
 
@@ -122,7 +124,7 @@ class SlotChannel:
         drain: Callable[[], None] = lambda: None,
         withhold: Withhold = lambda _number, _ranges: None,
     ) -> None:
-        """The slot has records now.
+        """Connects the slot, which has records now.
 
         Args:
             cut: Takes the number of a progressive report; returns it, or None if nothing was done
@@ -173,7 +175,7 @@ class SlotChannel:
             self._talk(sock, session, deadline)
         except (OSError, ProtocolError) as error:
             self._lost(f"{type(error).__name__}: {error}")
-        except Exception as error:  # a fault of ours must not let a slot go on without leases
+        except Exception as error:  # a defect here must not let a slot run without leases
             log.exception("the channel of slot %d has failed", self._identity.slot)
             self._lost(f"{type(error).__name__}: {error}")
         finally:
@@ -189,10 +191,10 @@ class SlotChannel:
         self._halt("connection", self._clock())
 
     def _connect(self, deadline: float) -> tuple[socket.socket, Session]:
-        """Connects and proves both sides.
+        """Connects, and both sides authenticate.
 
         Raises:
-            OSError, ProtocolError: It cannot be reached, or proves nothing.
+            OSError, ProtocolError: The driver cannot be reached, or is not authenticated.
         """
         while True:
             try:
@@ -200,7 +202,7 @@ class SlotChannel:
             except ConnectionRefusedError:
                 raise
             except ConnectionError:
-                # The driver closes connections like this if strangers flood its port.
+                # The driver closes unauthenticated connections if its port is flooded.
                 if self._is_closed or time.monotonic() + _RETRY >= deadline:
                     raise
                 time.sleep(_RETRY)
@@ -251,7 +253,7 @@ class SlotChannel:
                 raise ProtocolError(f"no lease within {CONNECT_TIME:g} s")
             writes = selectors.EVENT_WRITE if self._unsent else 0
             selector.modify(sock, selectors.EVENT_READ | writes)
-            for key, events in selector.select(self._patience(self._clock(), deadline)):
+            for key, events in selector.select(self._next_step_in(self._clock(), deadline)):
                 if key.fileobj is self._woken:
                     self._woken.recv(1 << 10)
                 elif events & selectors.EVENT_READ:
@@ -259,8 +261,8 @@ class SlotChannel:
                     for kind, sealed in splitter.frames():
                         self._heard(kind, session.received.open(kind, sealed))
 
-    def _patience(self, now: float, deadline: float) -> float:
-        waits = [self._lease.next_start_in(now)]
+    def _next_step_in(self, now: float, deadline: float) -> float:
+        waits = [self._lease.next_step_in(now)]
         if not self._ready.is_set():
             waits.append(max(0.0, deadline - time.monotonic()))
         if self._make_report is not None:
@@ -302,7 +304,7 @@ class SlotChannel:
             halt(why, since)
 
     def _name_oldest_call(self, session: Session, now: float) -> None:
-        """Names a handler call that takes long, once, and says when it is not the oldest now."""
+        """Reports the handler call that has run for longest, once it is long or another one."""
         if self._is_closed or self._oldest_call is None or now < self._cut_at:
             return
         found = self._oldest_call(now)
@@ -314,7 +316,7 @@ class SlotChannel:
             self._unsent += session.sent.seal(Frame.CALL, call(found))
 
     def _cut(self, session: Session, now: float) -> None:
-        """Makes and sends a progressive report, if it is time for one."""
+        """Sends a progressive report if it is due."""
         with self._lock:
             if self._is_closed or self._make_report is None or now < self._cut_at:
                 return
@@ -329,7 +331,7 @@ class SlotChannel:
             payload = encode_report(report)
             self._unacknowledged.append((report, len(payload)))
         if len(payload) + _FRAME_EXTRA > FRAME_BYTES:
-            # The driver takes reports in their order: all that follows comes with the last one.
+            # The driver accepts reports in order, so all others come with the final report.
             self._is_too_long = True
             return
         self._unsent += session.sent.seal(Frame.PROGRESS, payload)

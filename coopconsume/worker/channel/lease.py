@@ -1,8 +1,8 @@
 """When a slot may start records, as its lease says. Pure: times come in as seconds.
 
-A slot asks, and stamps its question with its own clock. The driver answers how long the lease
-still holds, counted from the loop's last renewal. The slot counts that time from its question. So
-the lease of a slot never ends later than the driver thinks, however long a message was on its way.
+A slot sends requests, each stamped with its own clock. The driver answers how long the lease still
+holds, counted from the loop's last renewal. The slot counts that time from its request. So the
+lease of a slot never ends later than the driver assumes, however long a message takes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     #: (batch, slot)
     At = tuple[int, int]
 
-#: Questions of a slot in the time of one lease.
+#: Requests of a slot in the time of one lease.
 _ASKS = 5
 _NANO = 1_000_000_000
 
@@ -36,15 +36,15 @@ class Lease:
         self._ask_at = 0.0
 
     def ask(self, now: float) -> int | None:
-        """Returns the stamp of a question if one is to be asked now."""
+        """Returns the stamp of a request if it is time to send one; otherwise None."""
         if now < self._ask_at:
             return None
         self._ask_at = now + self._seconds / _ASKS
         return int(now * _NANO)
 
     def granted(self, stamp: int, seconds: float, now: float) -> bool:
-        """The driver has answered the question with this stamp; returns whether the lease holds."""
-        # Nobody grants more than a lease, even if a message says so.
+        """Takes the answer to the request with this stamp; returns whether the lease holds."""
+        # A message cannot grant more than one lease.
         until = stamp / _NANO + min(seconds, self._seconds)
         if until > now and not self.is_lost(now):
             self.until = max(self.until, until)
@@ -58,8 +58,8 @@ class Lease:
         """Whether it has ended."""
         return 0 < self.until <= now
 
-    def next_start_in(self, now: float) -> float:
-        """Returns the seconds until there is something to ask, or the lease ends."""
+    def next_step_in(self, now: float) -> float:
+        """Returns the seconds until the next request is due, or the lease ends."""
         at = min(self._ask_at, self.until) if self.holds(now) else self._ask_at
         return max(0.0, at - now)
 
@@ -77,7 +77,7 @@ class Grants:
         self._stopped: set[At] = set()
 
     def renew(self, slots: Iterable[At], since: float) -> None:
-        """These slots may start records for the time of a lease, counted from an instant."""
+        """Lets slots start records for the time of a lease, counted from an instant."""
         until = since + self._seconds
         for at in slots:
             self._until[at] = max(until, self._until.get(at, until))
@@ -87,7 +87,7 @@ class Grants:
         return 0.0 if at in self._stopped else self._until.get(at, now) - now
 
     def stop(self, slots: Iterable[At]) -> None:
-        """These slots start nothing more, whatever is renewed."""
+        """Stops slots: no renewal lets them start records again."""
         self._stopped.update(slots)
 
     def is_stopped(self, at: At) -> bool:
@@ -95,6 +95,6 @@ class Grants:
         return at in self._stopped
 
     def forget(self, batch: int) -> None:
-        """A batch has ended."""
+        """Forgets the slots of a batch that has ended."""
         self._until = {at: until for at, until in self._until.items() if at[0] != batch}
         self._stopped = {at for at in self._stopped if at[0] != batch}
