@@ -259,7 +259,7 @@ CHANNEL = [
         "idle-slot-is-ended",
         "A slot that was halted before it began is not ended.",
         "coopconsume/worker/handling.py",
-        "            if not self.stopped:  # Else",
+        "            if not self.stopped:  # Otherwise",
         "            if self._time:  # Else",
         (_SLOT + "test_a_slot_that_was_halted_before_it_began_is_not_ended",),
     ),
