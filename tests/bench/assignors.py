@@ -47,8 +47,7 @@ def assignors(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         f"{_MEMBERS:,} members of {_SLOTS} slots, {_TOPICS * _EACH:,} partitions of {_TOPICS} "
         "topics, everybody subscribed to all of them and open to parts of partitions.",
     )
-    for name, values in take_turns(sides, harness.turns, say=say).items():
-        report.add(name, values, "s")
+    report.add_all(take_turns(sides, harness.turns, say=say), "s")
     report.add(_LIMIT, [1.0], "s")
     report.ratios = [Ratio(f"{name} / limit", name, _LIMIT, 1.0) for name in sides]
     return [report]

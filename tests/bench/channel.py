@@ -141,8 +141,7 @@ def _cost(harness: Harness, say: Callable[[str], None]) -> Report:
         "What the channel costs",
         f"An empty handler, {count:,} records of one partition, {turns} turns of each side.",
     )
-    for name, values in found.items():
-        report.add(name, values, "records/s")
+    report.add_all(found, "records/s")
     report.ratios = [Ratio("with / without", _WITH, _WITHOUT, 0.97, "at least")]
     return report
 

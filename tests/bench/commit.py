@@ -48,8 +48,7 @@ def commit(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         "offset. The bare side is `write_deltalake` through an open handle, to a table made the "
         f"same way. Each value is the median of {rounds} commits.",
     )
-    for name, values in take_turns(sides, harness.turns, say=say).items():
-        report.add(name, values, "ms")
+    report.add_all(take_turns(sides, harness.turns, say=say), "ms")
     report.ratios = [
         Ratio("10,000 scattered offsets / bare append", _OURS, _BARE, 3.0),
         Ratio("one offset / bare append", _ONE, _BARE),

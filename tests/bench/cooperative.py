@@ -56,8 +56,7 @@ def _empty(harness: Harness, say: Callable[[str], None]) -> Report:
         f"{records:,} records of one partition, two slots, one member, from making the consumer to "
         "its end.",
     )
-    for name, values in take_turns(sides, harness.turns, say=say).items():
-        report.add(name, values, "records/s")
+    report.add_all(take_turns(sides, harness.turns, say=say), "records/s")
     report.ratios = [Ratio("by chunks / by key range", _CHUNKS, _RANGES, 1.1, "at least")]
     return report
 
@@ -92,8 +91,7 @@ def _members(harness: Harness, say: Callable[[str], None]) -> Report:
         "at work.",
     )
     turns = min(3, harness.turns)
-    for name, values in take_turns(sides, turns, say=say, warm_ups=0).items():
-        report.add(name, values, "records/s")
+    report.add_all(take_turns(sides, turns, say=say, warm_ups=0), "records/s")
     report.ratios = [Ratio("three members / sum of speeds", _THREE, _SUM, 0.9, "at least")]
     return report
 
@@ -131,8 +129,7 @@ def _outstanding(harness: Harness, say: Callable[[str], None]) -> Report:
         f"have 1 offset, in 100 members. Each value is the median of {rounds} commits.",
     )
     found = take_turns(sides, harness.turns, say=say, warm_ups=1)
-    for name, values in found.items():
-        report.add(name, values, "ms")
+    report.add_all(found, "ms")
     report.add(_LIMIT, [one + 20.0 for one in found[_NONE]], "ms")
     report.ratios = [Ratio("10,000 chunks / none and 20 ms", _MANY, _LIMIT, 1.0)]
     return report

@@ -48,8 +48,7 @@ def empty(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         f"of each record; these two in {turns} turns after {_WARM_UPS} for warmth. Peers: {its:,} "
         "records, 16 at once, from the first handler's start to the last commit.",
     )
-    for name, values in found.items():
-        report.add(name, values, "records/s")
+    report.add_all(found, "records/s")
     report.ratios = [Ratio("ours / plain Spark", _OURS, _PLAIN, 0.9, "at least")]
     for peer in peers:
         goal = 10.0 if peer.name == PARALLEL_CONSUMER else None

@@ -203,8 +203,7 @@ def _own(harness: Harness, say: Callable[[str], None]) -> Report:
         "of kafka-python with a backoff of 5 ms, too, and calls `init_transactions`. Each value is "
         f"the median of {rounds}.",
     )
-    for name, values in take_turns(sides, harness.turns, say=say).items():
-        report.add(name, values, "ms")
+    report.add_all(take_turns(sides, harness.turns, say=say), "ms")
     report.ratios = [
         Ratio("acquire / bare", ours, bare, 3.0),
         Ratio("take over / bare", take, bare_take, 3.0),
@@ -274,8 +273,7 @@ def _append(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Re
         "same ones, wait for every offset, and commit; same settings. Each value is the median of "
         f"{rounds}.",
     )
-    for name, values in take_turns(sides, harness.turns, say=say).items():
-        report.add(name, values, "ms")
+    report.add_all(take_turns(sides, harness.turns, say=say), "ms")
     report.ratios = ratios
     for writer in writers.values():
         writer.close()
@@ -329,8 +327,7 @@ def _together(harness: Harness, engine: _Python, say: Callable[[str], None]) -> 
         f"Records of 100 bytes, one in each append. Each caller makes {each} appends, one after "
         "another, by one writer.",
     )
-    for name, values in take_turns(sides, harness.turns, say=say).items():
-        report.add(name, values, "appends/s")
+    report.add_all(take_turns(sides, harness.turns, say=say), "appends/s")
     report.ratios = ratios
     for writer in writers:
         writer.close()
@@ -364,8 +361,7 @@ def _several(harness: Harness, engine: _Python, say: Callable[[str], None]) -> R
         "One record of 100 bytes to each of three logs, on the condition of the sequence number of "
         f"each. The bare side sends to three topics in one transaction. Medians of {rounds}.",
     )
-    for name, values in take_turns(sides, harness.turns, say=say).items():
-        report.add(name, values, "ms")
+    report.add_all(take_turns(sides, harness.turns, say=say), "ms")
     report.ratios = [Ratio("append / bare", *sides)]
     report.notes.append("Wanted: at most 20 ms.")
     writer.close()
@@ -395,8 +391,7 @@ def _replay(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Re
         f"{count:,} records of 100 bytes in batches of {_LARGE:,}, every stamp looked at; from "
         "making the reader on. The bare side reads the same log and looks at nothing.",
     )
-    for name, values in take_turns(sides, harness.turns, say=say).items():
-        report.add(name, values, "records/s")
+    report.add_all(take_turns(sides, harness.turns, say=say), "records/s")
     report.ratios = [Ratio("ours / bare", "LogReader", "bare consumer", 0.6, "at least")]
     if _ASKED in sides:
         report.ratios.append(Ratio("ours / bare that asks", "LogReader", _ASKED))

@@ -67,6 +67,11 @@ class Report:
         """Take in the values of one side."""
         self.figures[name] = Figure(name, tuple(values), unit)
 
+    def add_all(self, values: Mapping[str, list[float]], unit: str) -> None:
+        """Takes in the values of several sides, as `take_turns` returns them."""
+        for name, found in values.items():
+            self.add(name, found, unit)
+
     def value(self, ratio: Ratio) -> float:
         """The measured ratio."""
         over, under = self.figures[ratio.over], self.figures[ratio.under]

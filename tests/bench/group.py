@@ -79,8 +79,7 @@ def _join(harness: Harness, say: Callable[[str], None]) -> Report:
         "drain is in it. Heartbeats every second on both sides.",
     )
     sides = {_OURS: lambda _: _ours_join(harness), _BARE: lambda _: _bare_join(harness)}
-    for name, values in take_turns(sides, harness.turns, say=say).items():
-        report.add(name, values, "s")
+    report.add_all(take_turns(sides, harness.turns, say=say), "s")
     most = max(report.figures[_OURS].values)
     report.notes.append(f"The longest of ours took {most:.1f} s; at most 5 s are wanted.")
     return report

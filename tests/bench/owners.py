@@ -54,8 +54,7 @@ def owners(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         "`init_transactions` on a new producer that is made before, with retry_backoff_ms=5, and "
         "a transaction of one record.",
     )
-    for name, values in take_turns(sides, harness.turns, say=say).items():
-        report.add(name, values, "ms")
+    report.add_all(take_turns(sides, harness.turns, say=say), "ms")
     report.ratios = [Ratio("clean release / bare", _RELEASE, _BARE)]
     report.notes.append(
         "Wanted: at most 150 ms after a clean release, at most the lease and 1,000 ms after kill "

@@ -79,8 +79,7 @@ def _waiting(harness: Harness, peers: list[Peer], say: Callable[[str], None]) ->
         f"{coroutines:,} for 1,000 coroutines. From the first handler's start to the last commit; "
         "one turn is for warmth.",
     )
-    for name, values in take_turns(sides, harness.turns, say=say, warm_ups=1).items():
-        report.add(name, values, "records/s")
+    report.add_all(take_turns(sides, harness.turns, say=say, warm_ups=1), "records/s")
     report.ratios = [Ratio("ours / ideal", _OURS, _IDEAL, 0.95, "at least")]
     report.ratios += [Ratio(f"{peer.name} / ideal", peer.name, _IDEAL) for peer in peers]
     name = "async, 1,000 in flight / 10,000 a second"

@@ -41,8 +41,7 @@ def relief(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         f"call until all records but those of one key of each topic are committed. The first "
         f"handler of that key hangs for {_SECONDS:.0f} s in both topics, or takes 5 ms.",
     )
-    for name, values in take_turns(sides, harness.turns, say=say, warm_ups=0).items():
-        report.add(name, values, "s")
+    report.add_all(take_turns(sides, harness.turns, say=say, warm_ups=0), "s")
     report.ratios = [Ratio("hangs / none does", _HANGS, _CALM)]
     report.notes.append(
         "Two of eight slots are kept by handlers that hang, so at most 1.33 times as long is lost "

@@ -37,8 +37,7 @@ def sleep(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         "handler's start to the last commit. Plain Spark's one task keeps the order by handling "
         "one record at a time.",
     )
-    for name, values in take_turns(sides, harness.turns, say=say).items():
-        report.add(name, values, "s")
+    report.add_all(take_turns(sides, harness.turns, say=say), "s")
     report.ratios = [Ratio("ours / plain Spark", _OURS, _PLAIN, 0.2)]
     return [report]
 

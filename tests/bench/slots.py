@@ -54,8 +54,7 @@ def slots(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         _COROUTINES: side(coroutine, 100),
         "async handler, 1,000 at once": side(coroutine, 1_000),
     }
-    for name, values in take_turns(sides, harness.turns, say=say).items():
-        report.add(name, values, "µs/record")
+    report.add_all(take_turns(sides, harness.turns, say=say), "µs/record")
     report.add(_PLAIN_LIMIT, [4.0], "µs/record")
     report.add(_ASYNC_LIMIT, [20.0], "µs/record")
     report.ratios = [

@@ -56,8 +56,7 @@ def _totals(
         f"{records:,} records of 100 bytes in one partition, counted per key, from an empty state "
         f"to the end of an availableNow query. {turns} turns after {warm_ups} for warmth.",
     )
-    for name, values in take_turns(sides, turns, say=say, warm_ups=warm_ups).items():
-        report.add(name, values, "records/s")
+    report.add_all(take_turns(sides, turns, say=say, warm_ups=warm_ups), "records/s")
     report.ratios = [
         Ratio("with state / transformWithStateInPandas", _OURS, _SPARK, 2.0, "at least"),
         Ratio("without state / with state", _STATELESS, _OURS, 2.0, "at most"),

@@ -66,8 +66,7 @@ def _commits(harness: Harness, say: Callable[[str], None]) -> Report:
         for name, member in members.items()
     }
     sides[bare] = lambda _: 1000 * median(seconds_of(handle) for _ in range(rounds))
-    for name, values in take_turns(sides, harness.turns, say=say).items():
-        report.add(name, values, "ms")
+    report.add_all(take_turns(sides, harness.turns, say=say), "ms")
     report.ratios = [
         Ratio(f"{one} / bare", one, bare, 2.5),
         Ratio(f"{many} / bare", many, bare, 3.5),

@@ -48,9 +48,7 @@ def throughput(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         f"`Record` made of each row. Here {_WARM_UPS} turns are for warmth: for so long the JVM "
         "compiles.",
     )
-    found = take_turns(sides, harness.turns, say=say, warm_ups=_WARM_UPS)
-    for name, values in found.items():
-        report.add(name, values, "records/s")
+    report.add_all(take_turns(sides, harness.turns, say=say, warm_ups=_WARM_UPS), "records/s")
     report.ratios = [
         Ratio("ours / plain Spark as it comes", _OURS, _PLAIN, 1.2, "at least"),
         Ratio("ours / plain Spark, same fetch settings", _OURS, _TUNED, 0.8, "at least"),

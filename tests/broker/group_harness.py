@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import queue
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +13,13 @@ from assignors import KeyRange, coverage, wire
 from commits import CommitStore
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
+from tests.event_process import EventProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coopconsume.testing.local.broker import LocalKafka
 
-ROOT = Path(__file__).parents[2]
 #: Seconds that a test waits for whatever it waits for.
 PATIENCE = 100.0
 #: Seconds of the session of members that live: none is missed for want of a processor.
@@ -34,22 +30,15 @@ HANDLER_TIMEOUT = 30.0
 LIFE = 31.0 + 2.0  # batchTime and handlerTimeout below, and the lease
 
 
-class Process:
+class Process(EventProcess):
     """A member in a process of its own."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.broker.member_process", json.dumps(config)],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self.events: list[dict[str, Any]] = []
         self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        super().__init__("tests.broker.member_process", config)
 
-    def _read(self) -> None:
-        assert self.popen.stdout is not None
-        for line in self.popen.stdout:
-            self._queue.put(json.loads(line))
+    def _reported(self, event: dict[str, Any]) -> None:
+        self._queue.put(event)
 
     def wait_for(self, event: str, timeout: float = PATIENCE, **facts: Any) -> dict[str, Any]:
         """The next event of a kind; earlier ones of other kinds are passed over."""

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import signal
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +14,7 @@ from kafka import KafkaProducer, TopicPartition
 from coopconsume.fenced import audit
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
 from coopconsume.fenced.settings import Settings
+from tests.event_process import EventProcess
 from tests.fenced_checker import Outcomes, batches, problems
 
 if TYPE_CHECKING:
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
 
     from coopconsume.testing.local.broker import LocalKafka
 
-ROOT = Path(__file__).parents[2]
 _PATIENCE = 120.0
 #: Kinds of rounds that disturb one log.
 LOG_KINDS = ("kill", "pause", "stall", "write", "retain", "recreate")
@@ -33,23 +29,11 @@ LOG_KINDS = ("kill", "pause", "stall", "write", "retain", "recreate")
 KINDS = (*LOG_KINDS, "freeze", "restart")
 
 
-class Writer:
+class Writer(EventProcess):
     """A writer in a process of its own, and the events that it reported."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.log_process", json.dumps(config)],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self.events: list[dict[str, Any]] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.popen.stdout is not None
-        for line in self.popen.stdout:
-            if line.endswith("\n"):
-                self.events.append(json.loads(line))
+        super().__init__("tests.chaos.log_process", config)
 
     def end(self, *, kill: bool) -> None:
         """Ends it, at once or after its append."""

@@ -67,6 +67,22 @@ def in_way(way, handler):
     return coroutine, 4
 
 
+def held_up(way, handler, event):
+    """A handler for threads or coroutines; its call for offset 0 waits for an event, then ends."""
+
+    async def coroutine(record):
+        while record.offset == 0 and not event.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        handler(record)
+
+    def plain(record):
+        if record.offset == 0:
+            assert event.wait(PATIENCE)
+        handler(record)
+
+    return coroutine if way == "coroutines" else plain
+
+
 def run(handler, rows, *, work=None, concurrency=1, ordering="key", way=None, **more):
     """Run rows (partition, offset, key) of slot 3 through a handler.
 

@@ -14,7 +14,7 @@ from coopconsume.runtime.carryover import SlotCarryover
 from coopconsume.worker.async_runner import event_loop
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.slot import is_async
-from tests.unit.worker.slot_harness import PATIENCE, WAYS, Together, done, run
+from tests.unit.worker.slot_harness import PATIENCE, WAYS, Together, done, held_up, run
 
 
 def keyed(count, keys):
@@ -107,18 +107,8 @@ def test_a_record_is_tried_again_while_its_slot_has_other_work(way):
         if record.offset == 1 and record.attempt < 3:
             raise Retry(after=0.01)
 
-    async def coroutine(record):
-        while record.offset == 0 and not settled.is_set():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        note(record)
-
-    def plain(record):
-        if record.offset == 0:
-            assert settled.wait(PATIENCE)
-        note(record)
-
     rows = [(0, 0, b"slow"), (0, 1, b"a"), (0, 2, b"b"), (0, 3, b"a"), (0, 4, b"a")]
-    handler = coroutine if way == "coroutines" else plain
+    handler = held_up(way, note, settled)
     report = run(handler, rows, concurrency=2, policy=RetryPolicy(backoff=0, jitter=0))
     assert done(report) == [0, 1, 2, 3, 4]
     assert [at for at in calls if at[0] in {1, 3, 4}] == [(1, 1), (1, 2), (1, 3), (3, 1), (4, 1)]

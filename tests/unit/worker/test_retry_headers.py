@@ -27,7 +27,7 @@ from coopconsume.worker.report import (
     SlotReport,
 )
 from tests.odd import BareRetry
-from tests.unit.worker.slot_harness import PATIENCE, WAYS, done, run
+from tests.unit.worker.slot_harness import WAYS, done, held_up, run
 
 OWN = (("trace", b"1"), ("step", b"old"), ("step", b"older"))
 ADDED = (("step", b"bank"), ("none", None))
@@ -170,21 +170,9 @@ def test_a_retry_within_the_batch_sees_the_headers(way):
             raise Retry(after=0.0, headers={f"h{record.attempt}": b"x"})
         settled.set()
 
-    async def coroutine(record):
-        import asyncio
-
-        while record.offset == 0 and not settled.is_set():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        handler(record)
-
-    def plain(record):
-        if record.offset == 0:
-            assert settled.wait(PATIENCE)
-        handler(record)
-
     rows = [(0, 0, b"slow"), (0, 1, b"a")]
-    way_of = coroutine if way == "coroutines" else plain
-    report = run(way_of, rows, concurrency=2, policy=RetryPolicy(backoff=0, jitter=0))
+    handler = held_up(way, handler, settled)
+    report = run(handler, rows, concurrency=2, policy=RetryPolicy(backoff=0, jitter=0))
     assert done(report) == [0, 1]
     assert seen == [(), (("h1", b"x"),), (("h1", b"x"), ("h2", b"x"))]
 
