@@ -17,7 +17,8 @@ from coopconsume.closing import Closing
 from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption
 from coopconsume.group.membership import Membership
 from coopconsume.kafka.partitioner import default_partition
-from coopconsume.options import Options, parse_seconds
+from coopconsume.option_values import parse_seconds
+from coopconsume.options import Options
 from coopconsume.query import CooperativeForeach, CooperativeQuery
 from coopconsume.record import MAX_WAIT
 from coopconsume.runtime.polling.poller import Poller

@@ -10,8 +10,6 @@ Spark's source and kafka-python; `Options.client_config` is the one place that t
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -29,182 +27,26 @@ from coopconsume.kafka.settings import (
     is_harmless,
     kafka_name,
 )
+from coopconsume.option_values import (
+    EXPRESSION,
+    FILE,
+    FLAG,
+    HEADERS,
+    KEYS,
+    PATTERN,
+    PLACE,
+    RATE,
+    SETTINGS,
+    STARTING,
+    TOPICS,
+    Values,
+    one_of,
+    seconds,
+    whole,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-_UNLIMITED = 2**63 - 1
-_UNITS = {
-    "ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0,
-    "m": 60.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0,
-    "d": 86_400.0, "day": 86_400.0,
-}  # fmt: skip
-
-
-def parse_seconds(text: float | str) -> float:
-    """Seconds from a number or a text such as ``10``, ``"10 seconds"``, ``"500ms"``.
-
-    Raises:
-        ValueError: It is neither.
-    """
-    if isinstance(text, int | float) and not isinstance(text, bool):
-        return float(text)
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
-    unit = found.group(2).lower() or "s" if found else ""
-    if unit not in _UNITS:
-        unit = unit.removesuffix("s")
-    if not found or unit not in _UNITS:
-        raise ValueError("give seconds, or a text such as '10 seconds' or '500ms'")
-    return float(found.group(1)) * _UNITS[unit]
-
-
-@dataclass(frozen=True)
-class Values:
-    """The values that an option accepts.
-
-    Attributes:
-        text: A description for people.
-        parse: Converts what a user gives; raises ValueError with what to give instead.
-    """
-
-    text: str
-    parse: Callable[[Any], Any]
-
-
-def _within(low: float, high: float) -> str:
-    return f"{low:,} to {high:,}" if high < _UNLIMITED else f"from {low:,}"
-
-
-def _seconds(low: float, high: float = 86_400) -> Values:
-    def parse(value: Any) -> float:
-        seconds = parse_seconds(value)
-        if not low <= seconds <= high:
-            raise ValueError(f"give {low:g} to {high:g} seconds")
-        return seconds
-
-    return Values(f"seconds, {_within(low, high)}", parse)
-
-
-def _whole(low: int, high: int = _UNLIMITED) -> Values:
-    def parse(value: Any) -> int:
-        number = int(str(value))
-        if not low <= number <= high:
-            raise ValueError(f"give a whole number from {low} to {high}")
-        return number
-
-    return Values(f"number, {_within(low, high)}", parse)
-
-
-def _one_of(*names: str) -> Values:
-    def parse(value: Any) -> str:
-        for name in names:
-            if str(value).lower() == name.lower():
-                return name
-        raise ValueError(f"give one of {', '.join(names)}")
-
-    return Values(", ".join(names), parse)
-
-
-def _rate(value: Any) -> float:
-    rate = float(value)
-    if not 0 < rate < float("inf"):
-        raise ValueError("give a number above 0")
-    return rate
-
-
-def _flag(value: Any) -> bool:
-    text = str(value).strip().lower()
-    if text not in ("true", "false"):
-        raise ValueError("give true or false")
-    return text == "true"
-
-
-def _text(value: Any) -> str:
-    if not str(value).strip():
-        raise ValueError("give a text that is not empty")
-    return str(value)
-
-
-def _pattern(value: Any) -> str:
-    try:
-        re.compile(_text(value))
-    except re.error as error:
-        raise ValueError(f"give a regular expression that Python knows: {error}") from None
-    return str(value)
-
-
-def _place(value: Any) -> str:
-    from commits.secrets import SecretUri
-
-    return SecretUri(_text(value))
-
-
-def _topics(value: Any) -> tuple[str, ...]:
-    names = value.split(",") if isinstance(value, str) else list(value)
-    topics = tuple(dict.fromkeys(str(name).strip() for name in names))
-    if not topics or not all(topics):
-        raise ValueError("give topic names separated by commas")
-    return topics
-
-
-def _keys(value: Any) -> tuple[str, ...]:
-    text = value.strip() if isinstance(value, str) else ""
-    if text.startswith("["):
-        keys = json.loads(text)
-    elif isinstance(value, str):
-        keys = [key.strip() for key in value.split(",")]
-    else:
-        keys = list(value)
-    if not keys or not all(isinstance(key, str) and key for key in keys):
-        raise ValueError("give texts that are not empty, separated by commas or as a JSON list")
-    return tuple(dict.fromkeys(keys))
-
-
-def _headers(value: Any) -> tuple[tuple[str, str], ...]:
-    remedy = 'give name=value, separated by commas, or JSON such as {"type": "order"}'
-    if isinstance(value, str) and not value.strip().startswith("{"):
-        pairs = [part.partition("=") for part in value.split(",")]
-        if not all(equals and name.strip() for name, equals, _ in pairs):
-            raise ValueError(remedy)
-        found = {name.strip(): text.strip() for name, _, text in pairs}
-    else:
-        found = json.loads(value) if isinstance(value, str) else dict(value)
-    if not found or not all(isinstance(v, str) and k for k, v in found.items()):
-        raise ValueError(remedy)
-    return tuple(found.items())
-
-
-def _starting(value: Any) -> str | dict[str, dict[int, int]]:
-    if str(value).lower() in ("earliest", "latest"):
-        return str(value).lower()
-    try:
-        parsed = json.loads(value) if isinstance(value, str) else value
-        starting = {str(t): {int(p): int(o) for p, o in ps.items()} for t, ps in parsed.items()}
-    except (ValueError, AttributeError, TypeError):
-        starting = {}
-    if not starting or any(o < -2 for ps in starting.values() for o in ps.values()):  # noqa: PLR2004
-        raise ValueError(
-            'give earliest, latest or JSON such as {"topic": {"0": 23, "1": -2}} '
-            "(-2 earliest, -1 latest)"
-        )
-    return starting
-
-
-def _settings(value: Any) -> dict[str, str]:
-    try:
-        parsed = json.loads(value) if isinstance(value, str) else value
-        found = {str(name): _setting(one) for name, one in parsed.items()}
-    except (ValueError, AttributeError, TypeError):
-        raise ValueError('give JSON such as {"retention.ms": "-1"}') from None
-    return found
-
-
-def _setting(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if not isinstance(value, str | int | float):
-        raise TypeError
-    return str(value)
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -250,17 +92,6 @@ def _option(
     return field(default=default, metadata=more)
 
 
-_TOPICS = Values("names, separated by commas", _topics)
-_PATTERN = Values("regular expression (Python's)", _pattern)
-_STARTING = Values("earliest, latest or JSON", _starting)
-_FLAG = Values("true, false", _flag)
-_PLACE = Values("path, URI or name", _place)
-_KEYS = Values("keys, separated by commas, or a JSON list", _keys)
-_FILE = Values("path of a file", _text)
-_HEADERS = Values("name=value, separated by commas, or JSON", _headers)
-_EXPRESSION = Values("Spark SQL expression", _text)
-_RATE = Values("number above 0", _rate)
-
 _REQUIRED_KAFKA = ("bootstrap.servers", "group.id")
 #: Settings that the library sets itself, with why a user's own value is refused.
 _OURS = {
@@ -278,223 +109,223 @@ class Options:
 
     kafka: Mapping[str, str] = field(repr=False)
     subscribe: tuple[str, ...] | None = _option(
-        None, _TOPICS,
+        None, TOPICS,
         "The topics.",
     )  # fmt: skip
     subscribe_pattern: str | None = _option(
-        None, _PATTERN,
+        None, PATTERN,
         "Topics whose whole names match the expression; topics that are created later are added.",
     )  # fmt: skip
     starting_offsets: str | dict[str, dict[int, int]] = _option(  # noqa: RUF009 - a field
-        "earliest", _STARTING,
+        "earliest", STARTING,
         "Where a partition without a commit starts. Partitions that are added while the group "
         "exists start at earliest.",
     )  # fmt: skip
     fail_on_data_loss: bool = _option(
-        True, _FLAG,
+        True, FLAG,
         "Stop if records were deleted before they were done; false: report the loss and continue.",
     )  # fmt: skip
     on_missing_topic: str = _option(
-        "fail", _one_of("fail", "wait"),
+        "fail", one_of("fail", "wait"),
         "If a topic does not exist yet, or is deleted: fail, or continue with the other topics "
         "until it exists.",
     )  # fmt: skip
     max_offsets_per_trigger: int | None = _option(
-        None, _whole(1),
+        None, whole(1),
         "Offsets that a batch may span, over all partitions.",
     )  # fmt: skip
     min_partitions: int | None = _option(
-        None, _whole(1, 10_000),
+        None, whole(1, 10_000),
         "Slices in which a batch is read, at least; default: slots.",
     )  # fmt: skip
     include_headers: bool = _option(
-        False, _FLAG,
+        False, FLAG,
         "Pass record headers to handlers and frames.",
     )  # fmt: skip
     commit_table: str = _option(
-        None, _PLACE,
+        None, PLACE,
         "The Delta table of the commits: its path, or its name in a catalog. Required.",
     )  # fmt: skip
     slots: int | None = _option(
-        None, _whole(1, 10_000),
+        None, whole(1, 10_000),
         "Spark tasks side by side; default: the cores that Spark has, in real time all but one.",
     )  # fmt: skip
     assignor: str = _option(
-        "sticky", _one_of("sticky", "range", "roundrobin"),
+        "sticky", one_of("sticky", "range", "roundrobin"),
         "How the members of a group share the topics; the group uses the one that most members "
         "ask for and all of them know.",
     )  # fmt: skip
     sharing: str = _option(
-        "keyRanges", _one_of("keyRanges", COOPERATIVE),
+        "keyRanges", one_of("keyRanges", COOPERATIVE),
         "How the members of a group share partitions: each has key ranges of its own, or all of "
         "them acquire chunks of offsets (KIP-X's cooperative fetch), for handlers with "
         '`ordering="none"`.',
     )  # fmt: skip
     allow_key_share: bool = _option(
-        True, _FLAG,
+        True, FLAG,
         "Whether this member takes parts of partitions (KIP-X); if not, it gets whole partitions "
         "only.",
     )  # fmt: skip
     allow_individual_commit: bool = _option(
-        True, _FLAG,
+        True, FLAG,
         "Whether this member commits record by record (KIP-X); only true is accepted.",
         name="allow.individual.commit", is_listed=False,
     )  # fmt: skip
     max_bytes_key_range_hashing: int = _option(
-        64 << 20, _whole(0),
+        64 << 20, whole(0),
         "Bytes of records that the fetch server of a host keeps in real time (KIP-X), at most: "
         "it reads the brokers once for all slots of the host. 0: each slot reads for itself.",
         name="max.bytes.key.range.hashing",
     )  # fmt: skip
     key_range_hashing_content: str = _option(
-        "record", _one_of("record", "key"),
+        "record", one_of("record", "key"),
         "What the fetch server of a host keeps of a record (KIP-X): all of it, or no value and no "
         "headers. With `key` each slot reads these of its own records from the brokers, by offset.",
         name="key.range.hashing.content",
     )  # fmt: skip
     max_num_ranges_to_commit: int = _option(
-        10_000, _whole(1),
+        10_000, whole(1),
         "Ranges in one commit (KIP-X): with so many to commit, a commit is written early, and a "
         "larger one is written as several rows. `maxNumRanges` limits what a partition has in all.",
         name="max.num.ranges.to.commit",
     )  # fmt: skip
     max_num_ranges: int = _option(
-        1_000_000, _whole(1),
+        1_000_000, whole(1),
         "Committed ranges above the stable offset that a partition may have. At 80 % of it no new "
         "records are read.",
     )  # fmt: skip
     batch_time: float = _option(
-        10.0, _seconds(0.05),
+        10.0, seconds(0.05),
         "Time after which a batch starts no further handler.",
     )  # fmt: skip
     handler_timeout: float = _option(
-        60.0, _seconds(0.05),
+        60.0, seconds(0.05),
         "Time for running handlers beyond batchTime; then their worker is ended.",
     )  # fmt: skip
     drain_timeout: float = _option(
-        10.0, _seconds(0),
+        10.0, seconds(0),
         "Time for running handlers before a share moves to a new owner.",
     )  # fmt: skip
     max_poll_interval: float = _option(
-        300.0, _seconds(0.1),
+        300.0, seconds(0.1),
         "Time between two calls of poll, commit, retry or reject, at most. Then a subscribed "
         "consumer without a running query leaves the group, as in Kafka; what was polled and not "
         "committed comes again, and the next call of poll joins again.",
     )  # fmt: skip
     commit_interval: float = _option(
-        0.2, _seconds(0, 60),
+        0.2, seconds(0, 60),
         "Time between two appends to the commit table while a job works, at least; a stop and a "
         "hand-over do not wait. A longer one repeats more after a crash.",
     )  # fmt: skip
     channel_port: int = _option(
-        0, _whole(0, 65_535),
+        0, whole(0, 65_535),
         "Port of the driver to which running slots connect (see spark.driver.host); 0: any.",
     )  # fmt: skip
     ui_port: int = _option(
-        0, _whole(0, 65_535),
+        0, whole(0, 65_535),
         "Port of the live page that `query.ui_url` starts at localhost; 0: any.",
     )  # fmt: skip
     max_pending: int = _option(
-        100_000, _whole(1),
+        100_000, whole(1),
         "Pending records of a partition at which no new records are read.",
     )  # fmt: skip
     max_records_per_second: float | None = _option(
-        None, _RATE,
+        None, RATE,
         "Records that may start in a second; each slot has its part of it.",
     )  # fmt: skip
     max_records_per_second_per_share: float | None = _option(
-        None, _RATE,
+        None, RATE,
         "Records of one partition that may start in one slot in a second.",
     )  # fmt: skip
     max_records_per_second_per_key: float | None = _option(
-        None, _RATE,
+        None, RATE,
         "Records of one key that may start in a second, within a batch.",
     )  # fmt: skip
     circuit_breaker: int | None = _option(
-        None, _whole(1, 1_000_000),
+        None, whole(1, 1_000_000),
         "Failures in a row in a slot after which the job pauses; Retry and Reject do not count.",
     )  # fmt: skip
     circuit_breaker_pause: float = _option(
-        30.0, _seconds(0.05),
+        30.0, seconds(0.05),
         "Length of the first pause; each failed trial doubles it, up to ten times.",
     )  # fmt: skip
     on_external_reset: str = _option(
-        "fail", _one_of("fail", "honour"),
+        "fail", one_of("fail", "honour"),
         "If another client changed the group's offset in Kafka: fail, or continue from there.",
     )  # fmt: skip
     dead_letter: str | None = _option(
-        None, _PLACE,
+        None, PLACE,
         "The destination of rejected records: path of a Delta table, or `kafka:` and a topic.",
     )  # fmt: skip
     dead_letter_partitions: int = _option(
-        0, _whole(0, 100_000),
+        0, whole(0, 100_000),
         "Partitions of the topic of `deadLetter`, which is created with the first dead letter; 0: "
         "it is not created.",
     )  # fmt: skip
     dead_letter_topic_config: dict[str, str] | None = _option(  # noqa: RUF009 - a field
-        None, Values("JSON of Kafka's topic settings", _settings),
+        None, SETTINGS,
         "Settings of a topic that `deadLetterPartitions` creates, such as "
         '`{"retention.ms": "-1"}`.',
     )  # fmt: skip
     purgatory: str | None = _option(
-        None, _PLACE,
+        None, PLACE,
         "Folder of the Delta tables in which rows of transactional outputs wait.",
     )  # fmt: skip
     max_outputs_waiting: int = _option(
-        1_000_000, _whole(1),
+        1_000_000, whole(1),
         "Records of a partition whose transactional outputs wait above its stable offset. At this "
         "number no new records are read.",
     )  # fmt: skip
     ordering_key: str | None = _option(
-        None, _EXPRESSION,
+        None, EXPRESSION,
         "A Spark SQL expression over the columns of Spark's Kafka source, a string or binary. Its "
         "value takes the place of the record's key in dealing, order, state and dead letters; "
         "null means none. It depends on the record alone, and is the same for the whole group.",
     )  # fmt: skip
     where: str | None = _option(
-        None, _EXPRESSION,
+        None, EXPRESSION,
         "Filter: a condition over the columns of Spark's Kafka source, evaluated before anything "
         "else sees the record; null means false. It depends on the record alone.",
     )  # fmt: skip
     allow_keys: tuple[str, ...] | None = _option(
-        None, _KEYS,
+        None, KEYS,
         "Filter: only records with one of these keys pass. With allowKeysFile and "
         "allowKeyPrefixes, it is enough if one of the three has the key.",
     )  # fmt: skip
     allow_keys_file: str | None = _option(
-        None, _FILE,
+        None, FILE,
         "As allowKeys, from a file with one key a line, which is read at the start.",
     )  # fmt: skip
     allow_key_prefixes: tuple[str, ...] | None = _option(
-        None, _KEYS,
+        None, KEYS,
         "As allowKeys, for keys that begin with one of these.",
     )  # fmt: skip
     deny_keys: tuple[str, ...] | None = _option(
-        None, _KEYS,
+        None, KEYS,
         "Filter: records with one of these keys do not pass, even if they are allowed.",
     )  # fmt: skip
     deny_keys_file: str | None = _option(
-        None, _FILE,
+        None, FILE,
         "As denyKeys, from a file with one key a line, which is read at the start.",
     )  # fmt: skip
     deny_key_prefixes: tuple[str, ...] | None = _option(
-        None, _KEYS,
+        None, KEYS,
         "As denyKeys, for keys that begin with one of these.",
     )  # fmt: skip
     key_encoding: str = _option(
-        "text", _one_of(*KEY_ENCODINGS),
+        "text", one_of(*KEY_ENCODINGS),
         "How the keys and prefixes of filters are written; text is UTF-8.",
     )  # fmt: skip
     min_record_bytes: int | None = _option(
-        None, _whole(1),
+        None, whole(1),
         "Filter: the least size of a record's key and value together.",
     )  # fmt: skip
     max_record_bytes: int | None = _option(
-        None, _whole(0),
+        None, whole(0),
         "Filter: the largest size of a record's key and value together.",
     )  # fmt: skip
     header_equals: tuple[tuple[str, str], ...] = _option(
-        (), _HEADERS,
+        (), HEADERS,
         "Filter: for each name a header of the record has the value, as UTF-8.",
     )  # fmt: skip
     #: What the options named Filter come to.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from coopconsume.admin.overview.drawing import progress_html, settings_html
 from coopconsume.errors import HandlerNotUsable, InvalidOption, TopicNotFound
 from coopconsume.monitoring.listener import Progress, QueryListener
-from coopconsume.options import parse_seconds
+from coopconsume.option_values import parse_seconds
 from coopconsume.record import OnDead, RetryPolicy
 from coopconsume.runtime.batch import rates_of
 from coopconsume.runtime.loop import Job

@@ -23,7 +23,8 @@ from coopconsume.errors import InvalidOption
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.monitoring import LoggingListener
 from coopconsume.monitoring.screen import Rate, Screen
-from coopconsume.options import Options, parse_seconds
+from coopconsume.option_values import parse_seconds
+from coopconsume.options import Options
 from coopconsume.query import check_handler, check_settings
 from coopconsume.record import RetryPolicy
 from coopconsume.testing.local.java import find_java

@@ -72,7 +72,7 @@ class State:
         Raises:
             ValueError: The duration is not a time above 0, or the key has no state.
         """
-        from coopconsume.options import parse_seconds
+        from coopconsume.option_values import parse_seconds
 
         seconds = parse_seconds(duration) if isinstance(duration, str) else float(duration)
         if not 0 < seconds < float("inf"):

@@ -24,6 +24,7 @@ LAYERS = [
         "coopconsume.kafka.partitioner",
     },
     {"coopconsume.kafka.settings", "coopconsume.kafka.librdkafka", "coopconsume.filters"},
+    {"coopconsume.option_values"},
     {"coopconsume.options"},
     {"coopconsume.state"},
     {"coopconsume.kafka", "coopconsume.worker"},

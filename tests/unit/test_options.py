@@ -7,7 +7,8 @@ import pickle
 import pytest
 
 from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
-from coopconsume.options import TABLE, Options, parse_seconds
+from coopconsume.option_values import parse_seconds
+from coopconsume.options import TABLE, Options
 
 BASE = {
     "kafka.bootstrap.servers": "a:1, b:2",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits import MaxIndividualCommitsReached, OffsetRanges, Pending
 from coopconsume.errors import InvalidOption, NotPolled
-from coopconsume.options import parse_seconds
+from coopconsume.option_values import parse_seconds
 from coopconsume.record import MAX_WAIT, usable_seconds, with_added
 from coopconsume.runtime.decisions import apply_decisions
 from coopconsume.runtime.outbox import due_ms
