@@ -110,7 +110,7 @@ def read_journal(path: Path | None) -> AtCrash | None:
     """Reads the journal of a worker that died, and removes it.
 
     Returns:
-        None if there is none, or if the worker may still run.
+        None without one, or if the worker may still run.
     """
     if path is None:
         return None

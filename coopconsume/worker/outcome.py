@@ -167,7 +167,7 @@ class TaskOutcome:
         ]
         #: When `oldest_call` saw each of them first.
         self._seen: dict[tuple[int, int], float] = {}
-        #: Key ranges of which no record starts, by partition, and the driver's number for them.
+        #: Key ranges whose records do not start, by partition, and the driver's number for them.
         self._withheld: Mapping[int, Ranges] = {}
         self._withheld_by = 0
         #: The running rows of these ranges, as in the last report.
