@@ -406,7 +406,12 @@ class GroupState:
                 life_ms=grant.longest_life_of(event.member), since=event.written_at,
             )  # fmt: skip
             last = -1 if part.last is None else part.last
-            wanted = Wanted(counts[at], last, part.offsets)
+            # A member that has not seen yet that a record is parked must not get it: it would hold
+            # the record, and nobody could acquire it once it is to be tried again.
+            due = part.offsets
+            if due:
+                due -= OffsetRanges.from_offsets(o for o, p in state.pending.items() if p.is_parked)
+            wanted = Wanted(counts[at], last, due)
             state.acquisitions.acquire(request, wanted, state.commits, state.pending)
             return state.result()
 

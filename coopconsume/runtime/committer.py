@@ -507,6 +507,10 @@ class Committer:
             for waiting in p.parked
         ]
 
+    def _count_parked(self) -> int:
+        """Returns how many records are parked, as a cooperative job knows it."""
+        return sum(len(p.parked) for p in self._partitions.values() if p.stock is not None)
+
     def _run(self, call: Callable[..., None], *args: Any) -> None:
         self.is_busy = True
         self._thread.submit(call, *args)
@@ -591,6 +595,7 @@ class Committer:
     def looked(self, event: LogRead) -> None:
         """Takes stable offsets that other members moved."""
         stable = event.stable
+        before = self._count_parked()
         if event.chunks is not None and self._acquirer is not None:
             self._acquirer.looked(event.chunks)
         for tp, offset in stable.items():
@@ -598,6 +603,9 @@ class Committer:
                 self._partitions[tp].saved(OffsetRanges(), offset, OffsetRanges())
         if self._holding.is_shared:
             self._count_ranges(stable)
+        if self._acquirer is not None and self._count_parked() != before:
+            # By any member. The commit that parks a record does not know which are parked after it.
+            self._meter.parked([p for p in self._partitions.values() if p.is_ours])
         self._looked_at = time.monotonic()
         self.is_busy = False
         self._wake_mirror()

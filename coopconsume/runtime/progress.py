@@ -205,6 +205,10 @@ class Meter:
             self.message = "Running"
         self._make_event(partitions)
 
+    def parked(self, partitions: Sequence[Partition]) -> None:
+        """Other records are parked than before: an event is made."""
+        self._make_event(partitions)
+
     def idle(self, partitions: Sequence[Partition]) -> None:
         """Nothing was committed now: if that is so for long, an event is made all the same."""
         if time.monotonic() - self._notified < _IDLE_EVERY:

@@ -13,6 +13,7 @@ from commits import AcquireRequest, OffsetRanges, Wanted
 from coopconsume.group.owned import EpochGrant
 from coopconsume.record import Reject, RetryPolicy
 from coopconsume.runtime import trace
+from coopconsume.runtime.decisions import Decision, decide, decided
 from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
 from tests.model.job_world import TP, World, until
 from tests.replay import runs
@@ -261,3 +262,54 @@ def test_a_record_that_is_given_up_counts_with_its_letter(world):
         there.run(member, handler, ordering="none", dead_letters=letters)
     there.until(lambda: there.done(one) == set(range(COUNT)))
     assert sorted(letters.offsets) == [offset for offset in sorted(LOG) if offset % 50 == 1]
+
+
+def test_parked_records_hold_back_no_other_and_wait_for_a_decision(world):
+    """Any member parks them; then they are nobody's, and a job with availableNow ends.
+
+    A decision is taken once, and any member tries again what is replayed, from its first attempt.
+    """
+    there = world()
+    members = there.cooperate("a", "b")
+    letters, lock, attempts, is_mended = Letters(), threading.Lock(), {}, threading.Event()
+    rejected = {offset for offset in LOG if offset % 50 == 1}
+    hopeless = {offset for offset in LOG if offset % 100 == 3}
+
+    def handler(record):
+        with lock:
+            attempts.setdefault(record.offset, []).append(record.attempt)
+        if record.offset in rejected and not is_mended.is_set():
+            raise Reject("no")
+        if record.offset in hopeless and not is_mended.is_set():
+            raise RuntimeError("no luck")
+
+    def run(**how):
+        policy = RetryPolicy(max_attempts=2, backoff=0.01, jitter=0)
+        how |= {"dead_letters": letters, "park": True, "policy": policy}
+        return [there.run(member, handler, ordering="none", **how) for member in members]
+
+    parked = rejected | hopeless
+    for job in run(available_now=True):
+        assert job.ended.wait(120)
+        assert job.error is None
+        assert job._meter.recent[-1]["partitions"][0]["parked"] == len(parked)
+        there._jobs.remove(job)
+    store = members[0].store
+    assert there.done(members[0]) == set(range(COUNT)) - parked
+    assert store.acquisitions("g") == {}
+    pending = store.pending("g")[TP]
+    assert {offset: one.attempts for offset, one in pending.items() if one.is_parked} == {
+        offset: 1 if offset in rejected else 2 for offset in parked
+    }
+    assert sorted(letters.offsets) == sorted(parked)
+    run()
+    is_mended.set()
+    decide(store, "g", [Decision(*TP, offset, "replay") for offset in rejected])
+    decide(store, "g", [Decision(*TP, offset, "discard") for offset in hopeless])
+    there.until(lambda: there.done(members[0]) == set(range(COUNT)))
+    assert {offset: attempts[offset] for offset in parked} == {
+        offset: [1, 1] if offset in rejected else [1, 2] for offset in parked
+    }
+    assert not store.pending("g").get(TP)
+    there.until(lambda: not decided(store, "g", ["t"]))
+    assert sorted(letters.offsets) == sorted(parked)

@@ -84,6 +84,22 @@ COOPERATIVE_JOBS = [
         (_CHUNKS + "test_parked_records_do_not_keep_a_job_from_its_end",),
     ),
     Mutant(
+        "chunk-parked-is-acquired",
+        "A parked record is acquired by nobody.",
+        "commits/group.py",
+        "for o, p in state.pending.items() if p.is_parked)",
+        "for o in ())",
+        ("tests/unit/commits/test_acquisitions.py::test_a_parked_record_is_acquired_by_nobody",),
+    ),
+    Mutant(
+        "chunk-parked-is-not-shown",
+        "Progress shows the records that are parked, by whichever member.",
+        "coopconsume/runtime/committer.py",
+        "self._meter.parked([p for",
+        "str([p for",
+        (_JOB + "test_parked_records_hold_back_no_other_and_wait_for_a_decision",),
+    ),
+    Mutant(
         "chunk-of-the-living-expires",
         "Chunks of members of the epoch do not expire.",
         "coopconsume/group/chunks.py",

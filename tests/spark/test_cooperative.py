@@ -16,11 +16,14 @@ from kafka.admin import KafkaAdminClient, MemberToRemove
 
 from commits import CommitStore, OffsetRanges
 from coopconsume import CooperativeConsumer, Options, Reject, RetryPolicy, committed_rows
+from coopconsume.admin.dead_letters.actions import DeadLetters
+from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.demo.processes import kill_tree
 from coopconsume.errors import GroupRefused, InvalidOption
 from coopconsume.runtime.reading.source import Span, Wanted, batch_frame
 from coopconsume.testing.history import Kill, check, read_history
 from tests.spark.support import PATIENCE, Recorded, done_book, options, pending_book, until
+from tests.spark.test_dead_letters import FailsUntil
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 ROOT = Path(__file__).parents[2]
@@ -164,6 +167,45 @@ def test_a_slow_member_does_not_hold_the_others_back(spark, kafka, topic, produc
     assert slow < 0.3 * (fast + slow)
     rows = committed_rows(str(tmp_path / "out"), opts["commitTable"], group)
     assert rows.num_rows == count - len(dead)
+
+
+def test_parked_records_wait_and_nothing_else_does(spark, kafka, topic, produce, tmp_path):
+    """Through a restart; they are listed, and one is replayed and one discarded."""
+    name = topic(1)
+    produce(name, [(None, b"v%d" % n) for n in range(60)])
+    opts = options(
+        kafka, tmp_path, name, sharing="cooperative", slots=2, deadLetter=str(tmp_path / "dead")
+    )
+    fixed, history = tmp_path / "fixed", tmp_path / "history"
+
+    def job(consumer):
+        policy = RetryPolicy(max_attempts=2, backoff=0.1)
+        handler = Recorded(history, FailsUntil(fixed))
+        return consumer.foreach(handler, ordering="none", retry=policy, on_dead="park")
+
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = job(consumer).trigger(availableNow=True).start()
+        assert query.awaitTermination(PATIENCE), "parked records do not keep a job from its end"
+        (partition,) = query.lastProgress["partitions"]
+        assert (partition["stableOffset"], partition["parked"], partition["pending"]) == (3, 2, 2)
+        assert query.lastProgress["totals"]["deadLetters"] == 2
+    dead_letters = DeadLetters(opts)
+    assert [(one.stored.offset, one.status, one.stored.attempts)
+            for one in dead_letters.letters()] == [(3, "parked", 1), (5, "parked", 2)]  # fmt: skip
+    fixed.touch()
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = job(consumer).start()
+        produce(name, [(None, b"")] * 40)
+        query.processAllAvailable()
+        (partition,) = query.lastProgress["partitions"]
+        assert (partition["stableOffset"], partition["parked"]) == (3, 2)
+        dead_letters.carry_out("replay", dead_letters.plan(Choice(reason="refused")))
+        dead_letters.carry_out("discard", dead_letters.plan(Choice(reason="luck")))
+        until(lambda: query.lastProgress["partitions"][0]["stableOffset"] == 100)
+    assert not dead_letters.letters()
+    calls = [(one.offset, one.attempt) for one in read_history(history)]
+    again = {3: [1, 1], 5: [1, 2]}
+    assert sorted(calls) == [(n, attempt) for n in range(100) for attempt in again.get(n, [1])]
 
 
 def test_members_that_share_in_another_way_are_refused(spark, kafka, topic, produce, tmp_path):

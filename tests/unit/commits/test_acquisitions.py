@@ -24,6 +24,7 @@ from commits import (
     Wanted,
 )
 from commits.fold import LogState
+from commits.model import PARKED_MS
 from commits.requests import request_events
 from commits.rows import Event, Part
 from commits.snapshot import newest_snapshot, snapshot_events
@@ -210,6 +211,17 @@ def test_pending_records_are_acquired_by_name() -> None:
     assert log.acquire("r2", "b", 2) == [(45, 46)]
     assert log.acquire("r3", "b", 3, due=[44, 45]) == [(44, 44), (47, 48)]
     assert log.group.partitions[P0].pending.keys() == {43, 44}
+
+
+def test_a_parked_record_is_acquired_by_nobody() -> None:
+    """Though a member that has not seen yet that it is parked names it as due."""
+    log = Log()
+    log.acquire("r1", "a")
+    parked = Pending(43, due_ms=PARKED_MS)
+    part = Part(*P0, offsets=OffsetRanges([(40, 42)]), pending=(parked, Pending(44)))
+    log.fold(Event("commit", "c1", epoch=FIRST, member="a", parts=(part,)))
+    assert log.acquire("r2", "b", 2, due=[43, 44]) == [(44, 45)]
+    assert log.acquire("r3", "a", 1, due=[43]) == [(46, 46)]
 
 
 def test_committed_offsets_above_the_marker_are_skipped() -> None:
