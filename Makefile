@@ -31,7 +31,7 @@ setup: $(VENV)/.ready ## set up the virtual environment with all tools
 demo: $(VENV)/.ready-demo ## a year of flights through 8 slots on a real Kafka, killed in the middle
 	@$(BIN)/coopconsume demo $(ARGS)
 
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope
 
 test: $(VENV)/.ready ## set up and run the tests, except the slow ones (ARGS='-k name' narrows)
 	@$(PYTEST) -m 'not slow' --durations=0 --durations-min=20 $(ARGS); status=$$?; \

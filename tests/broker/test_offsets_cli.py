@@ -44,7 +44,9 @@ class OffsetsCli:
         self.cluster = Cluster(Options.parse(harness.options))
         self.ids = self.cluster.topic_ids([harness.topic])
         self.epoch = self.opened()
-        failed = Pending(4, key_hash=11, attempts=3, due_ms=4_000_000_000_000, error="no")
+        failed = Pending(
+            4, key_hash=key_hash(b"4"), attempts=3, due_ms=4_000_000_000_000, error="no"
+        )
         harness.store.commit(
             harness.group, self.epoch, "m", {self.at: [(0, 3), (6, 7)]}, pending={self.at: [failed]}
         )
@@ -109,9 +111,9 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
     (lag,) = cli.answer("lag", group)
     assert lag["lag"] == 4
     assert lag["blocker"] == {
-        "offset": 4, "state": "failed", "key_hash": 11, "attempts": 3, "since": gap["since"],
+        "offset": 4, "state": "failed", "key_hash": key_hash(b"4"), "attempts": 3, "since": gap["since"],
         "due": "2096-10-02T07:06:40+00:00", "error": "no", "done_behind": 2, "open_behind": 1,
-        "key": "4", "deleted_by": "",
+        "key": "4", "deleted_by": "", "is_dealt_otherwise": False,
     }  # fmt: skip
     assert cli.answer("offsets", "lag", group) == [lag]
     drawn = tmp_path / "map.svg"
