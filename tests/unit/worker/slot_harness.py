@@ -136,5 +136,5 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
 def done(report, part=0):
     """Offsets that a report counts as done."""
     if part not in report.partitions:
-        return []  # It tells only what runs, or where the slot is.
+        return []  # It reports only what runs, or where the slot is.
     return unpack_offsets(report.partitions[part].done).to_pylist()
