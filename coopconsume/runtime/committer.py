@@ -508,8 +508,10 @@ class Committer:
         ]
 
     def _count_parked(self) -> int:
-        """Returns how many records are parked, as a cooperative job knows it."""
-        return sum(len(p.parked) for p in self._partitions.values() if p.stock is not None)
+        """Returns how many records are parked in a cooperative epoch; 0 in another."""
+        if self._acquirer is None:
+            return 0
+        return sum(len(p.parked) for p in self._partitions.values())
 
     def _run(self, call: Callable[..., None], *args: Any) -> None:
         self.is_busy = True
@@ -603,7 +605,7 @@ class Committer:
                 self._partitions[tp].saved(OffsetRanges(), offset, OffsetRanges())
         if self._holding.is_shared:
             self._count_ranges(stable)
-        if self._acquirer is not None and self._count_parked() != before:
+        if self._count_parked() != before:
             # By any member. The commit that parks a record does not know which are parked after it.
             self._meter.parked([p for p in self._partitions.values() if p.is_ours])
         self._looked_at = time.monotonic()

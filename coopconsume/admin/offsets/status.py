@@ -142,7 +142,7 @@ class Blocker:
         key: The key of the record, if it has one and was read.
         deleted_by: ``retention`` or ``compaction`` if the log has no such record any more; else
             empty. Transaction markers and aborted records count as compacted.
-        is_dealt_otherwise: Whether it has a key, and ``key_hash`` is the hash of an ordering key.
+        has_ordering_key: Whether ``key`` is known, and ``key_hash`` is that of an ordering key.
     """
 
     offset: int
@@ -156,7 +156,7 @@ class Blocker:
     open_behind: int
     key: str | None = None
     deleted_by: str = ""
-    is_dealt_otherwise: bool = False
+    has_ordering_key: bool = False
 
     @property
     def shown_key(self) -> str | None:
@@ -164,7 +164,7 @@ class Blocker:
 
         With an ordering key, which only Spark computes, its hash stands beside the record's key.
         """
-        if self.key_hash is None or (self.key is not None and not self.is_dealt_otherwise):
+        if self.key_hash is None or (self.key is not None and not self.has_ordering_key):
             return self.key
         shown = f"hash {self.key_hash}"
         return shown if self.key is None else f"{self.key} (ordering key: {shown})"
@@ -306,7 +306,7 @@ class PartitionStatus:
             max(0, len(self.open_ranges) - 1),
             None if key is None else shown_key(key),
             self._deleted_by(offset),
-            is_dealt_otherwise=None not in (key, key_hash) and hash_of(key) != key_hash,
+            has_ordering_key=None not in (key, key_hash) and hash_of(key) != key_hash,
         )
 
     def _deleted_by(self, offset: int) -> str:

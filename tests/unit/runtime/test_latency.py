@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from commits import OffsetRanges
 from coopconsume.runtime.latency import CommitLatency
-from coopconsume.worker.report import PartitionReport, pack_offsets, pack_times, sampling
+from coopconsume.worker.report import PartitionReport, pack_done, pack_offsets, pack_times, sampling
 
 TP = ("orders", 0)
 
@@ -76,3 +76,15 @@ def test_of_a_large_report_each_nth_record_counts_n_times():
     assert step == 3
     assert seen == count
     assert abs(seconds - 1.5 * count) < 2 * step
+
+
+def test_a_slot_samples_the_reports_that_it_packs():
+    """Reports of few and of many records, in chunks that overlap."""
+    for count in (2, 4_096, 4_097, 20_001):
+        columns = [pa.array(range(count), pa.int64()), pa.array([1_000] * count, pa.int64())]
+        rows = pa.RecordBatch.from_arrays(columns, names=["offset", "timestamp"])
+        odd, even = (rows.take(pa.array(range(n, count, 2))) for n in (1, 0))
+        done, times = pack_done([odd, even])
+        latency = CommitLatency()
+        latency.done(TP, PartitionReport(done=done, times=times))
+        assert committed(latency, [(0, count)], count, 2.0) == (count, float(count))
