@@ -95,8 +95,8 @@ def until(chrome: Chrome, is_it: Callable[[Chrome], Any]) -> Any:
 
 
 def text(chrome: Chrome, name: str) -> str:
-    """The text of an element, at one moment."""
-    script = "return document.getElementById(arguments[0]).innerText"
+    """The text of an element, at one moment; empty if there is none, as on the entry page."""
+    script = "return document.getElementById(arguments[0])?.innerText ?? ''"
     return str(chrome.execute_script(script, name))
 
 
@@ -159,7 +159,7 @@ def test_a_group_is_shown_and_texts_of_users_stay_texts(chrome, shop) -> None:
         # The name of a partition stays while its figures change.
         name = chrome.find_element(By.CSS_SELECTOR, "#partitions button")
         shop["store"].commit("shop", shop["epoch"], "second", {(shop["topic"], 0): [(10, 12)]})
-        lag = "return document.querySelector('#partitions tbody tr').cells[5].innerText"
+        lag = "return document.querySelector('#partitions tbody tr')?.cells[5].innerText"
         until(chrome, lambda found: found.execute_script(lag) == "9")
         assert name.is_displayed()
         press(chrome, "#partitions button")

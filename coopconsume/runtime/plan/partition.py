@@ -234,7 +234,10 @@ class Partition:
         uncommitted = self.unsaved | (self.undelivered & self.done)
         if self._gains or not self.parked or uncommitted.clip(0, end - 1):
             return False
-        if self.is_drained or (self.stock is not None and self._first_free() >= end):
+        # The end that is known may be older than the one that is asked for.
+        if self.end >= end and self.is_drained:
+            return True
+        if self.stock is not None and self._first_free() >= end:
             return True
         # What came since is not asked for.
         if (self.whole or self.stock is not None) and self._first_free() < end:

@@ -449,6 +449,18 @@ def test_records_of_returned_keys_are_planned_for_any_slot():
     assert {slot: part.pairs() for slot, part in planned.items()} == {1: [(3, 3)]}
 
 
+def test_parked_records_settle_nothing_above_the_known_end():
+    """As after a restart: all that is known is done, and the log goes on further than that."""
+    p = partition(end=6, committed=[(0, 2), (4, 5)])
+    p.restore([Failed(3, 70, 1, math.inf, "parked")])
+    p.plan([0], 0.0, LIMITS)
+    assert p.is_drained
+    assert p.is_settled(6)
+    assert not p.is_settled(7)
+    p.end = 7
+    assert not p.is_settled(7)
+
+
 def test_headers_that_were_added_to_a_record_go_with_its_next_attempt():
     """Also after a restart, a hand-over, a lost worker, and when a parked record is replayed."""
     added = (("step", b"bank"), ("none", None))
