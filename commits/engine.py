@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from commits.errors import CommitLogUnavailable
 
-__all__ = ["AppendConflict", "LogEngine", "Tail", "TailGone"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["AppendConflict", "LogEngine", "Tail", "TailGone", "reading"]
 
 
 class AppendConflict(Exception):
@@ -35,6 +38,23 @@ class Tail(NamedTuple):
     snapshot_of: int = -1
     disturbed_at: int = -1
     repair_of: int = -1
+
+
+@contextmanager
+def reading(target: str) -> Iterator[None]:
+    """Report a lack of memory as an outage: it says nothing about the table.
+
+    Args:
+        target: The table.
+
+    Raises:
+        CommitLogUnavailable: If memory ends within the context.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        problem = "this process has no memory left to read it"
+        raise CommitLogUnavailable(target, "read", problem) from error
 
 
 class LogEngine(Protocol):

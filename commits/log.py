@@ -9,8 +9,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from commits.engine import AppendConflict, TailGone
-from commits.errors import CommitLogUnavailable, CommitStoreBusy, CorruptCommitLog
+from commits.engine import AppendConflict, TailGone, reading
+from commits.errors import CommitStoreBusy, CorruptCommitLog
 from commits.fold import LogState
 from commits.rows import decode, encode
 from commits.snapshot import newest_snapshot, snapshot_events
@@ -31,8 +31,6 @@ _TRIES = 20
 
 _PAUSE = 50
 """The number of commits after which a failed automatic snapshot is retried."""
-
-_NO_MEMORY = "this process has no memory left to read it"
 
 VACUUM_SEGMENTS = 20
 """Automatic snapshots vacuum the table once in this number of segments."""
@@ -194,7 +192,8 @@ class CommitLog:
     def history(self) -> list[tuple[int, Event, Answer]]:
         """Return the events and their answers in log order, as far as files are kept."""
         state, events = self._kept()
-        answers = [answer for _, answer in state.fold(event for _, event in events)]
+        with reading(self._engine.target):
+            answers = [answer for _, answer in state.fold(event for _, event in events)]
         changes = [(at, event) for at, event in events if event.kind != "snapshot"]
         return [(at, event, answer) for (at, event), answer in zip(changes, answers, strict=True)]
 
@@ -218,8 +217,9 @@ class CommitLog:
             version = min(version, at)
         if version < state.version:
             return None
-        for _ in state.fold(event for v, event in events if v <= version):
-            pass
+        with reading(self._engine.target):
+            for _ in state.fold(event for v, event in events if v <= version):
+                pass
         state.version = version
         return state
 
@@ -227,13 +227,14 @@ class CommitLog:
         """Return the oldest state that can be read, and the events after it with versions."""
         version = self._engine.refresh()
         state = LogState()
-        try:
-            tail = self._engine.tail(-1, version)
-        except TailGone:
-            tail = None
-        if tail is None or tail.repair_of >= 0:
-            state, tail = self._newest(version)
-        return state, list(decode(tail.rows, self._engine.target))
+        with reading(self._engine.target):
+            try:
+                tail = self._engine.tail(-1, version)
+            except TailGone:
+                tail = None
+            if tail is None or tail.repair_of >= 0:
+                state, tail = self._newest(version)
+            return state, list(decode(tail.rows, self._engine.target))
 
     def _answers_to(self, events: Sequence[Event], version: int) -> list[Answer]:
         """Fold the log up to written events and return their answers."""
@@ -265,24 +266,26 @@ class CommitLog:
     def _catch_up(self, upto: int) -> list[tuple[Event, Answer]]:
         if upto <= self.state.version:
             return []
-        try:
-            tail = self._engine.tail(self.state.version, upto)
-        except TailGone:
-            tail = None
-        if tail is None or tail.repair_of >= 0:
-            self.state = self._recovered()
-            return []
-        return self._fold(self.state, tail, upto)
+        with reading(self._engine.target):
+            try:
+                tail = self._engine.tail(self.state.version, upto)
+            except TailGone:
+                tail = None
+            if tail is None or tail.repair_of >= 0:
+                self.state = self._recovered()
+                return []
+            return self._fold(self.state, tail, upto)
 
     def _recovered(self) -> LogState:
         """Return the state from the newest snapshot and later appends."""
         version = self._engine.refresh(reopen=True)
-        state, tail = self._newest(version)
-        self._base = self._changed_at = self._snapshot_at = state.version
-        self._disturbed_at = -1
-        self._sizes.clear()
-        self._size = 0
-        self._fold(state, tail, version)
+        with reading(self._engine.target):
+            state, tail = self._newest(version)
+            self._base = self._changed_at = self._snapshot_at = state.version
+            self._disturbed_at = -1
+            self._sizes.clear()
+            self._size = 0
+            self._fold(state, tail, version)
         return state
 
     def _newest(self, version: int) -> tuple[LogState, Tail]:
@@ -327,10 +330,8 @@ class CommitLog:
             # A partly folded state must not be used: the next call starts from the beginning. This
             # includes interrupts, because a signal can arrive between any two steps.
             self.state = LogState()
-            if not isinstance(error, Exception):
+            if isinstance(error, MemoryError) or not isinstance(error, Exception):
                 raise
-            if isinstance(error, MemoryError):
-                raise CommitLogUnavailable(self._engine.target, "read", _NO_MEMORY) from error
             last = max(version for version, _ in events)
             raise CorruptCommitLog(
                 self._engine.target, f"a row up to version {last} is not valid: {error!r}"

@@ -296,6 +296,8 @@ class PathEngine:
         self._check_answers(table.get_add_actions(flatten=True).column("path").to_pylist())
         try:  # the storage may have come back in between
             return _snapshot_rows(table)
+        except MemoryError as error:
+            raise self._unreadable(error, what) from error
         except Exception as error:
             raise TailGone(f"{what}: {_message(error)}") from error
 

@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from commits.engine import AppendConflict, TailGone
+from commits.engine import AppendConflict, TailGone, reading
 from commits.errors import (
     CommitLogUnavailable,
     CommitStoreError,
@@ -402,7 +402,8 @@ def state_at(engine: LogEngine, version: int) -> LogState:
     if tail.repair_of > state.version:
         raise CorruptCommitLog(engine.target, "the snapshot of a repair is missing")
     try:
-        list(state.fold(event for _, event in decode(tail.rows, engine.target)))
+        with reading(engine.target):
+            list(state.fold(event for _, event in decode(tail.rows, engine.target)))
     except CommitStoreError:
         raise
     except Exception as error:
@@ -416,7 +417,8 @@ def _snapshots(engine: LogEngine) -> Iterator[LogState]:
     for version in (*engine.compactions(), None):
         try:
             rows = engine.snapshots(version)
-            found = newest_snapshot(event for _, event in decode(rows, engine.target))
+            with reading(engine.target):
+                found = newest_snapshot(event for _, event in decode(rows, engine.target))
         except CommitLogUnavailable:
             raise
         except (TailGone, CommitStoreError, KeyError, TypeError, ValueError):

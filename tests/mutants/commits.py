@@ -53,8 +53,8 @@ COMMITS = [
         "no-memory-is-damage",
         "A process that has no memory left calls no commit table damaged.",
         "commits/log.py",
-        "if isinstance(error, MemoryError):",
-        "if isinstance(error, FloatingPointError):",
+        "if isinstance(error, MemoryError) or not isinstance(error, Exception):",
+        "if not isinstance(error, Exception):",
         ("tests/unit/commits/test_commit_outage.py::test_a_process_without_memory_is_no_damage",),
     ),
     Mutant(

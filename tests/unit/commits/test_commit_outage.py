@@ -127,8 +127,24 @@ def test_an_outage_is_no_damage(
     assert check_table(path).is_sound
 
 
-@pytest.mark.parametrize("of", ["commits.group.GroupState.fold", "pyarrow.concat_tables"])
-def test_a_process_without_memory_is_no_damage(tmp_path: Path, of: str) -> None:
+def _calls(path: Path, stale: CommitStore) -> list[Callable[[], object]]:
+    return [
+        lambda: CommitStore.open(path), lambda: check_table(path), lambda: repair_table(path),
+        lambda: stale.state("g"), lambda: stale.history("g"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("of", "calls"),
+    [
+        ("commits.group.GroupState.fold", slice(5)),
+        ("commits.rows._event", slice(5)),
+        ("commits.path_engine._snapshot_rows", slice(3)),
+        ("commits.snapshot._group_from_event", slice(3)),
+        ("pyarrow.concat_tables", slice(5)),
+    ],
+)
+def test_a_process_without_memory_is_no_damage(tmp_path: Path, of: str, calls: slice) -> None:
     """Where memory ends while the log is read, it is read from the beginning the next time."""
     path = tmp_path / "commits"
     store, stale = filled(path), CommitStore.open(path)
@@ -136,7 +152,7 @@ def test_a_process_without_memory_is_no_damage(tmp_path: Path, of: str) -> None:
     assert epoch is not None
     store.commit("g", epoch, "m", {P0: [(8, 8)]})
     with mock.patch(of, side_effect=MemoryError):
-        for call in (lambda: stale.state("g"), lambda: CommitStore.open(path)):
+        for call in _calls(path, stale)[calls]:
             with pytest.raises(CommitLogUnavailable, match=r"read failed") as caught:
                 call()
             assert "repair" not in str(caught.value)
