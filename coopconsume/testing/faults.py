@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import HandlerNotUsable
-from coopconsume.record import Reject, Retry
+from coopconsume.record import Reject, run_out
 from coopconsume.testing.history import Recorder
+from coopconsume.worker.answers import as_rows, error_text
 from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.slot import current_slot, is_async
 
@@ -73,10 +74,11 @@ def _strike(fault: Fault) -> None:
 
 
 def _settled(call: RecordedCall, answer: Any) -> Any:
-    if isinstance(answer, Reject):
-        call.settle("reject", str(answer))
-    elif isinstance(answer, Retry | Exception):
-        call.settle("retry", str(answer))
+    answer = run_out(answer)
+    error = as_rows(answer, wanted=False)
+    if isinstance(error, BaseException):
+        outcome = "reject" if issubclass(type(error), Reject) else "retry"
+        call.settle(outcome, error_text(error))
     return answer
 
 

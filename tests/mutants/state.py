@@ -254,4 +254,12 @@ STATE = [
         "if False:",
         (_RESET + "test_an_interrupted_reset_is_repeated_with_its_state",),
     ),
+    Mutant(
+        "change-of-a-generator-is-lost",
+        "A handler that yields its rows ends before the change that it made is taken.",
+        _SLOT,
+        "return state.change(run_out(handler(record, state)), keyed)",
+        "return state.change(handler(record, state), keyed)",
+        (_TESTS + "test_a_handler_that_yields_its_rows_changes_the_state",),
+    ),
 ]

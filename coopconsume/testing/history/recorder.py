@@ -245,12 +245,19 @@ class RecordedCall:
     ) -> None:
         if kind is not None:
             self._outcome = "reject" if issubclass(kind, Reject) else "retry"
-            self._error = f"{kind.__name__}: {error}"
+            self._error = f"{kind.__name__}: {_text_of(error)}"
         left = self._seen() if self._outcome == "done" else ""
         self._recorder.finished(self._number, self._outcome, self._error, left)
 
     def _seen(self) -> str:
         return "" if self._state is None else fingerprint(self._state.get())
+
+
+def _text_of(error: BaseException | None) -> str:
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - of a user's class
+        return "(its text cannot be shown)"
 
 
 def fingerprint(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import math
 import os
@@ -36,6 +37,7 @@ from coopconsume.state.rows import Origin
 from coopconsume.state.schema import StateSchema
 from coopconsume.state.slot import SlotState, StateSpec
 from coopconsume.state.store import LocalStore
+from coopconsume.state.value import Change
 from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
 from coopconsume.worker.report import SlotReport
@@ -262,6 +264,26 @@ def test_a_record_without_a_key_has_no_state(tmp_path):
     slot = SlotState(spec(Changelog(str(tmp_path / "state"), LONG)), 0)
     with pytest.raises(StateNeedsKey, match=r"t-0@4 has no key"):
         slot.of(record(None, 4))
+    slot.close()
+
+
+def test_a_handler_that_yields_its_rows_changes_the_state(tmp_path):
+    """It runs to its end before the change is taken, plain or as a coroutine."""
+
+    def handler(found, state):
+        yield {"n": found.offset}
+        state.set(state.get(0) + 1)
+
+    async def of_a_coroutine(found, state):
+        return handler(found, state)
+
+    slot = SlotState(spec(Changelog(str(tmp_path / "state"), LONG)), 0)
+    changes = [
+        slot.wrapped(handler)(record(b"a", 4)),
+        asyncio.run(slot.wrapped(of_a_coroutine)(record(b"a", 4))),
+    ]
+    assert [type(made) for made in changes] == [Change] * 2
+    assert [(made.answer, made.key, made.value) for made in changes] == [([{"n": 4}], b"a", 1)] * 2
     slot.close()
 
 
