@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import isgenerator
+from types import GeneratorType
 from typing import Any, Final, Literal, NamedTuple
 
 #: What a record that ends as a dead letter does to its key: later records go on, or wait.
@@ -43,7 +43,7 @@ class Record(NamedTuple):
 
 def run_out(answer: Any) -> Any:
     """Returns a handler's answer; that of a handler that yields its rows once it has ended."""
-    return list(answer) if isgenerator(answer) else answer
+    return list(answer) if type(answer) is GeneratorType else answer
 
 
 #: The longest wait, in seconds, before a record is tried again: 365 days.

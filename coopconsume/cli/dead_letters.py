@@ -278,7 +278,10 @@ def _name(one: Any) -> str:
 
 
 def _time(millis: int) -> str:
-    return f"{datetime.fromtimestamp(millis / 1000, UTC):%Y-%m-%d %H:%M:%S %Z}"
+    try:
+        return f"{datetime.fromtimestamp(millis / 1000, UTC):%Y-%m-%d %H:%M:%S %Z}"
+    except (OSError, OverflowError, ValueError):  # A record may have any timestamp.
+        return f"{millis} ms since 1970"
 
 
 def _text(data: bytes | None) -> str | None:

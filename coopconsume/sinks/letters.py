@@ -71,7 +71,7 @@ class DeadLetterTable(Table):
                 "key": letter.key,
                 "value": letter.value,
                 "headers": [{"key": name, "value": value} for name, value in letter.headers],
-                "timestamp": letter.timestamp * 1000,
+                "timestamp": _micros(letter.timestamp),
                 "attempts": letter.attempts,
                 "reason": letter.reason,
                 "trace": letter.trace,
@@ -88,6 +88,12 @@ class DeadLetterTable(Table):
 
     def close(self) -> None:
         """Does nothing; no connection stays open."""
+
+
+def _micros(millis: int) -> int | None:
+    """Returns the timestamp of a record for the table; None if the column cannot hold it."""
+    micros = 1000 * millis
+    return micros if abs(micros) < 1 << 63 else None
 
 
 class DeadLetterTopic:

@@ -45,11 +45,12 @@ def test_what_is_affordable_is_never_refused_and_no_more_would_fit(stable, known
 class Crowded(World):
     """A world whose log takes only so many ranges, and that checks what is planned.
 
-    There may also be a limit on the records whose outputs wait for the stable offset.
+    There may also be limits on the records whose outputs wait for the stable offset, and on those
+    that have failed and wait.
     """
 
-    def __init__(self, *args, limit, outputs=None, **kwargs):
-        self.limit = limit
+    def __init__(self, *args, limit, outputs=None, most_pending=10_000, **kwargs):
+        self.limit, self.most_pending = limit, most_pending
         self.outputs = outputs
         super().__init__(*args, **kwargs)
 
@@ -116,6 +117,7 @@ def crowded_worlds(draw):
         policy=RetryPolicy(backoff=1.0, jitter=0),
         limit=draw(st.integers(1, 6)),
         outputs=draw(st.one_of(st.none(), st.integers(1, 12))),
+        most_pending=draw(st.sampled_from([10_000, 1, 3])),
     )
 
 

@@ -47,6 +47,9 @@ class World:
     #: The records that do not pass the filter: of each run of the process in turn.
     filters: tuple[frozenset[tuple[int, int]], ...] = ()
 
+    #: Pending records of a partition at which nothing new is read of it.
+    most_pending = 10_000
+
     def __init__(self, logs, failures, *, slots, ordering, concurrency, policy, park=False):
         self.logs = logs  # {partition: {offset: key}}
         self.ends = {p: max(log, default=-1) + 1 for p, log in logs.items()}
@@ -218,7 +221,8 @@ class World:
             if p.is_undealt:
                 p.deal_again(self.slots, self.now, self.closed)
         free = [s for s in range(self.slots) if s not in self.busy]
-        plan = plan_batch(self.awake(), free, self.now, Limits(window, 10_000, 10_000))
+        limits = Limits(window, self.most_pending, 10_000)
+        plan = plan_batch(self.awake(), free, self.now, limits)
         if plan is None:
             return False
         parts = sorted(plan.wanted)

@@ -108,6 +108,7 @@ def groups(draw, orderings=("key", "none")):
         draw(st.integers(2, 3)),
         slots=draw(st.integers(1, 2)), ordering=draw(st.sampled_from(orderings)), concurrency=1,
         limit=draw(st.integers(1, 6)), outputs=draw(st.one_of(st.none(), st.integers(1, 6))),
+        most_pending=draw(st.sampled_from([10_000, 1, 3])),
     )  # fmt: skip
 
 

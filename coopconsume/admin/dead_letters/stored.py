@@ -30,6 +30,8 @@ _MARKED_BY = ("coopconsume.topic", "coopconsume.partition", "coopconsume.offset"
               "coopconsume.commit", "coopconsume.group")  # fmt: skip
 #: The fields that are left out of a letter unless it is read whole.
 _BULKY: dict[str, Any] = {"value": None, "headers": (), "trace": ""}
+#: The columns that hold times.
+_TIMES = ("timestamp", "rejected_at")
 _READ_TIMEOUT_MS = 1000
 _PATIENCE = 30.0
 
@@ -111,6 +113,10 @@ class _TableStore:
         names = [field.name for field in table.schema().fields]
         wanted = [name for name in names if whole or name not in _BULKY]
         rows = table.to_pyarrow_table(columns=wanted, filters=[("_commit", "in", alive)])
+        for name in _TIMES:
+            # A record may have a timestamp that no datetime can hold.
+            micros = rows.column(name).cast(pa.int64())
+            rows = rows.set_column(wanted.index(name), name, micros)
         letters = [_of_row(row) for row in rows.to_pylist()]
         return sorted(
             (replace(letter, decision=marks.get(letter.id, "")) for letter in letters),
@@ -150,8 +156,8 @@ def _of_row(row: dict[str, Any]) -> StoredLetter:
     )  # fmt: skip
 
 
-def _millis(moment: Any) -> int:
-    return 0 if moment is None else round(moment.timestamp() * 1000)
+def _millis(micros: int | None) -> int:
+    return 0 if micros is None else micros // 1000
 
 
 class _TopicStore:

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from coopconsume.admin.dead_letters.choice import Choice, Letter, steps, with_status
 from coopconsume.admin.dead_letters.stored import StoredLetter, open_letters
 from coopconsume.cli import main
-from coopconsume.cli.dead_letters import LETTER_COLUMNS, decision_lines, letter_lines
+from coopconsume.cli.dead_letters import (
+    LETTER_COLUMNS,
+    _whole,
+    decision_lines,
+    letter_lines,
+)
 from coopconsume.options import Options
 from coopconsume.runtime.decisions import Decision
 from coopconsume.sinks import DeadLetterTable
@@ -176,3 +181,25 @@ def test_letters_are_read_back_from_a_table(tmp_path):
     store.mark([found], "discard")
     (marked,) = store.read(lambda _: True, whole=False)
     assert marked.decision == "discard"
+
+
+@pytest.mark.parametrize(
+    ("millis", "read", "shown"),
+    [
+        (1_700_000_000_000, 1_700_000_000_000, "2023-11-14 22:13:20 UTC"),
+        (-1, -1, "1969-12-31 23:59:59 UTC"),
+        (1_700_000_000_000_000, 1_700_000_000_000_000, "1700000000000000 ms since 1970"),
+        (1_700_000_000_000_000_000, 0, "1970-01-01 00:00:00 UTC"),
+    ],
+)
+def test_a_record_may_have_any_timestamp(tmp_path, millis, read, shown):
+    """A producer may have sent microseconds: the letters of all records are read and shown."""
+    path = str(tmp_path / "dead")
+    options = Options.parse(
+        {"kafka.bootstrap.servers": "a:1", "kafka.group.id": "g", "commitTable": "commits"}
+    )
+    letter = DeadLetter("t", 0, 1, b"k", b"v", millis, (), 2, "why", "trace")
+    DeadLetterTable(path).append([letter], {"t": "id"}, "c-1")
+    (found,) = open_letters(path, options).read(lambda _: True, whole=True)
+    assert found.timestamp == read
+    assert f"written: {shown}, topic id id" in _whole(Letter(found, "open"))
