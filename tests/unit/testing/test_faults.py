@@ -57,7 +57,7 @@ def test_an_odd_error_ends_its_call(tmp_path: Path, make: Callable[[], BaseExcep
     for number, raises in enumerate((True, False)):
         error = make()
 
-        def handler(_: Record, error: BaseException = error, raises: bool = raises) -> object:  # noqa: FBT001
+        def handler(_: Record, error: BaseException = error, raises: bool = raises) -> object:
             if raises:
                 raise error
             return error
