@@ -77,8 +77,8 @@ def _settled(call: RecordedCall, answer: Any) -> Any:
     answer = run_out(answer)
     error = as_rows(answer, wanted=False)
     if isinstance(error, BaseException):
-        outcome = "reject" if issubclass(type(error), Reject) else "retry"
-        call.settle(outcome, error_text(error))
+        is_reject = issubclass(type(error), Reject)
+        call.settle("reject" if is_reject else "retry", error_text(error))
     return answer
 
 
