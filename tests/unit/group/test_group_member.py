@@ -9,6 +9,7 @@ import pytest
 
 from assignors import StickyKeyRangeAssignor, wire
 from commits import CommitStore, Epoch
+from coopconsume.errors import InvalidOption
 from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.member import GroupMember
 from coopconsume.group.membership import Membership
@@ -184,6 +185,20 @@ def test_what_an_epoch_gave_a_member_that_was_leaving_is_given_back(tmp_path):
     member._give_back_unbegun("me")
     lead(member, store, 3)
     assert len(store.assignment("g").doubts) == 1, "tasks of it may still run"
+
+
+def test_the_order_of_a_partition_needs_all_of_it(tmp_path, monkeypatch):
+    """What others work on keeps no order with a part that is assigned by hand: it is refused."""
+    cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None)
+    monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
+    membership = Membership(options_of(tmp_path), 1, Idle())
+    owned = types.SimpleNamespace(is_whole=False)
+    membership._holding = types.SimpleNamespace(owned={("t", 0): owned})
+    with pytest.raises(InvalidOption, match=r"a part of t-0.*assign whole partitions"):
+        membership.need_whole_partitions(needed=True)
+    membership.need_whole_partitions(needed=False)
+    owned.is_whole = True
+    membership.need_whole_partitions(needed=True)
 
 
 def test_work_that_outlives_the_announced_life_waits_for_a_rebalance(tmp_path, monkeypatch):
