@@ -151,6 +151,9 @@ class CooperativeQuery:
     def processAllAvailable(self) -> None:  # noqa: N802 - PySpark's name
         """Wait until all that is in the topics now is done and committed.
 
+        Brokers that do not answer are waited for. Where a topic is deleted or a log is cut
+        meanwhile, and the query continues, its records that are gone are not waited for.
+
         Raises:
             BaseException: What ended the job, if it failed meanwhile.
             InvalidOption: A listener of the query is calling: the query would wait for itself.

@@ -29,7 +29,7 @@ from coopconsume.runtime.waiting import lost_member
 from coopconsume.sinks.transactional import TransactionalTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -330,6 +330,18 @@ class EpochState:
     def knows_ends(self) -> bool:
         """Whether it was looked where the logs end since something came, or could not be read."""
         return self._ends_at > -math.inf
+
+    def is_settled(self, ends: Mapping[TopicPartition, int], since: float) -> bool:
+        """Whether all below some offsets is done and committed, or held back by parked records.
+
+        Args:
+            ends: Where the logs ended.
+            since: Until when, on the monotonic clock. A log that ends before that in a later look
+                was cut, or its topic was created again: there is nothing more to wait for.
+        """
+        has_looked = self._ends_at > since
+        wanted = ((p, ends.get((p.topic, p.partition), 0)) for p in self.ours)
+        return all(p.is_settled(min(end, p.end) if has_looked else end) for p, end in wanted)
 
     def refresh_ends(self, *, force: bool = False) -> None:
         """Notice what was written and what was deleted, as often as is good.

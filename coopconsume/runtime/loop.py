@@ -73,7 +73,7 @@ from coopconsume.runtime.trace import JobEnded, JobStarted, Trace, TurnBegun
 from coopconsume.runtime.waiting import Facts, waiting_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -180,7 +180,8 @@ class Job:
         self._stopping = False
         self._stop_by = math.inf
         self._is_paused = False
-        self._waiters: list[EndsAwaited] = []
+        #: With the instants of the monotonic clock since which they wait.
+        self._waiters: list[tuple[EndsAwaited, float]] = []
         self.error: BaseException | None = None
         self.ended = threading.Event()
         self._thread = threading.Thread(target=self._main, name="coopconsume-loop", daemon=True)
@@ -252,11 +253,23 @@ class Job:
 
     def wait_for_available(self) -> None:
         """Wait until everything that is in the topics now is done and committed."""
-        holding = self._membership.wait_for_holding()
-        ends = holding.cluster.ends(holding.logs.present) if holding else {}
-        waiter = EndsAwaited(ends, Answer(None))
+        waiter = EndsAwaited(self._ends_now(), Answer(None))
         self._post(waiter)
         waiter.answer.wait(self.ended)
+
+    def _ends_now(self) -> Mapping[TopicPartition, int]:
+        """Returns where the logs end; nothing once the job has ended or the consumer is closed."""
+        while True:
+            holding = self._membership.wait_for_holding()
+            if holding is None:
+                return {}
+            try:
+                return holding.cluster.ends(holding.logs.present)
+            except (BrokerUnreachable, TopicNotFound) as error:
+                # The job itself finds out, and goes on or ends.
+                log.debug("trying again: %s", error)
+                if self.ended.wait(_IDLE_WAIT):
+                    return {}
 
     # -- the membership's worker, from its threads
 
@@ -702,7 +715,7 @@ class Job:
             case MembershipFailed():
                 raise event.error
             case EndsAwaited():
-                self._waiters.append(event)
+                self._waiters.append((event, time.monotonic()))
             case PauseRequested():
                 self._pause(event)
             case StopRequested():
@@ -743,13 +756,11 @@ class Job:
             return False
         if epoch_state is None:
             return self._stopping
-        for waiter in list(self._waiters):
-            ends = waiter.ends
-            if not epoch_state.holding.primary.has_unpublished and all(
-                p.is_settled(ends.get((p.topic, p.partition), 0)) for p in epoch_state.ours
-            ):
-                waiter.answer.give(None)
-                self._waiters.remove(waiter)
+        if self._waiters and not epoch_state.holding.primary.has_unpublished:
+            for waiter, since in list(self._waiters):
+                if epoch_state.is_settled(waiter.ends, since):
+                    waiter.answer.give(None)
+                    self._waiters.remove((waiter, since))
         late = time.monotonic() - self._stop_by
         is_at_work = bool(self._dispatcher.of(epoch_state)) and late < 0
         is_too_late = max(late, epoch_state.saver.refused_for) >= _LAST_COMMIT
@@ -807,5 +818,5 @@ class Job:
         self._trace.write(JobEnded(self.error))
         self._trace.close()
         self.ended.set()
-        for waiter in self._waiters:
+        for waiter, _ in self._waiters:
             waiter.answer.give(None)
