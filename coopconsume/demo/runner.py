@@ -292,9 +292,11 @@ class Demo:
         progress = self._follow(events, 0, before=done)
         drained = time.monotonic()
         again.kill()  # Its tables are complete; its shutdown would only slow down the checks.
+        # Without an event: all flights were done before the kill.
+        others = progress["totals"]["done"] if progress else 0
         self._screen.line(
             f"  Restarted after {restarted - started:.1f} s, it continued from the commit store, "
-            f"gaps first, and processed the other {progress['totals']['done']:,} flights in "
+            f"gaps first, and processed the other {others:,} flights in "
             f"{drained - restarted:.1f} s."
         )
 

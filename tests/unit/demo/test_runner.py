@@ -1,0 +1,28 @@
+"""The steps of the demo, without its processes."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
+
+from coopconsume.demo.job import Query
+from coopconsume.demo.runner import Demo
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_restart_after_a_kill_that_came_too_late_has_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All flights were done by then: the query ends without a progress event."""
+    screen, job = MagicMock(), MagicMock()
+    job.events.return_value = iter({"event": name, "run": 0} for name in ("started", "ended"))
+    monkeypatch.setattr(Demo, "_start", lambda *_: job)
+    query = Query("failing", str(tmp_path), window=10, batch_time=1.0)
+    Demo(screen)._start_again(ExitStack(), tmp_path, query, done=5_000)
+    assert "processed the other 0 flights" in screen.line.call_args.args[0]
+    job.kill.assert_called_once_with()
