@@ -20,7 +20,7 @@ from tests.model.fenced_broker import Broker, FakeEngine, Fate
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
 VISIBILITIES = ["read_committed", "filter"]
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 
 
 class HeldUpLog:

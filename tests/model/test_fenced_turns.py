@@ -99,12 +99,12 @@ def test_an_append_does_not_wait_for_a_sign_of_life() -> None:
             done.wait(_PATIENCE)
 
     producer = world.producer(
-        AccessMode.EXCLUSIVE, MemoryStore(world.memory, slow), lease=0.05
+        AccessMode.EXCLUSIVE, MemoryStore(world.memory, slow), lease=0.05, timeout=_PATIENCE
     ).acquire()
     assert beating.wait(_PATIENCE)
     appending = threading.Thread(target=producer.append, args=([b"a"],))
     appending.start()
-    appending.join(5)
+    appending.join(_PATIENCE / 2)
     waited = appending.is_alive()
     done.set()
     appending.join(_PATIENCE)
