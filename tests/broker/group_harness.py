@@ -134,12 +134,14 @@ class GroupHarness:
         protocol: int = wire.VERSION,
         lease: float | None = None,
         keeps: bool = False,
+        waits: bool = False,
         **options: Any,
     ) -> Process:
         """Start a member."""
         return self._start(
             options, slots=slots, freezes_as_leader=freezes_as_leader,
             freezes_as_owner=freezes_as_owner, protocol=protocol, lease=lease, keeps=keeps,
+            waits=waits,
         )  # fmt: skip
 
     def claim(self, *ranges: tuple[int, int, int], takeover: bool, **options: Any) -> Process:

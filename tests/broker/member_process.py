@@ -8,6 +8,7 @@ With ``lease`` it joins as one that works under leases of so many seconds. With
 ``freezes_as_leader`` it stops itself by SIGSTOP once, after Kafka makes it the leader and
 before it opens the epoch; with ``freezes_as_owner`` once it knows its shares and before it
 looks where they begin. With ``protocol`` it speaks that version of the group's protocol.
+With ``waits`` it joins once it has read a line, and reports before that it is ready to.
 """
 
 from __future__ import annotations
@@ -171,6 +172,9 @@ def main(config: dict[str, Any]) -> None:
         freeze_before(membership.store, "open_epoch")
     if config.get("freezes_as_owner"):
         freeze_before(membership, "moved_in")
+    if config.get("waits"):
+        report("ready")
+        sys.stdin.readline()
     try:
         if config.get("assign"):
             (topic,) = options.subscribe or ()

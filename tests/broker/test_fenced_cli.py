@@ -113,8 +113,9 @@ def test_blocking_transactions_are_listed(kafka: LocalKafka, topic: TopicFactory
     name = topic()
     assert "is not blocked" in called(kafka, "blocked", name).stdout
     other = KafkaProducer(
-        bootstrap_servers=kafka.bootstrap_servers, transactional_id=f"{name}-other"
-    )
+        bootstrap_servers=kafka.bootstrap_servers, transactional_id=f"{name}-other",
+        transaction_timeout_ms=600_000,
+    )  # fmt: skip
     other.init_transactions()
     other.begin_transaction()
     at = other.send(name, b"x", partition=0).get(60).offset

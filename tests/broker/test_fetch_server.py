@@ -27,6 +27,7 @@ from coopconsume.worker.report import BatchSpec, PartitionWork
 
 pytestmark = pytest.mark.broker
 PATIENCE = 300.0
+SILENCE = host_link.SILENCE
 
 
 def until(condition):
@@ -104,8 +105,10 @@ class Slot:
 
 
 @pytest.fixture
-def slots():
+def slots(monkeypatch):
     """Return what starts the slots of a run; they and their servers end with the test."""
+    # A server that waits for a processor is not to count as dead.
+    monkeypatch.setattr(host_link, "SILENCE", PATIENCE)
     running = []
 
     def start(spec):
@@ -242,8 +245,11 @@ def test_a_killed_server_is_taken_over(kafka, topic, produce, slots):
     assert not these[0].holes
 
 
-def test_a_stopped_server_is_ended_by_the_slot_that_started_it(kafka, topic, produce, slots):
+def test_a_stopped_server_is_ended_by_the_slot_that_started_it(
+    kafka, topic, produce, slots, monkeypatch
+):
     """SIGSTOP: it is silent, slots read for themselves, and another server takes over."""
+    monkeypatch.setattr(host_link, "SILENCE", SILENCE)
     name = topic(1)
     these = slots(spec_of(kafka.bootstrap_servers, name, 2))
     produce(name, records(0, 100), 0)
@@ -261,6 +267,7 @@ def test_a_stopped_server_is_ended_by_the_slot_that_started_it(kafka, topic, pro
 
 def test_a_server_that_stops_before_it_answers_is_ended(kafka, topic, produce, slots, monkeypatch):
     """SIGSTOP while it starts: its slot does not wait for it without end."""
+    monkeypatch.setattr(host_link, "SILENCE", SILENCE)
     monkeypatch.setattr(host_link, "STARTS_WITHIN", 3.0)
     name = topic(1)
     these = slots(spec_of(kafka.bootstrap_servers, name, 2))

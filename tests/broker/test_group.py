@@ -17,6 +17,7 @@ from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.broker.group_harness import HANDLER_TIMEOUT, LIFE, MORTAL, PATIENCE, SESSION
 from tests.broker.member_process import ReportingWorker
+from tests.broker.test_coordinator_moves import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,6 +133,8 @@ def test_partitions_that_are_added_are_shared_out(harness: GroupHarness) -> None
     for member in (a, b):  # The partition has records before they see it.
         os.kill(member.popen.pid, signal.SIGSTOP)
     admin.create_partitions({harness.topic: 2})
+    # The controller answers before the broker knows them.
+    wait_until(lambda: len(admin.describe_topics([harness.topic])[0]["partitions"]) == 2)
     admin.close()
     producer = KafkaProducer(bootstrap_servers=harness.kafka.bootstrap_servers)
     for _ in range(7):
@@ -145,6 +148,8 @@ def test_partitions_that_are_added_are_shared_out(harness: GroupHarness) -> None
         row = harness.store.assignment(harness.group)
         assert row is not None
         partitions = {share.partition for held in row.members.values() for share in held}
+    # The other member may begin later.
+    wait_until(lambda: (harness.topic, 1) in harness.store.state(harness.group))
     state = harness.store.state(harness.group)
     assert [state[harness.topic, p].stable_offset for p in (0, 1)] == [10, 0]
 

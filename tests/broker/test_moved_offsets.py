@@ -28,7 +28,8 @@ TOPIC = "orders"
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[GroupHarness]:
     """A topic of ten records, on a broker that waits for the first members as Kafka does."""
-    with LocalKafka(config={"group.initial.rebalance.delay.ms": 3_000}) as kafka:
+    config = {"group.initial.rebalance.delay.ms": 3_000}
+    with LocalKafka(config=config, start_timeout=180) as kafka:
         kafka.create_topic(TOPIC)
         producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
         for number in range(10):
@@ -69,7 +70,11 @@ def join_together(harness: GroupHarness) -> tuple[Process, Process]:
 
     Both are frozen: they have their shares, and have not looked where these begin.
     """
-    pair = [harness.start(freezes_as_owner=True) for _ in range(2)]
+    pair = [harness.start(freezes_as_owner=True, waits=True) for _ in range(2)]
+    for member in pair:
+        member.wait_for("ready")
+    for member in pair:
+        member.say("join")
     ids = [member.wait_for("freezing")["member"] for member in pair]
     row = harness.store.assignment(harness.group)
     assert row is not None

@@ -187,13 +187,15 @@ def test_the_loss_of_one_of_three_replicas_is_survived(
     produce(name, [(None, b"%d" % i) for i in range(30)])
     replicas: list[str | QueueReplica] = [f"{name}-r1", f"{name}-r2"]
     group = f"{name}-group"
-    with LocalKafka(data_dir=tmp_path / "kafka", log_file=tmp_path / "broker.log") as other:
+    with LocalKafka(
+        data_dir=tmp_path / "kafka", log_file=tmp_path / "broker.log", start_timeout=180
+    ) as other:
         away = {"kafka.bootstrap.servers": other.bootstrap_servers}
         replicas.insert(0, QueueReplica(f"{name}-r0", away))
         options = options_of(kafka, group)
         with (
-            QueueConsumer(options, name, replicas, hold=8.0) as one,
-            QueueConsumer(options, name, replicas, hold=8.0) as two,
+            QueueConsumer(options, name, replicas, hold=30.0) as one,
+            QueueConsumer(options, name, replicas, hold=30.0) as two,
         ):
             before = polled(one, 10)
             for record in before:
@@ -216,7 +218,7 @@ def test_the_loss_of_one_of_three_replicas_is_survived(
                 return not any(offset in left for _, offset in places(before + during))
 
             until(is_back)
-        with QueueConsumer(options, name, replicas, hold=8.0) as three:
+        with QueueConsumer(options, name, replicas, hold=30.0) as three:
             rest = polled(three, 10)
             assert not places(rest) & (places(before) | places(during))
     with pytest.raises(QueueLogFormat, match="rows of the queue"):

@@ -228,7 +228,7 @@ def test_a_job_with_the_rights_works_and_shows_no_secret(
     _log_all(caplog)
     shown: list[object] = []
     with CooperativeConsumer(guarded.options(topic), spark) as consumer:
-        frame = consumer.poll()
+        frame = consumer.poll(PATIENCE)
         assert frame.count() == 50
         shown += [frame, frame._jdf.queryExecution().toString(), consumer, consumer.options]
     with CooperativeConsumer(guarded.options(topic), spark) as consumer:
@@ -402,7 +402,7 @@ def test_tokens_and_client_certificates_serve_both(guarded: Guarded, spark: Spar
         ssl_keystore_location=str(own),
     )
     with CooperativeConsumer(given, spark) as consumer:
-        assert consumer.poll().count() == 7
+        assert consumer.poll(PATIENCE).count() == 7
     config = Options.parse(given).client_config()
     with closing(KafkaConsumer(topic, group_id="g", **config)) as consumer:
         assert consumer.partitions_for_topic(topic) == {0}
@@ -425,14 +425,11 @@ def test_slots_in_real_time_log_in_as_batches_do(
     with CooperativeConsumer(given, spark) as consumer:
         building = consumer.foreach(_done).trigger(realTime="10 minutes")
         query = building.onProgress(shown.append).start()
-        deadline = time.monotonic() + PATIENCE
-        while (query.lastProgress or {}).get("mode") != "realTime":
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: (query.lastProgress or {}).get("mode") == "realTime")
         guarded.write(topic, 20)
         query.processAllAvailable()
         assert query.lastProgress["totals"]["done"] == 25
-        assert query.lastProgress["mode"] == "realTime"
+        until(lambda: query.lastProgress["mode"] == "realTime")
         guarded.take("READ", "TOPIC", topic)
         guarded.write(topic, 5)
         with pytest.raises(NotAuthorized):

@@ -132,7 +132,8 @@ def test_a_producer_that_writes_nothing_for_a_while_closes(kafka, topic, tmp_pat
 
     Threads of kafka-python are looked at: each producer has one for its connections.
     """
-    monkeypatch.setattr("coopconsume.kafka.producer._IDLE", 0.5)
+    idle = "coopconsume.kafka.producer._IDLE"
+    monkeypatch.setattr(idle, 3_600.0)
 
     def threads():
         return {one for one in threading.enumerate() if not isinstance(one, threading.Timer)}
@@ -142,6 +143,9 @@ def test_a_producer_that_writes_nothing_for_a_while_closes(kafka, topic, tmp_pat
     before = threads()
     sink.append([small()], {}, "run-1")
     assert threads() - before
+    sink.close()
+    monkeypatch.setattr(idle, 0.5)
+    sink.append([small()], {}, "run-2")
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     admin.delete_topics([name])
     admin.close()

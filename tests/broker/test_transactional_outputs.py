@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from coopconsume.sinks.publishing import Publishing
 from coopconsume.sinks.purgatory import Purgatory
 from coopconsume.sinks.transactions import TransactionChannel
 from tests.broker.member_process import ReportingWorker
+from tests.model.job_world import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,15 +106,21 @@ def places(kafka, topic, produce, tmp_path) -> Iterator[tuple[Options, str, str]
 
 
 def seen(options: Options, out: str) -> list[str]:
-    """What a reader of committed records finds, up to the ends of the topic's partitions."""
+    """What a reader of committed records finds, up to the ends of the topic's partitions.
+
+    A transaction's end is answered before its markers are written: these are waited for.
+    """
     from kafka import KafkaConsumer, TopicPartition
 
+    servers = options.kafka["bootstrap.servers"]
     consumer = KafkaConsumer(
-        bootstrap_servers=options.kafka["bootstrap.servers"], isolation_level="read_committed",
+        bootstrap_servers=servers, isolation_level="read_committed",
         enable_auto_commit=False, auto_offset_reset="earliest",
     )  # fmt: skip
     parts = [TopicPartition(out, p) for p in (0, 1)]
     consumer.assign(parts)
+    with closing(KafkaConsumer(bootstrap_servers=servers)) as uncommitted:
+        until(lambda: consumer.end_offsets(parts) == uncommitted.end_offsets(parts))
     ends = consumer.end_offsets(parts)
     found: list[Any] = []
     while any(consumer.position(tp) < ends[tp] for tp in parts):
