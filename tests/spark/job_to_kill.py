@@ -46,16 +46,20 @@ def stop_at(phase: str, number: int, marker: str) -> None:
 class FailsSometimes:
     """Sleeps by the offset; every 101st record fails on its first two attempts.
 
-    Another 101st may be rejected.
+    Another 101st may be rejected. While a file is not there, a record takes a second.
     """
 
-    def __init__(self, most: float, *, rejects: bool = False) -> None:
+    def __init__(self, most: float, *, rejects: bool = False, gate: str | None = None) -> None:
         self.sleep = Sleep(most)
         self.rejects = rejects
+        self.gate = gate
 
     def __call__(self, record):
         """Sleep, then fail or not; an output row for what is done."""
         self.sleep(record)
+        until = time.monotonic() + 1.0
+        while self.gate and not Path(self.gate).exists() and time.monotonic() < until:
+            time.sleep(0.02)
         if self.rejects and record.offset % 101 == 9:
             raise Reject("no")
         if record.offset % 101 == 5 and record.attempt < 3:
@@ -86,7 +90,9 @@ def main(config: dict) -> None:
     if "stop" in config:
         stop_at(*config["stop"])
     with CooperativeConsumer(config["options"], spark) as consumer:
-        work = FailsSometimes(config["most"], rejects=bool(config.get("dead")))
+        work = FailsSometimes(
+            config["most"], rejects=bool(config.get("dead")), gate=config.get("gate")
+        )
         handler = Recorded(config["history"], Remembers(work) if "state" in config else work)
         words = {
             "concurrency": 2,

@@ -18,8 +18,9 @@ def test_applications_share_two_topics_under_disturbances(tmp_path):
     Only what was in flight in a disturbed process is done again, and nothing where an application
     joins and a static member restarts. ``make chaos`` plays longer runs, drawn by a seed.
     """
+    config = {"group.initial.rebalance.delay.ms": 3000}
     with (
-        LocalKafka(tmp_path / "kafka", config={"group.initial.rebalance.delay.ms": 3000}) as kafka,
+        LocalKafka(tmp_path / "kafka", config=config, start_timeout=300) as kafka,
         Harness(
             kafka, {"t": 2, "u": 1}, tmp_path, batch_time=0.5, handler_timeout=20.0, trickle=5
         ) as harness,

@@ -57,9 +57,11 @@ def test_two_processes_share_a_partition_and_one_is_killed(kafka, topic, produce
         handlerTimeout="6 seconds", maxOffsetsPerTrigger=200,
     )  # fmt: skip
     group, history = opts["kafka.group.id"], tmp_path / "history"
+    # Until both are at work none of them gets far, however late the other one is.
+    both_work = tmp_path / "both-work"
     config = {
         "options": opts, "history": str(history), "output": str(tmp_path / "out"), "most": 0.02,
-        "ordering": "none", "cores": 2,
+        "ordering": "none", "cores": 2, "gate": str(both_work),
     }  # fmt: skip
     log_path = tmp_path / "job.log"
     with log_path.open("w") as log, ExitStack() as stack:
@@ -88,6 +90,7 @@ def test_two_processes_share_a_partition_and_one_is_killed(kafka, topic, produce
             return len({one.member for held in chunks.values() for one in held}) == 2
 
         until(both_hold)
+        both_work.touch()
         time.sleep(dice.uniform(0.1, 1.0))
         kill_tree(jobs[0])
         kills = [Kill(time.monotonic_ns(), done_book(store_of(opts), group))]
@@ -136,7 +139,7 @@ def test_a_slow_member_does_not_hold_the_others_back(spark, kafka, topic, produc
     folders = [tmp_path / "fast", tmp_path / "slow"]
     with ExitStack() as stack:
         queries = []
-        for folder, seconds in zip(folders, (0.002, 0.02), strict=True):
+        for folder, seconds in zip(folders, (0.002, 0.05), strict=True):
             consumer = stack.enter_context(CooperativeConsumer(opts, spark))
             handler = Recorded(folder, Works(seconds))
             queries.append(

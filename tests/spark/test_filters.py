@@ -94,15 +94,17 @@ def test_handlers_get_what_passes_and_the_rest_is_done(
     expected = passing(kind, every)
     failing = frozenset(expected[::5])
     opts = options(kafka, tmp_path, name, maxOffsetsPerTrigger=100) | chosen(kind)
+    events = []
     with CooperativeConsumer(opts, spark) as consumer:
         handler = Recorded(tmp_path / "history", partial(fail_once, failing))
-        query = consumer.foreach(handler).trigger(availableNow=True).start()
+        job = consumer.foreach(handler).trigger(availableNow=True)
+        query = job.onProgress(events.append).start()
         assert query.awaitTermination(PATIENCE)
         calls = read_history(tmp_path / "history")
         assert sorted({call.offset for call in calls}) == expected
         assert len(calls) == len(expected) + len(failing)
         assert query.lastProgress["totals"]["filtered"] == 240 - len(expected)
-        assert sum(p["numFilteredRows"] for p in query.recentProgress) == 240 - len(expected)
+        assert sum(p["numFilteredRows"] for p in events) == 240 - len(expected)
         store, group = consumer.membership().store, opts["kafka.group.id"]
         assert store.state(group)[name, 0].stable_offset == 240
         filtered = sum(p["filtered"] for e in store.history(group) for p in e["partitions"])

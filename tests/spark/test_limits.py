@@ -48,8 +48,8 @@ def test_a_job_at_its_limit_waits_says_why_and_loses_nothing(
         first = store.current_epoch(group)
         query = consumer.foreach(handler, retry=policy).start()
         until(lambda: store.current_epoch(group).number > first.number)
-        until(lambda: query.lastProgress["epoch"] > first.number)
-        (partition,) = query.lastProgress["partitions"]
+        event = until(lambda: (p := query.lastProgress)["epoch"] > first.number and p)
+        (partition,) = event["partitions"]
         assert partition["isCrowded"]
         blocker = partition["blocker"]
         assert (blocker["offset"], blocker["error"]) == (0, "RuntimeError: not yet")
