@@ -95,7 +95,7 @@ def until(chrome: Chrome, is_it: Callable[[Chrome], Any]) -> Any:
 
 
 def text(chrome: Chrome, name: str) -> str:
-    """The text of an element, at one moment; empty if there is none, as on the entry page."""
+    """The text of an element, at one moment; empty on a page without it, as the entry page."""
     script = "return document.getElementById(arguments[0])?.innerText ?? ''"
     return str(chrome.execute_script(script, name))
 
