@@ -195,7 +195,7 @@ class AsyncRunner:
             self._outcome.checked,
             self._lock,
         )
-        enter, leave = self._time_box.journal.enter, self._time_box.journal.leave
+        enter, leave = self._time_box.enter, self._time_box.journal.leave
         began = self._began if self._timeout is not None else None
         stretch = 0
         task = asyncio.current_task()

@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from coopconsume.worker.report import BatchSpec
 
 _HEAD = 3  # Cells: process, place, seats.
@@ -72,15 +70,17 @@ class CrashJournal:
         """The handler has ended."""
         self.cells[_HEAD + 2 * seat] = 0
 
-    def enter_all(self, rows: Sequence[tuple[int, int]]) -> None:
-        """A handler starts with several records: (index of the partition, offset)."""
-        for seat, (part, offset) in enumerate(rows):
-            self.enter(seat, part, offset)
-
     def leave_all(self) -> None:
         """No handler runs."""
         for at in range(_HEAD, len(self.cells), 2):
             self.cells[at] = 0
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a handler runs; none does once the journal is closed."""
+        with suppress(ValueError):  # The cells are released.
+            return any(self.cells[_HEAD::2])
+        return False
 
     def mark_overdue(self, seat: int | None = None) -> None:
         """The handler of a seat, or of all, runs longer than its time limit."""

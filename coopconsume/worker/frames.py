@@ -115,7 +115,7 @@ class Frames:
             outcome.count_starts(batch, pa.repeat(time.time(), batch.num_rows))
         outcome.report.handled += batch.num_rows
         offsets = batch.column(1)
-        self._time_box.journal.enter_all([(part, offset) for offset in offsets.to_pylist()])
+        self._time_box.enter_all([(part, offset) for offset in offsets.to_pylist()])
         frame, start = self._frame(part, batch), time.monotonic()
         answers = self._call(frame, batch.num_rows)
         took = time.monotonic() - start

@@ -31,7 +31,7 @@ from coopconsume.worker.input_rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from coopconsume.worker.crash_journal import CrashJournal
     from coopconsume.worker.outcome import TaskOutcome
@@ -39,17 +39,22 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Record], Any]
 
-#: Exit status of a worker that is ended because a handler ran too long. Its task fails, and the
-#: driver plans its records again.
+#: Exit status of a worker that is ended because a handler ran too long, or would start too late.
+#: Its task fails, and the driver plans its records again.
 OUTLIVED = 70
 
 
 class TimeBox:
     """Limits the time in which a slot may start handlers, and ends the worker if one runs too long.
 
+    A worker that runs no handler then, and is only late to report, is not ended: what it has done
+    would be lost.
+
     Attributes:
         is_over: Nothing more may start. A flag, since it is read for each record, and reading the
             clock costs more.
+        is_closed: Also the time of running handlers is over. If it is set once a record is entered
+            in the journal, `refuse` takes the place of the handler.
         stopped: Why not even a first record may start (`SlotReport.stopped`); empty: it may.
         may_start: Whether the slot's lease holds at an instant. A thread sets `is_over` when the
             lease ends, some milliseconds late if the process was frozen.
@@ -75,6 +80,7 @@ class TimeBox:
         self._on_halt: list[Callable[[], None]] = []
         self.journal = journal
         self.is_over = False
+        self.is_closed = False
         self.stopped = ""
         self.started = 0.0
         self.may_start: Callable[[float], bool] = lambda _now: True
@@ -100,8 +106,13 @@ class TimeBox:
         self._woken.wait(self._time)
         self.is_over = True
         over = time.monotonic() if self._halted_at is None else self._halted_at
-        # A thread cannot be stopped, so only the end of the process ends the batch for certain.
-        if not self._ended.wait(max(0.0, over + self._grace - time.monotonic())):
+        if self._ended.wait(max(0.0, over + self._grace - time.monotonic())):
+            return
+        self.halt("time", time.monotonic())
+        # In this order: a handler that starts meanwhile is either seen here or refused.
+        self.is_closed = True
+        # A thread cannot be stopped, so only the end of the process ends a handler for certain.
+        if self.journal.is_at_work:
             self.end_worker()
 
     def halt(self, why: str, since: float) -> None:
@@ -149,13 +160,29 @@ class TimeBox:
             self.journal.mark_overdue(seat)
         self._end_process(OUTLIVED)
 
+    def enter(self, seat: int, part: int, offset: int) -> None:
+        """A handler starts with a record."""
+        self.enter_all([(part, offset)], seat)
+
+    def enter_all(self, rows: Sequence[tuple[int, int]], first: int = 0) -> None:
+        """A handler starts with several records: (index of the partition, offset)."""
+        for seat, (part, offset) in enumerate(rows, first):
+            self.journal.enter(seat, part, offset)
+        if self.is_closed:
+            self.refuse()
+
+    def refuse(self) -> None:
+        """Ends the worker process before a handler starts after its time; no record is charged."""
+        self.journal.leave_all()
+        self._end_process(OUTLIVED)
+
     def end(self) -> None:
         """The slot has finished: no handler is watched any more."""
         self._ended.set()
         self._woken.set()
 
 
-def run_serial(
+def run_serial(  # noqa: C901 - one loop, called for each record
     batches: Iterable[pa.RecordBatch], handler: Handler, outcome: TaskOutcome, time_box: TimeBox
 ) -> None:
     """Handles the rows one after another in the task's own thread; by far the cheapest runner."""
@@ -175,6 +202,7 @@ def run_serial(
         for i, part, record, _ in records_of(batch, outcome, numbers, started):
             if time_box.is_over and (handled or time_box.stopped):
                 report.timed_out = True
+                at_work, cells[code] = None, 0  # No handler runs from now on.
                 started[i] = math.nan
                 skipped.append(i)
                 outcome.resume_from(part, record.offset)
@@ -187,8 +215,9 @@ def run_serial(
             handled += 1
             cells[place] = record.offset
             if part != at_work:
-                at_work = part
-                cells[code] = part + 1
+                at_work, cells[code] = part, part + 1
+                if time_box.is_closed:
+                    time_box.refuse()
             try:
                 answer = handler(record)
                 if answer is not None:
@@ -197,8 +226,7 @@ def run_serial(
                 answer = error
             if answer is not None:
                 outcome.number = handled
-                at_work = None
-                cells[code] = 0
+                at_work, cells[code] = None, 0
                 with lock:
                     if not outcome.settle(_row(part, hashes[i], record), record, answer):
                         progress.failed(i)

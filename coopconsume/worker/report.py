@@ -61,8 +61,8 @@ class BatchSpec:
         ordering: What is handled strictly one after another.
         concurrency: Handlers that run side by side in a slot.
         batch_time: Seconds, from the first record, after which no handler starts.
-        handler_timeout: Seconds that running handlers get beyond ``batch_time``; then the worker
-            ends itself, so that a batch has an end that the driver can rely on.
+        handler_timeout: Seconds that running handlers get beyond ``batch_time``; if one still runs
+            then, the worker ends itself: the driver can rely on the end of all handlers.
         headers: Whether rows carry record headers.
         has_ordering_keys: Whether records have the header `coopconsume.record.ORDERING_KEY`,
             whose value takes the place of their keys.
@@ -244,7 +244,8 @@ class SlotReport:
         read_error: Why a real-time slot cannot read on; empty: it can.
         stopped: Why the slot started nothing more before its rows and its time were over: ``stop``
             by the driver's word, ``lease`` as its lease was not renewed, ``connection`` as it was
-            lost, ``relief`` as it gave its records back; else empty.
+            lost, ``relief`` as it gave its records back, ``time`` as even the time of running
+            handlers was over; else empty.
         kept: In a progressive report, the slot gives its records back: it has started none of those
             that no report names, and never will. It keeps these records, as (index of the
             partition, offset, key hash), which handlers work on. None: it goes on.

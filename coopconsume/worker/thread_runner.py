@@ -170,12 +170,13 @@ class ThreadRunner:
                 self._space.notify()
 
     def _work_on(self, seat: int) -> None:
-        scheduler, journal, handler, taken = (
+        scheduler, time_box, handler, taken = (
             self._scheduler,
-            self._time_box.journal,
+            self._time_box,
             self._handler,
             self._taken,
         )
+        leave = time_box.journal.leave
         began = self._began if self._timeout is not None else None
         settled: tuple[Lane, Row, Record, Any, float] | None = None
         while True:
@@ -187,7 +188,7 @@ class ThreadRunner:
             if found is None:
                 return
             lane, row, record = found
-            journal.enter(seat, row.part, row.offset)
+            time_box.enter(seat, row.part, row.offset)
             start = time.monotonic()
             if began is not None:
                 began[seat] = start
@@ -198,7 +199,7 @@ class ThreadRunner:
             except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
                 answer = error
             took = time.monotonic() - start
-            journal.leave(seat)
+            leave(seat)
             if began is not None:
                 began.pop(seat, None)
             settled = (lane, row, record, answer, took)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _MODEL = "tests/model/test_channel_model.py::"
+_CRASHES = "tests/unit/worker/test_crashes.py::"
 _SOCKETS = "tests/unit/worker/test_channel.py::"
 _SLOT = "tests/unit/worker/test_slot_channel.py::"
 _UNION = "tests/model/test_progress_model.py::test_reports_say_together_what_one_says"
@@ -182,6 +183,24 @@ CHANNEL = [
         '        self._halt("connection", self._clock())\n',
         "",
         (_SOCKETS + "test_a_cut_connection_stops_the_slot",),
+    ),
+    Mutant(
+        "late-worker-is-ended",
+        "A worker that runs no handler is not ended, however late its report.",
+        "coopconsume/worker/handling.py",
+        "        if self.journal.is_at_work:\n            self.end_worker()",
+        "        self.end_worker()",
+        (
+            "tests/unit/worker/test_crashes.py::test_a_worker_that_is_only_late_to_report_is_not_ended",
+        ),
+    ),
+    Mutant(
+        "handler-starts-after-its-time",
+        "No handler starts once the time of running ones is over.",
+        "coopconsume/worker/handling.py",
+        "        if self.is_closed:\n            self.refuse()\n",
+        "",
+        (_CRASHES + "test_no_handler_starts_once_the_time_of_running_ones_is_over",),
     ),
     Mutant(
         "row-at-work-is-done",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import sys
 import threading
 import time
 
@@ -19,9 +20,10 @@ from coopconsume.runtime.crashes import Crashes
 from coopconsume.runtime.plan import Partition, deal
 from coopconsume.runtime.poison_bisect import PoisonBisect
 from coopconsume.worker.crash_journal import CrashJournal, read_journal
-from coopconsume.worker.handling import OUTLIVED
+from coopconsume.worker.frames import FrameHandler
+from coopconsume.worker.handling import OUTLIVED, TimeBox
 from coopconsume.worker.report import PartitionWork
-from tests.unit.worker.slot_harness import PATIENCE, WAYS, done, prepared, run
+from tests.unit.worker.slot_harness import PATIENCE, WAYS, done, in_way, prepared, run
 
 
 @pytest.fixture(autouse=True)
@@ -142,6 +144,83 @@ def test_what_outlives_its_batch_is_charged_too():
     )
     assert in_a_worker(slot, batches) == OUTLIVED
     assert [f.offset for f in slot.after_a_crash(3, batches).partitions[0].failed] == [0]
+
+
+def boxed(way, monkeypatch, *, is_closed=False):
+    """The runner of a slot, its rows, what it has handled, its time box, and how its worker ends.
+
+    The time box comes once the slot runs.
+    """
+    handled, boxes, ends = [], [], []
+
+    def time_box(*args):
+        boxes.append(TimeBox(*args, end=end))
+        boxes[0].is_closed = is_closed
+        return boxes[0]
+
+    def end(status):
+        ends.append(status)
+        sys.exit(status)
+
+    def handler(record):
+        handled.append(record.offset)
+
+    def frames(frame):
+        handled.extend(frame.column("offset").to_pylist())
+
+    monkeypatch.setattr("coopconsume.worker.slot.TimeBox", time_box)
+    is_frames = way == "frames"
+    found, concurrency = (FrameHandler(frames, 4), 1) if is_frames else in_way(way, handler)
+    return *prepared(found, ROWS, None, concurrency), handled, boxes, ends
+
+
+def until(is_it):
+    """Waits for a condition."""
+    end = time.monotonic() + PATIENCE
+    while not is_it():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("way", [*WAYS, "frames"])
+def test_a_worker_that_is_only_late_to_report_is_not_ended(way, monkeypatch):
+    """As on an overloaded host: no handler runs any more, and what was done is reported."""
+    slot, batches, handled, boxes, ends = boxed(way, monkeypatch)
+
+    def slow_rows():
+        yield from batches
+        (box,) = boxes
+        until(lambda: len(handled) == len(ROWS) and not box.journal.is_at_work)
+        box.halt("lease", time.monotonic() - slot._spec.handler_timeout)
+        until(lambda: box.is_closed or ends)
+        yield from prepared(None, [(0, o, b"a") for o in range(8, 12)])[1]
+
+    report = slot.run(3, slow_rows())
+    assert not ends
+    assert done(report) == list(range(8))
+    assert report.partitions[0].resume == 8
+    assert report.stopped == "lease"
+
+
+@pytest.mark.parametrize("way", [*WAYS, "frames"])
+def test_no_handler_starts_once_the_time_of_running_ones_is_over(way, monkeypatch):
+    """A thread may stand still between its look at the clock and its start: then it is too late."""
+    slot, batches, handled, boxes, ends = boxed(way, monkeypatch, is_closed=True)
+    with pytest.raises(SystemExit):
+        slot.run(3, batches)
+    assert set(ends) == {OUTLIVED}
+    assert not boxes[0].journal.is_at_work, "no record is charged"
+    assert not handled
+
+
+def test_a_worker_with_a_running_handler_is_ended():
+    """Also if others of its handlers have ended."""
+    slot, ends = prepared(None, ROWS)[0], []
+    time_box = TimeBox(slot._spec, CrashJournal(None, 2), end=ends.append)
+    time_box.begin()
+    time_box.journal.enter(1, 0, 7)
+    time_box.halt("stop", time.monotonic() - 300.0)
+    until(lambda: ends == [OUTLIVED])
 
 
 def test_without_a_box_nothing_is_known():

@@ -481,10 +481,11 @@ def test_failures_that_are_tried_again_are_counted_although_nothing_was_reported
 
 
 def a_time_box(**more):
-    """A time box, and the list of what its worker was ended with."""
+    """A time box with a running handler, and the list of what its worker was ended with."""
     slot, _ = prepared(None, [(0, 0, b"k")], **more)
-    ends = []
-    return TimeBox(slot._spec, CrashJournal(None, 1), end=ends.append), ends
+    ends, journal = [], CrashJournal(None, 1)
+    journal.enter(0, 0, 0)
+    return TimeBox(slot._spec, journal, end=ends.append), ends
 
 
 def test_a_halted_slot_has_the_handler_timeout_from_the_halt_on():
