@@ -48,8 +48,6 @@ def play(
     every = [action for action in _ALL if not kinds or action.__name__ in kinds]
     waiting: list[Action] = []
     for number in range(1, rounds + 1):
-        harness.produce(_EACH)
-        harness.sleep(dice.uniform(0.1, 1.5))
         # Every kind comes once before any comes again, as far as it is possible at the time.
         possible = _possible(harness)
         turn = [action for action in waiting if action in possible]
@@ -57,6 +55,10 @@ def play(
             waiting, turn = list(every), [action for action in every if action in possible]
         action, app = dice.choice(turn), dice.choice(harness.alive)
         waiting.remove(action)
+        if action in _CALM:
+            harness.sleep(harness.watcher.disturbed_for())
+        harness.produce(_EACH)
+        harness.sleep(dice.uniform(0.1, 1.5))
         begun = time.monotonic()
         report(f"round {number}: {action.__name__.replace('_', ' ')} {app.name}")
         action(harness, app)
@@ -233,5 +235,7 @@ _ALL: list[Action] = [
     join, leave, restart, stick, grow, delete_records, lose_records, recreate, take_over_claim,
     pause, pause_all, kill_driver, kill_all, orphan, kill_worker, restart_broker, freeze_broker,
 ]  # fmt: skip
+#: They begin when no disturbance can cost anything any more.
+_CALM = {join, leave, restart, stick, grow, delete_records}
 #: What may happen in a round.
 KINDS = tuple(action.__name__ for action in _ALL)

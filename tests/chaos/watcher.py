@@ -72,6 +72,11 @@ class Watcher:
             for whose, since, end in self._disturbed
         ]
 
+    def disturbed_for(self) -> float:
+        """Returns for how many seconds what living applications do may still be lost."""
+        ends = [end for whose, _, end in self._disturbed if _lives(whose)]
+        return max(0.0, max(ends, default=0) / 1e9 - time.monotonic())
+
     def seen(self) -> Seen:
         """All of it, for the checker."""
         self._look_at_workers()
