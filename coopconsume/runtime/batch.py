@@ -100,6 +100,11 @@ class Running:
         return self.waiting - self.kept.keys()
 
     @property
+    def is_withdrawn(self) -> bool:
+        """Whether no slot is left that may start anything."""
+        return bool(self.waiting) and self.waiting <= self.withdrawn
+
+    @property
     def names(self) -> list[tuple[str, int]]:
         """(topic, partition) by the index that reports name partitions by."""
         return [(p.topic, p.partition) for p in self.parts]

@@ -242,8 +242,8 @@ class Dispatcher:
 
     def unsure(self, epoch_state: EpochState) -> set[int]:
         """Returns slots with unknown records at work; slots that keep records have named them."""
-        active = {slot for running in self.of(epoch_state) for slot in running.active}
-        return active | set(self.barred)
+        at_work = (running.active - running.withdrawn for running in self.of(epoch_state))
+        return set(self.barred).union(*at_work)
 
     def forget_crashes(self) -> None:
         """Forgets what is known of crashes: the epoch has ended, and its partitions with it."""
@@ -283,7 +283,7 @@ class Dispatcher:
         """Stops slots that have a channel: they start no more records; running handlers end.
 
         They name the records that run: if a handler outlasts the wait for it, only its record is
-        in doubt. A batch in which no slot has begun ends at once.
+        in doubt. Slots that have not begun never begin, and nobody waits for them.
         """
         for running in self.of(epoch_state):
             self._stop(running)
@@ -302,8 +302,6 @@ class Dispatcher:
 
     def _halt(self, running: Running, slots: Collection[tuple[int, int]]) -> None:
         running.withdrawn |= {slot for _, slot in self.leases.stop(slots)}
-        if running.withdrawn >= running.waiting and running.interrupt_at is None:
-            running.interrupt_at = -math.inf
 
     @property
     def may_leave(self) -> bool:
@@ -395,12 +393,14 @@ class Dispatcher:
                 self._live.drain(running)
 
     def interrupt_overdue(self) -> None:
-        """Have Spark end what was given up, once its time has come.
+        """Have Spark end what was given up, once its time has come, and what never starts anything.
 
         Again and again: a batch that Spark still plans has no job yet that could be interrupted.
         """
         now = time.monotonic()
         for running in self.running.values():
+            if running.is_withdrawn and running.interrupt_at is None:
+                running.interrupt_at = now
             if running.interrupt_at is not None and now >= running.interrupt_at:
                 running.interrupt_at = now + _INTERRUPT_EVERY
                 try:

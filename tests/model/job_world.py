@@ -202,6 +202,9 @@ class Frame:
 
     def _run(self, slot):
         rows = self._rows(slot)
+        if slot in self._world.without_core:
+            assert self._world.interrupted.wait(_PATIENCE)
+            raise RuntimeError("the job was cancelled")
         if slot in self._world.silent:
             self._world.silent.remove(slot)
             return None
@@ -324,6 +327,8 @@ class World:
         self.silent = []
         #: Whether the next batch stays in its read until it is interrupted.
         self.is_reading = False
+        #: Slots that Spark does not begin before their batch is interrupted.
+        self.without_core = set()
         self.interrupted = threading.Event()
         #: Real-time runs so far, what their slots read from, and what their next reads fail with.
         self.runs = 0

@@ -318,6 +318,32 @@ def test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way(wo
     assert sorted(offset for offset, _ in gate.calls) == list(range(20))
 
 
+@pytest.mark.parametrize("how", ["stop", "hand over", "late hand over"])
+def test_a_slot_that_waits_for_a_core_is_in_nobodys_way(world, how):
+    """Others of its batch are at work: it never begins, and its keys are not in doubt."""
+    there = world(channel=True, drainTimeout="300 seconds")
+    halves = KeyRange().split(2)
+    at_work = next(slot for slot, half in enumerate(halves) if half.contains(key_hash(KEYS[3])))
+    there.without_core = {1 - at_work}
+    member, gate = there.claim(), there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    running = next(iter(job._dispatcher.running.values()))
+    ends = threading.Thread(target=job.stop if how == "stop" else member.hand_over)
+    ends.start()
+    until(lambda: running.kept)
+    if how == "late hand over":
+        job._hand_over.until = 0.0
+    else:
+        gate.opened.set()
+    ends.join(_PATIENCE)
+    assert not ends.is_alive()
+    holding = member.holding or there.claim().holding
+    assert holding.waits(TP, [halves[1 - at_work]]) <= 0
+    assert (holding.waits(TP, [halves[at_work]]) > 0) == (how == "late hand over")
+    assert {offset for offset, _ in gate.calls} <= slot_mates(3)
+
+
 class Answering(Gate):
     """A gate that answers each record with a row."""
 

@@ -18,6 +18,7 @@ _CLIENT = "coopconsume/worker/channel/client.py"
 _JOB = "tests/model/test_job_model.py::"
 _LOOP = "tests/model/test_loop_model.py::"
 _LATE = _JOB + "test_of_a_late_hand_over_the_running_records_alone_are_in_doubt"
+_CORELESS = _JOB + "test_a_slot_that_waits_for_a_core_is_in_nobodys_way"
 _DOUBT = (
     "tests/unit/runtime/test_plan_rules.py::"
     "test_what_is_in_doubt_of_a_slot_that_gave_records_back_is_what_it_kept"
@@ -419,9 +420,25 @@ CHANNEL = [
         "kept-slot-is-in-doubt",
         "Of a slot that has given its records back only those that it kept are in doubt.",
         "coopconsume/runtime/dispatch.py",
-        "for slot in running.active}\n        return active",
-        "for slot in running.waiting}\n        return active",
+        "at_work = (running.active - running.withdrawn for",
+        "at_work = (running.waiting - running.withdrawn for",
         (_LATE + "[False]",),
+    ),
+    Mutant(
+        "withdrawn-slot-is-in-doubt",
+        "A slot that Spark had not begun when it was stopped leaves nothing in doubt.",
+        "coopconsume/runtime/dispatch.py",
+        "at_work = (running.active - running.withdrawn for",
+        "at_work = (running.active for",
+        (_CORELESS + "[late hand over]",),
+    ),
+    Mutant(
+        "withdrawn-slot-is-waited-for",
+        "A stop and a hand-over do not wait for slots that Spark has not begun.",
+        "coopconsume/runtime/batch.py",
+        "return bool(self.waiting) and self.waiting <= self.withdrawn",
+        "return self.waiting == self.withdrawn == set(self.plan.slots)",
+        (_CORELESS + "[stop]", _CORELESS + "[hand over]"),
     ),
     Mutant(
         "lost-kept-record-not-in-doubt",
