@@ -307,16 +307,17 @@ class GroupState:
     def _fence(self, grant: Grant, member: str, why: str) -> None:
         """Fence a member whose shares another member takes without a hand-over."""
         grant.fenced[member] = why
-        self._loosen(grant, member, [doubt.share for doubt in grant.left_by(member)])
+        left = [doubt.share for doubt in grant.left_by(member)]
+        self._loosen(grant, member, grant.doubts_of(member, left))
 
-    def _loosen(self, grant: Grant, member: str, shares: Iterable[OwnedShare]) -> None:
+    def _loosen(self, grant: Grant, member: str, doubts: Iterable[Doubt]) -> None:
         if member not in grant.settled:
             grant.settled.add(member)
-            self._doubt(grant, member, shares)
+            self._doubt(grant, doubts)
 
-    def _doubt(self, grant: Grant, member: str, shares: Iterable[OwnedShare]) -> None:
+    def _doubt(self, grant: Grant, doubts: Iterable[Doubt]) -> None:
         if not grant.is_cooperative:
-            self.loose = sorted({*self.loose, *grant.doubts_of(member, shares)})
+            self.loose = sorted({*self.loose, *doubts})
 
     def _take_loose(self, grant: Grant, shares: Iterable[OwnedShare]) -> None:
         """Move doubts about shares to their new owner, which waits for them."""
@@ -342,7 +343,7 @@ class GroupState:
         holder = holder_of(((event.member, s) for s in shares), self.claims.values())
         if fence and holder:
             return Answer(counted=False, reason="a share was claimed since", holder=holder)
-        self._loosen(grant, replaced, shares)
+        self._loosen(grant, replaced, grant.doubts_of(replaced, shares))
         if event.member != replaced:
             grant.fenced[replaced] = f"taken over by {event.member!r}"
             grant.heirs[replaced] = event.member
@@ -362,6 +363,11 @@ class GroupState:
         grant = self.grant(event.epoch)
         assert grant is not None
         running = [OwnedShare(*share) for share in event.detail.get("running", ())]
+        doubts = grant.doubts_of(event.member, running)
+        if "left_ms" in event.detail:
+            # The member has waited for earlier owners, and knows how long it would still wait.
+            left = zip(running, event.detail["left_ms"], strict=True)
+            doubts = [Doubt(share, left_ms) for share, left_ms in left]
         if grant.is_cooperative:
             self._release_chunks(grant, event, running)
         if "shares" in event.detail:
@@ -370,9 +376,9 @@ class GroupState:
             grant.handed[event.member] = tuple(
                 sorted(shares.union(grant.handed.get(event.member, ())))
             )
-            self._doubt(grant, event.member, running)
+            self._doubt(grant, doubts)
             return Answer(counted=True)
-        self._loosen(grant, event.member, running)
+        self._loosen(grant, event.member, doubts)
         grant.fenced[event.member] = RELEASED
         self.claims.pop(grant.epoch.nonce, None)
         return Answer(counted=True)

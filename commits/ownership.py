@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from commits.acquisitions import COOPERATIVE
 from commits.errors import ClaimConflict, EpochConflict, FencedMember
 from commits.log import CommitLog
-from commits.model import Epoch, as_shares
+from commits.model import Epoch, as_share, as_shares
 from commits.rows import Event, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from commits.engine import LogEngine
     from commits.group import Answer, GroupState
@@ -267,7 +268,7 @@ class Ownership:
         epoch: Epoch,
         member: str,
         *,
-        running: Iterable[Any] = (),
+        running: Iterable[Any] | Mapping[Any, int] = (),
         shares: Iterable[Any] | None = None,
     ) -> bool:
         """Release a member's shares of an epoch or claim. Repeated calls have no effect.
@@ -276,15 +277,20 @@ class Ownership:
             group: The group.
             epoch: The epoch or claim.
             member: The member.
-            running: The parts of its shares on which it may still work, as for `open_epoch`. The
-                next owner waits until this work is over.
+            running: The parts of its shares on which it, or an earlier owner, may still work, as
+                for `open_epoch`. The next owner waits until this work is over. A mapping has the
+                milliseconds that this takes at most for each part; otherwise it is the longest time
+                for which these members may work.
             shares: The shares to release; the member keeps the others and may commit. None: all of
                 them, and the member may not commit under the epoch any more.
 
         Returns:
             Whether the member still had them.
         """
-        detail = {"running": as_shares(running)}
+        detail: dict[str, Any] = {"running": as_shares(running)}
+        if isinstance(running, Mapping):
+            left = {as_share(part): ms for part, ms in running.items()}
+            detail["left_ms"] = [left[part] for part in detail["running"]]
         if shares is not None:
             detail["shares"] = as_shares(shares)
         with self._lock:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
 import uuid
@@ -301,8 +302,13 @@ class EpochAssignment:
             commits.CommitLogUnavailable: The log did not answer for some seconds.
         """
         now = time.monotonic()
-        still = {*running, *(share for share, until in self._waits if until > now)}
-        left = sorted(still if shares is None else common(still, shares))
+        may_run = [(share, self.life_ms / 1000) for share in running]
+        # The wait for an earlier owner goes on at the next one, it does not begin again.
+        may_run += [(share, until - now) for share, until in self._waits if until > now]
+        left: dict[Share, int] = {}
+        for share, seconds in may_run:
+            for part in [share] if shares is None else common([share], shares):
+                left[part] = max(math.ceil(1000 * seconds), left.get(part, 0))
         group = self.options.group_id
         repeated(
             lambda: self.store.release(

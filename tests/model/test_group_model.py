@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,10 +28,15 @@ from coopconsume.group.keeping import by_partition, common, without
 from coopconsume.group.owned import EpochGrant
 from tests.examples import examples
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 #: What a member of the next protocol version joins with.
 NEWER = bytes((wire.MAGIC, ord("S"), wire.VERSION + 1))
 LEASE, BATCH = 2, 6
 LIFE = LEASE + BATCH
+#: Ticks without a sign of life after which the coordinator removes a member.
+SESSION = 5
 TOPICS = {"t": 1, "u": 2}
 
 
@@ -314,17 +320,16 @@ class GroupMachine(RuleBasedStateMachine):
         """Nothing of it starts any more; it is released once it has ended, or as in doubt."""
         grant, moving, process.moving = process.grant, process.moving, ()
         assert grant is not None
-        running = []
+        running: list[Share] = []
         for batch in [b for b in self.batches if b.process == process.number]:
             if common(batch.shares, moving):
                 if late:
-                    running += common(batch.shares, moving)
+                    running += batch.shares
                 else:
                     self._finish(batch)
-        running += common([share for share, until in process.waits if until > self.now], moving)
         self.log.write(
             "release", epoch=grant.epoch, member=grant.member,
-            detail={"running": as_shares(set(running)), "shares": as_shares(moving)},
+            detail=self._left(process, grant, running, moving) | {"shares": as_shares(moving)},
         )  # fmt: skip
         process.grant = replace(grant, shares=without(grant.shares, moving))
         self._carry(process, grant)
@@ -354,11 +359,29 @@ class GroupMachine(RuleBasedStateMachine):
                 self._finish(batch)
             mine = []
         running = [s for b in mine for s in b.shares]
-        running += [share for share, until in process.waits if until > self.now]
         self.log.write(
             "release", epoch=grant.epoch, member=grant.member,
-            detail={"running": as_shares(set(running))},
+            detail=self._left(process, grant, running),
         )  # fmt: skip
+
+    def _left(
+        self,
+        process: Process,
+        grant: EpochGrant,
+        running: list[Share],
+        given: Iterable[Share] | None = None,
+    ) -> dict[str, Any]:
+        """What a release of some shares, or all, says of the work that may go on.
+
+        Its member's own may go on for a whole life, an earlier owner's for the rest of the wait.
+        """
+        may_run = [(share, grant.life_ms) for share in running]
+        may_run += [(share, until - self.now) for share, until in process.waits if until > self.now]
+        left: dict[OwnedShare, int] = {}
+        for share, ticks in may_run:
+            for part in as_shares([share] if given is None else common([share], given)):
+                left[part] = max(ticks, left.get(part, 0))
+        return {"running": [*left], "left_ms": [*left.values()]}
 
     def _lead(self, process: Process) -> None:
         """Decide by what Kafka said, however long ago that is."""
@@ -837,6 +860,45 @@ def test_keys_that_do_not_move_keep_running(
         group._finish(batch)
     assert not group.refused
     assert not group.stopped & {process.number for process in group.processes.values()}
+
+
+@given(
+    slots=st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=3),
+    killed=st.integers(0, 2),
+    restarted=st.integers(1, SESSION),
+    changes=st.dictionaries(st.integers(1, SESSION + LIFE), st.sampled_from(["join", "leave"])),
+)
+@settings(max_examples=examples(100), deadline=None)
+def test_after_a_kill_its_keys_are_worked_on_within_session_lease_and_handler_timeout(
+    slots: list[tuple[int, bool]], killed: int, restarted: int, changes: dict[int, str]
+) -> None:
+    """However members come and go meanwhile, and whoever gets its keys in the end."""
+    group = GroupMachine()
+    for at, (count, keeps) in enumerate(slots):
+        group.start(2 * at, slots=count)
+        group.processes[2 * at].keeps = keeps
+    group.settle(40, late=False, then=True)
+    dead = group.processes.pop(2 * (killed % len(slots)))
+    assert dead.grant is not None
+    keys, worked_on = dead.grant.shares, list[Share]()
+    assert keys
+    for tick in range(1, SESSION + dead.core.life_ms + 1):
+        group.pass_time(1)
+        for batch in [b for b in group.batches if b.process != dead.number]:
+            group._finish(batch)  # Handlers of the living are short.
+        if tick == SESSION:
+            group.kafka.expire(dead.id)
+        if tick == restarted or changes.get(tick) == "join":
+            group.start(100 + 2 * tick, slots=1)
+        elif changes.get(tick) == "leave" and len(group.processes) > 1:
+            leaving = group.processes.pop(min(group.processes))
+            group._hand_over(leaving, late=False)
+            group.kafka.expire(leaving.id)
+        group.settle(40, late=False, then=True)
+        group.nobody_works_on_the_keys_of_another()
+        living = [batch for batch in group.batches if batch.process != dead.number]
+        worked_on += [part for one in living for part in common(one.shares, keys)]
+    assert not without(keys, worked_on)
 
 
 GroupMachine.TestCase.settings = settings(

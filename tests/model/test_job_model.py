@@ -1174,11 +1174,11 @@ def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monke
 
 @pytest.mark.parametrize("moved", [HIGH, Share(*TP, KeyRange().split(8)[-1])])
 def test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended(world, moved):
-    """The next owner must wait as the member that gave it up was to."""
+    """The next owner must wait as the member that gave it up was to, and no longer."""
     group = Group(world(channel=True, drainTimeout="300 seconds"))
     there, member = group.there, group.member
     group.opens([WHOLE])
-    group.begins(continues=False, waits=((HIGH, 1000.0),))
+    group.begins(continues=False, waits=((HIGH, 500.0),))
     job = there.run(member, there.gate())
     low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
     there.until(lambda: low <= there.done(member))
@@ -1190,6 +1190,9 @@ def test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended(world
     assert member.holding.shares == left
     group.opens(left, [moved])
     assert group.in_doubt(moved) == (moved,)
+    doubts = member.store.assignment("g").doubts
+    (wait,) = (d.life_ms for d in doubts if d.share.first >= moved.key_range.first)
+    assert 0 < wait <= 500_000
 
 
 @pytest.mark.parametrize("moved", [None, LOW])

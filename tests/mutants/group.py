@@ -87,7 +87,7 @@ GROUP = [
         "claimed-work-not-in-doubt",
         "A claim waits for the work of the member of the group that had its share.",
         "commits/group.py",
-        "self._loosen(grant, member, [doubt.share for doubt in grant.left_by(member)])",
+        "self._loosen(grant, member, grant.doubts_of(member, left))",
         "pass",
         (_GROUP,),
     ),

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _GROUP = "tests/model/test_group_model.py::TestGroup::runTest"
 _KEEPING = "tests/model/test_group_model.py::test_keys_that_do_not_move_keep_running"
+_BOUND = "tests/model/test_group_model.py::test_after_a_kill_its_keys_are_worked_on_within_session_lease_and_handler_timeout"
 _EVENTS = "tests/unit/commits/test_fold_rules.py::"
 _CORE = "tests/unit/group/test_group_core.py::"
 _JOB = "tests/model/test_job_model.py::"
@@ -77,7 +78,7 @@ KEEPING = [
         "partial-release-forgets-doubts",
         "What is released while it runs is in doubt.",
         "commits/group.py",
-        "            self._doubt(grant, event.member, running)\n            return Answer(counted=True)",
+        "            self._doubt(grant, doubts)\n            return Answer(counted=True)",
         "            return Answer(counted=True)",
         (_GROUP,),
     ),
@@ -85,8 +86,8 @@ KEEPING = [
         "partial-release-fences",
         "A member that releases part of its shares commits on.",
         "commits/group.py",
-        "            self._doubt(grant, event.member, running)\n            return Answer(counted=True)",
-        "            self._doubt(grant, event.member, running)\n            grant.fenced[event.member] = RELEASED\n            return Answer(counted=True)",
+        "            self._doubt(grant, doubts)\n            return Answer(counted=True)",
+        "            self._doubt(grant, doubts)\n            grant.fenced[event.member] = RELEASED\n            return Answer(counted=True)",
         (_EVENTS + "test_a_member_that_releases_a_share_keeps_the_others",),
     ),
     Mutant(
@@ -289,9 +290,28 @@ KEEPING = [
         "given-up-without-its-doubts",
         "What is given up stays in doubt for as long as it was.",
         "coopconsume/group/epoch_assignment.py",
-        "left = sorted(still if shares is None else common(still, shares))",
-        "left = sorted(still if shares is None else common(running, shares))",
+        "for share, until in self._waits if until > now]\n        left:",
+        "for share, until in self._waits if until > now and shares is None]\n        left:",
         (_JOB + "test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended",),
+    ),
+    Mutant(
+        "wait-begins-again",
+        "The wait for an earlier owner goes on at the next owner, it does not begin again.",
+        "coopconsume/group/epoch_assignment.py",
+        "may_run += [(share, until - now) for",
+        "may_run += [(share, self.life_ms / 1000) for",
+        (_JOB + "test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended",),
+    ),
+    Mutant(
+        "rest-of-a-wait-unread",
+        "A release says for how long an earlier owner may still be at work.",
+        "commits/group.py",
+        'if "left_ms" in event.detail:',
+        'if "left" in event.detail:',
+        (
+            _STORE + "test_the_wait_for_an_earlier_owner_goes_on_at_the_next_one",
+            _BOUND,
+        ),
     ),
     Mutant(
         "given-up-and-late-without-doubt",

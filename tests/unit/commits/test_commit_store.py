@@ -439,6 +439,25 @@ def test_a_share_is_in_doubt_for_as_long_as_its_own_member_may_work(
     assert [(tuple(d.share), d.life_ms) for d in store.claims("g")[0].doubts] == [(low, 50)]
 
 
+def test_the_wait_for_an_earlier_owner_goes_on_at_the_next_one(
+    store: CommitStore, path: str
+) -> None:
+    """A release says for how long it would still take; the rest is in doubt for its whole time."""
+    low, high = ("t", 0, 0, 2**62 - 1), ("t", 0, 2**62, 2**63 - 1)
+    first = store.open_epoch("g", {"a": [low], "b": [high]}, previous=None, life_ms=700)
+    second = store.open_epoch("g", {"c": [low, high]}, previous=first, life_ms=700)
+    assert doubts(store) == {low: 700, high: 700}
+    assert store.release("g", second, "c", running={low: 40}, shares=[low])
+    assert store.compact() is not None
+    store = CommitStore.open(path)
+    third = store.open_epoch("g", {"c": [high], "d": [low]}, previous=second, life_ms=700)
+    assert doubts(store) == {low: 40, high: 700}
+    assert store.release("g", third, "d", running={low: 30})
+    assert store.release("g", third, "c", running={high: 0})
+    store.open_epoch("g", {"e": [low, high]}, previous=third, life_ms=700)
+    assert doubts(store) == {low: 30, high: 0}
+
+
 def doubts(store: CommitStore) -> dict[tuple[str, int, int, int], int]:
     """What the epoch in force has in doubt, and for how long."""
     row = store.assignment("g")
