@@ -135,6 +135,7 @@ class Dispatcher:
             spark, options, run_id, lambda report: post(SlotProgressed(report)),
             lambda *call: post(CallReported(*call)), real_time=work.real_time is not None,
         )  # fmt: skip
+        meter.channel_error = self.leases.error
         self._live = (
             None
             if work.real_time is None

@@ -872,7 +872,7 @@ def test_keys_that_do_not_move_keep_running(
 def test_after_a_kill_its_keys_are_worked_on_within_session_lease_and_handler_timeout(
     slots: list[tuple[int, bool]], killed: int, restarted: int, changes: dict[int, str]
 ) -> None:
-    """However members come and go meanwhile, and whoever gets its keys in the end."""
+    """However members come and go meanwhile, and whichever of them gets its keys."""
     group = GroupMachine()
     for at, (count, keeps) in enumerate(slots):
         group.start(2 * at, slots=count)

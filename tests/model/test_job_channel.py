@@ -38,6 +38,34 @@ def test_a_job_listens_on_the_port_of_its_option(world):
         member.leave()
 
 
+@pytest.mark.parametrize("where", ["on Spark Connect", "the port of the option is in use"])
+def test_without_a_channel_a_job_works_and_says_once_what_is_lost(world, caplog, where):
+    """In its log and in progress, with what helps."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        there = world(channel=where != "on Spark Connect", channelPort=port)
+        member, gate = there.claim(), there.gate()
+        job = there.run(member, gate)
+        for end in (20, 40):
+            there.kafka.log |= {offset: KEYS[offset % 5] for offset in range(end - 20, end)}
+            there.kafka.end = end
+            there.until(lambda end=end: there.done(member) == set(range(end)))
+    (said,) = (
+        line.getMessage() for line in caplog.records if "goes on without a channel" in line.msg
+    )
+    for lost in (
+        "a running batch does not stop before its end", "results are committed as its slots end",
+        "the next owner waits for batchTime + handlerTimeout",
+    ):  # fmt: skip
+        assert lost in said
+    error, remedy = {
+        "on Spark Connect": ("slots cannot reach a driver on Spark Connect", "classic session"),
+    }.get(where, (f"no channel to slots on 127.0.0.1, port {port}", "the option channelPort"))
+    assert said.startswith(error)
+    assert remedy in said
+    assert until(lambda: job._meter.recent)[-1]["channelError"].startswith(error)
+
+
 @pytest.mark.parametrize("says", ["garbage", "a forged handshake", "a report"])
 def test_a_job_goes_on_while_others_flood_its_port(world, says):
     """Nothing that they say counts."""

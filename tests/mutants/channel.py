@@ -13,6 +13,7 @@ _SLOT = "tests/unit/worker/test_slot_channel.py::"
 _UNION = "tests/model/test_progress_model.py::test_reports_say_together_what_one_says"
 _WIRE = "coopconsume/worker/channel/wire.py"
 _LEASE = "coopconsume/worker/channel/lease.py"
+_MESSAGES = "coopconsume/worker/channel/messages.py"
 _SERVER = "coopconsume/worker/channel/server.py"
 _CLIENT = "coopconsume/worker/channel/client.py"
 _JOB = "tests/model/test_job_model.py::"
@@ -96,6 +97,46 @@ CHANNEL = [
         "if not _HEAD.size <= size <= self.limit:",
         "if not _HEAD.size <= size:",
         (_MODEL + "test_a_frame_that_is_too_long_is_refused_by_its_length",),
+    ),
+    Mutant(
+        "slot-takes-any-driver",
+        "A slot takes no word of a listener that does not know the secret.",
+        _WIRE,
+        'payload[NONCE_BYTES:], _prove(self._secret, b"driver proof", said)',
+        "payload, payload",
+        (_MODEL + "test_a_driver_that_does_not_know_the_secret_is_refused",),
+    ),
+    Mutant(
+        "other-version-is-read",
+        "A frame of another version is refused.",
+        _WIRE,
+        "if version != VERSION:",
+        "if not version:",
+        (_MODEL + "test_another_version_is_refused",),
+    ),
+    Mutant(
+        "cut-report-is-read",
+        "A report with less than it names is refused.",
+        _MESSAGES,
+        "if length < 0 or self._at > len(self._data):",
+        "if length < 0:",
+        (_MODEL + "test_a_report_that_was_cut_or_continued_is_refused",),
+    ),
+    Mutant(
+        "continued-report-is-read",
+        "A report with more than it names is refused.",
+        _MESSAGES,
+        "        parts.end()\n",
+        "",
+        (_MODEL + "test_a_report_that_was_cut_or_continued_is_refused",),
+    ),
+    Mutant(
+        "lease-as-long-as-a-message-says",
+        "A lease is never longer than agreed.",
+        _LEASE,
+        "+ min(seconds, self._seconds)",
+        "+ seconds",
+        (_MODEL + "test_a_lease_is_never_longer_than_agreed",),
     ),
     Mutant(
         "lease-counts-from-its-arrival",
@@ -515,6 +556,16 @@ CHANNEL = [
 ]
 
 CHANNEL_DRIVER = [
+    Mutant(
+        "no-channel-from-the-start-untold",
+        "Progress says why slots have no channel, also where they never had one.",
+        "coopconsume/runtime/dispatch.py",
+        "        meter.channel_error = self.leases.error\n",
+        "",
+        (
+            "tests/model/test_job_channel.py::test_without_a_channel_a_job_works_and_says_once_what_is_lost",
+        ),
+    ),
     Mutant(
         "lease-without-a-look",
         "A lease counts from the last look at the commit log.",

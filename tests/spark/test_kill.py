@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,12 +18,13 @@ from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient, MemberToRemove
 
 from commits import CommitStore
-from coopconsume import committed_rows, committed_state
+from coopconsume import CooperativeConsumer, committed_rows, committed_state
+from coopconsume.cli.run import status_line
 from coopconsume.demo.processes import kill_tree
 from coopconsume.group.owned import LEASE
 from coopconsume.testing.history import Kill, check, read_history
 from tests.spark.job_to_kill import PHASES
-from tests.spark.support import PATIENCE, done_book, options, pending_book, until
+from tests.spark.support import PATIENCE, Recorded, done_book, options, pending_book, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -126,6 +128,58 @@ def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_pat
     rows = committed_rows(str(tmp_path / "out"), opts["commitTable"], group)
     assert rows.num_rows == 1_600
     assert len({(r["partition"], r["offset"]) for r in rows.to_pylist()}) == 1_600
+
+
+def test_the_successor_of_a_killed_application_says_for_what_it_waits_and_until_when(
+    spark, kafka, topic, produce, tmp_path, caplog
+):
+    """On screen and in progress: for handlers of the killed one, lease + handlerTimeout at most.
+
+    Kafka has removed the killed member by then, as after its session.
+    """
+    name, count, timeout = topic(1), 200, 6.0
+    records = [(b"k%d" % (i % 20), b"") for i in range(count)]
+    produce(name, records)
+    produced = {(name, 0): {offset: key for offset, (key, _) in enumerate(records)}}
+    opts = options(kafka, tmp_path, name, batchTime="1 minute", handlerTimeout=timeout)
+    group, history = opts["kafka.group.id"], tmp_path / "history"
+    config = {
+        "options": opts, "history": str(history), "output": str(tmp_path / "out"), "most": 0.5,
+        "endless": True,
+    }  # fmt: skip
+    log_path = tmp_path / "job.log"
+    with log_path.open("w") as log, ExitStack() as stack:
+        job = start(config, log)
+        stack.callback(lambda: kill_tree(job) if job.poll() is None else None)
+        go(job)
+        until(lambda: (history.exists() and written(history) > 0) or job.poll() is not None)
+        assert job.poll() is None, log_path.read_text()[-3000:]
+        kill_tree(job)
+    forget_members(kafka, group)
+    (cluster,) = CommitStore.open(opts["commitTable"]).clusters(group)
+    store = CommitStore.open(opts["commitTable"], cluster=cluster)
+    kills, events = [Kill(time.monotonic_ns(), done_book(store, group))], []
+    with CooperativeConsumer(opts, spark) as consumer:
+        work = consumer.foreach(Recorded(history)).trigger(availableNow=True)
+        query = work.onProgress(events.append).start()
+        assert query.awaitTermination(PATIENCE)
+    waits = [e for e in events if (e["waitingFor"] or {}).get("reason") == "lostMember"]
+    first = waits[0]
+    message = first["waitingFor"]["message"]
+    found = re.match(r"waiting for a lost member until \d\d:\d\d:\d\d \((\d+) s\)", message)
+    assert found is not None, message
+    assert int(found[1]) <= LEASE + timeout
+    assert f"its key ranges of {name}-0" in message
+    assert 0 < first["partitions"][0]["inDoubtSeconds"] <= LEASE + timeout
+    assert message in status_line(first, 0.0)
+    assert any(line.levelname == "WARNING" and "lost member" in line.getMessage()
+               for line in caplog.records)  # fmt: skip
+    verdict = check(
+        read_history(history), produced, done_book(store, group), pending_book(store, group), {},
+        kills=kills,
+    )  # fmt: skip
+    assert verdict.ok, f"{verdict}"
+    assert verdict.done == count
 
 
 def test_slots_of_a_frozen_driver_start_nothing_once_their_leases_have_passed(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from coopconsume.classic import refuse_second_runs
+from coopconsume import classic
+from coopconsume.classic import driver_address, refuse_second_runs
 from coopconsume.errors import SessionUnusable
 
 _ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
@@ -41,3 +45,25 @@ def test_on_spark_connect_only_what_is_known_is_judged() -> None:
     refuse_second_runs({"spark.master": "spark://h:7077"}.get, classic=False)
     with pytest.raises(SessionUnusable):
         refuse_second_runs({"spark.speculation": "true"}.get, classic=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"spark.driver.host": "10.0.0.7"}, ("10.0.0.7", "10.0.0.7")),
+        (
+            {"spark.driver.host": "driver-svc", "spark.driver.bindAddress": "0.0.0.0"},
+            ("0.0.0.0", "driver-svc"),
+        ),
+        ({"spark.driver.host": "[fd00::7]", "spark.driver.bindAddress": "::"}, ("::", "[fd00::7]")),
+    ],
+)
+def test_slots_reach_the_driver_where_executors_do(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], found: tuple[str, str]
+) -> None:
+    """It listens on spark.driver.bindAddress, and workers are given spark.driver.host."""
+    session: Any = SimpleNamespace(conf=settings)
+    monkeypatch.setattr(classic, "is_classic", lambda _: True)
+    assert driver_address(session) == found
+    monkeypatch.setattr(classic, "is_classic", lambda _: False)
+    assert driver_address(session) is None

@@ -52,10 +52,10 @@ class Slot:
 class Bench:
     """A server whose calls are noted; reports are acknowledged if `takes` is set."""
 
-    def __init__(self, lease=60.0, bind="127.0.0.1", **more):
+    def __init__(self, lease=60.0, bind="127.0.0.1", host=None, **more):
         self.reports, self.calls, self.closed, self.takes = [], [], [], True
         self.server = ChannelServer(
-            SECRET, "r", bind, bind, 0, self.report, lambda *at: self.closed.append(at),
+            SECRET, "r", bind, host or bind, 0, self.report, lambda *at: self.closed.append(at),
             lease=lease, report_every=0.01, on_call=lambda *call: self.calls.append(call), **more,
         )  # fmt: skip
 
@@ -120,6 +120,15 @@ def test_reports_arrive_and_are_acknowledged(bind):
         until(lambda: driver.closed == [(7, 2)])
         assert driver.server.connected == set()
         assert slot.halts == []
+
+
+@pytest.mark.parametrize(
+    ("bind", "host"), [("0.0.0.0", "127.0.0.1"), ("::", "[::1]")][: len(HOSTS)]
+)
+def test_a_driver_may_listen_on_all_addresses(bind):
+    """Its workers reach it by the one that they are given, as in a container or a pod."""
+    with bench(bind=bind, host=HOSTS[-1] if bind == "::" else HOSTS[0]) as driver:
+        connected(driver.server).close()
 
 
 def test_reports_that_are_not_acknowledged_come_back_at_the_end():
