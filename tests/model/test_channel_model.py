@@ -62,7 +62,7 @@ def test_both_sides_prove_that_they_know_the_secret():
 
 def test_a_driver_that_does_not_know_the_secret_is_refused():
     """The slot sends no proof to it."""
-    with pytest.raises(ProtocolError, match="does not know"):
+    with pytest.raises(ProtocolError, match="the listener does not know"):
         shaken(driver_secret=b"x" * 32)
 
 

@@ -115,14 +115,6 @@ CHANNEL = [
         (_MODEL + "test_another_version_is_refused",),
     ),
     Mutant(
-        "cut-report-is-read",
-        "A report with less than it names is refused.",
-        _MESSAGES,
-        "if length < 0 or self._at > len(self._data):",
-        "if length < 0:",
-        (_MODEL + "test_a_report_that_was_cut_or_continued_is_refused",),
-    ),
-    Mutant(
         "continued-report-is-read",
         "A report with more than it names is refused.",
         _MESSAGES,
