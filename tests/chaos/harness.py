@@ -289,6 +289,14 @@ class Harness:
             os.kill(pid, signal.SIGKILL)
         return bool(there)
 
+    def freeze_worker(self, app: App) -> None:
+        """SIGSTOP one of its Python workers, if there is one, for twice its lease."""
+        for pid in sorted(filter(runs, app.workers))[-1:]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                self.sleep(2 * LEASE)
+                os.kill(pid, signal.SIGCONT)
+
     def pause(self, app: App) -> None:
         """SIGSTOP a driver; its JVM and workers go on."""
         self.watcher.disturb(app)

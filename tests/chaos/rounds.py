@@ -71,7 +71,7 @@ def _possible(harness: Harness) -> list[Action]:
     alive, topics = harness.alive, harness.topics
     actions: list[Action] = [
         pause, pause_all, kill_driver, kill_all, kill_worker, restart_broker, freeze_broker,
-        restart, stick, delete_records, lose_records, orphan,
+        restart, stick, freeze_worker, delete_records, lose_records, orphan,
     ]  # fmt: skip
     if len(alive) < _MOST:
         actions += [join]
@@ -121,6 +121,12 @@ def stick(harness: Harness, _app: App) -> None:
     """A handler takes long; its slot gives back what it has not started, and all of it is done."""
     harness.hang()
     harness.produce(_EACH)
+    harness.wait_for_all()
+
+
+def freeze_worker(harness: Harness, app: App) -> None:
+    """A worker stands still beyond its lease: it starts nothing more, and reports what it did."""
+    harness.freeze_worker(app)
     harness.wait_for_all()
 
 
@@ -232,8 +238,9 @@ def freeze_broker(harness: Harness, _app: App) -> None:
 
 
 _ALL: list[Action] = [
-    join, leave, restart, stick, grow, delete_records, lose_records, recreate, take_over_claim,
-    pause, pause_all, kill_driver, kill_all, orphan, kill_worker, restart_broker, freeze_broker,
+    join, leave, restart, stick, freeze_worker, grow, delete_records, lose_records, recreate,
+    take_over_claim, pause, pause_all, kill_driver, kill_all, orphan, kill_worker, restart_broker,
+    freeze_broker,
 ]  # fmt: skip
 #: They begin when no disturbance can cost anything any more.
 _CALM = {join, leave, restart, stick, grow, delete_records}
