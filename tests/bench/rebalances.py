@@ -30,22 +30,37 @@ _AFTER = "as long again after that"
 _KEYS, _CONCURRENCY = 12, 8
 _HANDLER_SECONDS = 0.01
 _JOINS, _TOPIC = 20, "rebalances"
-#: Seconds after the first call before anything is counted.
-_WARM_UP = 10.0
+#: Seconds after the first call, and after the last member left, before a calm time counts: by then
+#: keys that were away have caught up.
+_REST = 15.0
+#: Seconds of a calm time: more than a batch.
+_CALM_SECONDS = 15.0
 
 
 class Noting:
     """Takes 10 ms a record, and notes when calls of each key have ended.
 
+    Records of keys that were away take no time: these keys catch up, and do not hold back the
+    others, of which no record is read that is far ahead.
+
     Args:
         folder: Where each process notes them.
+        moved: A file of the keys that were away.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, moved: str) -> None:
         self.folder = folder
+        self.moved = moved
+        self._known: set[bytes] = set()
+        self._looked = 0.0
 
     def __call__(self, record: Record) -> None:
         """Handle one record."""
+        if time.monotonic() - self._looked > 1.0:
+            self._looked = time.monotonic()
+            self._known = set(Path(self.moved).read_bytes().split())
+        if record.key in self._known:
+            return
         time.sleep(_HANDLER_SECONDS)
         with Path(self.folder, str(os.getpid())).open("ab") as file:
             file.write(b"%s %f\n" % (record.key, time.monotonic()))
@@ -86,19 +101,29 @@ class _Taker:
 def rebalances(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """Handler calls a second of keys that stay: in calm, during rebalances and after them."""
     joins = harness.size(_JOINS, 4)
-    harness.load(_TOPIC, harness.size(400_000, 100_000), _KEYS, 100)
+    together = max(1, joins // harness.turns)
+    harness.load(_TOPIC, harness.size(600_000, 200_000), _KEYS, 100)
     folder = harness.path("calls")
     folder.mkdir()
+    moved = harness.path("moved")
+    moved.touch()
     options = harness.options(_TOPIC)
     set_shareable(options, [_TOPIC])
     taker = _Taker()
-    spans: dict[str, list[tuple[float, float]]] = {_CALM: [], _DURING: [], _AFTER: []}
+    #: Of each side, by turn.
+    spans: dict[str, list[list[tuple[float, float]]]] = {_CALM: [], _DURING: [], _AFTER: []}
     with CooperativeConsumer(options, harness.spark) as consumer:
-        query = consumer.foreach(Noting(str(folder)), concurrency=_CONCURRENCY).start()
+        query = consumer.foreach(Noting(str(folder), str(moved)), concurrency=_CONCURRENCY).start()
         while not any(folder.iterdir()):
             time.sleep(0.1)
-        time.sleep(_WARM_UP)
-        for turn in range(1, joins + 1):
+        for turn in range(joins + 1):  # In turn 0 it is only seen which keys move.
+            if turn % together == 1 or (turn and together == 1):
+                time.sleep(_REST)
+                began = time.monotonic()
+                time.sleep(_CALM_SECONDS)
+                spans[_CALM].append([(began, time.monotonic())])
+                spans[_DURING].append([])
+                spans[_AFTER].append([])
             began = time.monotonic()
             other = Membership(Options.parse(options), 1, taker)
             other.subscribe([_TOPIC], None)
@@ -108,20 +133,22 @@ def rebalances(harness: Harness, say: Callable[[str], None]) -> list[Report]:
             while coverage(one for some in consumer.assignment().values() for one in some).holes:
                 time.sleep(0.01)
             ended = time.monotonic()
-            time.sleep(2 * (ended - began))
-            now, half = time.monotonic(), (ended + time.monotonic()) / 2
-            spans[_DURING].append((began, ended))
-            spans[_AFTER].append((ended, half))
-            spans[_CALM].append((half, now))
+            keys = (b"key-%d" % number for number in range(_KEYS))
+            moved.write_bytes(b" ".join(key for key in keys if taker.has(key)))
+            if not turn:
+                continue
+            time.sleep(ended - began)
+            spans[_DURING][-1].append((began, ended))
+            spans[_AFTER][-1].append((ended, time.monotonic()))
             say(f"  join {turn} of {joins}: {ended - began:.2f} s")
         query.stop()
     calls = _calls(folder)
     stay = {key: calls[key] for key in calls if not taker.has(key)}
-    return [_report(spans, stay, joins, max(1, joins // harness.turns))]
+    return [_report(spans, stay, joins, together)]
 
 
 def _report(
-    spans: Mapping[str, Sequence[tuple[float, float]]],
+    spans: Mapping[str, Sequence[Sequence[tuple[float, float]]]],
     calls: Mapping[bytes, Sequence[float]],
     joins: int,
     together: int,
@@ -131,14 +158,15 @@ def _report(
         f"Another member joins and leaves {joins} times, and takes a third of the key ranges each "
         f"time. {len(calls)} of {_KEYS} keys never move; handlers take 10 ms, on {SLOTS} slots "
         f"with {_CONCURRENCY} handlers each, so every key has one running all the time. A turn is "
+        f"{_CALM_SECONDS:.0f} s without a rebalance, {_REST:.0f} s after the last one, and then "
         f"{together} of the joins; the longest time without a call is that of any of these keys, "
-        "in each join.",
+        "in each of the times. Records of the keys that move take no time, so that these catch up.",
     )
-    for name, some in spans.items():
-        turns = [some[first : first + together] for first in range(0, joins, together)]
+    for name, turns in spans.items():
         report.add(name, [_rate(turn, calls) for turn in turns], "calls/s")
-    for name, some in spans.items():
-        report.add(f"longest time without a call, {name}", [_gap(one, calls) for one in some], "s")
+    for name, turns in spans.items():
+        gaps = [_gap(one, calls) for turn in turns for one in turn]
+        report.add(f"longest time without a call, {name}", gaps, "s")
     report.ratios = [
         Ratio(f"{name} / {_CALM}", name, _CALM, 0.9, "at least") for name in (_DURING, _AFTER)
     ]

@@ -243,6 +243,6 @@ _ALL: list[Action] = [
     freeze_broker,
 ]  # fmt: skip
 #: They begin when no disturbance can cost anything any more.
-_CALM = {join, leave, restart, stick, grow, delete_records}
+_CALM = {join, leave, restart, stick, freeze_worker, grow, delete_records}
 #: What may happen in a round.
 KINDS = tuple(action.__name__ for action in _ALL)
