@@ -41,7 +41,7 @@ class Noting:
     """Takes 10 ms a record, and notes when calls of each key have ended.
 
     Records of keys that were away take no time: these keys catch up, and do not hold back the
-    others, of which no record is read that is far ahead.
+    others, whose records are not read far ahead.
 
     Args:
         folder: Where each process notes them.
