@@ -41,8 +41,8 @@ class Record(NamedTuple):
     attempt: int = 1
 
 
-def run_out(answer: Any) -> Any:
-    """Returns a handler's answer; that of a handler that yields its rows once it has ended."""
+def exhausted(answer: Any) -> Any:
+    """Returns a handler's answer; if it is a generator, the rows that it yields, as a list."""
     return list(answer) if type(answer) is GeneratorType else answer
 
 

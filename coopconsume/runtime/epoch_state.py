@@ -336,8 +336,9 @@ class EpochState:
 
         Args:
             ends: Where the logs ended.
-            since: Until when, on the monotonic clock. A log that ends before that in a later look
-                was cut, or its topic was created again: there is nothing more to wait for.
+            since: An instant of the monotonic clock after that. A log that ends at a lower offset
+                in a later look was cut, or its topic was created again: what is gone is not waited
+                for.
         """
         has_looked = self._ends_at > since
         wanted = ((p, ends.get((p.topic, p.partition), 0)) for p in self.ours)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits.ids import CommitIds
 from coopconsume.errors import StateNeedsKey
-from coopconsume.record import ordering_key_of, run_out
+from coopconsume.record import exhausted, ordering_key_of
 from coopconsume.state.changelog import Changelog
 from coopconsume.state.rows import Origin, counted, newest
 from coopconsume.state.store import LocalStore
@@ -117,7 +117,7 @@ class SlotState:
             async def call_async(record: Record) -> Any:
                 keyed = self._keyed(record)
                 state = self.of(keyed)
-                answer = run_out(await handler(record, state))
+                answer = exhausted(await handler(record, state))
                 return state.change(answer, keyed)
 
             return call_async
@@ -125,7 +125,7 @@ class SlotState:
         def call(record: Record) -> Any:
             keyed = self._keyed(record)
             state = self.of(keyed)
-            return state.change(run_out(handler(record, state)), keyed)
+            return state.change(exhausted(handler(record, state)), keyed)
 
         return call
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import HandlerNotUsable
-from coopconsume.record import Reject, run_out
+from coopconsume.record import Reject, exhausted
 from coopconsume.testing.history import Recorder
 from coopconsume.worker.answers import as_rows, error_text
 from coopconsume.worker.frames import FrameHandler
@@ -74,7 +74,7 @@ def _strike(fault: Fault) -> None:
 
 
 def _settled(call: RecordedCall, answer: Any) -> Any:
-    answer = run_out(answer)
+    answer = exhausted(answer)
     error = as_rows(answer, wanted=False)
     if isinstance(error, BaseException):
         is_reject = issubclass(type(error), Reject)

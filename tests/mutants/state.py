@@ -258,7 +258,7 @@ STATE = [
         "change-of-a-generator-is-lost",
         "A handler that yields its rows ends before the change that it made is taken.",
         _SLOT,
-        "return state.change(run_out(handler(record, state)), keyed)",
+        "return state.change(exhausted(handler(record, state)), keyed)",
         "return state.change(handler(record, state), keyed)",
         (_TESTS + "test_a_handler_that_yields_its_rows_changes_the_state",),
     ),
