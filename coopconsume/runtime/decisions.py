@@ -85,7 +85,8 @@ def apply_decisions(
 ) -> list[Decision]:
     """Take what was decided on parked records into the commit log, one commit in all.
 
-    Decisions on records that are not parked any more are taken away.
+    Decisions on records that are not parked any more, or of a topic that was deleted since, are
+    taken away.
 
     Args:
         holding: What is owned.
@@ -115,8 +116,9 @@ def apply_decisions(
                 stale.append(one)
             continue
         if one.topic_id not in ("", holding.topic_ids.get(one.topic, "")):
-            log.warning("a decision on %s-%d@%d is about a topic that was deleted since",
-                        one.topic, one.partition, one.offset)  # fmt: skip
+            log.warning("the %s of %s-%d@%d is dropped: its topic was deleted since",
+                        one.action, one.topic, one.partition, one.offset)  # fmt: skip
+            stale.append(one)
             continue
         tp = one.topic, one.partition
         taken.append(one)
