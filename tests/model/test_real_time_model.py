@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 
 import pytest
 
 from assignors import KeyRange, key_hash
 from coopconsume.record import Reject, RetryPolicy
 from coopconsume.runtime.realtime.mode import RealTimeMode
+from coopconsume.worker.realtime import slot
 from tests.model.job_world import World
 
 LONG = 300.0
@@ -306,7 +308,7 @@ def test_the_next_run_follows_when_the_time_of_one_is_over(world):
 
 def test_a_slot_without_a_free_handler_gives_its_records_back(world, monkeypatch):
     """A handler that hangs costs its key; batches and then other runs handle the others."""
-    monkeypatch.setattr("coopconsume.worker.realtime.slot.HELD_UP", 0.1)
+    monkeypatch.setattr(slot, "HELD_UP", 0.1)
     there = world()
     gate = there.gate(24)
     member, _ = live(there, gate, concurrency=1)
@@ -318,19 +320,32 @@ def test_a_slot_without_a_free_handler_gives_its_records_back(world, monkeypatch
 
 
 def test_a_handler_that_hangs_beside_free_ones_ends_no_run(world, monkeypatch):
-    """Its key waits; the others are handled in real time."""
-    monkeypatch.setattr("coopconsume.worker.realtime.slot.HELD_UP", 0.1)
+    """Its key waits; the others are handled in real time, however long it hangs."""
+    cut, looks = slot._Watch.cut, Counter()
+
+    def looked(watch, seq):
+        report = cut(watch, seq)
+        looks[watch] += 1
+        return report
+
+    monkeypatch.setattr(slot._Watch, "cut", looked)
+    monkeypatch.setattr(slot, "HELD_UP", LONG)
     there = world()
     gate = there.gate(24)
     member, _ = live(there, gate)
     grow(there, 20)
     there.until(lambda: there.done(member) == {o for o in range(40) if o < 24 or o % 5 != 4})
-    time.sleep(0.5)
+    # From now on a single look at a slot without a free handler would end the run.
+    monkeypatch.setattr(slot, "HELD_UP", 0.0)
+    looks.clear()
+    there.until(lambda: len(looks) == 2 and min(looks.values()) > 3)
+    monkeypatch.setattr(slot, "HELD_UP", LONG)
     grow(there, 20)
     there.until(lambda: there.done(member) == {o for o in range(60) if o < 24 or o % 5 != 4})
     gate.opened.set()
     there.until(lambda: there.done(member) == set(range(60)))
     assert there.runs == 1
+    assert len(there.sources) == 2
 
 
 def test_filtered_records_are_done_without_a_handler(world):
