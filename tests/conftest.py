@@ -85,7 +85,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """One broker for the whole run; tests that stop or freeze a broker start their own."""
     log = tmp_path_factory.mktemp("kafka") / "broker.log"
     version = os.environ.get("COOPCONSUME_TEST_KAFKA", KAFKA_VERSION)
-    with LocalKafka(version=version, log_file=log, config=_BROKER, start_timeout=300) as broker:
+    with LocalKafka(version=version, log_file=log, config=_BROKER) as broker:
         yield broker
 
 

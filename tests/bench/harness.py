@@ -109,7 +109,7 @@ def prepared(turns: int, *, quick: bool) -> Iterator[Harness]:
     settings = {"broker.session.timeout.ms": 60_000}
     with (
         tempfile.TemporaryDirectory(prefix="coopconsume-bench-") as folder,
-        LocalKafka(config=settings, start_timeout=300) as broker,
+        LocalKafka(config=settings) as broker,
     ):
         spark = local_session("coopconsume-bench", cores=CORES)
         try:

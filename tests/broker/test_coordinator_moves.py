@@ -46,7 +46,7 @@ def two_brokers(folder: Path) -> Iterator[tuple[LocalKafka, LocalKafka, KafkaAdm
     a client of the first.
     """
     replicated = {"offsets.topic.replication.factor": 2}
-    with LocalKafka(folder / "1", config=replicated, start_timeout=180) as first:
+    with LocalKafka(folder / "1", config=replicated) as first:
         first.create_topic("t")
         # The other's storage, as Kafka's tool would format it for the cluster that is there.
         cluster = re.search("cluster.id=.*", (folder / "1/log/meta.properties").read_text())
@@ -68,7 +68,7 @@ def two_brokers(folder: Path) -> Iterator[tuple[LocalKafka, LocalKafka, KafkaAdm
             "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in names),
         }
         with (
-            LocalKafka(folder / "2", config=config, start_timeout=180) as second,
+            LocalKafka(folder / "2", config=config) as second,
             closing(KafkaAdminClient(bootstrap_servers=first.bootstrap_servers)) as admin,
         ):
             wait_until(lambda: len(admin.describe_cluster()["brokers"]) == 2)

@@ -249,7 +249,7 @@ def test_k4_k5_k6_a_broker_that_is_frozen(
     log = tmp_path_factory.mktemp("frozen") / "broker.log"
     # A broker that is frozen beyond its session leaves its cluster, and transactions may hang then.
     config = {"broker.session.timeout.ms": 30_000}
-    with LocalKafka(log_file=log, start_timeout=180, config=config) as kafka:
+    with LocalKafka(log_file=log, config=config) as kafka:
         kafka.create_topic("t")
         clients = LogClients(kafka, "t")
         raw = clients.raw(request_timeout_ms=1000, max_block_ms=20_000)

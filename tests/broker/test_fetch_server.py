@@ -357,7 +357,7 @@ def test_a_broker_that_restarts(tmp_path, slots):
     """The server reads on; nothing is lost, nothing comes twice."""
     from confluent_kafka import Producer
 
-    with LocalKafka(log_file=tmp_path / "broker.log", start_timeout=300) as broker:
+    with LocalKafka(log_file=tmp_path / "broker.log") as broker:
         broker.create_topic("t", 1)
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 

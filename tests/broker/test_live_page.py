@@ -235,7 +235,7 @@ def test_a_table_that_goes_away_and_comes_back(chrome, shop, tmp_path) -> None:
 @pytest.mark.slow
 def test_a_broker_that_goes_away_and_comes_back(chrome, tmp_path) -> None:
     """As with a table."""
-    with LocalKafka(start_timeout=PATIENCE) as kafka:
+    with LocalKafka() as kafka:
         kafka.create_topic("orders", 1)
         words = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers, "commitTable": str(tmp_path / "c"),

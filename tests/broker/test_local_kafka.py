@@ -30,7 +30,7 @@ pytestmark = pytest.mark.broker
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """A broker of these tests alone, on a folder of its own, as they stop and kill it."""
-    with LocalKafka(tmp_path_factory.mktemp("own"), start_timeout=180) as broker:
+    with LocalKafka(tmp_path_factory.mktemp("own")) as broker:
         yield broker
 
 
@@ -196,7 +196,7 @@ def test_killed_program_leaves_neither_broker_nor_folder() -> None:
     program = _program(
         "import threading, time\n"
         "from coopconsume.testing.local.broker import LocalKafka\n"
-        "broker = LocalKafka(start_timeout=180)\n"
+        "broker = LocalKafka()\n"
         "starter = threading.Thread(target=broker.start)\n"
         "starter.start(); starter.join()\n"
         "time.sleep(1)\n"
@@ -215,7 +215,7 @@ def test_program_that_forgets_to_close_leaves_nothing() -> None:
     """The end of the program ends the broker and removes its folder before it returns."""
     program = _program(
         "from coopconsume.testing.local.broker import LocalKafka\n"
-        "broker = LocalKafka(start_timeout=180).start()\n"
+        "broker = LocalKafka().start()\n"
         "print(broker.pid, broker.log_path.parent, flush=True)\n"
     )
     pid, folder = _first_line(program)

@@ -59,7 +59,7 @@ def member(broker: LocalKafka, folder: Path, group: str, **more: Any) -> Members
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[LocalKafka]:
     """A broker with a topic of twenty records."""
-    with LocalKafka(data_dir=tmp_path / "kafka", start_timeout=180) as found:
+    with LocalKafka(data_dir=tmp_path / "kafka") as found:
         found.create_topic("t", 1)
         assert produce(found, 20)[-1] == 19
         yield found

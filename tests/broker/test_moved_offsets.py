@@ -29,7 +29,7 @@ TOPIC = "orders"
 def harness(tmp_path: Path) -> Iterator[GroupHarness]:
     """A topic of ten records, on a broker that waits for the first members as Kafka does."""
     config = {"group.initial.rebalance.delay.ms": 3_000}
-    with LocalKafka(config=config, start_timeout=180) as kafka:
+    with LocalKafka(config=config) as kafka:
         kafka.create_topic(TOPIC)
         producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
         for number in range(10):

@@ -187,9 +187,7 @@ def test_the_loss_of_one_of_three_replicas_is_survived(
     produce(name, [(None, b"%d" % i) for i in range(30)])
     replicas: list[str | QueueReplica] = [f"{name}-r1", f"{name}-r2"]
     group = f"{name}-group"
-    with LocalKafka(
-        data_dir=tmp_path / "kafka", log_file=tmp_path / "broker.log", start_timeout=180
-    ) as other:
+    with LocalKafka(data_dir=tmp_path / "kafka", log_file=tmp_path / "broker.log") as other:
         away = {"kafka.bootstrap.servers": other.bootstrap_servers}
         replicas.insert(0, QueueReplica(f"{name}-r0", away))
         options = options_of(kafka, group)

@@ -177,7 +177,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     }
     users = {"alice": PASSWORD, ODD[0]: ODD[1]}
     with LocalKafka(
-        users=users, certificate=certificate, config=config, start_timeout=180
+        users=users, certificate=certificate, config=config
     ) as broker:  # fmt: skip
         made = Guarded(broker, authority, folder)
         made.allow("READ", "GROUP", "g")

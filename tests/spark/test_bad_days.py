@@ -30,7 +30,7 @@ def test_a_broker_that_is_killed_and_comes_back_loses_nothing(spark, tmp_path):
     """The job waits for its broker, whatever it was doing, and ends with every record done."""
     from kafka import KafkaProducer
 
-    with LocalKafka(start_timeout=PATIENCE) as broker:
+    with LocalKafka() as broker:
         broker.create_topic("t", 2)
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, linger_ms=20)
         produced: dict = {("t", 0): {}, ("t", 1): {}}

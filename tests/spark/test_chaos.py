@@ -20,7 +20,7 @@ def test_applications_share_two_topics_under_disturbances(tmp_path):
     """
     config = {"group.initial.rebalance.delay.ms": 3000}
     with (
-        LocalKafka(tmp_path / "kafka", config=config, start_timeout=300) as kafka,
+        LocalKafka(tmp_path / "kafka", config=config) as kafka,
         Harness(
             kafka, {"t": 2, "u": 1}, tmp_path, batch_time=0.5, handler_timeout=20.0, trickle=5
         ) as harness,

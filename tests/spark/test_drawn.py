@@ -17,7 +17,7 @@ def test_a_consumer_draws_itself_and_never_raises(spark, tmp_path, monkeypatch):
     """Its group with its own share marked; the text where there is nothing to draw."""
     patience = module._DRAW_TIMEOUT
     monkeypatch.setattr(module, "_DRAW_TIMEOUT", PATIENCE)
-    with LocalKafka(start_timeout=PATIENCE) as kafka:
+    with LocalKafka() as kafka:
         kafka.create_topic("drawn", 2)
         with CooperativeConsumer(options(kafka, tmp_path, "drawn"), spark) as consumer:
             assert consumer._repr_html_() is None

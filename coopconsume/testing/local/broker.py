@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -28,9 +29,15 @@ if TYPE_CHECKING:
 
     from kafka.admin import KafkaAdminClient
 
-_TOPIC_TIMEOUT_MS: Final = 30_000
+log = logging.getLogger(__name__)
+
+_TOPIC_TIMEOUT_MS: Final = 120_000
 _PORT_ATTEMPTS: Final = 3
 _POLL: Final = 0.05
+#: Seconds between two log lines that say that the broker is not ready yet.
+_SAY_EVERY: Final = 20.0
+#: Seconds for which a client tries to connect; then it is checked whether the broker still runs.
+_CONNECT_WITHIN: Final = 20.0
 
 
 class LocalKafka(Closing):
@@ -56,7 +63,8 @@ class LocalKafka(Closing):
         certificate: PEM file of a private key and its certificates: clients then have to speak TLS.
         version: Version of Kafka, from 3.9 on, such as ``"4.1.1"``.
         heap: Largest heap of its JVM, in Java's notation.
-        start_timeout: Seconds it may take to become ready.
+        start_timeout: Seconds it may take to become ready. A warning says every 20 s that it is
+            waited for; if its process ends, so does the wait.
         log_file: File its log is appended to; ``broker.log`` in its folder if None.
 
     Raises:
@@ -73,7 +81,7 @@ class LocalKafka(Closing):
         certificate: str | os.PathLike[str] | None = None,
         version: str = KAFKA_VERSION,
         heap: str = "768m",
-        start_timeout: float = 60,
+        start_timeout: float = 300,
         log_file: str | os.PathLike[str] | None = None,
     ) -> None:
         if port is not None and not 0 < port < 2**16:
@@ -313,9 +321,9 @@ class LocalKafka(Closing):
             storage.format_storage(folder, jvm, values, self._start_timeout)
         file = folder / "server.properties"
         storage.write_private(file, broker_config.as_properties(values))
-        logging = broker_config.logging_flag(log4j1=logs_by_log4j1(self._version))
+        flag = broker_config.logging_flag(log4j1=logs_by_log4j1(self._version))
         process = self._held.process = BrokerProcess(
-            [*jvm[:1], logging, *jvm[1:], "kafka.Kafka", str(file)],
+            [*jvm[:1], flag, *jvm[1:], "kafka.Kafka", str(file)],
             folder=folder,
             log_path=log_path,
             temporary=self._held.temporary,
@@ -344,12 +352,21 @@ class LocalKafka(Closing):
         return self._port, others[0], others[1]
 
     def _await_ready(self, process: BrokerProcess, deadline: float) -> None:
+        began = time.monotonic()
+        due = began + _SAY_EVERY
         while True:
             if not process.is_running:
                 self._fail(f"it ended with exit code {process.exit_code} before it was ready")
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > deadline:
                 self._held.end(0)
                 self._fail(self._too_slow())
+            if now > due:
+                due = now + _SAY_EVERY
+                log.warning(
+                    "the broker is not ready after %.0f s; it has %.0f s more (start_timeout)",
+                    now - began, deadline - now,
+                )  # fmt: skip
             if self._answers(deadline):
                 break
             time.sleep(_POLL)
@@ -377,7 +394,7 @@ class LocalKafka(Closing):
             socket.create_connection((broker_config.HOST, self._port or 0), timeout=1).close()
         except OSError:
             return False
-        left = max(1.0, deadline - time.monotonic())
+        left = min(max(1.0, deadline - time.monotonic()), _CONNECT_WITHIN)
         try:
             with closing(self._admin(bootstrap_timeout_ms=int(left * 1000))) as admin:
                 admin.list_topics()

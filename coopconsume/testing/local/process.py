@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STOP_TIMEOUT: Final = 15.0
 
 _GUARD = Path(__file__).with_name("guard.py")
-_GUARD_START_TIMEOUT: Final = 30.0
+_GUARD_START_TIMEOUT: Final = 120.0
 _KILL_TIMEOUT: Final = 30.0
 _SUSPEND_TIMEOUT: Final = 30.0
 
