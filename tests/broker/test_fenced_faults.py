@@ -17,6 +17,7 @@ from kafka.producer import transaction_manager as kafka_transactions
 from coopconsume import FencedWriter, LocalKafka
 from coopconsume.errors import AppendOutcomeUnknown, EngineNotUsable
 from coopconsume.fenced import Entry, LogId, audit, session
+from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, Part
 from coopconsume.fenced.kafka_channel import KafkaChannel
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 ROW = [Entry(b"v")]
 STAMPS = [("fw", b"")]
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 class LogClients:
@@ -271,10 +272,11 @@ def test_k4_k5_k6_a_broker_that_is_frozen(
         hasty = FencedWriter(slow, "t", timeout=2)
         hasty._timeout = PATIENCE
         hasty.acquire()
+        with monkeypatch.context() as patches:
+            freeze_at_commit(hasty, kafka, patches, left=4.0)
+            with pytest.raises(AppendOutcomeUnknown) as unknown:
+                hasty.append([b"c"], batch_id="c")
         hasty._timeout = 4
-        freeze_at_commit(hasty, kafka, monkeypatch)
-        with pytest.raises(AppendOutcomeUnknown) as unknown:
-            hasty.append([b"c"], batch_id="c")
         with pytest.raises(AppendOutcomeUnknown):
             hasty.resolve("c")
         kafka.thaw()
@@ -288,7 +290,7 @@ def test_k4_k5_k6_a_broker_that_is_frozen(
         # the transaction of "c" would hang.
         assert wait_for(clients.is_decided)
         kafka.kill()
-        hasty._timeout = 4
+        hasty._timeout = 20
         with pytest.raises(Exception, match="t-0") as gone:
             hasty.append([b"d"], batch_id="d")
         kafka.start()
@@ -308,15 +310,19 @@ def freeze_at_commit(
     kafka: LocalKafka,
     monkeypatch: pytest.MonkeyPatch,
     thaw_after: float | None = None,
+    left: float | None = None,
 ) -> None:
     """Freeze the broker as a writer is about to commit; let it go on after a while, if at all.
+
+    From then on no call has more than ``left`` seconds, if that is given. Up to then it has its own
+    timeout, however slow the machine is.
 
     A writer that opens its session again before, as on a slow machine, has another channel.
     """
     open_channel = writer._session._channel
     assert open_channel is not None
     channel = type(open_channel)
-    commit, frozen_once = channel.commit, threading.Event()
+    commit, frozen_once, own = channel.commit, threading.Event(), Deadline.left.fget
 
     def frozen(self: Any, timeout: float) -> None:
         if not frozen_once.is_set():
@@ -324,6 +330,13 @@ def freeze_at_commit(
             kafka.freeze()
             if thaw_after is not None:
                 threading.Timer(thaw_after, kafka.thaw).start()
+            if left is not None:
+                timeout = left
+                end = time.monotonic() + left
+                monkeypatch.setattr(
+                    Deadline, "left",
+                    property(lambda one: min(own(one), max(0.0, end - time.monotonic()))),
+                )  # fmt: skip
         commit(self, timeout)
 
     monkeypatch.setattr(channel, "commit", frozen)
