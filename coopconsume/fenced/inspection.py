@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _ENDED_BY_COORDINATOR: Final = frozenset(
     {"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
 )
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -174,9 +176,17 @@ def _open(engine: KafkaPythonEngine, topic: str, partition: int) -> tuple[OpenTr
         found.append(
             OpenTransaction(
                 p.producer_id, p.producer_epoch, p.current_transaction_start_offset,
-                datetime.fromtimestamp(p.last_timestamp / 1000, UTC), name,
+                _moment(p.last_timestamp), name,
                 None if about is None else str(about.state.value),
                 None if about is None else about.transaction_timeout_ms,
             )
         )  # fmt: skip
     return tuple(sorted(found, key=lambda t: t.first_offset))
+
+
+def _moment(millis: int) -> datetime:
+    """Returns the time of a record, which may be any number, or the nearest `datetime`."""
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC)
+    except (OSError, OverflowError, ValueError):
+        return _LATEST if millis > 0 else _EARLIEST

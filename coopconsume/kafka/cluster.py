@@ -278,8 +278,12 @@ class Cluster:
     ) -> dict[Partition, int]:
         """Return the first offset at or after a time, or the end of the log without one."""
         wanted = list(partitions)
-        found, ends = self._offsets(dict.fromkeys(wanted, timestamp_ms)), self.ends(wanted)
-        return {tp: found.get(tp, -1) if found.get(tp, -1) >= 0 else ends[tp] for tp in wanted}
+        return self.ends(wanted) | self.first_at(wanted, timestamp_ms)
+
+    def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]:
+        """Return the first offset at or after a time, of the partitions that have one."""
+        found = self._offsets(dict.fromkeys(partitions, timestamp_ms))
+        return {tp: offset for tp, offset in found.items() if offset >= 0}
 
     def _offsets(self, specs: Mapping[Partition, int]) -> dict[Partition, int]:
         return {tp: int(at.offset) for tp, at in self._look_up(specs).items()}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from coopconsume.classic import tagged
+from coopconsume.runtime.reading.odd_times import ODD_TIMES, retried
 from coopconsume.runtime.reading.source import Span, Wanted, batch_frame
 from coopconsume.runtime.waiting import OldestCall
 from coopconsume.worker.rate_limit import Rates
@@ -234,7 +235,11 @@ def run_batch(
     )
     with tagged(spark, running.tag, running.title, _description(running)):
         frame = batch_frame(spark, options, spans, wanted, plan.slots, slices, headers=spec.headers)
-        rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
+        try:
+            rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
+        except Exception as error:
+            ODD_TIMES.learn(options, error, spans)  # The next batch reads around what is found.
+            raise
     reports = {row.slot: None if row.report is None else bytes(row.report) for row in rows}
     silent = [slot for slot in plan.slots if slot not in reports]
     if silent and _have_records(spark, options, running, partitions, silent):
@@ -263,9 +268,13 @@ def _have_records(
         for read in plan.reads
         if read.part in parts
     ]
-    with tagged(spark, running.tag):
+
+    def look() -> bool:
         frame = batch_frame(spark, options, spans, wanted, slots, len(slots), headers=False)
         return not frame.isEmpty()
+
+    with tagged(spark, running.tag):
+        return retried(options, spans, look)
 
 
 def rates_of(options: Options, slots: int) -> Rates:

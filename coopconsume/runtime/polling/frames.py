@@ -10,6 +10,7 @@ from commits import OffsetRanges
 from coopconsume.runtime.plan import covering, reach_of
 from coopconsume.runtime.reading.expressions import key_column
 from coopconsume.runtime.reading.hashing import deal_hash_sql
+from coopconsume.runtime.reading.odd_times import LAST_MS, retried
 from coopconsume.runtime.reading.source import (
     Span,
     Wanted,
@@ -20,12 +21,11 @@ from coopconsume.runtime.reading.source import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import DataFrame, SparkSession
 
     from assignors import KeyRange
     from coopconsume.group.owned import Owned, TopicPartition
+    from coopconsume.kafka.cluster import Cluster
     from coopconsume.options import Options
     from coopconsume.record import Headers
     from coopconsume.runtime.polling.positions import Chosen
@@ -46,6 +46,31 @@ class Frames:
         self._options = options
         self._slots = slots
         self._slices = options.min_partitions or slots
+
+    def look_for_odd_times(
+        self, cluster: Cluster, offsets: Mapping[TopicPartition, OffsetRanges]
+    ) -> None:
+        """Looks for records that Spark cannot read before the user gets a frame with them.
+
+        Without timestamps that are too high it costs one request. Those that are too low are not
+        looked for.
+        """
+        from pyspark.sql import functions as F  # noqa: N812
+
+        first = cluster.first_at(offsets, LAST_MS)
+        spans = [
+            span
+            for tp, ranges in offsets.items()
+            for span in _spans(tp, ranges)
+            if tp in first and span.last >= first[tp]
+        ]
+
+        def read() -> object:
+            frame = read_spans(self._spark, self._options, spans, self._slices)
+            return frame.agg(F.max("offset")).collect()
+
+        if spans:
+            retried(self._options, spans, read)
 
     def empty(self) -> DataFrame:
         """Returns a frame without rows."""
@@ -100,7 +125,7 @@ class Frames:
         found = self.dealt(owned, offsets, chosen)
         return {tp: OffsetRanges.from_offsets(rows.offsets) for tp, rows in found.items()}
 
-    def originals(self, named: Mapping[TopicPartition, Iterable[int]]) -> Iterator[Any]:
+    def originals(self, named: Mapping[TopicPartition, Iterable[int]]) -> list[Any]:
         """Reads the records at some offsets as Kafka has them now, with headers and key hash.
 
         The hash is the one that a record is dealt by, also without a key.
@@ -113,13 +138,15 @@ class Frames:
             for tp, offsets in wanted.items()
             for span in _spans(tp, OffsetRanges.from_offsets(list(offsets)))
         ]
-        frame = read_spans(self._spark, self._options, spans, self._slots, headers=True)
         dealt = F.expr(deal_hash_sql(key_column(self._options)))
-        frame = frame.withColumn("millis", F.unix_millis("timestamp")).drop("timestamp")
-        rows = frame.withColumn("key_hash", dealt)
-        for row in rows.toLocalIterator():
-            if row["offset"] in wanted[row["topic"], row["partition"]]:
-                yield row
+
+        def read() -> list[Any]:
+            frame = read_spans(self._spark, self._options, spans, self._slots, headers=True)
+            frame = frame.withColumn("millis", F.unix_millis("timestamp")).drop("timestamp")
+            rows = frame.withColumn("key_hash", dealt).toLocalIterator()
+            return [row for row in rows if row["offset"] in wanted[row["topic"], row["partition"]]]
+
+        return retried(self._options, spans, read)
 
     def _reads(
         self,

@@ -27,12 +27,14 @@ from coopconsume.runtime.reading.hashing import (
     slot_sql,
     task_numbers,
 )
+from coopconsume.runtime.reading.odd_times import ODD_TIMES, Span, around, odd_frame, retried
 from coopconsume.worker.report import FILTERED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from assignors import KeyRange
@@ -48,16 +50,6 @@ _SHORT = 300
 #: Slots up to which each has a read of its own: a read costs the driver some milliseconds.
 _UNIONS = 16
 _SCATTERED = 3
-
-
-@dataclass(frozen=True)
-class Span:
-    """Offsets ``first`` to ``last``, both included, of one partition."""
-
-    topic: str
-    partition: int
-    first: int
-    last: int
 
 
 @dataclass(frozen=True)
@@ -117,8 +109,14 @@ def read_spans(
 
     ``failOnDataLoss`` is always true here: with false the source skips lost records and those that
     cannot be seen yet alike. The user's own setting is applied before a span is planned.
+
+    Records that the source cannot read are read in another way, see `odd_times`.
     """
     frames = []
+    with_headers = headers or needs_headers(options.ordering_key)
+    odd = ODD_TIMES.within(options, spans)
+    if odd:
+        spans = around(spans, odd)
     total = max(1, sum(span.last - span.first + 1 for span in spans))
     for layer in _layers(spans):
         size = sum(span.last - span.first + 1 for span in layer)
@@ -137,10 +135,12 @@ def read_spans(
             .option("startingOffsets", _json(layer, lambda span: span.first))
             .option("endingOffsets", _json(layer, lambda span: span.last + 1))
             .option("failOnDataLoss", "true")
-            .option("includeHeaders", str(headers or needs_headers(options.ordering_key)).lower())
+            .option("includeHeaders", str(with_headers).lower())
             .option("minPartitions", str(max(1, round(slices * size / total))))
         )
         frames.append(reader.load())
+    if odd:
+        frames.append(odd_frame(spark, odd, headers=with_headers))
     frame = frames[0]
     for other in frames[1:]:
         frame = frame.unionAll(other)
@@ -285,7 +285,8 @@ def batch_frame(
         ]
         order = [_by_part(wanted, through), "part", "`offset`"]
     headers = headers or record_filter.needs_headers
-    by_task = _spans_by_task(spans, wanted, tasks)
+    is_odd = bool(ODD_TIMES.within(options, spans))  # Then a span takes several reads.
+    by_task = None if is_odd else _spans_by_task(spans, wanted, tasks)
     if by_task is None:
         read = read_spans(spark, options, spans, slices, headers=headers)
     else:
@@ -413,14 +414,18 @@ def poll_offsets(
         One for each of ``wanted``.
     """
     record_filter = options.record_filter
-    read = read_spans(spark, options, spans, slices, headers=record_filter.needs_headers)
     tasks = range(1 + max(slot for one in wanted for _, slot in one.slots))
     part = _by_partition(wanted, [str(i) for i in range(len(wanted))])
     key = key_column(options)
     dealt = f"{deal_hash_sql(key)} AS _dealt"
-    rows = _polled_rows(read, wanted, tasks, choose, key, dealt)
     passes = f"{record_filter.sql()} AS _passes"
-    table = rows.selectExpr(f"{part} AS part", "`offset`", "_dealt", passes).toArrow()
+
+    def look() -> pa.Table:
+        read = read_spans(spark, options, spans, slices, headers=record_filter.needs_headers)
+        rows = _polled_rows(read, wanted, tasks, choose, key, dealt)
+        return rows.selectExpr(f"{part} AS part", "`offset`", "_dealt", passes).toArrow()
+
+    table = retried(options, spans, look)
     parts, offsets, hashes, passed = (table.column(i).to_numpy() for i in range(4))
     passed = passed.astype(bool)
     if len(wanted) == 1:
@@ -459,5 +464,9 @@ def empty_poll_frame(spark: SparkSession, options: Options) -> DataFrame:
 
 def present_offsets(spark: SparkSession, options: Options, span: Span, slices: int) -> OffsetRanges:
     """Returns the offsets of a span that have a record, of any member."""
-    frame = read_spans(spark, options, [span], slices).select("offset")
-    return OffsetRanges.from_offsets(frame.toArrow().column("offset").to_numpy())
+
+    def look() -> pa.Table:
+        return read_spans(spark, options, [span], slices).select("offset").toArrow()
+
+    found = retried(options, [span], look)
+    return OffsetRanges.from_offsets(found.column("offset").to_numpy())

@@ -1,0 +1,98 @@
+"""Timestamps that no clock has, and that Spark's Kafka source cannot read."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from kafka import KafkaProducer
+
+from coopconsume import CooperativeConsumer, Reject, RetryPolicy
+from coopconsume.cli import main
+from coopconsume.runtime.reading.odd_times import LAST_MS
+from tests.spark.support import PATIENCE, options, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from coopconsume import LocalKafka, Record
+    from tests.conftest import TopicFactory
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+#: By offset; a producer may set anything, and milliseconds are easily mistaken.
+STAMPS = [
+    1_700_000_000_000, 1_700_000_000_000_000_000, 2**63 - 1, -5, -(2**62), 253_402_300_800_000,
+    -1, 1_700_000_000_001,
+]  # fmt: skip
+SEEN = [max(-LAST_MS, min(stamp, LAST_MS)) for stamp in STAMPS]
+
+
+@pytest.fixture
+def odd(kafka: LocalKafka, topic: TopicFactory) -> str:
+    """A topic with a record of each timestamp, of two keys."""
+    name = topic(1, {"message.timestamp.after.max.ms": 2**63 - 1})
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+    for offset, stamp in enumerate(STAMPS):
+        key, headers = b"k%d" % (offset % 2), [("h", b"%d" % offset)]
+        producer.send(name, b"v", key, headers, 0, stamp).get(PATIENCE)
+    producer.close()
+    return name
+
+
+@pytest.mark.parametrize("ordering", ["key", "none"])
+def test_odd_timestamps_cost_nothing_but_themselves(
+    spark: SparkSession, kafka: LocalKafka, odd: str, tmp_path: Path, ordering: str
+) -> None:
+    """A job handles the records, and their dead letters are listed."""
+    calls = tmp_path / "calls"
+    calls.mkdir()
+
+    def handler(record: Record) -> None:
+        (calls / f"{record.offset} {record.timestamp} {dict(record.headers)['h']!r}").touch()
+        if record.offset in (1, 2, 4, 5):
+            raise Reject("odd")
+
+    opts = options(kafka, tmp_path, odd, includeHeaders=True)
+    letters = str(tmp_path / "letters")
+    job: Any = {"retry": RetryPolicy(), "dead_letter": letters, "ordering": ordering}
+    if ordering == "none":
+        opts["sharing"] = "cooperative"
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach(handler, **job).trigger(availableNow=True).start()
+        assert query.awaitTermination(PATIENCE)
+    assert sorted(path.name for path in calls.iterdir()) == sorted(
+        f"{offset} {stamp} {b'%d' % offset!r}" for offset, stamp in enumerate(SEEN)
+    )
+    words = [
+        opts["kafka.group.id"], "--bootstrap-servers",
+        kafka.bootstrap_servers, "-o", f"commitTable={opts['commitTable']}",
+        "--dead-letter", letters,
+    ]  # fmt: skip
+    for call in (["list"], ["show"], ["show", "--json"]):
+        result = CliRunner().invoke(main, ["dead-letters", *call, *words])
+        assert result.exit_code == 0, result.output
+    found = {one["offset"]: one["timestamp_ms"] for one in json.loads(result.stdout)}
+    assert found == {offset: SEEN[offset] for offset in (1, 2, 4, 5)}
+
+
+def test_frames_have_records_with_odd_timestamps(
+    spark: SparkSession, kafka: LocalKafka, odd: str, tmp_path: Path
+) -> None:
+    """Polling hands them out, and takes the answers."""
+    letters = str(tmp_path / "letters")
+    opts = options(kafka, tmp_path, odd, includeHeaders=True, deadLetter=letters)
+    with CooperativeConsumer(opts, spark) as consumer:
+        frame = until(lambda: (found := consumer.poll(1.0)).count() and found)
+        rows = frame.selectExpr("offset", "unix_millis(timestamp)", "headers[0].value").collect()
+        assert sorted(tuple(row) for row in rows) == [
+            (offset, stamp, b"%d" % offset) for offset, stamp in enumerate(SEEN)
+        ]
+        consumer.reject(frame.where("offset IN (1, 4)"), reason="odd")
+        consumer.commit(frame)
+        store = consumer._membership.store  # type: ignore[union-attr]
+        assert store.state(opts["kafka.group.id"])[odd, 0].stable_offset == len(STAMPS)
