@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from coopconsume.errors import BrokerUnreachable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from coopconsume.options import Options
+    from coopconsume.runtime.reading.source import Span
 
     T = TypeVar("T")
 
@@ -49,16 +50,6 @@ class Row(NamedTuple):
     timestamp: int
     timestamp_type: int
     headers: list[tuple[str, bytes | None]]
-
-
-@dataclass(frozen=True)
-class Span:
-    """Offsets ``first`` to ``last``, both included, of one partition."""
-
-    topic: str
-    partition: int
-    first: int
-    last: int
 
 
 class OddTimes:

@@ -11,7 +11,8 @@ import pytest
 from coopconsume.fenced.inspection import _moment
 from coopconsume.options import Options
 from coopconsume.runtime.reading import odd_times
-from coopconsume.runtime.reading.odd_times import LAST_MS, OddTimes, Span, around, retried
+from coopconsume.runtime.reading.odd_times import LAST_MS, OddTimes, around, retried
+from coopconsume.runtime.reading.source import Span
 
 OPTIONS = Options.parse({
     "kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "commitTable": "/none",
