@@ -176,7 +176,8 @@ class CooperativeConsumer(Closing):
             commits.ClaimConflict: A process that lives holds part of it. The claim of one that is
                 gone ends after its ``kafka.session.timeout.ms``, which is waited for.
             ConsumerRangeFetchNotAccepted: A part is given in spite of allowKeyShare=false.
-            TopicNotFound: A topic does not exist.
+            TopicNotFound: A topic does not exist; it is not waited for with ``onMissingTopic=wait``
+                either.
             TopicRangeFetchNotAllowed: A part is given, and the topic is not open to sharing.
             ValueError: A partition does not exist, ranges overlap, or nothing is given.
         """

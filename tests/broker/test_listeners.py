@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from coopconsume.errors import AlreadyClosed, DataLoss
+from coopconsume.errors import AlreadyClosed, DataLoss, TopicNotFound
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.broker.group_harness import PATIENCE
@@ -128,4 +128,29 @@ def test_a_topic_that_is_deleted_before_a_rebalance_is_a_loss(
     else:
         wait_until(has_moved_on)
         assert set(membership.owned) == {(harness.topic, 0)}
+    membership.leave()
+
+
+def test_assigned_topics_must_exist_and_the_deletion_of_one_leaves_the_others(
+    harness: GroupHarness, topic: TopicFactory
+) -> None:
+    """`onMissingTopic=wait` outlives a deletion; what is assigned stays the same."""
+    gone = topic(1)
+    options = {k: v for k, v in harness.options.items() if k != "subscribe"}
+    options["onMissingTopic"] = "wait"
+    membership = Membership(Options.parse(options), 1, ReportingWorker())
+    parts = {(harness.topic, 0): [], (gone, 0): []}
+    with pytest.raises(TopicNotFound):
+        membership.assign({**parts, (f"{gone}-later", 0): []}, takeover=False)
+    membership.assign(parts, takeover=False)
+    held = membership.holding
+    assert held is not None
+    admin = KafkaAdminClient(bootstrap_servers=harness.kafka.bootstrap_servers)
+    admin.delete_topics([gone])
+    admin.close()
+    wait_until(lambda: held.logs.check_topics() == [gone])
+    membership.rebalance(f"deleted: {gone}")
+    assert membership.holding is held
+    assert held.logs.present == [(harness.topic, 0)]
+    assert held.owned[gone, 0].is_deleted
     membership.leave()
