@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from coopconsume.runtime.loop import Job
 
 PARTITIONS = 300
+#: All turns are taken at this instant: what is done every few seconds is not due again.
+NOW = time.monotonic()
 
 
 def visits(job: Job) -> Counter[Any]:
@@ -29,7 +31,7 @@ def visits(job: Job) -> Counter[Any]:
             own = frame.f_locals.get("self")
             found[getattr(own, "partition", None)] += 1
 
-    with mock.patch.object(job, "_take_events"):
+    with mock.patch.object(job, "_take_events"), mock.patch("time.monotonic", return_value=NOW):
         sys.setprofile(note)
         try:
             job._finished()
@@ -45,7 +47,7 @@ def settled(partitions: int) -> Job:
     epoch_state = job._epoch_state
     assert epoch_state is not None
     visits(job)
-    epoch_state._ends_at = epoch_state._starts_at = time.monotonic() + 1e6
+    epoch_state._ends_at = epoch_state._starts_at = NOW + 1e6
     return job
 
 
