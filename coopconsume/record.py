@@ -80,7 +80,7 @@ def checked_headers(given: Any) -> Headers:
         )
     headers = tuple(_checked_header(pair) for pair in pairs)
     # A handler may add all headers that its record has.
-    headers = tuple(one for one in headers if one[0] != ORDERING_KEY)
+    headers = without_ordering_key(headers)
     size = sum(len(name.encode()) + len(value or b"") for name, value in headers)
     if size > MAX_ADDED_BYTES:
         raise ValueError(
@@ -112,8 +112,30 @@ def ordering_key_of(headers: Headers) -> bytes | None:
     return next((value for name, value in headers if name == ORDERING_KEY), None)
 
 
+def without_ordering_key(headers: Headers) -> Headers:
+    """Returns headers without the ordering key."""
+    return tuple(one for one in headers if one[0] != ORDERING_KEY)
+
+
+#: Bytes of a key that people are shown.
+SHOWN_KEY_BYTES: Final = 100
+
+
+def with_shown_ordering_key(headers: Headers, key: bytes | None) -> Headers:
+    """Returns the headers that were added to a record, with its ordering key for people.
+
+    The commit log keeps it with the pending record, so that every display has it without Spark. It
+    is cut at `SHOWN_KEY_BYTES`.
+    """
+    return (*headers, (ORDERING_KEY, None if key is None else key[:SHOWN_KEY_BYTES]))
+
+
 def with_added(headers: Headers, added: Headers) -> Headers:
-    """Returns headers with further ones, which replace those of the same names."""
+    """Returns headers with further ones, which replace those of the same names.
+
+    The ordering key among the further ones is left out, see `with_shown_ordering_key`.
+    """
+    added = without_ordering_key(added)
     names = {name for name, _ in added}
     return (*(one for one in headers if one[0] not in names), *added)
 

@@ -19,7 +19,8 @@ DataFrames and temporary views are snapshots of the time of the call. The data s
 - blocker: the record that blocks the stable offset: offset, state (``failed``, ``parked`` or
   ``not done``), key_hash, attempts, since, due, error, done_behind and open_behind (numbers of
   offsets above it), key (read from Kafka; null if it has none or was not read), deleted_by
-  (``retention``, ``compaction`` or empty)
+  (``retention``, ``compaction`` or empty), ordering_key (with the option ``orderingKey``, of a
+  record that a job has tried)
 
 ``gaps`` has group, topic, partition, first, last (both included), offsets (their number), since
 and age_seconds.
@@ -70,6 +71,7 @@ _BLOCKER = pa.struct(
         ("open_behind", pa.int64()),
         ("key", pa.string()),
         ("deleted_by", pa.string()),
+        ("ordering_key", pa.string()),
     ]
 )
 SCHEMAS: Mapping[View, pa.Schema] = {

@@ -75,7 +75,7 @@ class FailureLog:
             at = letter.topic, letter.partition, letter.offset
             if at not in parked:
                 then = f"dead-lettered after attempt {letter.attempts}"
-                self._log("dead", at, letter.key, letter.reason, then, letter.attempts,
+                self._log("dead", at, letter.key_for_people, letter.reason, then, letter.attempts,
                           letter.trace)  # fmt: skip
 
     def _is_first(self, at: tuple[str, int, int]) -> bool:

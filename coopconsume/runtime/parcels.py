@@ -139,8 +139,11 @@ class Parcel:
         found: dict[TopicPartition, list[Handled]] = {}
         for letter in self.letters:
             found.setdefault((letter.topic, letter.partition), []).append(
-                Handled(letter.offset, letter.key_hash, letter.attempts, letter.key, letter.added)
-            )
+                Handled(
+                    letter.offset, letter.key_hash, letter.attempts, letter.key_for_people,
+                    letter.added,
+                )
+            )  # fmt: skip
         for partitions, rows in (*self.rows, *self.changes):
             for tp, hashes in hashes_of_rows(partitions, rows).items():
                 known = {one.offset for one in found.get(tp, ())}

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coopconsume.record import Record, ordering_key_of, with_added
+from coopconsume.record import (
+    Record,
+    ordering_key_of,
+    with_added,
+    with_shown_ordering_key,
+)
 from coopconsume.state.value import Change
 from coopconsume.worker.answers import as_rows, trace_of, verdict_on
 from coopconsume.worker.histogram import Histogram
@@ -298,8 +303,9 @@ class TaskOutcome:
         elif verdict.is_given_up and self.dead_letters:
             headers = with_added(record.headers, verdict.headers)
             letter = DeadLetter(
-                *record[:6], headers, attempt, text, trace_of(error), verdict.headers, row.key_hash
-            )
+                *record[:6], headers, attempt, text, trace_of(error),
+                self._kept_headers(row, verdict), row.key_hash,
+            )  # fmt: skip
             self.report.dead.append(letter)
             return not self.spec.park or self._wait(row, attempt, math.inf, verdict)
         is_new = called and not verdict.is_asked_for and _kind(text) not in self._traced
@@ -308,8 +314,9 @@ class TaskOutcome:
     def _wait(self, row: Row, attempt: int, wait: float, verdict: Verdict, trace: str = "") -> bool:
         key = ordering_key_of(row.headers) if self.spec.has_ordering_keys else row.key
         failure = Failure(
-            row.offset, row.key_hash, key, attempt, wait, verdict.text, trace, verdict.headers
-        )
+            row.offset, row.key_hash, key, attempt, wait, verdict.text, trace,
+            self._kept_headers(row, verdict),
+        )  # fmt: skip
         if not self.retry_here(row, failure):
             self.postpone(row, failure)
             return False
@@ -318,6 +325,12 @@ class TaskOutcome:
         if self.spec.realtime is not None:
             self.parts[row.part].retrying.append(self._traced_once(failure))
         return False
+
+    def _kept_headers(self, row: Row, verdict: Verdict) -> Headers:
+        """The added headers of a failed record, and its ordering key for people."""
+        if not self.spec.has_ordering_keys:
+            return verdict.headers
+        return with_shown_ordering_key(verdict.headers, ordering_key_of(row.headers))
 
     def postpone(self, row: Row, failure: Failure) -> None:
         """Leaves a failed record, and so all later ones of its lane, to a later batch."""

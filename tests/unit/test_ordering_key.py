@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +11,11 @@ import pytest
 from assignors import RoundRobinKeyRangeAssignor, key_hash
 from commits import CommitStore, Epoch, OffsetRanges, Pending
 from coopconsume.admin.dead_letters.actions import REPLAY_OF, _replayed
+from coopconsume.admin.offsets.document import read_document, write_document
+from coopconsume.admin.offsets.moves import Kept
 from coopconsume.admin.offsets.status import BlockerRecord, PartitionStatus
+from coopconsume.admin.overview.data import plain
+from coopconsume.cli.offset_text import status_document
 from coopconsume.errors import GroupRefused, InvalidOption, StateNeedsKey
 from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.ordering_keys import (
@@ -19,9 +25,20 @@ from coopconsume.group.ordering_keys import (
 from coopconsume.group.ordering_keys import (
     ordering_key_of as key_of_group,
 )
+from coopconsume.group.owned import Failed
 from coopconsume.options import Options
-from coopconsume.record import ORDERING_KEY, Reject, Retry, checked_headers, ordering_key_of
+from coopconsume.record import (
+    ORDERING_KEY,
+    Reject,
+    Retry,
+    checked_headers,
+    ordering_key_of,
+    with_added,
+)
+from coopconsume.runtime.failure_log import FailureLog
 from coopconsume.runtime.parcels import Parcel
+from coopconsume.runtime.plan import Waiting
+from coopconsume.runtime.polling.retry_buffer import RetryBuffer
 from coopconsume.runtime.reading.expressions import ORDERING_COLUMN, key_column, needs_headers
 from coopconsume.runtime.reading.hashing import deal_hash_sql, key_hash_sql
 from coopconsume.state.changelog import Changelog
@@ -99,9 +116,10 @@ def test_failures_are_shown_by_ordering_key_and_letters_keep_key_and_hash(way):
     some, headers = rows(3, [b"a", b"b", None])
     report = run(handler, some, headers=headers, has_ordering_keys=True, way=way)
     (failure,) = report.partitions[0].failed
-    assert (failure.key, failure.headers) == (b"a", (("own", b"1"),))
+    assert (failure.key, failure.headers) == (b"a", (("own", b"1"), (ORDERING_KEY, b"a")))
     (letter,) = report.dead
     assert (letter.key, ordering_key_of(letter.headers)) == (b"k1", b"b")
+    assert (letter.key_for_people, letter.added) == (b"b", ((ORDERING_KEY, b"b"),))
     assert letter.key_hash == hash(b"k1") & MOST  # as in the row
     (handled,) = Parcel(letters=[replace(letter, key_hash=7)]).records()["t", 10]
     assert handled.key_hash == 7
@@ -153,19 +171,119 @@ def test_a_replayed_record_has_no_old_ordering_key():
     assert _replayed(headers, b"t-0@1") == (("a", None), (REPLAY_OF, b"t-0@1"))
 
 
+# -- for people
+
+
+def later(_):
+    """Fails, and is tried again."""
+    raise Retry(reason="later")
+
+
+def rejects(_):
+    """Fails, and is a dead letter."""
+    raise Reject("no")
+
+
+def blocker_of(failed, key, *, has_ordering_keys=True):
+    """The blocker of a partition whose record 3 is not done, with the record's key."""
+    status = PartitionStatus(
+        "t", 0, "", 3, OffsetRanges(), {3: failed} if failed else {}, 0, 9,
+        has_ordering_keys=has_ordering_keys,
+    )  # fmt: skip
+    return status.with_record(BlockerRecord(is_there=True, key=key)).blocker
+
+
 @pytest.mark.parametrize(
-    ("key", "shown"),
+    ("key", "has_ordering_keys", "shown"),
     [
-        (b"k", "k"),
-        (b"other", f"other (ordering key: hash {key_hash(b'k')})"),
-        (None, f"hash {key_hash(b'k')}"),
+        (b"k", False, "k"),
+        (b"other", True, f"other (record key; ordering key: hash {key_hash(b'k')})"),
+        (None, True, f"ordering key: hash {key_hash(b'k')}"),
+        (None, False, f"hash {key_hash(b'k')}"),
     ],
 )
-def test_a_blocker_that_is_not_dealt_by_its_key_is_shown_with_its_hash(key, shown):
-    """Only Spark computes an ordering key, and `lag` may run without Spark."""
+def test_a_blocker_whose_ordering_key_is_not_known_says_which_key_is_shown(
+    key, has_ordering_keys, shown
+):
+    """Only Spark computes an ordering key; a record that was polled has none in the log."""
     failed = Pending(3, key_hash(b"k"), 1, 0, "no")
+    blocker = blocker_of(failed, key, has_ordering_keys=has_ordering_keys)
+    assert blocker.shown_key == shown
+
+
+def test_a_blocker_that_has_not_failed_says_that_its_ordering_key_is_not_known():
+    """The log does not have it."""
+    assert blocker_of(None, b"k").shown_key == "k (record key; ordering key not known)"
+    assert blocker_of(None, b"k", has_ordering_keys=False).shown_key == "k"
+
+
+@pytest.mark.parametrize(
+    ("ordering_key", "shown"),
+    [
+        (b"customer-7", "customer-7 (ordering key; record key: k1)"),
+        (b"\xff", "\\xff (ordering key; record key: k1)"),
+        (None, "k1 (record key; no ordering key)"),
+    ],
+)
+def test_a_failed_blocker_is_shown_by_its_ordering_key_without_spark(ordering_key, shown, tmp_path):
+    """The commit log has it, so that every display has it, also while no job runs."""
+    store = CommitStore.open(tmp_path, cluster="c")
+    epoch = store.open_epoch("g", {"m": [("t", 0)]}, previous=None)
+    failed = Pending(3, 7, 1, 0, "no", headers=((ORDERING_KEY, ordering_key),))
+    store.commit("g", epoch, "m", {}, pending={("t", 0): [failed]})
+    blocker = blocker_of(store.pending("g")["t", 0][3], b"k1")
+    assert blocker.shown_key == shown
+    document = json.dumps(plain(blocker))
+    assert json.loads(document)["ordering_key"] == (shown.split(" ")[0] if ordering_key else None)
+
+
+def test_pending_records_in_json_have_their_headers_as_text():
+    """`coopconsume offsets describe --json` failed for bytes."""
+    failed = Pending(3, 7, 1, 0, "no", headers=(("a", b"x\xff"), (ORDERING_KEY, b"o")))
     status = PartitionStatus("t", 0, "", 3, OffsetRanges(), {3: failed}, 0, 9)
-    assert status.with_record(BlockerRecord(is_there=True, key=key)).blocker.shown_key == shown
+    (shown,) = json.loads(json.dumps(status_document(status)))["pending"]
+    assert shown["headers"] == [["a", "x\\xff"], [ORDERING_KEY, "o"]]
+
+
+def test_an_export_has_ordering_keys_as_text_and_an_import_keeps_them():
+    """An operator reads the file; what is imported is shown as before."""
+    added = (("a", b"1"), (ORDERING_KEY, b"customer-7"))
+    kept = Kept("t", 0, "id", 3, OffsetRanges(), (Pending(3, 7, 1, 0, "no", headers=added),))
+    text = write_document("g", "c", [kept])
+    (pending,) = json.loads(text)["partitions"][0]["pending"]
+    assert (pending["ordering_key"], pending["headers"]) == ("customer-7", [["a", "MQ=="]])
+    assert read_document(text, "f") == ("g", [kept])
+
+
+def test_a_job_that_begins_shows_the_ordering_keys_of_records_that_failed_before():
+    """Progress, status lines and the live page of a job use `Waiting.key`."""
+    added = ((ORDERING_KEY, b"customer-7"),)
+    assert Waiting(3, 7, 1, 0.0, "no", headers=added).key == b"customer-7"
+    assert Waiting(3, 7, 1, 0.0, "no", b"own", headers=added).key == b"own"
+    (held,) = RetryBuffer([Failed(3, 7, 1, math.inf, "no", added)]).parked
+    assert (held.key, held.headers) == (b"customer-7", added)
+
+
+def test_the_ordering_key_in_the_log_is_for_people_only():
+    """It is cut for the log, so it replaces no header of a record; a polled frame has no copy."""
+    own = (("a", b"1"), (ORDERING_KEY, b"x" * 200))
+    added = (("a", b"2"), (ORDERING_KEY, b"x" * 100))
+    assert with_added(own, added) == ((ORDERING_KEY, b"x" * 200), ("a", b"2"))
+    held = RetryBuffer([Failed(3, 7, 1, 0.0, "no", added)])
+    assert held.added(3) == (("a", b"2"),)
+    some, headers = rows(1, [b"x" * 200])
+    report = run(later, some, headers=headers, has_ordering_keys=True)
+    (failure,) = report.partitions[0].failed
+    assert failure.headers == ((ORDERING_KEY, b"x" * 100),)
+
+
+def test_a_dead_letter_is_logged_by_its_ordering_key(caplog):
+    """As the warnings about the record before."""
+    some, headers = rows(1, [b"customer-7"])
+    report = run(rejects, some, headers=headers, has_ordering_keys=True)
+    with caplog.at_level("WARNING"):
+        FailureLog().take(report, [("t", 0)])
+    assert "key=customer-7: no (dead-lettered after attempt 1)" in caplog.text
 
 
 # -- in a group

@@ -12,7 +12,7 @@ from coopconsume.errors import MissingOption
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.producer import Message, Producer
 from coopconsume.options import Options
-from coopconsume.record import ORDERING_KEY
+from coopconsume.record import without_ordering_key
 from coopconsume.runtime.decisions import Decision, decide, decided
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class DeadLetters:
 
 def _replayed(headers: Headers, place: bytes) -> Headers:
     """Returns the headers of a record that is replayed; its next read computes the ordering key."""
-    return (*(header for header in headers if header[0] != ORDERING_KEY), (REPLAY_OF, place))
+    return (*without_ordering_key(headers), (REPLAY_OF, place))
 
 
 def _place(topic: str, partition: int, offset: int) -> bytes:

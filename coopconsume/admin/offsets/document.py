@@ -9,6 +9,7 @@
 Offsets below ``stable_offset`` and in ``ranges`` (both ends included) are committed. Numbers are
 64-bit integers; a reader that parses them as floats rounds those above 2**53. A failed record to
 which headers were added has them as ``headers``: pairs of a name and a value in base64, or null.
+With the option ``orderingKey`` it has the text of its ordering key, or null, as ``ordering_key``.
 """
 
 from __future__ import annotations
@@ -20,10 +21,16 @@ from typing import TYPE_CHECKING, Any
 from commits import OffsetRanges, Pending
 from coopconsume.admin.offsets.moves import Kept
 from coopconsume.errors import InvalidOption
-from coopconsume.record import checked_headers
+from coopconsume.record import (
+    checked_headers,
+    ordering_key_of,
+    with_shown_ordering_key,
+    without_ordering_key,
+)
+from coopconsume.runtime.plan import shown_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from coopconsume.record import Headers
 
@@ -55,7 +62,7 @@ def write_document(group: str, cluster: str, kept: Iterable[Kept]) -> str:
                     "attempts": p.attempts,
                     "due_ms": p.due_ms,
                     "error": p.error,
-                    **({"headers": _plain(p)} if p.headers else {}),
+                    **_plain(p.headers),
                 }
                 for p in one.pending
             ],
@@ -108,7 +115,7 @@ def _kept(one: dict[str, Any]) -> Kept:
             _integer("attempts", p["attempts"]),
             _integer("due_ms", p["due_ms"]),
             str(p["error"]),
-            headers=_headers(p.get("headers", ())),
+            headers=_headers(p),
         )
         for p in one["pending"]
     )
@@ -123,17 +130,25 @@ def _kept(one: dict[str, Any]) -> Kept:
     )
 
 
-def _plain(pending: Pending) -> list[list[str | None]]:
-    return [
-        [name, None if value is None else b64encode(value).decode()]
-        for name, value in pending.headers
-    ]
+def _plain(headers: Headers) -> dict[str, Any]:
+    added = without_ordering_key(headers)
+    found: dict[str, Any] = {}
+    if added:
+        found["headers"] = [[n, None if v is None else b64encode(v).decode()] for n, v in added]
+    if added != headers:
+        key = ordering_key_of(headers)
+        found["ordering_key"] = None if key is None else shown_key(key)
+    return found
 
 
-def _headers(given: Any) -> Headers:
-    return checked_headers(
-        [(name, None if value is None else b64decode(value)) for name, value in given]
+def _headers(pending: Mapping[str, Any]) -> Headers:
+    added = checked_headers(
+        [(n, None if v is None else b64decode(v)) for n, v in pending.get("headers", ())]
     )
+    if "ordering_key" not in pending:
+        return added
+    key = pending["ordering_key"]
+    return with_shown_ordering_key(added, None if key is None else str(key).encode())
 
 
 def _integer(name: str, value: Any) -> int:

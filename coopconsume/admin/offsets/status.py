@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from assignors import key_hash as hash_of
 from commits import OffsetRanges
+from coopconsume.record import ORDERING_KEY, ordering_key_of
 from coopconsume.runtime.plan.waiting import shown_key
 
 if TYPE_CHECKING:
@@ -142,7 +142,10 @@ class Blocker:
         key: The key of the record, if it has one and was read.
         deleted_by: ``retention`` or ``compaction`` if the log has no such record any more; else
             empty. Transaction markers and aborted records count as compacted.
-        has_ordering_key: Whether ``key`` is known, and ``key_hash`` is that of an ordering key.
+        ordering_key: The ordering key of the record (option ``orderingKey``), if it has one and
+            has failed in a job; the commit log has it then.
+        has_ordering_keys: As `PartitionStatus.has_ordering_keys`.
+        knows_ordering_key: Whether the commit log has the ordering key; it may be none.
     """
 
     offset: int
@@ -156,18 +159,28 @@ class Blocker:
     open_behind: int
     key: str | None = None
     deleted_by: str = ""
-    has_ordering_key: bool = False
+    ordering_key: str | None = None
+    has_ordering_keys: bool = False
+    knows_ordering_key: bool = False
 
     @property
     def shown_key(self) -> str | None:
         """The key; its hash if it was not read; None if it has none, or nothing is known.
 
-        With an ordering key, which only Spark computes, its hash stands beside the record's key.
+        In a group with an ordering key it is that, or what is known of it, beside the record key.
         """
-        if self.key_hash is None or (self.key is not None and not self.has_ordering_key):
-            return self.key
-        shown = f"hash {self.key_hash}"
-        return shown if self.key is None else f"{self.key} (ordering key: {shown})"
+        shown = None if self.key_hash is None else f"hash {self.key_hash}"
+        if not (self.has_ordering_keys or self.knows_ordering_key):
+            return shown if self.key is None else self.key
+        if self.ordering_key is not None:
+            record = "" if self.key is None else f"; record key: {self.key}"
+            return f"{self.ordering_key} (ordering key{record})"
+        if self.knows_ordering_key:
+            found = "no ordering key"
+        else:
+            # Only Spark computes it.
+            found = "ordering key not known" if shown is None else f"ordering key: {shown}"
+        return found if self.key is None else f"{self.key} (record key; {found})"
 
     @property
     def shown_state(self) -> str:
@@ -191,6 +204,7 @@ class PartitionStatus:
         primary_is_ours: Whether this library wrote it.
         times: When the offsets were committed.
         record: What the log has at the stable offset; None if it was not read.
+        has_ordering_keys: Whether the group has the option ``orderingKey``.
     """
 
     topic: str
@@ -205,6 +219,7 @@ class PartitionStatus:
     primary_is_ours: bool = False
     times: Times = field(default_factory=Times)
     record: BlockerRecord | None = None
+    has_ordering_keys: bool = False
 
     @classmethod
     def of(
@@ -218,6 +233,7 @@ class PartitionStatus:
         end_offset: int | None = None,
         primary: Primary | None = None,
         times: Times | None = None,
+        has_ordering_keys: bool = False,
     ) -> Self:
         """Builds the status of a partition from the committed state and what Kafka reports.
 
@@ -230,6 +246,7 @@ class PartitionStatus:
             end_offset: As the attribute.
             primary: The group's offset in ``__consumer_offsets``, if there is one.
             times: As the attribute; None if the history was not read.
+            has_ordering_keys: As the attribute.
         """
         return cls(
             *partition, topic_id,
@@ -237,7 +254,7 @@ class PartitionStatus:
             commits.ranges if commits else OffsetRanges(),
             pending or {}, log_start, end_offset,
             primary.offset if primary else None, primary is not None and primary.ours,
-            times or Times(),
+            times or Times(), has_ordering_keys=has_ordering_keys,
         )  # fmt: skip
 
     @property
@@ -291,11 +308,12 @@ class PartitionStatus:
         failed = self.pending.get(offset)
         stands = self.times.stable_offset == offset
         key = self.record.key if self.record else None
-        key_hash = failed.key_hash if failed else None
+        added = failed.headers if failed else ()
+        ordering_key = ordering_key_of(added)
         return Blocker(
             offset,
             (PARKED if failed.is_parked else FAILED) if failed else NOT_DONE,
-            key_hash,
+            failed.key_hash if failed else None,
             failed.attempts if failed else 0,
             self.times.stable_since if stands else None,
             datetime.fromtimestamp(min(failed.due_ms, _LAST_MS) / 1000, UTC)
@@ -306,7 +324,9 @@ class PartitionStatus:
             max(0, len(self.open_ranges) - 1),
             None if key is None else shown_key(key),
             self._deleted_by(offset),
-            has_ordering_key=None not in (key, key_hash) and hash_of(key) != key_hash,
+            None if ordering_key is None else shown_key(ordering_key),
+            has_ordering_keys=self.has_ordering_keys,
+            knows_ordering_key=any(name == ORDERING_KEY for name, _ in added),
         )
 
     def _deleted_by(self, offset: int) -> str:

@@ -71,6 +71,7 @@ class Facts:
         starts: The log starts of the partitions that exist.
         records: What the log has at the stable offsets, where that was read.
         acquisitions: The chunks that members of a cooperative epoch hold.
+        has_ordering_keys: Whether the group has the option ``orderingKey``.
     """
 
     kafka: KafkaGroup = field(default_factory=KafkaGroup)
@@ -85,6 +86,7 @@ class Facts:
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     records: Mapping[TopicPartition, BlockerRecord] = field(default_factory=dict)
     acquisitions: Mapping[TopicPartition, Sequence[Acquisition]] = field(default_factory=dict)
+    has_ordering_keys: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -196,6 +198,7 @@ def status_of(tp: TopicPartition, facts: Facts, times: Times | None = None) -> P
         end_offset=facts.ends.get(tp),
         primary=facts.primary.get(tp),
         times=times,
+        has_ordering_keys=facts.has_ordering_keys,
     ).with_record(facts.records.get(tp))
 
 

@@ -267,4 +267,6 @@ def plain(value: Any) -> Any:
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple | list):
         return [plain(one) for one in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
     return value

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from coopconsume.record import SHOWN_KEY_BYTES, ordering_key_of
 from coopconsume.runtime.plan.reads import is_far_apart
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
 
 #: The offset that stands for the records of a key that an earlier owner may be at work on.
 EARLIER_OWNER: Final = -1
-#: Bytes of a key that people are shown.
-SHOWN_KEY_BYTES = 100
 
 
 @dataclass
@@ -27,7 +26,7 @@ class Waiting:
         due: When it is tried again, on the monotonic clock; infinity: it is parked until
             somebody decides about it.
         error: What the handler said.
-        key: Its key for people, where this process has seen it.
+        key: Its key for people, where this process has seen it or the commit log has it.
         behind: Higher offsets of the same lane that wait for it.
         is_trying: Whether it is due and is retried alone while the offsets behind it still wait.
         is_undelivered: Whether it is handled, and what it gave cannot be written for now: it is not
@@ -37,7 +36,7 @@ class Waiting:
         may_run_until: Until when, on the monotonic clock, the handler of a lost slot may work on
             it.
         next: The next higher failed record of the same lane, which waits for this one.
-        headers: All headers that handlers have added to it.
+        headers: All headers that handlers have added to it, and its ordering key for people.
     """
 
     offset: int
@@ -53,6 +52,10 @@ class Waiting:
     may_run_until: float = -math.inf
     next: Waiting | None = None
     headers: Headers = ()
+
+    def __post_init__(self) -> None:
+        if self.key is None:
+            self.key = ordering_key_of(self.headers)
 
     @property
     def is_far(self) -> bool:

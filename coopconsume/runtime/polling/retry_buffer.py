@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
-from coopconsume.record import checked_headers, with_added
+from coopconsume.record import checked_headers, with_added, without_ordering_key
 from coopconsume.runtime.plan import Waiting
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ class RetryBuffer:
     def _hold(self, record: Waiting) -> None:
         self._records[record.offset] = record
         self._attempts[record.offset] = record.attempts
-        if record.headers:
-            self._added[record.offset] = record.headers
+        if added := without_ordering_key(record.headers):
+            self._added[record.offset] = added
         self._passed.setdefault(record.key_hash, OffsetRanges())
 
     def pass_over(self, taken: OffsetRanges) -> None:
