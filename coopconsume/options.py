@@ -227,7 +227,8 @@ class Options:
     )  # fmt: skip
     max_pending: int = _option(
         100_000, whole(1),
-        "Pending records of a partition at which no new records are read.",
+        "Pending records of a partition, and records that wait behind them, at which no new "
+        "records are read.",
     )  # fmt: skip
     max_records_per_second: float | None = _option(
         None, RATE,

@@ -14,7 +14,7 @@ DataFrames and temporary views are snapshots of the time of the call. The data s
 - committed_above: the number of committed offsets above the stable offset
 - range_count, ranges: their ranges (first, last), both included, and the number of ranges
 - gaps: the number of uncommitted ranges below the highest committed offset
-- pending: the number of failed records that await a retry
+- pending: the number of failed records that are not done, parked ones included
 - primary_offset: the group's offset in Kafka
 - blocker: the record that blocks the stable offset: offset, state (``failed``, ``parked`` or
   ``not done``), key_hash, attempts, since, due, error, done_behind and open_behind (numbers of

@@ -54,7 +54,7 @@ def offsets() -> None:
 @some_topics
 @click.option(
     "--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Draw done, pending, open and unread offsets as SVG, PNG or PDF; with several "
+    help="Draw done, pending, open and uncommitted offsets as SVG, PNG or PDF; with several "
     "partitions one file for each.",
 )  # fmt: skip
 @reported

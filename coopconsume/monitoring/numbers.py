@@ -59,7 +59,12 @@ COUNTERS = (
 GAUGES = (
     Number("lag", "coopconsume.lag", "{record}", "Offsets not done, gaps counted."),
     Number("stableOffset", "coopconsume.stable_offset", "{offset}", "First offset not done."),
-    Number("pending", "coopconsume.pending", "{record}", "Records that wait for a retry."),
+    Number(
+        "pending",
+        "coopconsume.pending",
+        "{record}",
+        "Failed records that are not done, parked ones included.",
+    ),
     Number("parked", "coopconsume.parked", "{record}", "Records that wait for a decision."),
     Number("gapRanges", "coopconsume.gap.ranges", "{range}", "Gaps below the highest done offset."),
     Number(

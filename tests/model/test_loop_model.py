@@ -767,7 +767,7 @@ def test_a_kept_record_holds_its_lane_although_retention_deletes_it():
     assert p.plan([0], 0.0, limits) == {0: OffsetRanges([(0, 0), (2, 3)])}
     assert p.work(0).blocked == {lane: 1}
     p.reported(0, PartitionReport(pack_offsets(pa.array([0], pa.int64())), blocked=[(2, lane)]), 0)
-    assert (p.blocker(0.0)["state"], p.pending) == ("in flight", 1)
+    assert (p.blocker(0.0)["state"], p.pending, p.held_back) == ("in flight", 0, 1)
     p.log_start(3)
     p.end = 6
     p.plan([0], 0.0, limits)

@@ -178,7 +178,7 @@ def test_a_frame_that_fails_is_tried_again_by_a_batch_and_real_time_returns(worl
 
 
 def test_a_rejected_record_is_parked_and_holds_back_its_key_alone(world, tmp_path):
-    """It does not end the run; what comes behind it is pending."""
+    """It does not end the run; it is pending, and what comes behind it waits."""
     from coopconsume.sinks import open_dead_letters
 
     def fails(record):
@@ -190,7 +190,8 @@ def test_a_rejected_record_is_parked_and_holds_back_its_key_alone(world, tmp_pat
     grow(there, 20)
     others = {o for o in range(40) if o < 20 or o % 5}
     there.until(lambda: there.done(member) == others)
-    there.until(lambda: job._meter.recent[-1]["pending"] == 4)
+    there.until(lambda: job._meter.recent[-1]["lag"] == 4)
+    assert job._meter.recent[-1]["pending"] == 1
     assert there.runs == 1
 
 

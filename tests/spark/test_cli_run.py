@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from commits import CommitStore
+from commits import CommitStore, PartitionCommits
 from coopconsume.demo.processes import kill_tree, process_tree
 from tests.spark.support import PATIENCE, until
 
@@ -48,17 +49,19 @@ def stuck_later(record):
 """
 
 
+COMMAND = ("-m", "coopconsume")
+
 _started: list[Running] = []
 
 
 class Running:
     """A command that runs, with what it says on standard error in a file."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, program: tuple[str, ...] = COMMAND) -> None:
         self.said = folder / "said"
         with self.said.open("w") as stream:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "coopconsume", *arguments],
+                [sys.executable, *program, *arguments],
                 cwd=folder, stdout=subprocess.PIPE, stderr=stream, text=True,
                 start_new_session=True,
             )  # fmt: skip
@@ -66,7 +69,7 @@ class Running:
 
     def wait_for(self, path: Path) -> None:
         """Wait until a handler has made a file."""
-        self._wait_until(path.exists)
+        self.until(path.exists)
 
     def end(self, *signals: signal.Signals, to_group: bool = False) -> int:
         """Send signals, wait for the end and see that nothing of it is left."""
@@ -74,13 +77,14 @@ class Running:
         tree = process_tree(self.process.pid)
         for place, number in enumerate(signals):
             if place:  # Two at once would be one.
-                self._wait_until(lambda: "waiting for running handlers" in self.said.read_text())
+                self.until(lambda: "waiting for running handlers" in self.said.read_text())
             send(self.process.pid, number)
         code = self.process.wait(PATIENCE)
         until(lambda: not any(map(_runs, tree)))
         return code
 
-    def _wait_until(self, holds: Callable[[], bool]) -> None:
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds; the command must not end meanwhile."""
         until(lambda: holds() or self.process.poll() is not None)
         assert self.process.poll() is None, self.said.read_text()
 
@@ -134,9 +138,8 @@ def done(folder: Path, kafka: LocalKafka, topic: str) -> int:
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     cluster = str(admin.describe_cluster()["cluster_id"])
     admin.close()
-    commits = CommitStore.open(folder / "commits", cluster=cluster).state(f"{topic}-group")[
-        topic, 0
-    ]
+    state = CommitStore.open(folder / "commits", cluster=cluster).state(f"{topic}-group")
+    commits = state.get((topic, 0), PartitionCommits())
     return commits.stable_offset + len(commits.ranges)
 
 
@@ -185,6 +188,28 @@ def test_ctrl_c_once_and_twice(
     # Its handler takes longer than anybody waits here.
     assert command.end(signal.SIGINT, signal.SIGINT) == 130, command.said.read_text()
     assert done(home, kafka, name) == 0
+
+
+def test_ctrl_c_ends_the_first_program_of_the_readme_without_a_traceback(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
+) -> None:
+    """It commits what has run, and says nothing."""
+    name = topic(1)
+    produce(name, [(b"k", b"v")])
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    for shown, own in {
+        "localhost:9092": kafka.bootstrap_servers, "billing": f"{name}-group", "payments": name,
+        "/data/commits": str(folder / "commits"),
+    }.items():  # fmt: skip
+        assert shown in program
+        program = program.replace(shown, own)
+    (folder / "program.py").write_text(program)
+    running = Running(folder, program=("program.py",))
+    running.wait_for(folder / "commits" / "_delta_log")
+    running.until(lambda: done(folder, kafka, name) == 1)
+    assert running.end(signal.SIGINT) == 0, running.said.read_text()
+    assert "Traceback" not in running.said.read_text()
 
 
 def test_a_job_whose_jvm_is_killed_ends(

@@ -124,7 +124,7 @@ class PartitionOverview:
         end_offset: The offset of the next record; None if the partition does not exist.
         committed_above: The number of committed offsets above the stable offset.
         gaps: The number of uncommitted ranges below the highest committed offset.
-        pending: The number of failed records that await a retry.
+        pending: The number of failed records that are not done, parked ones included.
         lag: The number of uncommitted offsets; None if an offset is not known.
         primary_offset: The group's offset in ``__consumer_offsets``, if there is one.
         primary_is_ours: Whether a member of the group wrote it.

@@ -13,7 +13,7 @@ class Limits:
 
     Attributes:
         window: Offsets in a batch.
-        max_pending: Pending records of a partition.
+        max_pending: Pending records of a partition, and those that wait behind them.
         max_ranges: Committed ranges of a partition.
     """
 

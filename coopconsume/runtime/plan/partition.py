@@ -153,16 +153,25 @@ class Partition:
 
     @property
     def pending(self) -> int:
-        """Records that are ours and wait, for an attempt or for their rows to be written.
+        """The number of our failed records that are not done, as the commit log has them.
 
-        In a cooperative epoch they are nobody's own: those of all members count.
+        Parked records are among them, and those whose rows or letters cannot be written for now. In
+        a cooperative epoch they are nobody's own: those of all members count.
         """
         if self.stock is not None:
             return self.stock.pending
-        waiting = [w for share in self.shares.values() for w in share.failed()]
-        failed = [w for w in waiting if not (w.is_undelivered or w.is_running)]
-        behind = sum(len(w.behind) for w in waiting)
-        return len(failed) + behind + (len(self.undelivered) if self.is_stalled else 0)
+        failed = (
+            not (waiting.is_undelivered or waiting.is_running)
+            for share in self.shares.values()
+            for waiting in share.failed()
+        )
+        return sum(failed) + (len(self.undelivered) if self.is_stalled else 0)
+
+    @property
+    def held_back(self) -> int:
+        """The number of pending records, and of records that wait behind one of their key."""
+        behind = (len(w.behind) for share in self.shares.values() for w in share.failed())
+        return self.pending + (sum(behind) if self.stock is None else 0)
 
     @property
     def parked(self) -> list[Waiting]:
@@ -978,7 +987,7 @@ class Partition:
         self.reach = reach_of(todo, limits.window, scattered=self.reach < MERGE_GAP)
         front = max((share.position for share in shares), default=0)
         crowded = (
-            self.pending >= limits.max_pending
+            self.held_back >= limits.max_pending
             or self.ranges >= limits.max_ranges
             or self.is_crowded
         )

@@ -41,7 +41,7 @@ class RealTimeMode:
 
     Args:
         duration: Seconds of a run.
-        max_pending: Pending records of a partition with which a run ends.
+        max_pending: Records of a partition that wait or are held back with which a run ends.
         small_lag: Offsets that a partition may have left as a run begins.
 
     Attributes:
@@ -98,7 +98,7 @@ class RealTimeMode:
         return ""
 
     def _is_full(self, partition: Partition) -> bool:
-        return partition.is_crowded or partition.pending >= self.max_pending
+        return partition.is_crowded or partition.held_back >= self.max_pending
 
     def next_due(self, partitions: Iterable[Partition]) -> float | None:
         """Returns when the next failed record is due; None: none is."""

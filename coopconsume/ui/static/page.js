@@ -130,8 +130,8 @@ function showCards() {
     ["Committed per second", short(Math.round(done * 10) / 10), "mean of 30 s", ""],
     ["New per second", short(Math.round(fresh_ * 10) / 10), "mean of 30 s", ""],
     ["Members", count(found.members.length), slots ? `${count(slots)} slots` : "", ""],
-    ["Pending", count(found.pending), "failed, tried again", found.pending ? "warn" : ""],
-    ["Parked", count(found.parked), "wait for a decision", found.parked ? "parked" : ""],
+    ["Pending", count(found.pending), "failed, not done", found.pending ? "warn" : ""],
+    ["Parked", count(found.parked), "of these, wait for a decision", found.parked ? "parked" : ""],
     ["Oldest blocker", oldest ? span(found.at - oldest.since) : "none", oldest ? oldest.partition : "", oldest && oldest.attempts ? "warn" : ""],
   ];
   at("cards").replaceChildren(...list.map(([name, value, more, kind]) => make(

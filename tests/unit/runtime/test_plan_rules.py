@@ -206,6 +206,18 @@ def test_gaps_come_before_anything_new():
     assert seen[: len(gaps)] == gaps
 
 
+def test_pending_records_are_those_of_the_commit_log_and_the_limit_counts_what_waits_behind():
+    """Status lines, metrics and `coopconsume offsets` show one number."""
+    p = partition()
+    p.plan([0], 0.0, LIMITS)
+    waiting = [failed(0, 7), failed(1, 8, math.inf)]
+    p.reported(0, PartitionReport(packed(2, *range(5, 10)), None, waiting, [(3, 7), (4, 8)]), 0.0)
+    assert (p.pending, len(p.parked), p.held_back) == (2, 1, 4)
+    p.end = 20
+    assert not p.plan([0], 0.0, Limits(100, 4, 100))
+    assert p.plan([0], 0.0, Limits(100, 5, 100))
+
+
 def test_what_waits_of_keys_that_are_given_up_is_forgotten():
     """Only a handler that still runs is remembered, until it ends; other keys go on waiting."""
     p = partition()

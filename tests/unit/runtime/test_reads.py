@@ -175,10 +175,10 @@ def test_what_waits_behind_a_failing_record_is_not_read_with_each_try():
         assert (work.blocked, work.ranges) == ({5: 0}, ((0, 0),))
         again = Failure(0, 5, b"k", attempt, 10.0, "no")
         partition.reported(0, PartitionReport(failed=[again]), 100.0 * attempt)
-        assert partition.pending == 1_000
+        assert (partition.pending, partition.held_back) == (1, 1_000)
     assert plan_batch([partition], [0], 500.0, LIMITS) is not None
     partition.reported(0, PartitionReport(), 500.0)
-    assert partition.pending == 0
+    assert partition.held_back == 0
     plan = plan_batch([partition], [0], 501.0, LIMITS)
     assert plan is not None
     assert plan.reads[0].first == 10_000

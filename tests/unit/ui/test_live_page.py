@@ -233,7 +233,7 @@ def test_the_status_has_what_the_page_shows(two: GroupReading) -> None:
     zero, one = found["partitions"]
     assert zero == ["t", 0, OffsetState.PARKED, 16, [[0, 0, 5_000], [1, 5_000, 10_000]]]
     assert one == ["t", 1, OffsetState.DONE, 0, [[1, 0, 10_000]]]
-    assert (found["pending"], found["parked"], found["lag"], found["found"]) == (1, 1, 16, 2)
+    assert (found["pending"], found["parked"], found["lag"], found["found"]) == (2, 1, 16, 2)
     assert found["rows"][0]["map"] == "14123211" + "0" * 12
     (blocker,) = found["blockers"]
     assert (blocker["offset"], blocker["state"], blocker["key"]) == (1, "parked", "hash 7")
