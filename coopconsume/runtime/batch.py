@@ -273,7 +273,7 @@ def _have_records(
         frame = batch_frame(spark, options, spans, wanted, slots, len(slots), headers=False)
         return not frame.isEmpty()
 
-    with tagged(spark, running.tag):
+    with tagged(spark, running.tag, running.title, f"look for records of {_description(running)}"):
         return retried(options, spans, look)
 
 
