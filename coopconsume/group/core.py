@@ -442,7 +442,9 @@ class GroupCore:
         self.owned_under = self.begun_under = row.epoch
         return without(_given_to(me, row), self.owned)
 
-    def unbegun(self, me: str, row: EpochRow | None) -> tuple[Epoch, list[Share]] | None:
+    def unbegun(
+        self, me: str, row: EpochRow | None
+    ) -> tuple[Epoch, tuple[tuple[Share, float], ...]] | None:
         """Returns an epoch that gives us shares that we did not begin with, if one is in force.
 
         Args:
@@ -450,12 +452,13 @@ class GroupCore:
             row: The epoch in force.
 
         Returns:
-            The epoch, and the parts of our shares on which an earlier owner may be at work.
+            The epoch, and the parts of our shares on which an earlier owner may be at work, and
+            for how many seconds.
         """
         if row is None or row.epoch == self.begun_under or me in row.fenced:
             return None
         shares = _given_to(me, row)
-        return (row.epoch, [share for share, _ in waits_of(shares, row)]) if shares else None
+        return (row.epoch, waits_of(shares, row)) if shares else None
 
     def taken(self, grant: EpochGrant) -> None:
         """The shares are ours now."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import threading
 import time
 import uuid
@@ -24,7 +23,7 @@ from coopconsume.group.chunks import Acquired, ChunkReader, failures_in
 from coopconsume.group.held_logs import HeldLogs
 from coopconsume.group.keeping import by_partition, common, shares_of, without
 from coopconsume.group.ordering_keys import check_ordering_key
-from coopconsume.group.owned import LEASE, Failed, Owned
+from coopconsume.group.owned import LEASE, Failed, Owned, left_ms
 from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.group.repeating import repeated
 from coopconsume.kafka.identity import LOG_IDENTITIES
@@ -303,12 +302,12 @@ class EpochAssignment:
         """
         now = time.monotonic()
         may_run = [(share, self.life_ms / 1000) for share in running]
-        # The wait for an earlier owner goes on at the next one, it does not begin again.
         may_run += [(share, until - now) for share, until in self._waits if until > now]
-        left: dict[Share, int] = {}
-        for share, seconds in may_run:
-            for part in [share] if shares is None else common([share], shares):
-                left[part] = max(math.ceil(1000 * seconds), left.get(part, 0))
+        left = left_ms(
+            (part, seconds)
+            for share, seconds in may_run
+            for part in ([share] if shares is None else common([share], shares))
+        )
         group = self.options.group_id
         repeated(
             lambda: self.store.release(

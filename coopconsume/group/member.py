@@ -29,7 +29,7 @@ from coopconsume.errors import CoopConsumeError, GroupRefused, TopicNotFound
 from coopconsume.group.claims import LOOK_EVERY, ClaimWatch
 from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver, waits_of
 from coopconsume.group.ordering_keys import agree_on_ordering_key
-from coopconsume.group.owned import EpochGrant
+from coopconsume.group.owned import EpochGrant, left_ms
 from coopconsume.group.plugin import plugins
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import consumer_config
@@ -400,15 +400,14 @@ class GroupMember:
             waits = waits_of(unbegun, row)
             self._tenant.follow(row.epoch, me, waits)
             if unbegun:
-                doubtful = [share for share, _ in waits]
-                self._worker.submit(self._give_back_part, row, me, unbegun, doubtful)
+                self._worker.submit(self._give_back_part, row, me, unbegun, left_ms(waits))
         return row
 
     def _give_back_part(
-        self, row: EpochRow, me: str, unbegun: Sequence[Share], doubtful: Sequence[Share]
+        self, row: EpochRow, me: str, unbegun: Sequence[Share], left: Mapping[Share, int]
     ) -> None:
         try:
-            self._store.release(self._group, row.epoch, me, running=doubtful, shares=unbegun)
+            self._store.release(self._group, row.epoch, me, running=left, shares=unbegun)
         except Exception as error:  # noqa: BLE001 - then the next owners wait for a batch life
             log.warning("group %s: not given back in the commit log: %s", self._group, error)
 
@@ -506,16 +505,16 @@ class GroupMember:
         claimed = self._claims.claimed()
         grant = self._core.take(me, data, self._store.assignment(self._group), claimed)
         if isinstance(grant, EpochGrant):
-            doubtful = [share for share, _ in grant.waits]
-            self._store.release(self._group, grant.epoch, grant.member, running=doubtful)
+            running = left_ms(grant.waits)
+            self._store.release(self._group, grant.epoch, grant.member, running=running)
 
     def _give_back_unbegun(self, me: str) -> None:
         """Gives back what an epoch gave us that was opened while we were leaving."""
         try:
             found = self._core.unbegun(me, self._store.assignment(self._group))
             if found is not None:
-                epoch, in_doubt = found
-                self._store.release(self._group, epoch, me, running=in_doubt)
+                epoch, waits = found
+                self._store.release(self._group, epoch, me, running=left_ms(waits))
         except Exception as error:  # noqa: BLE001 - then the next owners wait for a batch life
             log.warning("group %s: not given back in the commit log: %s", self._group, error)
 

@@ -32,7 +32,14 @@ from coopconsume.group.claims import ClaimKeeper, ClaimWatch
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.keeping import by_partition, common, without
 from coopconsume.group.ordering_keys import agree_on_ordering_key
-from coopconsume.group.owned import LEASE, STARTS_WITHIN, EpochGrant, Owned, TopicPartition
+from coopconsume.group.owned import (
+    LEASE,
+    STARTS_WITHIN,
+    EpochGrant,
+    Owned,
+    TopicPartition,
+    left_ms,
+)
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import lease_of, session_ms
 from coopconsume.kafka.cluster import Cluster
@@ -704,10 +711,9 @@ class Membership:
             self._check_left_behind()
         except BaseException:
             # No record was started: the next owner of the shares does not have to wait.
-            running = [share for share, _ in grant.waits]
             with self._warning():
                 self.store.release(
-                    self.options.group_id, grant.epoch, grant.member, running=running
+                    self.options.group_id, grant.epoch, grant.member, running=left_ms(grant.waits)
                 )
             raise
         with self._changed:

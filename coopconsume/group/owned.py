@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,7 +11,7 @@ from assignors import KeyRange, Share, coverage, merge
 from commits.offsets import MAX_OFFSET
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from commits import Epoch, OffsetRanges
     from coopconsume.record import Headers
@@ -22,6 +23,20 @@ LEASE = 2.0
 #: Seconds within which a batch starts on Spark Connect, or not at all: there the server goes on
 #: with what a client sent that is gone. They count to the life of a batch.
 STARTS_WITHIN = 60.0
+
+
+def left_ms(waits: Iterable[tuple[Share, float]]) -> dict[Share, int]:
+    """Returns parts that somebody may still work on as a release names them.
+
+    The wait for an earlier owner goes on at the next one, it does not begin again.
+
+    Args:
+        waits: The parts, and for how many seconds.
+    """
+    left: dict[Share, int] = {}
+    for part, seconds in waits:
+        left[part] = max(math.ceil(1000 * seconds), left.get(part, 0))
+    return left
 
 
 class Failed(NamedTuple):

@@ -587,7 +587,8 @@ class Committer:
             partition.saved(OffsetRanges(), stable, OffsetRanges())
 
     def _mirrored(self, error: BaseException | None) -> None:
-        if error is not None:
+        is_late = isinstance(error, FencedMember) and self._holding.may_be_late(error)
+        if error is not None and not is_late:
             raise error
         troubled = self._holding.primary.troubled
         for tp in self._troubled | troubled.keys():

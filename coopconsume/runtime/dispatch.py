@@ -307,8 +307,7 @@ class Dispatcher:
     @property
     def may_leave(self) -> bool:
         """Whether slots can give up part of what they have or get more, and go on with the rest."""
-        is_divisible = self._live is None and self._work.ordering != "partition"
-        return is_divisible and self.leases.spec is not None
+        return self._work.is_divisible and self.leases.spec is not None
 
     def unsure_of(self, partitions: Iterable[Partition]) -> set[int]:
         """Slots that may be at work on any record of shares that are given up."""

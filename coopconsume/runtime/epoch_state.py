@@ -391,14 +391,11 @@ class EpochState:
     def may_keep(self) -> bool:
         """Whether the work may go on while the group rebalances.
 
-        With state or transactional outputs an epoch begins by a look at what counts. What is
-        deleted is nobody's under the next epoch.
+        What is deleted is nobody's under the next epoch.
 
         Raises:
             DataLoss, TopicNotFound, TopicReplaced: A topic was deleted.
         """
-        if self._work.state is not None or isinstance(self._work.outputs, TransactionalTopic):
-            return False
         try:
             return self.saver.may_rebalance and not (self.deleted or self._check_topics())
         except (BrokerUnreachable, CommitLogUnavailable):

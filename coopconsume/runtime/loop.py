@@ -487,6 +487,9 @@ class Job:
         if self._work.ordering == "partition" and holding.is_shared:
             self._membership.rebalance("ordering='partition' needs whole partitions")
             return
+        if self._work.state is not None and self._work.state.is_in_doubt(holding.epoch):
+            self._membership.rebalance("only the next epoch decides which changes of state count")
+            return
         try:
             self._epoch_state = EpochState(
                 self._spark, holding, self._work, self._slots, self._meter, self._commit_ids,
@@ -515,16 +518,22 @@ class Job:
             self._hand_over = _HandOver(event.until, event.answer)
             self._dispatcher.stop(self._epoch_state)
 
-    @property
-    def _movable(self) -> EpochState | None:
-        """The work that goes on while key ranges come and go; None: all of it is to be drained."""
+    def _movable(self, shares: Sequence[Share]) -> EpochState | None:
+        """Returns the work that goes on while some shares come or go.
+
+        Returns:
+            None if all of it is to be drained.
+        """
         is_ending = self._hand_over is not None or self._stopping
-        if is_ending or self._unbegun is not None or not self._dispatcher.may_leave:
+        is_part = self._work.ordering == "partition" and not all(
+            share.key_range.is_full for share in shares
+        )
+        if is_ending or is_part or self._unbegun is not None or not self._dispatcher.may_leave:
             return None
         return self._epoch_state
 
     def _extend(self, event: SharesGained) -> None:
-        epoch_state = self._movable
+        epoch_state = self._movable(event.gained.shares)
         if epoch_state is not None:
             epoch_state.extend(event.gained)
             epoch_state.warn_of_waits(self._meter)
@@ -532,7 +541,7 @@ class Job:
         event.answer.give(epoch_state is not None)
 
     def _leave(self, event: SharesRevoked) -> None:
-        epoch_state = self._movable
+        epoch_state = self._movable(event.shares)
         if epoch_state is None:
             event.answer.give(None)
             return

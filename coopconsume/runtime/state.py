@@ -26,6 +26,7 @@ from coopconsume.state.store import FOLDER
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from commits import Epoch
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import TopicPartition
     from coopconsume.sinks.base import Outputs
@@ -146,6 +147,15 @@ class StateLog:
                 hidden(self.path), f"the broker gives no id of topic {tp[0]!r}, so it is too old"
             )
         return Origin(topic_id, tp[1])
+
+    def is_in_doubt(self, epoch: Epoch) -> bool:
+        """Returns whether changes of an epoch that `begin` looks at may still come to count.
+
+        So it is if the commit of changes was not answered before the job was to begin again.
+        """
+        with self._lock:
+            holding = self._holding
+            return holding is not None and holding.epoch == epoch and bool(self._open)
 
     def close(self) -> None:
         """Makes no snapshots any more; harmless when repeated."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.sinks.transactional import TransactionalTopic
+
 if TYPE_CHECKING:
     from coopconsume.options import Options
     from coopconsume.record import RetryPolicy
@@ -42,6 +44,16 @@ class Work:
     available_now: bool
     state: StateLog | None = None
     real_time: float | None = None
+
+    @property
+    def is_divisible(self) -> bool:
+        """Whether part of the key ranges may come or go while the job works on the others.
+
+        With state or transactional outputs it may not: what earlier owners have written is looked
+        at once, as the job begins with all key ranges.
+        """
+        looks_once = self.state is not None or isinstance(self.outputs, TransactionalTopic)
+        return self.real_time is None and not looks_once
 
     def needs_headers(self, options: Options) -> bool:
         """Whether record headers are read.

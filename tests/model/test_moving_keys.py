@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 
+import pyarrow as pa
 import pytest
 
 from assignors import KeyRange, Share, key_hash
-from commits import Pending
+from commits import CommitLogUnavailable, FencedMember, OffsetRanges, Pending
 from coopconsume.record import Reject
 from coopconsume.runtime.events import PauseRequested
+from coopconsume.runtime.state import StateLog
+from coopconsume.sinks import TransactionalTopic
+from coopconsume.state.schema import StateSchema
+from coopconsume.state.store import FOLDER
 from tests.model.job_world import _PATIENCE, TP, until
 from tests.model.test_job_model import HIGH, KEYS, LOW, WHOLE, Group, world
 
@@ -251,3 +257,322 @@ def test_what_moves_is_committed_at_once_however_rarely_a_job_commits(begun):
     group.opens([WHOLE])
     group.begins(moving=(HIGH,))
     assert of(HIGH) <= there.done(member)
+
+
+FOUR = tuple(Share("t", partition) for partition in range(4))
+
+
+class InOrder:
+    """A handler that notes what breaks the order of a partition; one record of it may wait."""
+
+    def __init__(self, partition, offset):
+        self._waits_at = partition, offset
+        self._lock = threading.Lock()
+        self.calls, self.breaks, self.at_work = [], [], set()
+        self.opened = threading.Event()
+
+    def __call__(self, record):
+        at = record.partition, record.offset
+        with self._lock:
+            before = [o for p, o in self.calls if p == record.partition]
+            is_alone = record.partition not in {p for p, _ in self.at_work}
+            if not (is_alone and (not before or before[-1] <= record.offset)):
+                self.breaks.append(at)
+            self.calls.append(at)
+            self.at_work.add(at)
+        if at == self._waits_at:
+            assert self.opened.wait(_PATIENCE)
+        with self._lock:
+            self.at_work.discard(at)
+
+    def of(self, partition):
+        """The offsets of a partition, as they were handled."""
+        return [o for p, o in self.calls if p == partition]
+
+
+def grow(there, end):
+    """The log of each partition has records up to an offset."""
+    there.kafka.log |= {o: KEYS[o % 5] for o in range(there.kafka.end, end)}
+    there.kafka.end = end
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_partitions_that_stay_go_on_while_others_come_and_go(world, is_late):
+    """With ordering="partition", too; a handler that outlives `drainTimeout` bars its partition."""
+    group = Group(world(channel=True, slow=0.5, drainTimeout="300 seconds"))
+    there, member = group.there, group.member
+    group.opens(FOUR)
+    group.begins(continues=False)
+    handler = InOrder(2, 3)
+
+    def done(partition):
+        state = member.store.state("g").get(("t", partition))
+        if state is None:
+            return set()
+        return {*range(state.stable_offset), *map(int, state.ranges.offsets())}
+
+    job = there.run(member, handler, ordering="partition", concurrency=2)
+    there.until(lambda: (2, 3) in handler.at_work)
+    holding = member.holding
+    assert member.keep()
+    group.opens(FOUR)
+    gives_up = threading.Thread(target=group.begins, kwargs={"moving": FOUR[2:]})
+    gives_up.start()
+    there.until(lambda: job._leaving is not None or job._hand_over is not None)
+    grow(there, 60)
+    there.until(lambda: done(0) == done(1) == set(range(60)))
+    assert gives_up.is_alive()
+    assert handler.of(2) == [0, 1, 2, 3]
+    if is_late:
+        job._leaving.until = 0.0
+    else:
+        handler.opened.set()
+    gives_up.join(_PATIENCE)
+    assert member.holding is holding
+    assert holding.shares == FOUR[:2]
+    assert done(2) == set(handler.of(2)) - ({3} if is_late else set())
+    assert done(3) == set(handler.of(3))
+    assert member.keep()
+    group.opens(FOUR[:2], FOUR[2:], continues={"a": group.epoch.number})
+    assert group.in_doubt(FOUR[2]) == (FOUR[2:3] if is_late else ())
+    assert not group.in_doubt(FOUR[3])
+    group.begins()
+    theirs = OffsetRanges([(4, 9)])
+    member.store.commit("g", group.epoch, "b", {("t", 2): theirs}, holes={}, commit_id="theirs")
+    handler.opened.set()
+    grow(there, 80)
+    there.until(lambda: done(0) == done(1) == set(range(80)))
+    assert member.keep()
+    group.opens(FOUR, continues={"a": group.epoch.number})
+    begun = time.monotonic()
+    group.begins(waits=((FOUR[2], 1.0),) if is_late else ())
+    there.until(lambda: all(done(partition) == set(range(80)) for partition in range(4)))
+    assert member.holding is holding
+    assert not handler.breaks
+    for partition in (0, 1, 3):
+        assert handler.of(partition) == list(range(80))
+    again = [3] if is_late else []
+    assert handler.of(2) == [0, 1, 2, 3, *again, *range(10, 80)]
+    assert time.monotonic() > begun + is_late
+
+
+@pytest.mark.parametrize("what", ["comes", "goes"])
+def test_no_part_of_a_partition_is_worked_on_in_the_order_of_partitions(world, what):
+    """Another member works on the other part: the job asks for whole partitions."""
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member = group.there, group.member
+    has, half = FOUR[:1] if what == "comes" else FOUR[:2], Share("t", 1, LOW.key_range)
+    group.opens(has, FOUR[1:2] if what == "comes" else ())
+    group.begins(continues=False)
+    handler = InOrder(-1, -1)
+    job = there.run(member, handler, ordering="partition")
+    there.until(lambda: handler.of(0) == list(range(20)) and not job._dispatcher.running)
+    group.joins_a_group()
+    before = handler.of(1)
+    assert member.keep()
+    if what == "comes":
+        group.opens([*has, half], [Share("t", 1, HIGH.key_range)], continues={"a": 1})
+        group.begins()
+    else:
+        group.opens(has)
+        group.begins(moving=(Share("t", 1, HIGH.key_range),))
+    there.until(lambda: "whole partitions" in (member._group._wanted or ""))
+    grow(there, 40)
+    there.turns(job)
+    assert handler.of(1) == before
+
+
+class Counting:
+    """A handler that counts the records of each key in its state."""
+
+    def __init__(self, *gated):
+        self._gated = gated
+        self.opened = threading.Event()
+        self.at_work, self.seen = set(), []
+
+    def __call__(self, record, state):
+        count = state.get() or 0
+        state.set(count + 1)
+        self.seen.append((record.offset, count))
+        if record.offset in self._gated:
+            self.at_work.add(record.offset)
+            assert self.opened.wait(_PATIENCE)
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    """A number per key."""
+    monkeypatch.setenv(FOLDER, str(tmp_path / "stores"))
+    return StateLog(str(tmp_path / "state"), StateSchema(pa.int64()))
+
+
+def test_state_goes_on_through_a_rebalance_that_moves_none_of_it(begun, state):
+    """Each record sees what the one before it has left, written under whichever epoch.
+
+    If some of it moves, all is drained, and the rest begins again.
+    """
+    group = begun(WHOLE, slow=0.5)
+    there, member, handler = group.there, group.member, Counting(13)
+    job = there.run(member, handler, state=state)
+    there.until(lambda: handler.at_work)
+    holding, stuck = member.holding, {o for o in range(100) if o % 5 == 3 and o >= 13}
+    there.until(lambda: there.done(member) == set(range(20)) - stuck)
+    for end in (40, 60):
+        assert member.keep()
+        grow(there, end)
+        others = set(range(end)) - stuck
+        there.until(lambda others=others: others <= {o for o, _ in handler.seen})
+        assert not there.done(member) & set(range(end - 20, end)), "its epoch may be over"
+        group.opens([WHOLE])
+        group.begins()
+        there.until(lambda others=others: there.done(member) == others)
+    assert member.holding is holding
+    assert member.keep()
+    group.opens([WHOLE])
+    moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    moves.start()
+    there.until(lambda: job._hand_over is not None)
+    handler.opened.set()
+    moves.join(_PATIENCE)
+    assert {o for o, _ in handler.seen} == there.done(member)
+    grow(there, 80)
+    low = {o for o in range(80) if LOW.key_range.contains(key_hash(KEYS[o % 5]))}
+    there.until(lambda: low <= there.done(member))
+    assert sorted(handler.seen) == [(o, o // 5) for o in sorted(there.done(member))]
+
+
+def test_state_does_not_begin_again_under_an_epoch_that_may_count_more(begun, state, monkeypatch):
+    """Its last commit was not answered, and may still come to the log: the next epoch decides."""
+    group = begun(WHOLE)
+    there, member, handler = group.there, group.member, Counting(3)
+    job = there.run(member, handler, state=state)
+    there.until(lambda: handler.at_work)
+    there.until(lambda: job._epoch_state.saver.has_all_it_can)
+    group.joins_a_group()
+    assert member.keep()
+    group.opens([WHOLE])
+
+    def unavailable(*_args, **_how):
+        raise CommitLogUnavailable("commits", "append", "no answer")
+
+    monkeypatch.setattr("coopconsume.runtime.loop._LAST_COMMIT", 0.5)
+    commit = member.store.commit
+    monkeypatch.setattr(member.store, "commit", unavailable)
+    moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    moves.start()
+    there.until(lambda: job._hand_over is not None)
+    handler.opened.set()
+    there.until(lambda: job._epoch_state.saver.is_busy)
+    job._hand_over.until = 0.0
+    moves.join(_PATIENCE)
+    there.until(lambda: "next epoch" in (member._group._wanted or ""))
+    monkeypatch.setattr(member.store, "commit", commit)
+    there.turns(job)
+    assert member.holds
+    before, done = [*handler.seen], there.done(member)
+    member._group = None
+    assert not member.keep()
+    member.hand_over()
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    there.until(lambda: there.done(member) == set(range(20)))
+    again = handler.seen[len(before) :]
+    assert sorted(again) == [(o, o // 5) for o in range(20) if o not in done]
+
+
+class Transactional(TransactionalTopic):
+    """Rows that are published as the stable offset passes them; here they are counted."""
+
+    topic = "out"
+    schema = pa.schema([("text", pa.string())])
+
+    def __init__(self):
+        self.rows, self.holding, self.begun = [], None, 0
+        self.published, self.refused = 0, 0
+        self.unpublished = {}
+
+    def begin(self, holding):
+        """Publishes under an epoch."""
+        self.begun += 1
+        self.holding = holding
+        return self
+
+    def write(self, outputs):
+        """Has rows wait."""
+        self.rows += outputs.table(self.schema).column("_offset").to_pylist()
+
+    def publish(self, _tp, stable):
+        """Publishes them."""
+        holding = self.holding
+        try:
+            holding.store.check("g", holding.epoch, holding.member)
+        except FencedMember:
+            self.refused += 1
+            raise
+        self.published = stable
+        return True
+
+    def given_up(self, _patience):
+        """It publishes everything."""
+
+    def stop(self):
+        """Nothing is open."""
+
+    close = stop
+
+
+def test_outputs_in_transactions_go_on_through_a_rebalance_that_moves_none_of_them(begun):
+    """They are published once the next epoch is known."""
+    group = begun(WHOLE, slow=0.5)
+    there, member, sink, gate = group.there, group.member, Transactional(), group.there.gate(13)
+
+    def handler(record):
+        gate(record)
+        return {"text": "row"}
+
+    job = there.run(member, handler, outputs=sink)
+    there.until(lambda: gate.at_work)
+    stuck = {o for o in range(100) if o % 5 == 3 and o >= 13}
+    there.until(lambda: there.done(member) == set(range(20)) - stuck and sink.published == 13)
+    assert member.keep()
+    grow(there, 40)
+    others = set(range(40)) - stuck
+    there.until(lambda: others <= set(sink.rows))
+    group.opens([WHOLE])
+    member.holding.primary._written.clear()
+    there.until(lambda: sink.refused)
+    there.turns(job)
+    group.begins()
+    there.until(lambda: there.done(member) == others)
+    gate.opened.set()
+    there.until(lambda: sink.published == 40)
+    assert sink.begun == 1
+    assert sorted(sink.rows) == sorted(o for o, _ in gate.calls) == list(range(40))
+    # Some of it moves: all is drained and published, and the rest begins again.
+    assert member.keep()
+    group.opens([WHOLE])
+    group.begins(moving=(HIGH,))
+    there.until(lambda: sink.begun == 2)
+    grow(there, 60)
+    low = {o for o in range(60) if LOW.key_range.contains(key_hash(KEYS[o % 5]))}
+    there.until(lambda: low <= there.done(member))
+    assert max(Counter(sink.rows).values()) == 1
+
+
+def test_the_wait_for_an_earlier_owner_goes_on_if_a_member_cannot_begin(world, monkeypatch):
+    """It has started nothing, so the next owner waits no longer than it was to wait itself."""
+    group = Group(world(channel=True))
+    member = group.member
+    group.opens([LOW], [HIGH])
+    group.begins(continues=False)
+    group.opens([WHOLE])
+
+    def unreadable(_grant):
+        raise OSError("it cannot be read")
+
+    monkeypatch.setattr(member, "_load", unreadable)
+    with pytest.raises(OSError, match="cannot be read"):
+        group.begins(continues=False, waits=((HIGH, 1.5),))
+    group.opens([], [WHOLE])
+    (doubt,) = member.store.assignment("g").doubts
+    assert doubt.life_ms == 1_500

@@ -13,6 +13,7 @@ from coopconsume.record import Reject, RetryPolicy
 from coopconsume.runtime.realtime.mode import RealTimeMode
 from coopconsume.worker.realtime import slot
 from tests.model.job_world import World
+from tests.model.test_job_model import WHOLE, Group
 
 LONG = 300.0
 
@@ -390,3 +391,32 @@ def test_a_run_that_fails_at_once_is_not_begun_again_at_once():
         assert mode.why_not([], mode._not_before - 0.1) == "gone"
         assert mode.why_not([], mode._not_before) == ""
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_a_rebalance_that_moves_nothing_ends_no_run(world):
+    """What slots do between two epochs is committed under the next one."""
+    there = world(drainTimeout="300 seconds")
+    group = Group(there)
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    gate = there.gate(22)
+    job = there.run(group.member, gate, concurrency=4, real_time=LONG)
+    there.until(lambda: there.runs and len(there.sources) == 2)
+    holding = group.member.holding
+    grow(there, 20)
+    there.until(lambda: gate.at_work)
+    for _ in range(2):
+        assert group.member.keep()
+        grow(there, 20)
+        others = {o for o in range(there.kafka.end) if o < 22 or o % 5 != 2}
+        there.until(lambda others=others: others <= {o for o, _ in gate.calls})
+        assert there.runs == 1
+        group.opens([WHOLE])
+        group.begins()
+        there.until(lambda others=others: there.done(group.member) == others)
+    gate.opened.set()
+    there.until(lambda: there.done(group.member) == set(range(there.kafka.end)))
+    assert group.member.holding is holding
+    assert sorted(o for o, _ in gate.calls) == list(range(there.kafka.end))
+    assert there.runs == 1
+    assert job.error is None

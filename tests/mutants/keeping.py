@@ -21,6 +21,7 @@ _STORE = "tests/unit/commits/test_commit_store.py::"
 _RELIEF = "tests/unit/runtime/test_relief.py::"
 _WINDOW = "tests/unit/runtime/test_window.py::"
 _MOVING = "tests/model/test_moving_keys.py::"
+_MEMBER = "tests/unit/group/test_group_member.py::"
 _LATE = "test_what_a_late_handler_fails_with_is_not_committed_over_its_next_owners_word"
 _CRASHES = "tests/unit/worker/test_crashes.py::"
 _PARTITION = "coopconsume/runtime/plan/partition.py"
@@ -736,5 +737,45 @@ KEEPING = [
         "running.heard_at.get(slot, running.met_at[slot])",
         "running.heard_at.get(slot, running.started)",
         (_RELIEF + "test_a_slot_has_its_time_from_when_it_is_connected_on",),
+    ),
+    Mutant(
+        "late-record-bars-its-key-alone-in-partition-order",
+        "In the order of the partition a late handler leaves the whole partition in doubt.",
+        _PARTITION,
+        "if slot in slots or is_whole or len(kept) > _MOST_NAMED:",
+        "if slot in slots or len(kept) > _MOST_NAMED:",
+        (_MOVING + "test_partitions_that_stay_go_on_while_others_come_and_go",),
+    ),
+    Mutant(
+        "part-of-a-partition-in-partition-order",
+        "A job with the order of partitions works on no part of one.",
+        "coopconsume/runtime/loop.py",
+        'is_part = self._work.ordering == "partition" and not all(',
+        'is_part = self._work.ordering == "none" and not all(',
+        (_MOVING + "test_no_part_of_a_partition_is_worked_on_in_the_order_of_partitions",),
+    ),
+    Mutant(
+        "state-begins-beside-a-commit-in-doubt",
+        "State does not begin again under an epoch in which a commit may still come to count.",
+        "coopconsume/runtime/state.py",
+        "holding.epoch == epoch and bool(self._open)",
+        "holding.epoch == epoch and not self.path",
+        (_MOVING + "test_state_does_not_begin_again_under_an_epoch_that_may_count_more",),
+    ),
+    Mutant(
+        "wait-of-what-never-began-begins-again",
+        "The wait for an earlier owner goes on at the next one if a member never began.",
+        "coopconsume/group/member.py",
+        "running=left_ms(waits))",
+        "running=[share for share, _ in waits])",
+        (_MEMBER + "test_the_wait_for_an_earlier_owner_goes_on_if_a_member_never_began",),
+    ),
+    Mutant(
+        "wait-of-what-cannot-begin-begins-again",
+        "The wait for an earlier owner goes on at the next one if a member cannot begin.",
+        "coopconsume/group/membership.py",
+        "running=left_ms(grant.waits)",
+        "running=[share for share, _ in grant.waits]",
+        (_MOVING + "test_the_wait_for_an_earlier_owner_goes_on_if_a_member_cannot_begin",),
     ),
 ]

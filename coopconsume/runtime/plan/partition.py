@@ -319,9 +319,8 @@ class Partition:
         found: list[KeyRange] = []
         for slot, share in self.shares.items():
             kept = share.may_run(now)
-            if slot in slots or (
-                kept and (self.ordering == "partition" or len(kept) > _MOST_NAMED)
-            ):
+            is_whole = self.ordering == "partition" and (kept or share.leaving_at_work)
+            if slot in slots or is_whole or len(kept) > _MOST_NAMED:
                 found += share.ranges
             else:
                 hashes = {w.key_hash for w in kept} | set(share.leaving_at_work.values())

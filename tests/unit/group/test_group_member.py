@@ -7,12 +7,13 @@ import types
 
 import pytest
 
-from assignors import StickyKeyRangeAssignor, wire
+from assignors import KeyRange, Share, StickyKeyRangeAssignor, wire
 from commits import CommitStore, Epoch
 from coopconsume.errors import InvalidOption
 from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.member import GroupMember
 from coopconsume.group.membership import Membership
+from coopconsume.group.owned import EpochGrant
 from coopconsume.kafka.cluster import Topic
 from coopconsume.options import Options
 
@@ -25,6 +26,9 @@ class Idle:
     def keep(self):
         """Nothing goes on."""
         return False
+
+    def follow(self, _epoch, _member, _waits):
+        """Nothing to take along."""
 
     def hand_over(self):
         """Nothing to hand over."""
@@ -77,6 +81,41 @@ def test_nobody_waits_for_a_member_that_never_began(tmp_path):
     lead(member, store, 3)
     assert len(store.assignment("g").doubts) == 1
     member.leave()
+
+
+@pytest.mark.parametrize("how", ["handed", "unbegun", "followed"])
+def test_the_wait_for_an_earlier_owner_goes_on_if_a_member_never_began(tmp_path, how):
+    """It gives back what is in doubt as it got it, not for as long as its own work might take."""
+    member, store = a_member(tmp_path, Idle())
+    core, (low, high) = member._core, (Share("t", 0, half) for half in KeyRange().split(2))
+    first = store.open_epoch(
+        "g", {"me": [low], "gone": [high]}, previous=None, generation=1, life_ms=300
+    )
+    if how == "followed":
+        core.taken(EpochGrant(first, "me", (low,), {}))
+        core.hold(holds=True)
+    else:
+        store.release("g", first, "me")
+    second = store.open_epoch(
+        "g", {"me": [Share("t", 0)]}, previous=first, generation=2, life_ms=1000,
+        continues={"me": 1} if how == "followed" else {},
+    )  # fmt: skip
+    place = types.SimpleNamespace(member_id="me")
+    member._consumer = types.SimpleNamespace(group_metadata=lambda: place)
+    if how == "followed":
+        member._follow()
+        member._worker.submit(int).result(60)
+    elif how == "handed":
+        answer = wire.Assignment("me", (Share("t", 0),), second.number, second.nonce, {}, ())
+        member._give_back("me", answer.to_bytes(wire.VERSION))
+    else:
+        member._give_back_unbegun("me")
+    store.open_epoch(
+        "g", {"me": [low], "other": [high]}, previous=second, generation=3,
+        continues={"me": second.number} if how == "followed" else {},
+    )  # fmt: skip
+    doubts = store.assignment("g").doubts
+    assert [d.life_ms for d in doubts if d.share.first == high.key_range.first] == [300]
 
 
 def test_a_member_that_is_out_joins_again_once(tmp_path):
