@@ -77,7 +77,7 @@ class Idle:
 
 
 class Kafka:
-    """One topic of one partition as `coopconsume.kafka.cluster.Cluster` shows it.
+    """One topic as `coopconsume.kafka.cluster.Cluster` shows it.
 
     Args:
         keys: The key of each record, by offset; an offset without one is a hole.
@@ -91,6 +91,8 @@ class Kafka:
         self.end = max(self.log, default=-1) + 1
         self.start = 0
         self.topic_id = "topic-id"
+        #: All of them have the same records.
+        self.partitions = 1
         self.is_deleted = False
         #: Where the epoch of each former leader ends.
         self.former = []
@@ -105,7 +107,7 @@ class Kafka:
 
     def topics(self, *_names, **_options):
         """The topic."""
-        return [] if self.is_deleted else [Topic("t", self.topic_id, 1)]
+        return [] if self.is_deleted else [Topic("t", self.topic_id, self.partitions)]
 
     def visible_topics(self, _names):
         """The topic, and none that is hidden."""
@@ -386,9 +388,10 @@ class World:
         return Membership(self.options, 2, Idle())
 
     def claim(self, **how):
-        """A member that has claimed the whole partition."""
+        """A member that has claimed all partitions."""
         member = self.member()
-        member.assign({TP: [KeyRange()]}, takeover=how.pop("takeover", False))
+        claimed = {("t", partition): [KeyRange()] for partition in range(self.kafka.partitions)}
+        member.assign(claimed, takeover=how.pop("takeover", False))
         return member
 
     def cooperate(self, *names):
@@ -451,9 +454,9 @@ class World:
             if job.error is not None:
                 raise AssertionError("the job has failed") from job.error
 
-    def done(self, member):
-        """What the commit log counts as done."""
-        state = member.store.state("g").get(TP)
+    def done(self, member, tp=TP):
+        """What the commit log counts as done of a partition."""
+        state = member.store.state("g").get(tp)
         if state is None:
             return set()
         above = {int(o) for o in state.ranges.offsets()}

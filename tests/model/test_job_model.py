@@ -19,6 +19,7 @@ from assignors import KeyRange, Share, key_hash
 from commits import CommitLogUnavailable, OffsetRanges, OwnedShare, Pending
 from commits.requests import parts_of
 from commits.rows import Event
+from coopconsume.consumer import CooperativeConsumer
 from coopconsume.errors import (
     DataLoss,
     NotAuthorized,
@@ -29,6 +30,7 @@ from coopconsume.errors import (
 from coopconsume.group import GroupMember
 from coopconsume.group.keeping import common
 from coopconsume.group.owned import LEASE, EpochGrant
+from coopconsume.query import CooperativeQuery
 from coopconsume.record import Reject
 from coopconsume.runtime.dispatch import Dispatcher
 from coopconsume.runtime.slot_leases import SlotLeases
@@ -73,14 +75,25 @@ def test_a_stuck_handler_holds_back_no_commit_of_what_is_done(world):
 
 
 def test_a_stuck_handler_costs_its_own_key(world):
-    """All other keys of its slot go on, also with records that come later; its own go on after."""
+    """All other keys go on, of its partition and of another one, and its own go on after it.
+
+    So do records that come later.
+    """
     there = world(channel=True, slow=0.1)
-    member, gate = there.claim(), there.gate(4)
-    there.run(member, gate)
-    there.until(lambda: there.done(member) == {o for o in range(20) if o % 5 != 4})
+    there.kafka.partitions = 2
+    member, gate, other = there.claim(), there.gate(4), there.gate()
+    there.run(member, lambda record: (other if record.partition else gate)(record))
+
+    def is_done_beside_it():
+        end = there.kafka.end
+        rest = {o for o in range(end) if o % 5 != 4}
+        return there.done(member) == rest and there.done(member, ("t", 1)) == set(range(end))
+
+    there.until(is_done_beside_it)
     there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(20, 40)}
     there.kafka.end = 40
-    there.until(lambda: there.done(member) == {o for o in range(40) if o % 5 != 4})
+    there.until(is_done_beside_it)
+    assert sorted(offset for offset, _ in other.calls) == list(range(40))
     assert [offset for offset, _ in gate.calls if offset % 5 == 4] == [4]
     gate.opened.set()
     there.until(lambda: there.done(member) == set(range(40)))
@@ -268,16 +281,36 @@ def test_a_stop_starts_nothing_more_and_commits_what_has_run(world, monkeypatch,
     assert sorted(offset for offset, _ in gate.calls) == sorted(there.done(member))
 
 
-def test_a_stop_leaves_what_outlasts_its_timeout_in_doubt(world):
-    """All else that is done is committed; that record comes again, once its handler is over."""
+@pytest.mark.parametrize("how", ["stop", "close"])
+def test_a_stop_leaves_what_outlasts_its_timeout_in_doubt(world, how):
+    """None starts, all else that is done is committed; that record comes again, after its handler.
+
+    The stop is over while the handler still runs.
+    """
     there = world(channel=True, batchTime="1 seconds")
     member, gate = there.claim(), there.gate(3)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
-    job.stop(0.2)
+    if how == "stop":
+        job.stop(0.2)
+        waits = member.holding.waits(TP, [KeyRange()])
+    else:
+        consumer = object.__new__(CooperativeConsumer)
+        vars(consumer).update(
+            _joining=threading.Lock(), _is_closing=False, _membership=member, _poller=Mock(),
+            _page=None, _query=CooperativeQuery(job, job._meter, {}, None, Mock()),
+        )  # fmt: skip
+        consumer.close(timeout=0.2)
+        member = there.claim()
+        waits = member.holding.waits(TP, [KeyRange()])
+    assert waits > 0
+    assert job.ended.is_set()
     assert job.error is None
-    assert there.done(member) == {offset for offset, _ in gate.calls} - {3}
-    assert member.holding.waits(TP, [KeyRange()]) > 0
+    called = {offset for offset, _ in gate.calls}
+    assert there.done(member) == called - {3}
+    gate.opened.set()
+    job._dispatcher._batches.shutdown()  # Waits for the slots.
+    assert {offset for offset, _ in gate.calls} == called
 
 
 def test_a_handler_call_that_takes_long_is_named_until_it_ends(world, monkeypatch):
