@@ -22,6 +22,7 @@ from coopconsume import Options, set_shareable
 from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.group.owned import LEASE
 from coopconsume.kafka.cluster import Cluster
+from coopconsume.state.changelog import Changelog
 from coopconsume.state.reading import committed_state
 from coopconsume.state.store import FOLDER
 from coopconsume.testing.history import check, read_history
@@ -479,10 +480,20 @@ class Harness:
             return None
         states: dict[Place, dict[bytes, Any]] = {}
         for group in [self.group, CLAIMANTS]:
-            if not Path(self._state_of(group)).exists():
+            path = self._state_of(group)
+            if not Path(path).exists():
                 continue
-            rows = committed_state(self._state_of(group), self.options["commitTable"], group)
-            for row in rows.to_pylist():
+            rows = committed_state(path, self.options["commitTable"], group).to_pylist()
+            # What the changelog has of topics that were deleted since.
+            changelog, counted = Changelog(path), self.store.counted_commits(group)
+            live = {self.store.topic_ids(group)[row["topic"], row["partition"]] for row in rows}
+            for origin in changelog.origins():
+                if origin.topic_id not in live:
+                    found = changelog.counted_rows(origin, changelog.version, counted.__contains__)
+                    rows += found.rename_columns(
+                        {"_topic": "topic", "_partition": "partition"}
+                    ).to_pylist()
+            for row in rows:
                 topic, key = row["topic"], row["key"]
                 if topic in self.topics.incarnations:
                     topic = f"{topic}#{key.partition(b'-')[0].decode()}"
