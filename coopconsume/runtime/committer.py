@@ -587,8 +587,9 @@ class Committer:
             partition.saved(OffsetRanges(), stable, OffsetRanges())
 
     def _mirrored(self, error: BaseException | None) -> None:
-        is_late = isinstance(error, FencedMember) and self._holding.may_be_late(error)
-        if error is not None and not is_late:
+        if isinstance(error, FencedMember) and self._holding.may_be_late(error):
+            self._passed, self._passed_at = error.epoch, time.monotonic()
+        elif error is not None:
             raise error
         troubled = self._holding.primary.troubled
         for tp in self._troubled | troubled.keys():

@@ -39,6 +39,11 @@ class Holding:
         self.answers.set()
         self.attempts = 0
         self.lasting: Exception | None = None
+        self.epoch = Epoch(1, "n")
+
+    def may_be_late(self, _error: FencedMember) -> bool:
+        """Whether the work goes on, and the next epoch is not known yet."""
+        return self.is_between_epochs
 
     @property
     def is_publishing(self) -> bool:
@@ -208,6 +213,18 @@ def test_what_ends_the_epoch_while_outputs_are_published_reaches_the_loop():
     assert not made.has_all
     made.close(well=False)
     assert holding.stopped
+
+
+def test_outputs_wait_for_the_next_epoch_while_the_group_rebalances():
+    """The end waits for them no longer than for a commit that was refused."""
+    holding = Holding([FencedMember("g", "m", Epoch(1, "n"), Epoch(2, "n"), "another"), True])
+    holding.is_between_epochs = True
+    made, said = saver(holding)
+    turn(made, said)
+    assert made.refused_for > 0
+    holding.is_between_epochs, holding.epoch = False, Epoch(2, "n")
+    assert made.refused_for == 0
+    made.close(well=False)
 
 
 def test_commits_go_on_while_a_topic_does_not_take_outputs():
