@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from commits import OffsetRanges
 from coopconsume.classic import tagged
 from coopconsume.runtime.reading.odd_times import ODD_TIMES, retried
-from coopconsume.runtime.reading.source import Span, Wanted, batch_frame
+from coopconsume.runtime.reading.source import Wanted, batch_frame
+from coopconsume.runtime.reading.spans import Span
 from coopconsume.runtime.waiting import OldestCall
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.report import BatchSpec

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from coopconsume.runtime.events import Event
     from coopconsume.runtime.plan import Read
     from coopconsume.runtime.progress import Meter
-    from coopconsume.runtime.reading.source import Span
+    from coopconsume.runtime.reading.spans import Span
     from coopconsume.runtime.work import Work
 
 log = logging.getLogger(__name__)

@@ -79,8 +79,8 @@ ORDERING_KEYS = [
         "replayed-with-the-ordering-key",
         "A record that is replayed has the headers of the record alone.",
         "coopconsume/admin/dead_letters/actions.py",
-        "header for header in headers if header[0] != ORDERING_KEY",
-        "header for header in headers",
+        "(*without_ordering_key(headers), (REPLAY_OF, place))",
+        "(*headers, (REPLAY_OF, place))",
         (_UNIT + "test_a_replayed_record_has_no_old_ordering_key",),
     ),
     Mutant(

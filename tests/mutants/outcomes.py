@@ -47,8 +47,8 @@ RETRIES = [
         "added-headers-not-kept",
         "Headers that a handler adds are those of later attempts, too.",
         "coopconsume/worker/outcome.py",
-        "row.offset, row.key_hash, key, attempt, wait, verdict.text, trace, verdict.headers\n",
-        "row.offset, row.key_hash, key, attempt, wait, verdict.text, trace\n",
+        "trace,\n            self._kept_headers(row, verdict),\n",
+        "trace,\n",
         (_HEADERS + "test_the_next_attempt_sees_the_headers_of_all_earlier_ones",),
     ),
     Mutant(

@@ -12,13 +12,13 @@ from coopconsume.runtime.reading.expressions import key_column
 from coopconsume.runtime.reading.hashing import deal_hash_sql
 from coopconsume.runtime.reading.odd_times import LAST_MS, retried
 from coopconsume.runtime.reading.source import (
-    Span,
     Wanted,
     empty_poll_frame,
     poll_frame,
     poll_offsets,
     read_spans,
 )
+from coopconsume.runtime.reading.spans import Span
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

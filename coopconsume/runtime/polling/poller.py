@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from coopconsume.runtime.polling.answers import Reasons
     from coopconsume.runtime.polling.positions import PollPosition
     from coopconsume.runtime.polling.session import Window
-    from coopconsume.runtime.reading.source import Span
+    from coopconsume.runtime.reading.spans import Span
     from coopconsume.runtime.waiting import WaitingFor
     from coopconsume.worker.report import DeadLetter
 

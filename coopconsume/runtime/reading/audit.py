@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
-from coopconsume.runtime.reading.source import Span, present_offsets
+from coopconsume.runtime.reading.source import present_offsets
+from coopconsume.runtime.reading.spans import Span
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

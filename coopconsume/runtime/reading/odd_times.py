@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from coopconsume.options import Options
-    from coopconsume.runtime.reading.source import Span
+    from coopconsume.runtime.reading.spans import Span
 
     T = TypeVar("T")
 

@@ -28,6 +28,7 @@ from coopconsume.runtime.reading.hashing import (
     task_numbers,
 )
 from coopconsume.runtime.reading.odd_times import ODD_TIMES, around, odd_frame, retried
+from coopconsume.runtime.reading.spans import Span
 from coopconsume.worker.report import FILTERED
 
 if TYPE_CHECKING:
@@ -50,16 +51,6 @@ _SHORT = 300
 #: Slots up to which each has a read of its own: a read costs the driver some milliseconds.
 _UNIONS = 16
 _SCATTERED = 3
-
-
-@dataclass(frozen=True)
-class Span:
-    """Offsets ``first`` to ``last``, both included, of one partition."""
-
-    topic: str
-    partition: int
-    first: int
-    last: int
 
 
 @dataclass(frozen=True)

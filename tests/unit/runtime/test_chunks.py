@@ -18,7 +18,8 @@ from coopconsume.runtime.plan import Limits, Partition, plan_batch
 from coopconsume.runtime.plan.chunk_sizes import FIRST, SECONDS, ChunkSizes
 from coopconsume.runtime.plan.slices import deal_stock
 from coopconsume.runtime.plan.stock import Stock
-from coopconsume.runtime.reading.source import Span, Wanted, _spans_by_task
+from coopconsume.runtime.reading.source import Wanted, _spans_by_task
+from coopconsume.runtime.reading.spans import Span
 from coopconsume.worker.report import Failure, PartitionReport, SlotReport, pack_offsets
 
 TP = ("t", 0)

@@ -12,7 +12,7 @@ from coopconsume.fenced.inspection import _moment
 from coopconsume.options import Options
 from coopconsume.runtime.reading import odd_times
 from coopconsume.runtime.reading.odd_times import LAST_MS, OddTimes, around, retried
-from coopconsume.runtime.reading.source import Span
+from coopconsume.runtime.reading.spans import Span
 
 OPTIONS = Options.parse({
     "kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "commitTable": "/none",

@@ -302,7 +302,7 @@ def test_records_behind_a_failed_one_are_pending():
     one = live(end=0)
     hashed = key_hash(b"a")
     one.progressed(0, read(2, 5, position=7, failed=[failed(2)], blocked=[(5, hashed)]), 0.0)
-    assert one.pending == 2
+    assert (one.pending, one.held_back) == (1, 2)
     assert one.shares[0].flying == OffsetRanges()
     assert "wait" in MODE.why_end([one], {}, 0.0)
 
