@@ -114,7 +114,8 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
         "offset": 4, "state": "failed", "key_hash": key_hash(b"4"), "attempts": 3,
         "since": gap["since"],
         "due": "2096-10-02T07:06:40+00:00", "error": "no", "done_behind": 2, "open_behind": 1,
-        "key": "4", "deleted_by": "", "has_ordering_key": False,
+        "key": "4", "deleted_by": "", "ordering_key": None,
+        "has_ordering_key": False, "knows_ordering_key": False,
     }  # fmt: skip
     assert cli.answer("offsets", "lag", group) == [lag]
     drawn = tmp_path / "map.svg"

@@ -44,11 +44,21 @@ RETRIES = [
         (_HISTOGRAM + "test_a_slot_counts_the_time_of_each_handler_call",),
     ),
     Mutant(
+        "limit-of-failed-records-alone",
+        "The limit on pending records counts those that wait behind them.",
+        "coopconsume/runtime/plan/partition.py",
+        "self.held_back >= limits.max_pending",
+        "self.pending >= limits.max_pending",
+        (
+            "tests/unit/runtime/test_plan_rules.py::test_pending_records_are_those_of_the_commit_log_and_the_limit_counts_what_waits_behind",
+        ),
+    ),
+    Mutant(
         "added-headers-not-kept",
         "Headers that a handler adds are those of later attempts, too.",
         "coopconsume/worker/outcome.py",
-        "trace,\n            self._kept_headers(row, verdict),\n",
-        "trace,\n",
+        "            return verdict.headers\n",
+        "            return ()\n",
         (_HEADERS + "test_the_next_attempt_sees_the_headers_of_all_earlier_ones",),
     ),
     Mutant(

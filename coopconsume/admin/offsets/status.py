@@ -144,7 +144,7 @@ class Blocker:
             empty. Transaction markers and aborted records count as compacted.
         ordering_key: The ordering key of the record (option ``orderingKey``), if it has one and
             has failed in a job; the commit log has it then.
-        has_ordering_keys: As `PartitionStatus.has_ordering_keys`.
+        has_ordering_key: Whether the group has the option ``orderingKey``.
         knows_ordering_key: Whether the commit log has the ordering key; it may be none.
     """
 
@@ -160,7 +160,7 @@ class Blocker:
     key: str | None = None
     deleted_by: str = ""
     ordering_key: str | None = None
-    has_ordering_keys: bool = False
+    has_ordering_key: bool = False
     knows_ordering_key: bool = False
 
     @property
@@ -170,7 +170,7 @@ class Blocker:
         In a group with an ordering key it is that, or what is known of it, beside the record key.
         """
         shown = None if self.key_hash is None else f"hash {self.key_hash}"
-        if not (self.has_ordering_keys or self.knows_ordering_key):
+        if not (self.has_ordering_key or self.knows_ordering_key):
             return shown if self.key is None else self.key
         if self.ordering_key is not None:
             record = "" if self.key is None else f"; record key: {self.key}"
@@ -325,7 +325,7 @@ class PartitionStatus:
             None if key is None else shown_key(key),
             self._deleted_by(offset),
             None if ordering_key is None else shown_key(ordering_key),
-            has_ordering_keys=self.has_ordering_keys,
+            has_ordering_key=self.has_ordering_keys,
             knows_ordering_key=any(name == ORDERING_KEY for name, _ in added),
         )
 

@@ -297,7 +297,7 @@ def test_what_a_slot_left_is_to_do_again():
     )  # fmt: skip
 
 
-def test_records_behind_a_failed_one_are_pending():
+def test_records_behind_a_failed_one_count_for_the_limit():
     """They are named while the slot works, so that a limit sees them."""
     one = live(end=0)
     hashed = key_hash(b"a")
