@@ -393,8 +393,10 @@ def test_a_run_that_fails_at_once_is_not_begun_again_at_once():
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_a_rebalance_that_moves_nothing_ends_no_run(world):
+def test_a_rebalance_that_moves_nothing_ends_no_run(world, monkeypatch):
     """What slots do between two epochs is committed under the next one."""
+    # On a loaded host a lease of 2 s may pass between two turns of this test.
+    monkeypatch.setattr("coopconsume.runtime.slot_leases.lease_of", lambda _options: 60.0)
     there = world(drainTimeout="300 seconds")
     group = Group(there)
     group.opens([WHOLE])
@@ -410,7 +412,7 @@ def test_a_rebalance_that_moves_nothing_ends_no_run(world):
         grow(there, 20)
         others = {o for o in range(there.kafka.end) if o < 22 or o % 5 != 2}
         there.until(lambda others=others: others <= {o for o, _ in gate.calls})
-        assert there.runs == 1
+        assert there.runs == 1, job._dispatcher._live.mode.why
         group.opens([WHOLE])
         group.begins()
         there.until(lambda others=others: there.done(group.member) == others)
@@ -418,5 +420,5 @@ def test_a_rebalance_that_moves_nothing_ends_no_run(world):
     there.until(lambda: there.done(group.member) == set(range(there.kafka.end)))
     assert group.member.holding is holding
     assert sorted(o for o, _ in gate.calls) == list(range(there.kafka.end))
-    assert there.runs == 1
+    assert there.runs == 1, job._dispatcher._live.mode.why
     assert job.error is None

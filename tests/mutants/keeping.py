@@ -291,9 +291,8 @@ KEEPING = [
         "given-up-without-its-doubts",
         "What is given up stays in doubt for as long as it was.",
         "coopconsume/group/epoch_assignment.py",
-        "for share, until in self._waits if until > now]\n        left = left_ms(",
-        "for share, until in self._waits if until > now and shares is None]\n"
-        "        left = left_ms(",
+        "for share, until in self._waits if until > now]\n        left =",
+        "for share, until in self._waits if until > now and shares is None]\n        left =",
         (_JOB + "test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended",),
     ),
     Mutant(
