@@ -1171,13 +1171,20 @@ def test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up(world
 @pytest.mark.parametrize("answers", ["not", "to another question"])
 def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monkeypatch, answers):
     """Others may work on its keys long before its lease ends."""
-    ask = SlotLeases.withhold
+    ask, take = SlotLeases.withhold, Dispatcher.progressed
+    answered = threading.Event()
 
     def ask_something_else(self, at, number, ranges):
         if answers != "not":
             ask(self, at, number + 1, ranges)
 
+    def take_answer(self, report):
+        take(self, report)
+        if report.leaving is not None:
+            answered.set()
+
     monkeypatch.setattr(SlotLeases, "withhold", ask_something_else)
+    monkeypatch.setattr(Dispatcher, "progressed", take_answer)
     group = Group(world(channel=True, drainTimeout="300 seconds"))
     there, member = group.there, group.member
     group.opens([WHOLE])
@@ -1190,7 +1197,7 @@ def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monke
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     gives_up.start()
-    until(lambda: job._leaving is not None)
+    until(lambda: job._leaving is not None and (answers == "not" or answered.is_set()))
     job._leaving.until = 0.0
     gives_up.join(_PATIENCE)
     called = {offset for offset, _ in gate.calls}
