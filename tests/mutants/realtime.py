@@ -101,14 +101,6 @@ REALTIME = [
         (_UNIT + "test_batches_catch_up_before_a_run",),
     ),
     Mutant(
-        "run-begins-beside-an-earlier-owner",
-        "No slot reads keys that an earlier owner may be at work on.",
-        _MODE,
-        "    if share.is_barred(now):\n",
-        "    if share.is_barred(now) and share.todo:\n",
-        (_UNIT + "test_batches_catch_up_before_a_run",),
-    ),
-    Mutant(
         "slot-that-stopped-reading-not-noticed",
         "A slot that does not read although there are records ends the run.",
         _MODE,

@@ -147,8 +147,6 @@ def _unready_share(share: Share, now: float) -> str:
     """Returns why the slot of a share cannot read by itself now; empty: it can."""
     if share.flying is not None or share.only is not None:
         return "is in a batch"
-    if share.is_barred(now):
-        return "waits for an earlier owner"
     if share.todo:
         return "has gaps"
     if any(w.is_trying or w.is_running for w in share.failed()) or any(_is_due(share, now + _SOON)):
