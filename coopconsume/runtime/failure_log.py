@@ -34,14 +34,16 @@ class _Kind:
 
     logged_at: float = -math.inf
     left_out: int = 0
-    has_trace: bool = False
+    #: The traceback for the next line; none once it was logged.
+    trace: str | None = ""
 
 
 class FailureLog:
     """Logs the first failure of a record, and that it was given up, as warnings.
 
     Of each type of error and outcome at most one line is written in ten seconds; the next line says
-    how many were left out. The traceback of a type is logged once.
+    how many were left out. The traceback of a type is logged once, with the first line if any
+    failure in its report has one.
 
     Args:
         clock: Returns seconds.
@@ -59,18 +61,21 @@ class FailureLog:
             report: What a slot has reported; each report once.
             names: Topic and partition, by the index that the report uses.
         """
+        failures = [
+            (names[index], one)
+            for index, outcome in report.partitions.items()
+            for one in chain(outcome.failed, outcome.retrying)
+        ]
         parked = set()
-        for index, outcome in report.partitions.items():
-            topic, partition = names[index]
-            for one in chain(outcome.failed, outcome.retrying):
-                at = topic, partition, one.offset
-                if one.delay == math.inf:
-                    parked.add(at)
-                    then = f"parked after attempt {one.attempts}"
-                    self._log("parked", at, one.key, one.error, then, one.attempts, one.trace)
-                elif self._is_first(at):
-                    then = f"attempt {one.attempts}, next in {one.delay:.3g} s"
-                    self._log("retry", at, one.key, one.error, then, one.attempts, one.trace)
+        for (topic, partition), one in sorted(failures, key=lambda failure: not failure[1].trace):
+            at = topic, partition, one.offset
+            if one.delay == math.inf:
+                parked.add(at)
+                then = f"parked after attempt {one.attempts}"
+                self._log("parked", at, one.key, one.error, then, one.attempts, one.trace)
+            elif self._is_first(at):
+                then = f"attempt {one.attempts}, next in {one.delay:.3g} s"
+                self._log("retry", at, one.key, one.error, then, one.attempts, one.trace)
         for letter in report.dead:
             at = letter.topic, letter.partition, letter.offset
             if at not in parked:
@@ -102,6 +107,8 @@ class FailureLog:
         kind = self._kinds.setdefault((outcome, name), _Kind())
         if len(self._kinds) > _MOST_KINDS:
             self._kinds.popitem(last=False)
+        if kind.trace == "":
+            kind.trace = trace
         now = self._clock()
         if now - kind.logged_at < _EVERY:
             kind.left_out += 1
@@ -110,9 +117,9 @@ class FailureLog:
         shown = None if key is None else shown_key(key)
         more = f"; {kind.left_out:,} more like it since the last line" if kind.left_out else ""
         text = f"{topic}-{partition}@{offset} key={shown}: {error} ({then}){more}"
-        if trace and not kind.has_trace:
-            kind.has_trace = True
-            text += f"\n{trace.rstrip()}"
+        if kind.trace:
+            text += f"\n{kind.trace.rstrip()}"
+            kind.trace = None
         facts = {
             "topic": topic, "partition": partition, "offset": offset, "key": shown,
             "error": error, "attempt": attempt, "outcome": outcome, "leftOut": kind.left_out,

@@ -8,7 +8,7 @@ import numpy as np
 
 from commits import OffsetRanges
 from coopconsume.worker.histogram import BOUNDS, Histogram
-from coopconsume.worker.report import sampling, unpack_offsets, unpack_times
+from coopconsume.worker.report import sampling, unpack_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,7 @@ class CommitLatency:
     def done(self, where: TopicPartition, report: PartitionReport) -> None:
         """Takes the done records of a report."""
         if report.times:
-            offsets = unpack_offsets(report.done).to_numpy()
+            offsets = report.done_offsets.to_numpy()
             sampled = np.arange(0, len(offsets), sampling(len(offsets)))
             counts = np.diff(sampled, append=len(offsets))
             times = unpack_times(report.times).to_numpy()

@@ -162,7 +162,7 @@ class Outbox:
         hears_all = sink is not None and sink.hears_all
         if is_stateful or hears_all:
             for i, outcome in report.partitions.items():
-                done = OffsetRanges.from_offsets(unpack_offsets(outcome.done).to_numpy())
+                done = OffsetRanges.from_offsets(outcome.done_offsets.to_numpy())
                 if hears_all and outcome.filtered:
                     # An attempt before a change of the filter may have left rows.
                     filtered = unpack_offsets(outcome.filtered).to_numpy()

@@ -199,7 +199,7 @@ def run_serial(  # noqa: C901 - one loop, called for each record
         numbers, skipped = progress.begin(batch)
         time_box.begin()
         started = progress.started
-        for i, part, record, _ in records_of(batch, outcome, numbers, started):
+        for i, part, offset, record, _ in records_of(batch, outcome, numbers, started):
             if time_box.is_over and (handled or time_box.stopped):
                 report.timed_out = True
                 at_work, cells[code] = None, 0  # No handler runs from now on.
@@ -213,7 +213,7 @@ def run_serial(  # noqa: C901 - one loop, called for each record
                 outcome.block(row)
                 continue
             handled += 1
-            cells[place] = record.offset
+            cells[place] = offset
             if part != at_work:
                 at_work, cells[code] = part, part + 1
                 if time_box.is_closed:
@@ -341,8 +341,8 @@ def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> Row:
 
 def records_of(
     batch: pa.RecordBatch, outcome: TaskOutcome, numbers: Iterator[int], drawn: array[float]
-) -> Iterator[tuple[int, int, Record, None]]:
-    """Yields the rows as handlers see them, with row number and index of the partition.
+) -> Iterator[tuple[int, int, int, Record, None]]:
+    """Yields the rows as handlers see them, with row number, index of the partition and offset.
 
     With each row its number is taken from ``numbers``, and the time is appended to ``drawn``.
     Records are made one at a time, without a line of Python for each.
@@ -369,7 +369,7 @@ def records_of(
     fields = zip(topics, of_parts, offsets, keys, values, stamps, headers, attempts, strict=True)
     records = map(tuple.__new__, repeat(Record), fields)  # `Record._make` is Python.
     times = map(drawn.append, starmap(time.time, repeat(())))
-    return zip(numbers, parts, records, times)  # noqa: B905
+    return zip(numbers, parts, offsets, records, times)  # noqa: B905
 
 
 def done_rows(outcome: TaskOutcome, batch: pa.RecordBatch, skipped: list[int]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -187,6 +188,11 @@ class PartitionReport:
     holes: list[tuple[int, int]] = field(default_factory=list)
     retrying: list[Failure] = field(default_factory=list)
     times: bytes = b""
+
+    @cached_property
+    def done_offsets(self) -> pa.Array:
+        """The offsets in ``done``, in ascending order; several readers share them."""
+        return unpack_offsets(self.done)
 
 
 class Reads(NamedTuple):

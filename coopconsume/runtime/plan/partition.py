@@ -1033,7 +1033,7 @@ def _waiting(failure: Failure, now: float) -> Waiting:
 
 def _done_of(report: PartitionReport) -> OffsetRanges:
     """What is settled, the records that do not pass the filter included."""
-    done = OffsetRanges.from_offsets(unpack_offsets(report.done).to_numpy())
+    done = OffsetRanges.from_offsets(report.done_offsets.to_numpy())
     return done | _filtered_of(report) if report.filtered else done
 
 

@@ -66,6 +66,27 @@ def test_a_parked_dead_letter_is_one_line(caplog):
     ]
 
 
+def test_the_first_line_of_a_type_has_the_trace(caplog):
+    """Also if the failure that carries it is that of a later partition in the report."""
+    report = failed(58)
+    report.partitions[1] = failed(7, trace="the trace").partitions[0]
+    FailureLog().take(report, [*NAMES, ("orders", 2)])
+    (text,) = lines(caplog)
+    assert text.startswith("orders-2@7")
+    assert text.endswith("\nthe trace")
+
+
+def test_a_trace_that_came_with_a_line_left_out_is_logged_with_the_next(caplog):
+    """It comes once in a batch of a slot."""
+    now = [0.0]
+    failure_log = FailureLog(lambda: now[0])
+    for offset, trace in enumerate(("", "the trace", "")):
+        failure_log.take(failed(offset, trace=trace), NAMES)
+        now[0] += 6
+    failure_log.take(failed(3), NAMES)
+    assert [text.splitlines()[1:] for text in lines(caplog)] == [[], ["the trace"]]
+
+
 def test_one_type_of_error_has_a_line_in_ten_seconds(caplog):
     """The next line counts what was left out; another type has lines of its own; one trace each."""
     now = [0.0]
