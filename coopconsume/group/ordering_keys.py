@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from commits import CommitStore, Epoch
 
 
-def ordering_key_of(store: CommitStore, group: str) -> str | None:
+def agreed_ordering_key(store: CommitStore, group: str) -> str | None:
     """Returns the expression that a group deals its records by; None: by their keys."""
     found: str | None = store.settings().get(_name(group))
     return found
@@ -28,7 +28,7 @@ def check_ordering_key(store: CommitStore, group: str, mine: str | None) -> None
     Raises:
         GroupRefused: It has another one.
     """
-    found = ordering_key_of(store, group)
+    found = agreed_ordering_key(store, group)
     if found != mine:
         raise _other(group, mine, found, "stop all of its members before you change it")
 
@@ -48,7 +48,7 @@ def agree_on_ordering_key(
         GroupRefused: Others are at work with another one, or records are pending that are dealt by
             it.
     """
-    found = ordering_key_of(store, group)
+    found = agreed_ordering_key(store, group)
     if found == mine:
         return
     if at_work:

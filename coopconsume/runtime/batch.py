@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from coopconsume.classic import tagged
-from coopconsume.runtime.reading.odd_times import ODD_TIMES, retried
 from coopconsume.runtime.reading.source import Wanted, batch_frame
 from coopconsume.runtime.reading.spans import Span
+from coopconsume.runtime.reading.timestamp_overflow import TIMESTAMP_OVERFLOWS, retried
 from coopconsume.runtime.waiting import OldestCall
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.report import BatchSpec
@@ -239,7 +239,9 @@ def run_batch(
         try:
             rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
         except Exception as error:
-            ODD_TIMES.learn(options, error, spans)  # The next batch reads around what is found.
+            TIMESTAMP_OVERFLOWS.learn(
+                options, error, spans
+            )  # The next batch reads around what is found.
             raise
     reports = {row.slot: None if row.report is None else bytes(row.report) for row in rows}
     silent = [slot for slot in plan.slots if slot not in reports]

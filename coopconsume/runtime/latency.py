@@ -40,10 +40,11 @@ class CommitLatency:
         """Takes the done records of a report."""
         if report.times:
             offsets = report.done_offsets.to_numpy()
-            sampled = np.arange(0, len(offsets), sampling(len(offsets)))
-            counts = np.diff(sampled, append=len(offsets))
+            every = sampling(len(offsets))
             times = unpack_times(report.times).to_numpy()
-            self._open.setdefault(where, []).append(np.stack([offsets[sampled], times, counts]))
+            counts = np.full(len(times), every)
+            counts[-1] = len(offsets) - every * (len(times) - 1)
+            self._open.setdefault(where, []).append(np.stack([offsets[::every], times, counts]))
 
     def committed(
         self, where: TopicPartition, offsets: OffsetRanges, stable: int, at: float

@@ -307,7 +307,7 @@ class SlotReport:
 _HEAD = struct.Struct("<bqq")
 _TIMES_HEAD = struct.Struct("<bqqq")
 #: Latencies of a report are those of at most so many of its records.
-_MOST_TIMES = 4096
+_MOST_TIMES = 1024
 #: Milliseconds since the epoch, in the year 37648.
 _NO_SUCH_TIME = 1 << 50
 _STEPS = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}

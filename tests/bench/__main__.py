@@ -87,11 +87,12 @@ def main(
             click.echo(f"{name} …", err=True)
             reports = _BENCHMARKS[name](harness, _say)
             command = f"python -m tests.bench {name}{' --quick' if quick else ''}"
-            head = (
-                f"`{command}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}: medians of {turns} turns after "
-                f"{WARM_UPS} for warmth, all sides in turn; a ratio is the median of all turns'. "
-                f"{surroundings()}."
-            )
+            # Growth compares sizes of one thing, each measured several times by itself.
+            how = "medians of several times" if name == "growth" else (
+                f"medians of {turns} turns after {WARM_UPS} for warmth, all sides in turn; a ratio "
+                "is the median of all turns'"
+            )  # fmt: skip
+            head = f"`{command}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}: {how}. {surroundings()}."
             click.echo(_text(head, reports, markdown=markdown))
             if update is not None:
                 body = _text(head, reports, markdown=True)

@@ -98,7 +98,7 @@ class MemoryFrames:
         """No rows."""
         return Frame()
 
-    def look_for_odd_times(self, _cluster, _offsets):
+    def look_for_timestamp_overflows(self, _cluster, _offsets):
         """Does nothing: Python reads the log."""
 
     def rows(self, owned, offsets, chosen, _added):

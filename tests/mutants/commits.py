@@ -11,6 +11,7 @@ _PLAN = "tests/unit/runtime/test_plan_rules.py::"
 _EVENTS = "tests/unit/commits/test_fold_rules.py::"
 _JUDGE = "tests/model/test_judge.py::"
 _JOB = "tests/model/test_job_model.py::"
+_OVERFLOW = "tests/unit/runtime/test_timestamp_overflow.py::"
 _ODD = "tests/unit/worker/test_odd_answers.py::"
 
 COMMITS = [
@@ -399,5 +400,29 @@ ANSWERS = [
         "found.bind(*arguments)",
         "found.bind_partial()",
         (_ODD + "test_a_handler_that_cannot_be_called_with_a_record_is_refused",),
+    ),
+    Mutant(
+        "unreadable-record-is-forgotten",
+        "Records with timestamps out of range are kept for the next read, however many they are.",
+        "coopconsume/runtime/reading/timestamp_overflow.py",
+        "if id(row) not in kept:",
+        "if id(row) in kept:",
+        (_OVERFLOW + "test_memory_has_a_bound_beyond_what_one_read_needs",),
+    ),
+    Mutant(
+        "unreadable-record-outlives-its-log",
+        "Another log has other records at these offsets.",
+        "coopconsume/runtime/reading/timestamp_overflow.py",
+        "if generation != self._generation:\n            self._rows.clear()",
+        "if generation != self._generation:\n            pass",
+        (_OVERFLOW + "test_they_are_known_until_the_log_may_be_another_one",),
+    ),
+    Mutant(
+        "unreadable-record-takes-its-neighbour",
+        "A read goes around exactly the records that Spark cannot read.",
+        "coopconsume/runtime/reading/timestamp_overflow.py",
+        "left_out.setdefault((row.topic, row.partition), []).append(row.offset)",
+        "left_out.setdefault((row.topic, row.partition), []).extend((row.offset, row.offset + 1))",
+        (_OVERFLOW + "test_reads_go_around_records_that_spark_cannot_read",),
     ),
 ]

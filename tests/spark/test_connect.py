@@ -22,9 +22,8 @@ ROOT = Path(__file__).parents[2]
 def remote(spark):
     """Where clients reach the server."""
     jvm = spark.sparkContext._jvm
-    # Spark 4.3 has no static methods of it any more.
-    environment = getattr(getattr(jvm.org.apache.spark, "SparkEnv$"), "MODULE$")
-    conf = environment.get().conf()
+    # The service reads the settings of the running process, not those that Python gave it.
+    conf = spark.sparkContext._jsc.sc().conf()
     conf.set("spark.connect.grpc.binding.address", "127.0.0.1")
     conf.set("spark.connect.grpc.binding.port", "0")
     place = jvm.org.apache.spark.sql.connect.service

@@ -20,10 +20,8 @@ from coopconsume.errors import GroupRefused, InvalidOption, StateNeedsKey
 from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.ordering_keys import (
     agree_on_ordering_key,
+    agreed_ordering_key,
     check_ordering_key,
-)
-from coopconsume.group.ordering_keys import (
-    ordering_key_of as key_of_group,
 )
 from coopconsume.group.owned import Failed
 from coopconsume.options import Options
@@ -331,7 +329,7 @@ def test_a_group_has_the_ordering_key_that_it_agreed_on(store):
     agree_on_ordering_key(store, "g", "topic", at_work=others)
     with pytest.raises(GroupRefused, match="stop all of its members and claims"):
         agree_on_ordering_key(store, "g", "value", at_work=others)
-    assert key_of_group(store, "g") == "topic"
+    assert agreed_ordering_key(store, "g") == "topic"
     agree_on_ordering_key(store, "g", None)
     check_ordering_key(store, "g", None)
 

@@ -14,7 +14,7 @@ from coopconsume.admin.offsets.moves import Kept, Move, marked, replaced, to_off
 from coopconsume.admin.offsets.status import PartitionStatus, times_of
 from coopconsume.closing import Closing
 from coopconsume.errors import GroupActive, GroupNotFound, InvalidOption, StateNotChosen
-from coopconsume.group.ordering_keys import ordering_key_of
+from coopconsume.group.ordering_keys import agreed_ordering_key
 from coopconsume.kafka.cluster import Cluster, primary_mark
 from coopconsume.options import Options
 from coopconsume.state.resetting import StateReset, noted_state
@@ -104,7 +104,7 @@ class OffsetAdmin(Closing):
         wanted = known if topics is None else self._chosen(topics, known)
         pending, ids = self._store.pending(self.group), self._store.topic_ids(self.group)
         since = times_of(self._store.history(self.group)) if times else {}
-        has_ordering_keys = ordering_key_of(self._store, self.group) is not None
+        has_ordering_keys = agreed_ordering_key(self._store, self.group) is not None
         there = self._cluster.existing(wanted)
         starts, ends = self._cluster.log_starts(there), self._cluster.ends(there)
         found = [

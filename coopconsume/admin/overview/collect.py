@@ -13,7 +13,7 @@ from coopconsume.admin.offsets.status import PartitionStatus
 from coopconsume.admin.overview.build import Facts, Place, build, status_of
 from coopconsume.admin.overview.data import GroupSummary
 from coopconsume.errors import GroupNotFound
-from coopconsume.group.ordering_keys import ordering_key_of
+from coopconsume.group.ordering_keys import agreed_ordering_key
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 
@@ -147,7 +147,7 @@ def facts_of(
         known_primary=store.known_primary(group),
         primary=cluster.primary(),
         acquisitions=store.acquisitions(group),
-        has_ordering_keys=ordering_key_of(store, group) is not None,
+        has_ordering_keys=agreed_ordering_key(store, group) is not None,
     )
     if not facts.is_known:
         servers = options.kafka["bootstrap.servers"]

@@ -10,7 +10,6 @@ from commits import OffsetRanges
 from coopconsume.runtime.plan import covering, reach_of
 from coopconsume.runtime.reading.expressions import key_column
 from coopconsume.runtime.reading.hashing import deal_hash_sql
-from coopconsume.runtime.reading.odd_times import LAST_MS, retried
 from coopconsume.runtime.reading.source import (
     Wanted,
     empty_poll_frame,
@@ -19,6 +18,7 @@ from coopconsume.runtime.reading.source import (
     read_spans,
 )
 from coopconsume.runtime.reading.spans import Span
+from coopconsume.runtime.reading.timestamp_overflow import LAST_MS, retried
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +47,7 @@ class Frames:
         self._slots = slots
         self._slices = options.min_partitions or slots
 
-    def look_for_odd_times(
+    def look_for_timestamp_overflows(
         self, cluster: Cluster, offsets: Mapping[TopicPartition, OffsetRanges]
     ) -> None:
         """Looks for records that Spark cannot read before the user gets a frame with them.

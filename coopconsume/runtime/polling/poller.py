@@ -268,7 +268,7 @@ class Poller:
         """
         try:
             frames = self._frames
-            frames.look_for_odd_times(holding.cluster, window.offsets)
+            frames.look_for_timestamp_overflows(holding.cluster, window.offsets)
             partly = {
                 tp: offsets
                 for tp, offsets in window.offsets.items()

@@ -27,8 +27,13 @@ from coopconsume.runtime.reading.hashing import (
     slot_sql,
     task_numbers,
 )
-from coopconsume.runtime.reading.odd_times import ODD_TIMES, around, odd_frame, retried
 from coopconsume.runtime.reading.spans import Span
+from coopconsume.runtime.reading.timestamp_overflow import (
+    TIMESTAMP_OVERFLOWS,
+    around,
+    overflow_frame,
+    retried,
+)
 from coopconsume.worker.report import FILTERED
 
 if TYPE_CHECKING:
@@ -111,13 +116,13 @@ def read_spans(
     ``failOnDataLoss`` is always true here: with false the source skips lost records and those that
     cannot be seen yet alike. The user's own setting is applied before a span is planned.
 
-    Records that the source cannot read are read in another way, see `odd_times`.
+    Records that the source cannot read are read in another way, see `timestamp_overflow`.
     """
     frames = []
     with_headers = headers or needs_headers(options.ordering_key)
-    odd = ODD_TIMES.within(options, spans)
-    if odd:
-        spans = around(spans, odd)
+    overflows = TIMESTAMP_OVERFLOWS.within(options, spans)
+    if overflows:
+        spans = around(spans, overflows)
     total = max(1, sum(span.last - span.first + 1 for span in spans))
     for layer in _layers(spans):
         size = sum(span.last - span.first + 1 for span in layer)
@@ -140,8 +145,8 @@ def read_spans(
             .option("minPartitions", str(max(1, round(slices * size / total))))
         )
         frames.append(reader.load())
-    if odd:
-        frames.append(odd_frame(spark, odd, headers=with_headers))
+    if overflows:
+        frames.append(overflow_frame(spark, overflows, headers=with_headers))
     frame = frames[0]
     for other in frames[1:]:
         frame = frame.unionAll(other)
@@ -286,8 +291,9 @@ def batch_frame(
         ]
         order = [_by_part(wanted, through), "part", "`offset`"]
     headers = headers or record_filter.needs_headers
-    is_odd = bool(ODD_TIMES.within(options, spans))  # Then a span takes several reads.
-    by_task = None if is_odd else _spans_by_task(spans, wanted, tasks)
+    # With such records a span takes several reads.
+    has_overflows = bool(TIMESTAMP_OVERFLOWS.within(options, spans))
+    by_task = None if has_overflows else _spans_by_task(spans, wanted, tasks)
     if by_task is None:
         read = read_spans(spark, options, spans, slices, headers=headers)
     else:

@@ -73,7 +73,7 @@ def test_of_a_large_report_each_nth_record_counts_n_times():
     times = pa.array([1_000 * (n < count // 2) for n in range(0, count, step)], pa.int64())
     latency.done(TP, PartitionReport(done=pack_offsets(offsets), times=pack_times(times)))
     seen, seconds = committed(latency, [(0, count)], count, 2.0)
-    assert step == 3
+    assert step == 10
     assert seen == count
     assert abs(seconds - 1.5 * count) < 2 * step
 

@@ -10,9 +10,14 @@ import pytest
 
 from coopconsume.fenced.inspection import _moment
 from coopconsume.options import Options
-from coopconsume.runtime.reading import odd_times
-from coopconsume.runtime.reading.odd_times import LAST_MS, OddTimes, around, retried
+from coopconsume.runtime.reading import timestamp_overflow
 from coopconsume.runtime.reading.spans import Span
+from coopconsume.runtime.reading.timestamp_overflow import (
+    LAST_MS,
+    TimestampOverflows,
+    around,
+    retried,
+)
 
 OPTIONS = Options.parse({
     "kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "commitTable": "/none",
@@ -22,7 +27,7 @@ OPTIONS = Options.parse({
 def rows(*offsets: int) -> list[Any]:
     """Records of one partition."""
     return [
-        odd_times._row(SimpleNamespace(
+        timestamp_overflow._row(SimpleNamespace(
             key=b"k", value=b"v", topic="t", partition=0, offset=offset, timestamp=2**62,
             timestamp_type=0, headers=(),
         ))
@@ -39,13 +44,26 @@ def test_reads_go_around_records_that_spark_cannot_read() -> None:
     assert [row.timestamp for row in rows(1)] == [LAST_MS]
 
 
-def test_they_are_known_until_the_log_may_be_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What is known in an otherwise empty process: ``group`` of reads, and what a look finds."""
+    made = SimpleNamespace(known=TimestampOverflows(), group="a", looks=0, found=rows(3, 7))
+
+    def look(*_: object) -> list[Any]:
+        made.looks += 1
+        return made.found
+
+    monkeypatch.setattr(timestamp_overflow, "TIMESTAMP_OVERFLOWS", made.known)
+    monkeypatch.setattr(
+        timestamp_overflow, "LOG_IDENTITIES", SimpleNamespace(read_group=lambda _: made.group)
+    )
+    monkeypatch.setattr(timestamp_overflow, "_overflow_rows", look)
+    return made
+
+
+def test_they_are_known_until_the_log_may_be_another_one(world: SimpleNamespace) -> None:
     """Only an overflow has them looked for, and a failed read is repeated once they are known."""
-    known, looks, reads = OddTimes(), [], []
-    group = ["a"]
-    monkeypatch.setattr(odd_times, "ODD_TIMES", known)
-    monkeypatch.setattr(odd_times, "LOG_IDENTITIES", SimpleNamespace(read_group=lambda _: group[0]))
-    monkeypatch.setattr(odd_times, "_odd_rows", lambda *_: looks.append(1) or rows(3, 7))
+    known, reads = world.known, []
 
     def read() -> str:
         reads.append(known.within(OPTIONS, spans))
@@ -56,15 +74,28 @@ def test_they_are_known_until_the_log_may_be_another_one(monkeypatch: pytest.Mon
     spans, error = [Span("t", 0, 0, 5)], "gone"
     with pytest.raises(ValueError, match="gone"):
         retried(OPTIONS, spans, read)
-    assert looks == []
+    assert world.looks == 0
     error = "java.lang.ArithmeticException: long overflow"
     assert retried(OPTIONS, spans, read) == "read"
     assert [row.offset for row in reads[-1]] == [3]
     assert [row.offset for row in known.within(OPTIONS, [Span("t", 0, 4, 9)])] == [7]
     assert known.within(OPTIONS, [Span("t", 1, 0, 9)]) == []
     assert not known.learn(OPTIONS, ValueError(error), spans), "nothing else is found"
-    group[0] = "b"
+    world.group = "b"
     assert known.within(OPTIONS, spans) == []
+
+
+def test_memory_has_a_bound_beyond_what_one_read_needs(
+    world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were found last stay, however many they are; others are found again."""
+    monkeypatch.setattr(timestamp_overflow, "_MOST_BYTES", rows(0)[0].size)
+    spans = [Span("t", 0, 0, 29)]
+    assert world.known.learn(OPTIONS, ValueError("long overflow"), spans)
+    assert len(world.known.within(OPTIONS, spans)) == 2
+    world.found = rows(20, 21, 22)
+    assert world.known.learn(OPTIONS, ValueError("long overflow"), spans)
+    assert [row.offset for row in world.known.within(OPTIONS, spans)] == [20, 21, 22]
 
 
 def test_the_time_of_a_transaction_may_be_any_number() -> None:

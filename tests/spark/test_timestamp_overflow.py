@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 from kafka import KafkaProducer
 
-from coopconsume import CooperativeConsumer, Reject, RetryPolicy
+from coopconsume import CooperativeConsumer, Options, Reject, RetryPolicy
 from coopconsume.cli import main
-from coopconsume.runtime.reading.odd_times import LAST_MS
+from coopconsume.runtime.reading.spans import Span
+from coopconsume.runtime.reading.timestamp_overflow import LAST_MS, TIMESTAMP_OVERFLOWS
 from tests.spark.support import PATIENCE, options, until
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def odd(kafka: LocalKafka, topic: TopicFactory) -> str:
 
 
 @pytest.mark.parametrize("ordering", ["key", "none"])
-def test_odd_timestamps_cost_nothing_but_themselves(
+def test_timestamp_overflowtamps_cost_nothing_but_themselves(
     spark: SparkSession, kafka: LocalKafka, odd: str, tmp_path: Path, ordering: str
 ) -> None:
     """A job handles the records, and their dead letters are listed."""
@@ -80,7 +81,33 @@ def test_odd_timestamps_cost_nothing_but_themselves(
     assert found == {offset: SEEN[offset] for offset in (1, 2, 4, 5)}
 
 
-def test_frames_have_records_with_odd_timestamps(
+def test_half_of_a_topic_may_have_timestamps_out_of_range(
+    spark: SparkSession, kafka: LocalKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """As if one of several producers mistook the unit: no read by Spark for each gap between."""
+    name = topic(1, {"message.timestamp.after.max.ms": 2**63 - 1})
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+    for offset in range(200):
+        producer.send(name, b"v", b"k", [], 0, STAMPS[offset % 2])
+    producer.close()
+    calls = tmp_path / "calls"
+    calls.mkdir()
+
+    def handler(record: Record) -> None:
+        (calls / f"{record.offset} {record.timestamp}").touch()
+
+    opts = options(kafka, tmp_path, name)
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach(handler).trigger(availableNow=True).start()
+        assert query.awaitTermination(PATIENCE)
+    assert sorted(path.name for path in calls.iterdir()) == sorted(
+        f"{offset} {SEEN[offset % 2]}" for offset in range(200)
+    )
+    known = TIMESTAMP_OVERFLOWS.within(Options.parse(opts), [Span(name, 0, 0, 199)])
+    assert len(known) == 200, "read in one piece, those with usual timestamps as well"
+
+
+def test_frames_have_records_with_timestamps_out_of_range(
     spark: SparkSession, kafka: LocalKafka, odd: str, tmp_path: Path
 ) -> None:
     """Polling hands them out, and takes the answers."""

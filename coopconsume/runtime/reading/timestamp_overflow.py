@@ -13,14 +13,17 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from commits import OffsetRanges
 from coopconsume.errors import BrokerUnreachable
 from coopconsume.kafka.identity import LOG_IDENTITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from kafka import KafkaConsumer
     from pyspark.sql import DataFrame, SparkSession
 
     from coopconsume.options import Options
@@ -37,6 +40,10 @@ _OVERFLOW: Final = "long overflow"
 _NAMED: Final = 10
 _POLL_MS: Final = 1_000
 _PATIENCE: Final = 30.0
+#: Bytes of keys, values and headers in the driver's memory, besides what one read needs.
+_MOST_BYTES: Final = 64 << 20
+#: Pieces of a span that Spark reads, each by a read of its own.
+_MOST_PIECES: Final = 20
 
 
 class Row(NamedTuple):
@@ -51,12 +58,19 @@ class Row(NamedTuple):
     timestamp_type: int
     headers: list[tuple[str, bytes | None]]
 
+    @property
+    def size(self) -> int:
+        """Bytes of the key, the value and the headers."""
+        values = [self.key, self.value, *(value for _, value in self.headers)]
+        return sum(len(value) for value in values if value is not None)
 
-class OddTimes:
+
+class TimestampOverflows:
     """The records with such timestamps that reads of this process have met.
 
     They are forgotten when a topic was created again or a partition has another leader, as then
-    other records may have their offsets. The methods are thread-safe.
+    other records may have their offsets; and, beyond 64 MiB, where the last look did not meet them.
+    The methods are thread-safe.
     """
 
     def __init__(self) -> None:
@@ -90,14 +104,12 @@ class OddTimes:
         Returns:
             Whether there are any that were not known, so that another read may succeed.
         """
-        return _OVERFLOW in str(error) and self.look(options, spans)
-
-    def look(self, options: Options, spans: Iterable[Span]) -> bool:
-        """Looks for such records; returns whether there are any that were not known."""
+        if _OVERFLOW not in str(error):
+            return False
         with self._lock:
             self._look_at_identities()
             generation = self._generation
-        found = _odd_rows(options, spans)
+        found = _overflow_rows(options, spans)
         with self._lock:
             self._look_at_identities()
             if self._generation != generation:
@@ -105,9 +117,10 @@ class OddTimes:
             servers, news = options.kafka["bootstrap.servers"], []
             for row in found:
                 rows = self._rows.setdefault((servers, row.topic, row.partition), {})
-                if row.offset not in rows:
+                if row.offset not in rows and abs(row.timestamp) == LAST_MS:
                     news.append(row)
                 rows[row.offset] = row
+            self._forget_all_but(found)
         if news:
             named = ", ".join(f"{r.topic}-{r.partition}@{r.offset}" for r in news[:_NAMED])
             log.warning(
@@ -115,6 +128,17 @@ class OddTimes:
                 "it has: %s%s", len(news), named, ", …" if len(news) > _NAMED else "",
             )  # fmt: skip
         return bool(news)
+
+    def _forget_all_but(self, found: Iterable[Row]) -> None:
+        """Forgets records while there are too many, but none that the next read needs."""
+        left = sum(row.size for rows in self._rows.values() for row in rows.values())
+        kept = {id(row) for row in found}
+        for rows in self._rows.values():
+            for row in list(rows.values()):
+                if left <= _MOST_BYTES:
+                    return
+                if id(row) not in kept:
+                    left -= rows.pop(row.offset).size
 
     def _look_at_identities(self) -> None:
         generation = LOG_IDENTITIES.read_group("")
@@ -124,7 +148,7 @@ class OddTimes:
 
 
 #: The records of this process.
-ODD_TIMES = OddTimes()
+TIMESTAMP_OVERFLOWS = TimestampOverflows()
 
 
 def retried(options: Options, spans: Sequence[Span], read: Callable[[], T]) -> T:
@@ -138,31 +162,25 @@ def retried(options: Options, spans: Sequence[Span], read: Callable[[], T]) -> T
     try:
         return read()
     except Exception as error:
-        if not ODD_TIMES.learn(options, error, spans):
+        if not TIMESTAMP_OVERFLOWS.learn(options, error, spans):
             raise
     return read()
 
 
 def around(spans: Iterable[Span], rows: Iterable[Row]) -> list[Span]:
     """Returns the spans without the offsets of some records."""
-    left = list(spans)
+    left_out: dict[tuple[str, int], list[int]] = {}
     for row in rows:
-        parts = []
-        for span in left:
-            is_in = (span.topic, span.partition) == (row.topic, row.partition)
-            if not (is_in and span.first <= row.offset <= span.last):
-                parts.append(span)
-                continue
-            parts += [
-                replace(span, first=first, last=last)
-                for first, last in ((span.first, row.offset - 1), (row.offset + 1, span.last))
-                if first <= last
-            ]
-        left = parts
-    return left
+        left_out.setdefault((row.topic, row.partition), []).append(row.offset)
+    return [
+        replace(span, first=first, last=last)
+        for span in spans
+        for some in [OffsetRanges.from_offsets(left_out.get((span.topic, span.partition), []))]
+        for first, last in (OffsetRanges([(span.first, span.last)]) - some).pairs()
+    ]
 
 
-def odd_frame(spark: SparkSession, rows: Iterable[Row], *, headers: bool) -> DataFrame:
+def overflow_frame(spark: SparkSession, rows: Iterable[Row], *, headers: bool) -> DataFrame:
     """Returns records as a DataFrame in the columns of Spark's Kafka source."""
     schema = (
         "key binary, value binary, topic string, partition int, `offset` bigint, "
@@ -175,9 +193,13 @@ def odd_frame(spark: SparkSession, rows: Iterable[Row], *, headers: bool) -> Dat
     return spark.createDataFrame([tuple(row) for row in rows], schema).selectExpr(*shown)
 
 
-def _odd_rows(options: Options, spans: Iterable[Span]) -> list[Row]:
-    """Reads spans by kafka-python; returns the records with timestamps out of range."""
-    from kafka import KafkaConsumer, TopicPartition
+def _overflow_rows(options: Options, spans: Iterable[Span]) -> list[Row]:
+    """Reads spans by kafka-python; returns the records with timestamps out of range.
+
+    Where these are so many that Spark would have to read a span in many pieces, all its records are
+    returned.
+    """
+    from kafka import KafkaConsumer
 
     found: list[Row] = []
     consumer = KafkaConsumer(
@@ -186,22 +208,34 @@ def _odd_rows(options: Options, spans: Iterable[Span]) -> list[Row]:
     )  # fmt: skip
     with closing(consumer):
         for span in spans:
-            at = TopicPartition(span.topic, span.partition)
-            consumer.assign([at])
-            consumer.seek(at, span.first)
-            deadline = time.monotonic() + _PATIENCE
-            while (position := consumer.position(at)) <= span.last:
-                found += [
-                    _row(record)
-                    for record in consumer.poll(timeout_ms=_POLL_MS).get(at, ())
-                    if record.offset <= span.last and abs(record.timestamp) >= LAST_MS
-                ]
-                if consumer.position(at) > position:
-                    deadline = time.monotonic() + _PATIENCE
-                elif time.monotonic() > deadline:
-                    servers = options.kafka["bootstrap.servers"]
-                    raise BrokerUnreachable(servers, f"{span.topic}-{span.partition} is not read")
+            read = partial(_records, consumer, options.kafka["bootstrap.servers"], span)
+            rows = [_row(record) for record in read() if abs(record.timestamp) >= LAST_MS]
+            if len(around([span], rows)) > _MOST_PIECES:
+                rows = [_row(record) for record in read()]
+            found += rows
     return found
+
+
+def _records(consumer: KafkaConsumer, servers: str, span: Span) -> Iterator[Any]:
+    """Yields the records of a span.
+
+    Raises:
+        BrokerUnreachable: Nothing came for 30 s.
+    """
+    from kafka import TopicPartition
+
+    at = TopicPartition(span.topic, span.partition)
+    consumer.assign([at])
+    consumer.seek(at, span.first)
+    deadline = time.monotonic() + _PATIENCE
+    while (position := consumer.position(at)) <= span.last:
+        for record in consumer.poll(timeout_ms=_POLL_MS).get(at, ()):
+            if record.offset <= span.last:
+                yield record
+        if consumer.position(at) > position:
+            deadline = time.monotonic() + _PATIENCE
+        elif time.monotonic() > deadline:
+            raise BrokerUnreachable(servers, f"{span.topic}-{span.partition} is not read")
 
 
 def _row(record: Any) -> Row:
