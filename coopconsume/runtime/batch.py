@@ -239,9 +239,8 @@ def run_batch(
         try:
             rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
         except Exception as error:
-            TIMESTAMP_OVERFLOWS.learn(
-                options, error, spans
-            )  # The next batch reads around what is found.
+            # The next batch reads around what is found.
+            TIMESTAMP_OVERFLOWS.learn(options, error, spans)
             raise
     reports = {row.slot: None if row.report is None else bytes(row.report) for row in rows}
     silent = [slot for slot in plan.slots if slot not in reports]

@@ -421,8 +421,8 @@ ANSWERS = [
         "unreadable-record-takes-its-neighbour",
         "A read goes around exactly the records that Spark cannot read.",
         "coopconsume/runtime/reading/timestamp_overflow.py",
-        "left_out.setdefault((row.topic, row.partition), []).append(row.offset)",
-        "left_out.setdefault((row.topic, row.partition), []).extend((row.offset, row.offset + 1))",
+        "left_out.setdefault((row.topic, row.partition), []).append((row.first, row.offset))",
+        "left_out.setdefault((row.topic, row.partition), []).append((row.first, row.offset + 1))",
         (_OVERFLOW + "test_reads_go_around_records_that_spark_cannot_read",),
     ),
 ]

@@ -3,7 +3,8 @@
 Kafka takes any number as the timestamp of a record, for example nanoseconds in place of
 milliseconds. Spark's Kafka source converts it to microseconds, and fails with "long overflow" at
 the whole read. Such records are read by kafka-python instead, in the driver, and Spark reads around
-them. Nothing is done for them before a read has failed, as they are rare.
+them. Where many records of a read are such, it is read by kafka-python as a whole. Nothing is done
+for them before a read has failed, as they are rare.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ _MOST_PIECES: Final = 20
 
 
 class Row(NamedTuple):
-    """A record in the columns of Spark's Kafka source, with a timestamp in milliseconds."""
+    """A record in the columns of Spark's Kafka source, with a timestamp in milliseconds.
+
+    At the offsets from ``first`` up to its own there is no other record that can be read.
+    """
 
     key: bytes | None
     value: bytes | None
@@ -57,6 +61,7 @@ class Row(NamedTuple):
     timestamp: int
     timestamp_type: int
     headers: list[tuple[str, bytes | None]]
+    first: int
 
     @property
     def size(self) -> int:
@@ -66,7 +71,7 @@ class Row(NamedTuple):
 
 
 class TimestampOverflows:
-    """The records with such timestamps that reads of this process have met.
+    """The records that reads of this process have met and that Spark is not to read.
 
     They are forgotten when a topic was created again or a partition has another leader, as then
     other records may have their offsets; and, beyond 64 MiB, where the last look did not meet them.
@@ -168,14 +173,14 @@ def retried(options: Options, spans: Sequence[Span], read: Callable[[], T]) -> T
 
 
 def around(spans: Iterable[Span], rows: Iterable[Row]) -> list[Span]:
-    """Returns the spans without the offsets of some records."""
-    left_out: dict[tuple[str, int], list[int]] = {}
+    """Returns the spans without some records and the offsets before them that have none."""
+    left_out: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for row in rows:
-        left_out.setdefault((row.topic, row.partition), []).append(row.offset)
+        left_out.setdefault((row.topic, row.partition), []).append((row.first, row.offset))
     return [
         replace(span, first=first, last=last)
         for span in spans
-        for some in [OffsetRanges.from_offsets(left_out.get((span.topic, span.partition), []))]
+        for some in [OffsetRanges(left_out.get((span.topic, span.partition), []))]
         for first, last in (OffsetRanges([(span.first, span.last)]) - some).pairs()
     ]
 
@@ -190,14 +195,14 @@ def overflow_frame(spark: SparkSession, rows: Iterable[Row], *, headers: bool) -
         "key", "value", "topic", "partition", "`offset`", "timestamp_millis(millis) AS timestamp",
         "timestampType", *(["headers"] if headers else []),
     ]  # fmt: skip
-    return spark.createDataFrame([tuple(row) for row in rows], schema).selectExpr(*shown)
+    return spark.createDataFrame([row[:-1] for row in rows], schema).selectExpr(*shown)
 
 
 def _overflow_rows(options: Options, spans: Iterable[Span]) -> list[Row]:
     """Reads spans by kafka-python; returns the records with timestamps out of range.
 
     Where these are so many that Spark would have to read a span in many pieces, all its records are
-    returned.
+    returned, with the offsets between them.
     """
     from kafka import KafkaConsumer
 
@@ -211,7 +216,9 @@ def _overflow_rows(options: Options, spans: Iterable[Span]) -> list[Row]:
             read = partial(_records, consumer, options.kafka["bootstrap.servers"], span)
             rows = [_row(record) for record in read() if abs(record.timestamp) >= LAST_MS]
             if len(around([span], rows)) > _MOST_PIECES:
-                rows = [_row(record) for record in read()]
+                records = list(read())
+                firsts = [span.first, *(record.offset + 1 for record in records[:-1])]
+                rows = list(map(_row, records, firsts))
             found += rows
     return found
 
@@ -238,9 +245,9 @@ def _records(consumer: KafkaConsumer, servers: str, span: Span) -> Iterator[Any]
             raise BrokerUnreachable(servers, f"{span.topic}-{span.partition} is not read")
 
 
-def _row(record: Any) -> Row:
+def _row(record: Any, first: int | None = None) -> Row:
     nearest = max(-LAST_MS, min(record.timestamp, LAST_MS))
     return Row(
         record.key, record.value, record.topic, record.partition, record.offset, nearest,
-        record.timestamp_type, list(record.headers),
+        record.timestamp_type, list(record.headers), record.offset if first is None else first,
     )  # fmt: skip

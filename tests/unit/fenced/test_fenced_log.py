@@ -20,7 +20,7 @@ from coopconsume.errors import AppendRefused, InvalidOption, UnknownOption
 from coopconsume.fenced import Audit, Entry, ExclusiveProducer, LeaderElection, LogId, audit
 from coopconsume.fenced.core import Position, entries, expectation, is_in_place
 from coopconsume.fenced.fold import Fold, Owner, SequenceGap, Verdict
-from coopconsume.fenced.inspection import Blockage, OpenTransaction
+from coopconsume.fenced.inspection import Blockage, OpenTransaction, _moment
 from coopconsume.fenced.log import Ends, Raw
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.stamp import NAME, MalformedStamp, Stamp, decode, encode, encode_batch
@@ -482,3 +482,10 @@ def test_a_transaction_that_its_coordinator_has_ended_hangs(
     assert ("may have been reported as committed" in output) == hangs
     assert ("t.1: its coordinator ends it after its timeout" in output) == (not hangs)
     assert "abort --topic t --partition 0 --start-offset 14" in output
+
+
+def test_the_time_of_a_transaction_may_be_any_number() -> None:
+    """It is the timestamp of a record."""
+    assert _moment(0) == datetime(1970, 1, 1, tzinfo=UTC)
+    assert _moment(2**62) == datetime.max.replace(tzinfo=UTC)
+    assert _moment(-(2**62)) == datetime.min.replace(tzinfo=UTC)

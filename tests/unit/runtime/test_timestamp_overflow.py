@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from coopconsume.fenced.inspection import _moment
 from coopconsume.options import Options
 from coopconsume.runtime.reading import timestamp_overflow
 from coopconsume.runtime.reading.spans import Span
@@ -42,6 +40,21 @@ def test_reads_go_around_records_that_spark_cannot_read() -> None:
         Span("t", 0, 1, 3), Span("t", 0, 6, 8), Span("t", 1, 0, 9)
     ]  # fmt: skip
     assert [row.timestamp for row in rows(1)] == [LAST_MS]
+
+
+def test_nothing_is_read_where_all_records_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offsets of transaction markers and compacted records are no pieces of their own."""
+    records = [
+        SimpleNamespace(key=b"k", value=b"v", topic="t", partition=0, offset=offset,
+                        timestamp=(0, 2**62)[offset % 4 == 0], timestamp_type=0, headers=())
+        for offset in range(2, 200, 2)
+    ]  # fmt: skip
+    monkeypatch.setattr("kafka.KafkaConsumer", lambda **_: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(timestamp_overflow, "_records", lambda *_: iter(records))
+    found = timestamp_overflow._overflow_rows(OPTIONS, [Span("t", 0, 0, 199)])
+    assert [row.offset for row in found] == list(range(2, 200, 2))
+    assert around([Span("t", 0, 0, 199)], found) == [Span("t", 0, 199, 199)]
+    assert around([Span("t", 0, 50, 99)], found[24:49]) == [Span("t", 0, 99, 99)]
 
 
 @pytest.fixture
@@ -96,10 +109,3 @@ def test_memory_has_a_bound_beyond_what_one_read_needs(
     world.found = rows(20, 21, 22)
     assert world.known.learn(OPTIONS, ValueError("long overflow"), spans)
     assert [row.offset for row in world.known.within(OPTIONS, spans)] == [20, 21, 22]
-
-
-def test_the_time_of_a_transaction_may_be_any_number() -> None:
-    """It is the timestamp of a record."""
-    assert _moment(0) == datetime(1970, 1, 1, tzinfo=UTC)
-    assert _moment(2**62) == datetime.max.replace(tzinfo=UTC)
-    assert _moment(-(2**62)) == datetime.min.replace(tzinfo=UTC)
