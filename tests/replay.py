@@ -316,6 +316,8 @@ class Replay:
             case "HolesFound":
                 holes = line["holes"]
                 return events.HolesFound(line["part"], holes and OffsetRanges(holes))
+            case "BlockersRead":
+                return None  # Keys are for people.
             case "ParcelWritten":
                 under_way = job._saver.outbox._by_name[line["what"]]._under_way
                 assert under_way is not None

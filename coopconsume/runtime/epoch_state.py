@@ -18,6 +18,7 @@ from assignors.ranges import difference, intersection
 from commits import CommitLogUnavailable
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.group.keeping import by_partition
+from coopconsume.runtime.blocker_keys import BlockerKeys
 from coopconsume.runtime.committer import Committer
 from coopconsume.runtime.events import HolesFound
 from coopconsume.runtime.plan import Partition, deal
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from coopconsume.errors import CoopConsumeError
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import Owned, TopicPartition
-    from coopconsume.runtime.events import Event
+    from coopconsume.runtime.events import BlockersRead, Event
     from coopconsume.runtime.plan import Read
     from coopconsume.runtime.progress import Meter
     from coopconsume.runtime.reading.spans import Span
@@ -114,6 +115,7 @@ class EpochState:
         self._audit = Audit(spark, holding.options)
         self._auditing = False
         self._audits = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-audit")
+        self._blocker_keys = BlockerKeys(holding.options, self._post)
         sink = work.outputs
         holding.primary.publish_by(
             sink.begin(holding) if isinstance(sink, TransactionalTopic) else None
@@ -437,6 +439,16 @@ class EpochState:
             start = passed.get((partition.topic, partition.partition))
             if start is not None:
                 partition.log_start(start)
+
+    # -- keys of blockers
+
+    def look_for_keys(self) -> None:
+        """Has the keys of blockers read that are not known."""
+        self._blocker_keys.look(self.ours)
+
+    def blockers_read(self, event: BlockersRead) -> None:
+        """Takes the keys of blockers."""
+        self._blocker_keys.take(event, self.ours)
 
     # -- holes
 

@@ -291,3 +291,10 @@ class HolesFound(Event):
 
     part: int
     holes: OffsetRanges | None
+
+
+@dataclass(frozen=True)
+class BlockersRead(Event):
+    """Records of blockers were read: by partition, the offset, and the key if there is one."""
+
+    keys: Mapping[TopicPartition, tuple[int, bytes | None]]

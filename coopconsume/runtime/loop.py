@@ -45,6 +45,7 @@ from coopconsume.runtime.events import (
     AssignmentLost,
     AssignmentReceived,
     BatchEnded,
+    BlockersRead,
     CallReported,
     CommitAnswered,
     CommitFailed,
@@ -404,6 +405,7 @@ class Job:
             self._membership.rebalance(f"deleted: {', '.join(epoch_state.deleted)}")
             epoch_state.deleted = []
         epoch_state.look_for_holes()
+        epoch_state.look_for_keys()
         self._watch_limits(epoch_state)
         late = self._hand_over is not None and self._hand_over.is_late
         more_to_come = not late and any(r.reports_more for r in self._dispatcher.of(epoch_state))
@@ -709,6 +711,8 @@ class Job:
                 self._saver.outbox.not_written(event)
             case HolesFound():
                 self._current_state.looked(event)
+            case BlockersRead():
+                self._current_state.blockers_read(event)
             case AssignmentReceived():
                 self._begin(event.holding)
             case DrainRequested():

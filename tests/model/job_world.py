@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import math
 import os
 import pickle
@@ -22,6 +23,7 @@ from assignors import KeyRange, Share, key_hash
 from assignors.ranges import offset_hash
 from coopconsume.group.membership import Membership
 from coopconsume.group.owned import EpochGrant
+from coopconsume.kafka.blocker_records import BlockerRecord
 from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.options import Options
 from coopconsume.record import ORDERING_KEY, RetryPolicy
@@ -98,6 +100,12 @@ class Kafka:
         self.former = []
         #: Where the log begins while each of the next batches is read.
         self.retention = []
+        #: The offsets of blockers whose records were read, and what the next reads fail with.
+        self.blockers_read = []
+        self.blocker_errors = []
+        #: Reads of blockers wait for it.
+        self.may_read_blockers = threading.Event()
+        self.may_read_blockers.set()
 
     def delete(self):
         """Retention takes its next step."""
@@ -148,6 +156,15 @@ class Kafka:
 
     def commit_primary(self, offsets):
         """Nobody looks at it."""
+
+    def read_blockers(self, _options, offsets, *, log_level):
+        """What the log has at the offsets of blockers."""
+        assert log_level == logging.DEBUG
+        self.blockers_read.append(offsets)
+        assert self.may_read_blockers.wait(_PATIENCE)
+        if self.blocker_errors:
+            raise self.blocker_errors.pop()
+        return {tp: BlockerRecord(at in self.log, self.log.get(at)) for tp, at in offsets.items()}
 
     def record_bytes(self, _partitions):
         """Unknown."""
@@ -348,6 +365,7 @@ class World:
         self._gates = []
         for target, stand_in in {
             "group.membership.Cluster": lambda _options: self.kafka,
+            "runtime.blocker_keys.read_blockers": self.kafka.read_blockers,
             "runtime.batch.batch_frame": lambda _spark, _options, spans, wanted, slots, *_, **__: (
                 Frame(self, spans, wanted, slots)
             ),
@@ -439,6 +457,7 @@ class World:
         """End all jobs, and the handlers that wait."""
         for gate in self._gates:
             gate.opened.set()
+        self.kafka.may_read_blockers.set()
         for job in self._jobs:
             job.abort()
 

@@ -16,6 +16,7 @@ from commits.partition import CommitResult
 from coopconsume.group.held_logs import HeldLogs
 from coopconsume.group.owned import Failed, Owned
 from coopconsume.kafka.cluster import LogEnd, Topic
+from coopconsume.record import ORDERING_KEY
 from coopconsume.runtime.polling.poller import Poller
 from coopconsume.runtime.reading.source import PolledRows
 
@@ -34,6 +35,7 @@ class Log:
     """A topic's records and what the group's commit log says of them."""
 
     filtered = frozenset()  # (partition, offset) of the records that the filter drops
+    ordered_by = None  # the ordering key by offset, as Spark computes it; None: records have none
 
     def __init__(self, records, splits, limit=1_000_000):
         self.limit = limit  # ranges that a partition may have
@@ -53,8 +55,15 @@ class Log:
 
     def hash_of(self, partition, offset):
         """The hash that a record is dealt by."""
-        hashed = key_hash(self.records[partition][offset])
+        key = self.records[partition][offset]
+        hashed = key_hash(key if self.ordered_by is None else self.ordered_by(offset))
         return offset_hash(offset) if hashed is None else hashed
+
+    def headers_of(self, offset):
+        """A record's headers: its ordering key, if there are such."""
+        if self.ordered_by is None:
+            return None
+        return [{"key": ORDERING_KEY, "value": self.ordered_by(offset)}]
 
     def is_done(self, partition, offset):
         """Whether the commit log counts an offset as done."""
@@ -112,13 +121,15 @@ class MemoryFrames:
         found = self._log.present(owned, offsets, chosen) if offsets else {}
         return {tp: OffsetRanges.from_offsets(rows) for tp, rows in found.items()}
 
-    def dealt(self, owned, offsets, chosen):
-        """Their offsets and hashes."""
+    def dealt(self, owned, offsets, chosen, *, ordering_keys=False):
+        """Their offsets and hashes, and their ordering keys if these are asked for."""
+        key_of = self._log.ordered_by if ordering_keys else None
         return {
             tp: PolledRows(
                 np.array(rows, np.int64),
                 np.array([self._log.hash_of(tp[1], o) for o in rows], np.int64),
                 np.array([(tp[1], o) not in self._log.filtered for o in rows], np.bool_),
+                None if key_of is None else np.array(list(map(key_of, rows)), np.object_),
             )
             for tp, rows in self._log.present(owned, offsets, chosen).items()
         }
@@ -128,7 +139,7 @@ class MemoryFrames:
         return [
             {
                 "topic": tp[0], "partition": tp[1], "offset": o, "value": b"", "millis": 0,
-                "key": self._log.records[tp[1]][o], "headers": None,
+                "key": self._log.records[tp[1]][o], "headers": self._log.headers_of(o),
                 "key_hash": self._log.hash_of(tp[1], o),
             }
             for tp, offsets in named.items() for o in offsets if o in self._log.records[tp[1]]
@@ -233,6 +244,7 @@ class Member:
             dead_letter="dead",
             min_partitions=None,
             record_filter=bool(log.filtered),
+            ordering_key=None if log.ordered_by is None else "value",
         )
         self.poller = Poller(log, options, lambda: 1)
         self.letters = []

@@ -30,6 +30,7 @@ from coopconsume.errors import (
     OutputNotWritten,
     TopicReplaced,
 )
+from coopconsume.record import ORDERING_KEY
 from tests.examples import examples
 from tests.model.polling_world import TOPIC, Frame, Log, Member, SparkGone, dealt, in_memory
 
@@ -527,6 +528,44 @@ def test_a_discarded_record_waits_for_free_ranges():
         assert world.poll(member, 6) == []
         assert world.log.is_done(0, 5)
         assert not decision
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_the_commit_log_has_the_ordering_keys_of_records_that_were_polled(ordered):
+    """Displays without Spark show them, also after a record is held, parked or replayed again."""
+    log = Log({0: {o: b"k%d" % o for o in range(4)}}, {})
+    if ordered:
+        log.ordered_by = lambda offset: None if offset == 2 else b"o%d" % offset * 99
+
+    def stored(offset):
+        return log.pending[0][offset].headers
+
+    def shown(offset):
+        return ((ORDERING_KEY, log.ordered_by(offset) and b"o%d" % offset * 50),) if ordered else ()
+
+    world = World(log, 1)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 1)})
+        (member,) = world.members
+        for added in ({"step": b"1"}, {}):
+            world.poll(member, 4)
+            member.poller.retry(member, Frame([(0, 1), (0, 2)]), 1, "later", added)
+            world.log.now += 10
+            for offset in (1, 2):
+                assert stored(offset) == (("step", b"1"), *shown(offset))
+        member.poller.reject(member, Frame([(0, 3)]), "no", "park")
+        assert (stored(3), log.pending[0][3].is_parked) == (shown(3), True)
+        own = shown(3) and ((ORDERING_KEY, log.ordered_by(3)),)
+        assert member.letters[0].headers == own
+        decision = {"deadLetter/g/0/3": {"action": "replay"}}
+        store = member.holding.store
+        store.settings, store.pending = lambda _: decision, lambda _: {}
+        store.set_settings = lambda changes: [decision.pop(name) for _, name, _ in changes]
+        world.poll(member, 4)
+        assert not decision
+        assert (stored(3), log.pending[0][3].is_parked) == (shown(3), False)
 
 
 @pytest.mark.parametrize("records", [4, 6, 9])

@@ -6,6 +6,11 @@ from tests.mutants.mutant import Mutant
 
 _UNIT = "tests/unit/test_ordering_key.py::"
 _SPARK = "tests/spark/test_ordering_key.py::"
+_KEYS = "tests/model/test_blocker_keys.py::"
+_POLLED = (
+    "tests/model/test_polling_model.py::"
+    "test_the_commit_log_has_the_ordering_keys_of_records_that_were_polled"
+)
 
 ORDERING_KEYS = [
     Mutant(
@@ -117,5 +122,77 @@ ORDERING_KEYS = [
         "if not (self.has_ordering_key or self.knows_ordering_key):",
         "if True:",
         (_UNIT + "test_a_failed_blocker_is_shown_by_its_ordering_key_without_spark",),
+    ),
+    Mutant(
+        "ordering-key-of-a-retry-not-in-the-log",
+        "The commit log has the ordering key of a polled record that is to come again.",
+        "coopconsume/runtime/polling/answers.py",
+        "added = {at: with_shown_ordering_key(added[at], key) for at, key in keys}",
+        "added = {at: added[at] for at, key in keys}",
+        (_POLLED, _SPARK + "test_frames_are_dealt_by_customer"),
+    ),
+    Mutant(
+        "ordering-key-of-a-parked-letter-not-in-the-log",
+        "The commit log has the ordering key of a polled record that is parked.",
+        "coopconsume/runtime/polling/answers.py",
+        "more = with_shown_ordering_key(more, ordering_key_of(own))",
+        "more = tuple(more)",
+        (_POLLED,),
+    ),
+    Mutant(
+        "ordering-key-lost-by-a-replay-of-a-polled-record",
+        "A polled record that is replayed keeps its ordering key for people.",
+        "coopconsume/runtime/polling/retry_buffer.py",
+        "self.attempt(offset), due, error, headers=headers)",
+        "self.attempt(offset), due, error, headers=without_ordering_key(headers))",
+        (_POLLED,),
+    ),
+    Mutant(
+        "key-of-a-blocker-not-read",
+        "A job shows the key of a record that failed before it began.",
+        "coopconsume/runtime/blocker_keys.py",
+        "                failed.key = key\n",
+        "                pass\n",
+        (_KEYS + "test_the_key_of_a_record_that_failed_before_is_read_once",),
+    ),
+    Mutant(
+        "key-of-a-blocker-read-again-and-again",
+        "The record of a blocker is read once, also if it has no key.",
+        "coopconsume/runtime/blocker_keys.py",
+        "self._known |= event.keys",
+        "self._known |= {tp: one for tp, one in event.keys.items() if one[1] is not None}",
+        (_KEYS + "test_a_blocker_without_a_key_is_read_once",),
+    ),
+    Mutant(
+        "blockers-read-side-by-side",
+        "One read of blockers is under way at a time.",
+        "coopconsume/runtime/blocker_keys.py",
+        "            self._is_reading = True\n",
+        "",
+        (_KEYS + "test_nothing_waits_for_the_record_of_a_blocker",),
+    ),
+    Mutant(
+        "blocker-read-by-the-loop",
+        "Nothing waits for the record of a blocker.",
+        "coopconsume/runtime/blocker_keys.py",
+        "read.start()",
+        "read.run()",
+        (_KEYS + "test_nothing_waits_for_the_record_of_a_blocker",),
+    ),
+    Mutant(
+        "failed-read-of-a-blocker-ends-the-looks",
+        "A record of a blocker that could not be read is read later.",
+        "coopconsume/runtime/blocker_keys.py",
+        "        except Exception as error:  # noqa: BLE001 - the job does not depend on it\n",
+        "        except KeyError as error:\n",
+        (_KEYS + "test_a_record_that_cannot_be_read_is_tried_again",),
+    ),
+    Mutant(
+        "record-key-for-the-ordering-key",
+        "In a group with an ordering key no record key is shown in its place.",
+        "coopconsume/runtime/blocker_keys.py",
+        " or self._options.ordering_key is not None",
+        "",
+        (_KEYS + "test_with_an_ordering_key_no_record_is_read",),
     ),
 ]

@@ -237,6 +237,8 @@ def test_a_restart_does_not_try_a_record_before_it_is_due(
             set_clock(step + 86_400.0)
             produce(name, [(b"step", b"")])
             until(lambda: len(read_history(tmp_path / "history")) == calls + 1)
+            # After the restart it is read from Kafka: there was no other attempt.
+            until(lambda: query.lastProgress["partitions"][0]["blocker"]["key"] == "k2")
             query.stop()
             held = consumer.membership().store.pending(f"{name}-group")[name, 0][2]
             return query.lastProgress["partitions"][0], held

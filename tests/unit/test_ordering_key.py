@@ -13,7 +13,7 @@ from commits import CommitStore, Epoch, OffsetRanges, Pending
 from coopconsume.admin.dead_letters.actions import REPLAY_OF, _replayed
 from coopconsume.admin.offsets.document import read_document, write_document
 from coopconsume.admin.offsets.moves import Kept
-from coopconsume.admin.offsets.status import BlockerRecord, PartitionStatus
+from coopconsume.admin.offsets.status import PartitionStatus
 from coopconsume.admin.overview.data import plain
 from coopconsume.cli.offset_text import status_document
 from coopconsume.errors import GroupRefused, InvalidOption, StateNeedsKey
@@ -24,6 +24,7 @@ from coopconsume.group.ordering_keys import (
     check_ordering_key,
 )
 from coopconsume.group.owned import Failed
+from coopconsume.kafka.blocker_records import BlockerRecord
 from coopconsume.options import Options
 from coopconsume.record import (
     ORDERING_KEY,
@@ -203,7 +204,7 @@ def blocker_of(failed, key, *, has_ordering_keys=True):
 def test_a_blocker_whose_ordering_key_is_not_known_says_which_key_is_shown(
     key, has_ordering_keys, shown
 ):
-    """Only Spark computes an ordering key; a record that was polled has none in the log."""
+    """Only Spark computes an ordering key; an imported record may have none in the log."""
     failed = Pending(3, key_hash(b"k"), 1, 0, "no")
     blocker = blocker_of(failed, key, has_ordering_keys=has_ordering_keys)
     assert blocker.shown_key == shown

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore
-from coopconsume.admin.offsets.blocker_records import with_keys
 from coopconsume.admin.offsets.counting import count_records
 from coopconsume.admin.offsets.moves import Kept, Move, marked, replaced, to_offset, unmoved
 from coopconsume.admin.offsets.status import PartitionStatus, times_of
 from coopconsume.closing import Closing
 from coopconsume.errors import GroupActive, GroupNotFound, InvalidOption, StateNotChosen
 from coopconsume.group.ordering_keys import agreed_ordering_key
+from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.cluster import Cluster, primary_mark
 from coopconsume.options import Options
 from coopconsume.state.resetting import StateReset, noted_state
@@ -115,7 +115,13 @@ class OffsetAdmin(Closing):
             )
             for tp in wanted
         ]  # fmt: skip
-        return with_keys(self.options, found) if keys else found
+        if not keys:
+            return found
+        blockers = {(one.topic, one.partition): one.blocker_offset for one in found}
+        records = read_blockers(
+            self.options, {tp: at for tp, at in blockers.items() if at is not None}
+        )
+        return [one.with_record(records.get((one.topic, one.partition))) for one in found]
 
     def acquisitions(self) -> dict[TopicPartition, list[Acquisition]]:
         """Returns the chunks that members of a cooperative epoch hold, by partition."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from commits import PartitionCommits, Pending
+    from coopconsume.kafka.blocker_records import BlockerRecord
     from coopconsume.kafka.cluster import Primary
 
 TopicPartition = tuple[str, int]
@@ -112,20 +113,6 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class BlockerRecord:
-    """What Kafka's log has at the offset of a blocker.
-
-    Attributes:
-        is_there: Whether the log has a record at the offset. It has none if the record was
-            compacted away or aborted, or if the offset is that of a transaction marker.
-        key: The key of the record.
-    """
-
-    is_there: bool
-    key: bytes | None = None
-
-
-@dataclass(frozen=True)
 class Blocker:
     """The record that blocks the stable offset of a partition.
 
@@ -143,7 +130,7 @@ class Blocker:
         deleted_by: ``retention`` or ``compaction`` if the log has no such record any more; else
             empty. Transaction markers and aborted records count as compacted.
         ordering_key: The ordering key of the record (option ``orderingKey``), if it has one and
-            has failed in a job; the commit log has it then.
+            has failed; the commit log has it then.
         has_ordering_key: Whether the group has the option ``orderingKey``.
         knows_ordering_key: Whether the commit log has the ordering key; it may be none.
     """

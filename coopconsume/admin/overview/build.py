@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from commits import Acquisition, Assignment, OwnedShare, PartitionCommits, Pending
-    from coopconsume.admin.offsets.status import BlockerRecord
+    from coopconsume.kafka.blocker_records import BlockerRecord
     from coopconsume.kafka.cluster import Primary
     from coopconsume.kafka.coordinator import KafkaMember
 

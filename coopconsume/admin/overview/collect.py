@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore
-from coopconsume.admin.offsets.blocker_records import read_blockers
 from coopconsume.admin.offsets.status import PartitionStatus
 from coopconsume.admin.overview.build import Facts, Place, build, status_of
 from coopconsume.admin.overview.data import GroupSummary
 from coopconsume.errors import GroupNotFound
 from coopconsume.group.ordering_keys import agreed_ordering_key
+from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from coopconsume.admin.offsets.status import BlockerRecord
     from coopconsume.admin.overview.build import TopicPartition
     from coopconsume.admin.overview.data import GroupOverview
+    from coopconsume.kafka.blocker_records import BlockerRecord
 
 _SHOWN_GROUPS = 5
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from commits import CommitStore
-from coopconsume.admin.offsets.blocker_records import read_blockers
 from coopconsume.admin.offsets.status import times_of
 from coopconsume.admin.overview.build import build, status_of
 from coopconsume.admin.overview.collect import facts_of, place_of
 from coopconsume.closing import Closing
+from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from coopconsume.admin.offsets.status import BlockerRecord, PartitionStatus, TopicPartition
+    from coopconsume.admin.offsets.status import PartitionStatus, TopicPartition
     from coopconsume.admin.overview.data import GroupOverview
+    from coopconsume.kafka.blocker_records import BlockerRecord
 
 #: The history, which is the whole commit log, and the records of blockers are read for at most one
 #: part in so many of the time.

@@ -267,6 +267,11 @@ class Partition:
             return None
         return blocker_at(first, self.shares.values(), self._failed.get(first), now)
 
+    @property
+    def failed_blocker(self) -> Waiting | None:
+        """The last failure of the record at the stable offset; None if it has not failed."""
+        return self._failed.get(self.first_open())
+
     def first_open(self) -> int:
         """The stable offset as it will be once all that is done is committed."""
         end = self.done.range_end(self.stable)

@@ -26,7 +26,7 @@ class Waiting:
         due: When it is tried again, on the monotonic clock; infinity: it is parked until
             somebody decides about it.
         error: What the handler said.
-        key: Its key for people, where this process has seen it or the commit log has it.
+        key: Its key for people, where this process has read it or the commit log has it.
         behind: Higher offsets of the same lane that wait for it.
         is_trying: Whether it is due and is retried alone while the offsets behind it still wait.
         is_undelivered: Whether it is handled, and what it gave cannot be written for now: it is not

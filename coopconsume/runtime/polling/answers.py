@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 from commits import MaxIndividualCommitsReached, OffsetRanges, Pending
 from coopconsume.errors import InvalidOption, NotPolled
 from coopconsume.option_values import parse_seconds
-from coopconsume.record import MAX_WAIT, usable_seconds, with_added
+from coopconsume.record import (
+    MAX_WAIT,
+    ordering_key_of,
+    usable_seconds,
+    with_added,
+    with_shown_ordering_key,
+)
 from coopconsume.runtime.decisions import apply_decisions
 from coopconsume.runtime.outbox import due_ms
 from coopconsume.worker.answers import clean
@@ -31,6 +37,9 @@ if TYPE_CHECKING:
     Reasons = dict[TopicPartition, dict[int, str]]
     #: By partition and offset the hash that the record is dealt by.
     Hashes = Mapping[TopicPartition, Mapping[int, int]]
+    #: By partition and offset all headers that were added to the record, and its ordering key for
+    #: people.
+    Added = Mapping[TopicPartition, Mapping[int, Headers]]
 
 
 #: Attempts at a commit while other members keep taking the last ranges of a limit.
@@ -184,6 +193,34 @@ def hashes_of(
     return hashes
 
 
+def added_to(
+    handout: PollSession,
+    holding: EpochAssignment,
+    dealt: Mapping[TopicPartition, PolledRows],
+    more: Headers,
+) -> dict[TopicPartition, dict[int, Headers]]:
+    """Returns the headers that the commit log is to have of records.
+
+    Args:
+        handout: What was handed out.
+        holding: What is held.
+        dealt: By partition the records that were read, with their ordering keys.
+        more: Headers to add to the records.
+
+    Raises:
+        ValueError: A record would have too many bytes of added headers.
+    """
+    found: dict[TopicPartition, dict[int, Headers]] = {}
+    for tp, rows in dealt.items():
+        offsets = rows.offsets.tolist()
+        added = {offset: handout.added(holding, tp, offset, more) for offset in offsets}
+        if rows.ordering_keys is not None:
+            keys = zip(offsets, rows.ordering_keys.tolist(), strict=True)
+            added = {at: with_shown_ordering_key(added[at], key) for at, key in keys}
+        found[tp] = added
+    return found
+
+
 def check_found(tp: TopicPartition, named: Iterable[int], found: Iterable[int]) -> None:
     """Makes sure that all named records of a partition were found in Kafka.
 
@@ -200,6 +237,8 @@ def letters_of(
     reasons: Reasons,
     attempt: Callable[[TopicPartition, int], int],
     added: Callable[[TopicPartition, int], Headers] = lambda _tp, _offset: (),
+    *,
+    has_ordering_keys: bool = False,
 ) -> list[DeadLetter]:
     """Returns dead letters of records, in the order of their partitions.
 
@@ -208,6 +247,7 @@ def letters_of(
         reasons: The records that were named.
         attempt: The number of the attempt that was made at a record.
         added: The headers that were added to a record.
+        has_ordering_keys: Whether the rows have their ordering keys as headers.
 
     Raises:
         NotPolled: A record that was named is not among the rows.
@@ -217,6 +257,8 @@ def letters_of(
         tp, offset = (row["topic"], row["partition"]), row["offset"]
         own = tuple((h["key"], _bytes(h["value"])) for h in row["headers"] or ())
         more = added(tp, offset)
+        if has_ordering_keys:
+            more = with_shown_ordering_key(more, ordering_key_of(own))
         letters.append(
             DeadLetter(
                 *tp, offset, _bytes(row["key"]), _bytes(row["value"]), row["millis"],
@@ -234,9 +276,9 @@ def hold(
     holding: EpochAssignment,
     reasons: Reasons,
     hashes: Hashes,
+    added: Added,
     delay: float,
     commit_id: str,
-    headers: Headers = (),
 ) -> None:
     """Writes that records come again after some seconds, and holds their keys back.
 
@@ -245,25 +287,24 @@ def hold(
         holding: What is held.
         reasons: The records.
         hashes: The hash that each record is dealt by.
+        added: All headers of each record that are not its own, see `added_to`.
         delay: Seconds; infinity parks them.
         commit_id: Of this commit.
-        headers: Headers to add to the records.
 
     Raises:
-        ValueError: A record would have too many bytes of added headers; nothing is written.
         commits.FencedMember: Another member holds the group.
     """
     due = time.monotonic() + delay
     pending = {
         tp: [
             Pending(offset, hashes[tp][offset], handout.attempt(holding, tp, offset),
-                    due_ms(delay), text, headers=handout.added(holding, tp, offset, headers))
+                    due_ms(delay), text, headers=added[tp][offset])
             for offset, text in records.items()
         ]
         for tp, records in reasons.items()
     }  # fmt: skip
     holding.commit({}, pending=pending, commit_id=commit_id)
-    handout.hold(holding, reasons, hashes, due, headers)
+    handout.hold(holding, reasons, hashes, due, added)
 
 
 def take_decisions(
@@ -325,13 +366,15 @@ def give_up(
     """
     reasons: Reasons = {}
     hashes: dict[TopicPartition, dict[int, int]] = {}
+    added: dict[TopicPartition, dict[int, Headers]] = {}
     for letter in letters:
         tp = letter.topic, letter.partition
         reasons.setdefault(tp, {})[letter.offset] = letter.reason
         hashes.setdefault(tp, {})[letter.offset] = letter.key_hash
+        added.setdefault(tp, {})[letter.offset] = letter.added
     done = handout.check_open(holding, reasons)
     if park:
-        hold(handout, holding, reasons, hashes, math.inf, commit_id)
+        hold(handout, holding, reasons, hashes, added, math.inf, commit_id)
         return
     # The letters are written: the limit was looked at before.
     holding.commit(done, commit_id=commit_id, limited=False)

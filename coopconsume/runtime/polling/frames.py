@@ -103,16 +103,22 @@ class Frames:
         owned: Mapping[TopicPartition, Owned],
         offsets: Mapping[TopicPartition, OffsetRanges],
         chosen: Mapping[TopicPartition, Chosen],
+        *,
+        ordering_keys: bool = False,
     ) -> dict[TopicPartition, PolledRows]:
         """Reads the rows of `rows`, with those that do not pass the filter.
 
-        Args are those of `rows`; it may have no partitions.
+        Args are those of `rows`; it may have no partitions. With ``ordering_keys``, the rows have
+        their ordering keys, if the consumer has such.
         """
         if not offsets:
             return {}
         spans, wanted = self._reads(owned, offsets)
         choose = {tp: chosen[tp].sql for tp in offsets if tp in chosen}
-        found = poll_offsets(self._spark, self._options, spans, wanted, self._slices, choose)
+        found = poll_offsets(
+            self._spark, self._options, spans, wanted, self._slices, choose,
+            ordering_keys=ordering_keys,
+        )  # fmt: skip
         return dict(zip(offsets, found, strict=True))
 
     def present(

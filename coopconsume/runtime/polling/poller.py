@@ -23,6 +23,7 @@ from coopconsume.errors import (
 from coopconsume.group.repeating import repeated
 from coopconsume.record import checked_headers
 from coopconsume.runtime.polling.answers import (
+    added_to,
     affordable_letters,
     commit_affordable,
     give_up,
@@ -364,17 +365,18 @@ class Poller:
         headers: Any = (),
     ) -> None:
         """Has polled records come again, later."""
-        seconds, added = seconds_of("delay", delay), checked_headers(headers)
+        seconds, more = seconds_of("delay", delay), checked_headers(headers)
         with self._call(membership):
             reasons = reasons_of(frame, reason, "retry")
             holding = membership.holding
             offsets = self.handout.check_open(holding, reasons)
             if holding is not None and reasons:
-                dealt = self._frames.dealt(holding.owned, offsets, {})
+                dealt = self._frames.dealt(holding.owned, offsets, {}, ordering_keys=True)
                 holding.logs.check_topics()  # What was read are the records that were polled.
                 hashes = hashes_of(reasons, dealt)
+                added = added_to(self.handout, holding, dealt, more)
                 commit_id = next(self._commit_ids)
-                hold(self.handout, holding, reasons, hashes, seconds, commit_id, added)
+                hold(self.handout, holding, reasons, hashes, added, seconds, commit_id)
 
     def reject(
         self, membership: Membership, frame: DataFrame, reason: str | Column, on_dead: OnDead
@@ -420,6 +422,7 @@ class Poller:
             reasons,
             lambda tp, offset: self.handout.attempt(holding, tp, offset),
             lambda tp, offset: self.handout.added(holding, tp, offset),
+            has_ordering_keys=self._options.ordering_key is not None,
         )
 
     def close(self) -> None:

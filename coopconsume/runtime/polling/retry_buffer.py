@@ -85,8 +85,15 @@ class RetryBuffer:
     def hold(
         self, offset: int, key_hash: int, due: float, error: str, headers: Headers = ()
     ) -> Waiting:
-        """An attempt at a record has failed: it comes again at ``due``, its key behind it."""
-        headers = self.added(offset, headers)
+        """An attempt at a record has failed: it comes again at ``due``, its key behind it.
+
+        Args:
+            offset: Its offset.
+            key_hash: The hash that it is dealt by.
+            due: When it comes again, on the monotonic clock.
+            error: Why it failed.
+            headers: All headers that were added to it, and its ordering key for people.
+        """
         record = Waiting(offset, key_hash, self.attempt(offset), due, error, headers=headers)
         self._hold(record)
         return record

@@ -314,14 +314,14 @@ class PollSession:
         reasons: Mapping[TopicPartition, Mapping[int, str]],
         hashes: Mapping[TopicPartition, Mapping[int, int]],
         due: float,
-        headers: Headers = (),
+        added: Mapping[TopicPartition, Mapping[int, Headers]],
     ) -> None:
         """Notes that records come again at ``due``; their keys wait for them."""
         with self.lock:
             for tp, place in self.places_of(holding).items():
                 records = reasons.get(tp, {})
                 for offset, text in records.items():
-                    place.held.hold(offset, hashes[tp][offset], due, text, headers)
+                    place.held.hold(offset, hashes[tp][offset], due, text, added[tp][offset])
                 place.answer(OffsetRanges.from_offsets(list(records)))
             self.lock.notify_all()
 

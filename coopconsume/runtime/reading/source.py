@@ -12,6 +12,7 @@ import numpy as np
 
 from commits import OffsetRanges
 from coopconsume.kafka.identity import LOG_IDENTITIES
+from coopconsume.record import SHOWN_KEY_BYTES
 from coopconsume.runtime.reading.expressions import (
     KAFKA_COLUMNS,
     ORDERING_COLUMN,
@@ -84,11 +85,13 @@ class PolledRows:
         offsets: Their offsets.
         hashes: The hashes they are dealt by.
         passed: Whether the record passes the filter.
+        ordering_keys: Their ordering keys for people; None: they have none, or were not asked for.
     """
 
     offsets: Int64s
     hashes: Int64s
     passed: npt.NDArray[np.bool_]
+    ordering_keys: npt.NDArray[np.object_] | None = None
 
     @property
     def present(self) -> OffsetRanges:
@@ -406,6 +409,8 @@ def poll_offsets(
     wanted: Sequence[Wanted],
     slices: int,
     choose: Mapping[tuple[str, int], Callable[[str], str]],
+    *,
+    ordering_keys: bool = False,
 ) -> list[PolledRows]:
     """The rows of `poll_frame`, with those that do not pass the filter.
 
@@ -416,6 +421,7 @@ def poll_offsets(
         wanted: Which rows of it, by partition.
         slices: Spark partitions that the read is cut in, at least.
         choose: By partition, SQL that chooses the wanted rows; without it all are wanted.
+        ordering_keys: Whether to read the ordering keys, if the consumer has such.
 
     Returns:
         One for each of ``wanted``.
@@ -426,21 +432,24 @@ def poll_offsets(
     key = key_column(options)
     dealt = f"{deal_hash_sql(key)} AS _dealt"
     passes = f"{record_filter.sql()} AS _passes"
+    columns = [f"{part} AS part", "`offset`", "_dealt", passes]
+    if ordering_keys and options.ordering_key is not None:
+        columns.append(f"substring({key}, 1, {SHOWN_KEY_BYTES}) AS _shown")
 
     def look() -> pa.Table:
         read = read_spans(spark, options, spans, slices, headers=record_filter.needs_headers)
         rows = _polled_rows(read, wanted, tasks, choose, key, dealt)
-        return rows.selectExpr(f"{part} AS part", "`offset`", "_dealt", passes).toArrow()
+        return rows.selectExpr(*columns).toArrow()
 
     table = retried(options, spans, look)
-    parts, offsets, hashes, passed = (table.column(i).to_numpy() for i in range(4))
-    passed = passed.astype(bool)
+    parts, offsets, hashes, passed, *more = (column.to_numpy() for column in table.columns)
+    every = [offsets, hashes, passed.astype(bool), *more]
     if len(wanted) == 1:
-        return [PolledRows(offsets, hashes, passed)]
+        return [PolledRows(*every)]
     order = np.argsort(parts, kind="stable")
     bounds = np.searchsorted(parts[order], np.arange(len(wanted) + 1))
     each = [order[first:end] for first, end in itertools.pairwise(bounds)]
-    return [PolledRows(offsets[rows], hashes[rows], passed[rows]) for rows in each]
+    return [PolledRows(*(values[rows] for values in every)) for rows in each]
 
 
 def _polled_rows(

@@ -14,9 +14,10 @@ from assignors import key_hash
 from commits import CommitStore, OffsetRanges, PartitionCommits, Pending
 from coopconsume.admin.offsets import Kept, PartitionStatus, read_document, write_document
 from coopconsume.admin.offsets.moves import marked, replaced, to_offset, unmoved
-from coopconsume.admin.offsets.status import FAILED, NOT_DONE, BlockerRecord, Times, times_of
+from coopconsume.admin.offsets.status import FAILED, NOT_DONE, Times, times_of
 from coopconsume.cli.offset_text import gap_lines, lag_lines, move_lines, show_lines
 from coopconsume.errors import InvalidOption
+from coopconsume.kafka.blocker_records import BlockerRecord
 
 P0 = ("t", 0)
 FAR = 2**62

@@ -98,7 +98,8 @@ class Polling:
 
     def retry(self, offset, delay):
         added = ((f"h{delay}", b"%d" % offset),)
-        record = self.place.held.hold(offset, self.log[offset], self.now + delay, "", added)
+        all_added = self.place.held.added(offset, added)
+        record = self.place.held.hold(offset, self.log[offset], self.now + delay, "", all_added)
         self.added[offset] = with_added(self.added.get(offset, ()), added)
         self.place.answer(OffsetRanges([(offset, offset)]))
         self.pending[offset] = Failed(
