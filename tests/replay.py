@@ -291,7 +291,9 @@ class Replay:
                 return events.CallReported(line["batch"], line["slot"], of("call"))
             case "BatchEnded":
                 reports = {int(slot): one and _report(one) for slot, one in line["reports"].items()}
-                return events.BatchEnded(line["batch"], reports, _error(line["error"]))
+                return events.BatchEnded(
+                    line["batch"], reports, _error(line["error"]), frozenset(of("unconnected", ()))
+                )
             case "CommitAnswered":
                 return events.CommitAnswered(
                     {

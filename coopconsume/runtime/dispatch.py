@@ -606,10 +606,24 @@ class Dispatcher:
                 slices, self._slots, self._send,
             )  # fmt: skip
         except BaseException as error:  # noqa: BLE001 - reported to the loop
-            self._post(BatchEnded(running.number, error=error))
+            self._post(
+                BatchEnded(running.number, error=error, unconnected=self._unconnected(running))
+            )
         else:
             reports = {slot: _report(data) if data else None for slot, data in rows.items()}
             self._post(BatchEnded(running.number, reports))
+
+    def _unconnected(self, running: Running) -> frozenset[int]:
+        """Stops the slots of a failed batch; returns those that never connected.
+
+        A slot with a channel starts nothing before it has connected, and nothing without a lease.
+        So it does not matter where the job failed, nor whether tasks of it still run or start: an
+        exception does not say whether all tasks have ended, and Spark's status lags behind.
+        """
+        if running.channel is None:
+            return frozenset()
+        at = {(running.number, slot) for slot in running.plan.slots}
+        return frozenset(slot for _, slot in self.leases.stop(at))
 
     def reported(self, report: SlotReport) -> None:
         """Takes the final report of a slot."""
@@ -778,17 +792,12 @@ class Dispatcher:
         for report in event.reports.values():
             if report is not None:
                 self.reported(report)
+        if self._failures.is_first(running.started):
+            # After another failure they wait like lost ones: its cause may take time to go away.
+            running.withdrawn |= event.unconnected
         for slot in sorted(running.waiting):
             running.waiting.discard(slot)
-            if not self._counts(running.epoch_state):
-                self._free(running, slot)
-            elif error is None and slot not in event.reports:
-                # The log has no record for the slot: Spark ran no task for it.
-                self._reported_nothing(running, slot)
-            elif slot in running.withdrawn:
-                self._withdrawn(running, slot)
-            else:
-                self._lost(running, slot, time.monotonic())
+            self._ended_without_report(running, slot, event)
         del self.running[running.number]
         self.leases.ended(running.number)
         if running.is_live and self._live is not None:
@@ -798,6 +807,17 @@ class Dispatcher:
         elif self._counts(running.epoch_state) and running.interrupt_at is None:
             self._batch_failed(running, error)
         self._meter.batch_ended(running.number, time.monotonic() - running.started)
+
+    def _ended_without_report(self, running: Running, slot: int, event: BatchEnded) -> None:
+        if not self._counts(running.epoch_state):
+            self._free(running, slot)
+        elif event.error is None and slot not in event.reports:
+            # The log has no record for the slot: Spark ran no task for it.
+            self._reported_nothing(running, slot)
+        elif slot in running.withdrawn:
+            self._withdrawn(running, slot)
+        else:
+            self._lost(running, slot, time.monotonic())
 
     def _live_ended(
         self, running: Running, error: BaseException | None, runs: RealTimeRuns
@@ -812,7 +832,7 @@ class Dispatcher:
         runs.over(running, text, time.monotonic())
 
     def _withdrawn(self, running: Running, slot: int) -> None:
-        """A slot was stopped before it could start anything: its records are planned again."""
+        """A slot can have started nothing: its records are planned again at once."""
         self._free(running, slot)
         for part in running.plan.work[slot]:
             running.epoch_state.partitions[part].unknown(slot)

@@ -182,11 +182,14 @@ class BatchEnded(Event):
         batch: Number of the batch.
         reports: The rows of its slots' tasks; None where the report has come before.
         error: Why the job failed; None: it did not.
+        unconnected: Slots of a failed job that had no connection to the driver and get none: they
+            have started nothing and start nothing.
     """
 
     batch: int
     reports: Mapping[int, SlotReport | None] = field(default_factory=dict)
     error: BaseException | None = None
+    unconnected: frozenset[int] = frozenset()
 
 
 # -- from the threads of one epoch; the loop drops those of an epoch that is over

@@ -37,6 +37,14 @@ class FailuresInARow:
             self._last = now
         return self.count
 
+    def is_first(self, started: float) -> bool:
+        """Returns whether a batch that fails now is the first in a row, or fails with the first.
+
+        Args:
+            started: When it was started, in seconds.
+        """
+        return self.count + (started > self._last) <= 1
+
     def succeeded(self) -> None:
         """A batch ended well."""
         self.count = 0

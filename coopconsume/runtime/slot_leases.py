@@ -102,6 +102,8 @@ class SlotLeases:
             frozenset(),
             -math.inf,
         )
+        #: Guards ``_kept``, and that the server renews no other leases.
+        self._lock = threading.Lock()
         self._changed = threading.Event()
         self._is_closing = False
         self._failures = 0
@@ -143,7 +145,8 @@ class SlotLeases:
 
     def keep(self, holding: EpochAssignment | None, slots: Collection[At]) -> None:
         """Renews the leases of slots, these alone, while the epoch of a holding is in force."""
-        before, self._kept = self._kept, (holding, frozenset(slots), time.monotonic())
+        with self._lock:
+            before, self._kept = self._kept, (holding, frozenset(slots), time.monotonic())
         if self._kept[:2] != before[:2]:
             self._changed.set()
 
@@ -181,8 +184,12 @@ class SlotLeases:
             self._server.taken(report.batch, report.slot, report.seq)
 
     def ended(self, batch: int) -> None:
-        """A batch has ended."""
-        if self._server is not None:
+        """Ends the leases of a batch; none of its slots gets one any more."""
+        if self._server is None:
+            return
+        with self._lock:
+            holding, slots, kept_at = self._kept
+            self._kept = holding, frozenset(at for at in slots if at[0] != batch), kept_at
             self._server.forget(batch)
 
     def close(self) -> None:
@@ -204,7 +211,7 @@ class SlotLeases:
                 self._renew(holding, slots, pause)
             self._changed.wait(pause)
 
-    def _renew(self, holding: EpochAssignment, slots: Collection[At], within: float) -> None:
+    def _renew(self, holding: EpochAssignment, slots: frozenset[At], within: float) -> None:
         assert self._server is not None
         try:
             since = holding.check(within)
@@ -213,4 +220,5 @@ class SlotLeases:
         except Exception:
             log.exception("leases are not renewed")
         else:
-            self._server.renew(slots, since)
+            with self._lock:  # A batch may have ended while the log was looked at.
+                self._server.renew(slots & self._kept[1], since)

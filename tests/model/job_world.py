@@ -196,6 +196,12 @@ class Frame:
         self._world.kafka.delete()
         if min(span.first for span in self._spans) < self._world.kafka.start:
             raise RuntimeError("OffsetOutOfRangeException")
+        if (fails_on := self._world.fails_on) is not None:
+            self._world.fails_on = None
+            for slot in set(self._slots) - self._world.without_core:
+                threading.Thread(target=self._run, args=(slot,), daemon=True).start()
+            assert fails_on.wait(_PATIENCE)
+            raise RuntimeError("executor lost")
         with ThreadPoolExecutor(len(self._slots)) as pool:
             return [row for row in pool.map(self._run, self._slots) if row is not None]
 
@@ -341,6 +347,8 @@ class World:
             options["orderingKey"] = "value"
         #: What the next batches end with before a handler is called; None: they run.
         self.failures = []
+        #: Set by a test to have the next batch fail; tasks of it that have begun go on.
+        self.fails_on = None
         #: How many of the next slots to end die before they report.
         self.dying = 0
         #: Slots whose next task ends without a row.

@@ -35,7 +35,7 @@ from coopconsume.record import Reject
 from coopconsume.runtime.dispatch import Dispatcher
 from coopconsume.runtime.slot_leases import SlotLeases
 from coopconsume.worker.channel.server import ChannelServer
-from tests.model.job_world import _PATIENCE, TP, Gate, World, until
+from tests.model.job_world import _PATIENCE, TP, Frame, Gate, World, until
 from tests.proxy import Proxy
 
 KEYS = {offset: b"k%d" % (offset % 5) for offset in range(20)}
@@ -1374,6 +1374,95 @@ def test_work_of_a_lost_task_is_done_again_and_nothing_counts_without_a_handler(
     there.run(member, gate)
     there.until(lambda: there.done(member) >= set(range(20)))
     assert {offset for offset, _ in gate.calls} == set(range(20))
+
+
+def test_of_a_failed_batch_a_slot_that_has_started_waits_alone(world):
+    """Its handlers may run on in a task that Spark has not ended; the other slot has begun none."""
+    there = world(channel=True)
+    halves = KeyRange().split(2)
+    at_work = next(slot for slot, half in enumerate(halves) if half.contains(key_hash(KEYS[3])))
+    there.without_core, there.fails_on = {1 - at_work}, (failed := threading.Event())
+    member, gate = there.claim(), there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    there.without_core = set()
+    failed.set()
+    there.until(lambda: there.done(member) >= set(range(20)) - slot_mates(3))
+    assert job._dispatcher.barred.keys() == {at_work}
+    assert Counter(offset for offset, _ in gate.calls)[3] == 1
+
+
+def test_a_batch_whose_read_fails_is_planned_again_at_once(world):
+    """No slot has connected: nobody waits for handlers, and no record is suspected."""
+    there = world(channel=True)
+    there.failures = [RuntimeError("the read failed")]
+    member, gate = there.claim(), there.gate()
+    job = there.run(member, gate)
+    there.until(lambda: there.done(member) >= set(range(20)))
+    assert sorted(offset for offset, _ in gate.calls) == list(range(20))
+    assert not any(map(job._dispatcher._crashes.concern, range(2)))
+
+
+@pytest.mark.parametrize("channel", [True, False])
+def test_without_a_channel_nobody_knows_whether_a_slot_of_a_failed_batch_has_started(
+    world, monkeypatch, channel
+):
+    """Also where the job has given its channel up, and the slots of others still have it."""
+    monkeypatch.setattr(SlotLeases, "spec", None)
+    there = world(channel=channel)
+    there.failures = [RuntimeError("the read failed")]
+    member, gate = there.claim(), there.gate()
+    job = there.run(member, gate)
+    there.until(lambda: job._dispatcher.barred or gate.calls)
+    assert job._dispatcher.barred.keys() == {0, 1}
+    there.turns(job)
+    assert not gate.calls
+
+
+def test_a_task_that_begins_as_its_batch_fails_starts_nothing(world, monkeypatch):
+    """Its records are about to be in another batch."""
+    collect, take, frames = Frame.collect, Dispatcher.batch_ended, []
+
+    def collect_late(self):
+        frames.append(self)
+        return collect(self)
+
+    def take_late(self, event):
+        if event.error is not None:
+            frames[0]._run(0)
+        take(self, event)
+
+    monkeypatch.setattr(Frame, "collect", collect_late)
+    monkeypatch.setattr(Dispatcher, "batch_ended", take_late)
+    there = world(channel=True)
+    there.failures = [RuntimeError("the read failed")]
+    member, gate = there.claim(), there.gate()
+    there.run(member, gate)
+    there.until(lambda: there.done(member) >= set(range(20)))
+    assert sorted(offset for offset, _ in gate.calls) == list(range(20))
+
+
+def test_a_batch_that_fails_again_is_not_planned_again_at_once(world):
+    """What makes reads fail may take time to go away: no busy loop, and no early end of the job."""
+    there = world(channel=True)
+    there.failures = [RuntimeError("the read failed")] * 2
+    member, gate = there.claim(), there.gate()
+    job = there.run(member, gate)
+    there.until(lambda: job._dispatcher.barred or gate.calls)
+    assert job._dispatcher.barred.keys() == {0, 1}
+    there.turns(job)
+    assert not there.failures
+    assert not gate.calls
+
+
+def test_three_batches_in_a_row_that_fail_end_a_job(world):
+    """Also if slots never started."""
+    there = world(channel=True, handlerTimeout="0.1 seconds")
+    there.failures = [RuntimeError(f"the read failed: {i}") for i in range(4)]
+    job = there.run(there.claim(), there.gate())
+    until(job.ended.is_set)
+    assert str(job.error) == "the read failed: 2"
+    there.end(job)
 
 
 @pytest.mark.parametrize("silent", [[0], [0, 1]])

@@ -137,6 +137,21 @@ def test_a_job_with_records_that_are_given_up_is_replayed(record, channel):
     assert there.done(member) == set(range(30))
 
 
+def test_a_job_whose_read_fails_is_replayed(record):
+    """The trace says which slots never connected, and are planned again at once."""
+    world, path = record
+    there = world({offset: b"%d" % (offset % 3) for offset in range(30)}, channel=True)
+    there.failures = [RuntimeError("the read failed")]
+    member = there.claim()
+    job = there.run(member, lambda _: None, available_now=True)
+    assert job.ended.wait(120)
+    assert job.error is None
+    recorded, replayed = decided(path)
+    assert replayed == recorded
+    kinds = [one["kind"] for one in recorded]
+    assert kinds.count("BatchStarted") >= 2, "the first one failed"
+
+
 @pytest.mark.parametrize("how", ["drained", "given up"])
 def test_a_job_is_replayed_through_rebalances(record, how):
     """All shares are drained and some come back, or some move while the others go on."""

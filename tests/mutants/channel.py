@@ -16,6 +16,7 @@ _LEASE = "coopconsume/worker/channel/lease.py"
 _MESSAGES = "coopconsume/worker/channel/messages.py"
 _SERVER = "coopconsume/worker/channel/server.py"
 _CLIENT = "coopconsume/worker/channel/client.py"
+_DISPATCH = "coopconsume/runtime/dispatch.py"
 _JOB = "tests/model/test_job_model.py::"
 _LOOP = "tests/model/test_loop_model.py::"
 _LATE = _JOB + "test_of_a_late_hand_over_the_running_records_alone_are_in_doubt"
@@ -605,6 +606,51 @@ CHANNEL_DRIVER = [
         "elif slot in running.withdrawn:",
         "elif slot < 0:",
         (_JOB + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
+    ),
+    Mutant(
+        "failed-batch-repeats-running-slots",
+        "Of a failed batch only slots that never connected are planned again at once.",
+        _DISPATCH,
+        "for _, slot in self.leases.stop(at))",
+        "for _, slot in self.leases.stop(at) | at)",
+        (_JOB + "test_of_a_failed_batch_a_slot_that_has_started_waits_alone",),
+    ),
+    Mutant(
+        "failed-batch-slots-may-begin",
+        "A slot of a failed batch that had not connected starts nothing when it connects later.",
+        _DISPATCH,
+        "frozenset(slot for _, slot in self.leases.stop(at))",
+        "frozenset(slot for batch, slot in at if not self.leases.has_met((batch, slot)))",
+        (_JOB + "test_a_task_that_begins_as_its_batch_fails_starts_nothing",),
+    ),
+    Mutant(
+        "failed-batch-without-channel-repeats",
+        "Of a failed batch without a channel nobody knows which slots have started.",
+        _DISPATCH,
+        "        if running.channel is None:\n            return frozenset()\n",
+        "",
+        (
+            _JOB
+            + "test_without_a_channel_nobody_knows_whether_a_slot_of_a_failed_batch_has_started[True]",
+        ),
+    ),
+    Mutant(
+        "failed-again-at-once",
+        "Slots of a batch that fails after another one wait as if they had started.",
+        _DISPATCH,
+        "if self._failures.is_first(running.started):",
+        "if True:",
+        (_JOB + "test_a_batch_that_fails_again_is_not_planned_again_at_once",),
+    ),
+    Mutant(
+        "lease-after-end",
+        "No slot of a batch that has ended gets a lease.",
+        "coopconsume/runtime/slot_leases.py",
+        "self._server.renew(slots & self._kept[1], since)",
+        "self._server.renew(slots, since)",
+        (
+            "tests/unit/runtime/test_slot_leases.py::test_a_batch_that_ends_during_a_look_at_the_log_gets_no_lease",
+        ),
     ),
     Mutant(
         "longer-life-untold",

@@ -19,7 +19,7 @@ COMMITS = [
         "lost-task-counts-as-done",
         "What a lost task was given counts as done by nobody.",
         "coopconsume/runtime/dispatch.py",
-        "elif error is None and slot not in event.reports:",
+        "elif event.error is None and slot not in event.reports:",
         "elif slot not in event.reports:",
         (
             _JOB + "test_work_of_a_lost_task_is_done_again_and_nothing_counts_without_a_handler",

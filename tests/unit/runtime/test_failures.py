@@ -30,6 +30,19 @@ def test_records_handled_or_a_batch_done_reset_the_count() -> None:
     assert failures.failed(7.0, 8.0, handled=False) == 1
 
 
+def test_a_batch_that_fails_with_the_first_one_is_a_first_one() -> None:
+    """It was started before that failed, and says nothing more."""
+    failures = FailuresInARow()
+    assert failures.is_first(1.0)
+    failures.failed(1.0, 5.0, handled=False)
+    assert failures.is_first(4.9)
+    assert not failures.is_first(5.1)
+    failures.failed(5.1, 6.0, handled=False)
+    assert not failures.is_first(5.9)
+    failures.succeeded()
+    assert failures.is_first(7.0)
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
