@@ -59,7 +59,8 @@ log = logging.getLogger(__name__)
 
 #: Batches at once in which no slot has reported yet; those that wait for slow slots do not count.
 BATCHES_AT_ONCE = 2
-_FAILED_BATCHES = 3
+#: Batches that fail in a row until the job ends; the second one may begin at once.
+_FAILED_BATCHES = 4
 #: Seconds in which Spark ends the Python worker of a task that is to be interrupted: it looks
 #: for that every 2 s (spark.python.task.killTimeout), and then gives 2 s more.
 _KILL_TIME = 5.0

@@ -1455,13 +1455,13 @@ def test_a_batch_that_fails_again_is_not_planned_again_at_once(world):
     assert not gate.calls
 
 
-def test_three_batches_in_a_row_that_fail_end_a_job(world):
+def test_four_batches_in_a_row_that_fail_end_a_job(world):
     """Also if slots never started."""
     there = world(channel=True, handlerTimeout="0.1 seconds")
-    there.failures = [RuntimeError(f"the read failed: {i}") for i in range(4)]
+    there.failures = [RuntimeError(f"the read failed: {i}") for i in range(5)]
     job = there.run(there.claim(), there.gate())
     until(job.ended.is_set)
-    assert str(job.error) == "the read failed: 2"
+    assert str(job.error) == "the read failed: 3"
     there.end(job)
 
 
