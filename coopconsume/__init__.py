@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.errors import CoopConsumeError
     from coopconsume.fenced import FencedWriter
-    from coopconsume.fenced.access import AccessMode
     from coopconsume.fenced.election import LeaderElection
     from coopconsume.fenced.exclusive import ExclusiveProducer
     from coopconsume.fenced.ownership import OwnershipRegistry
+    from coopconsume.fenced.ownership.model import AccessMode
     from coopconsume.group.membership import RebalanceListener
     from coopconsume.kafka.topics import set_shareable
     from coopconsume.options import Options
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "AccessMode": "coopconsume.fenced.access",
+    "AccessMode": "coopconsume.fenced.ownership.model",
     "AcknowledgeType": "coopconsume.queue",
     "Admin": "coopconsume.admin.client",
     "AsyncQueueConsumer": "coopconsume.queue",

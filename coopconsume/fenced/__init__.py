@@ -10,65 +10,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coopconsume.fenced.access import AccessMode
-    from coopconsume.fenced.auditing import Audit, audit, repair
-    from coopconsume.fenced.config import WriterConfig
+    from coopconsume.fenced.auditing import Audit, MultiAudit, audit, audit_logs, repair
+    from coopconsume.fenced.config import EpochSource, WriterConfig
     from coopconsume.fenced.delta_sink import FencedDeltaSink
-    from coopconsume.fenced.election import LeaderElection
-    from coopconsume.fenced.epochs import EpochSource
+    from coopconsume.fenced.election import Leader, LeaderElection
     from coopconsume.fenced.exclusive import ExclusiveProducer
     from coopconsume.fenced.frames import accepted, read_log
     from coopconsume.fenced.kafka_sink import FencedKafkaSink
-    from coopconsume.fenced.leader import Leader
     from coopconsume.fenced.loading import Loaded, bulk_load
     from coopconsume.fenced.log import UNCHECKED, Appended, Consumed, Entry, LogId, LogRecord
     from coopconsume.fenced.multi import MultiLogWriter, Write
-    from coopconsume.fenced.multi_audit import MultiAudit, audit_logs
+    from coopconsume.fenced.ownership import AccessMode
     from coopconsume.fenced.reader import LogReader
     from coopconsume.fenced.writer import FencedWriter
 
 _NAMES = {
-    "access": ("AccessMode",), "auditing": ("Audit", "audit", "repair"),
-    "config": ("WriterConfig",),
-    "delta_sink": ("FencedDeltaSink",), "election": ("LeaderElection",),
-    "epochs": ("EpochSource",), "exclusive": ("ExclusiveProducer",),
+    "auditing": ("Audit", "MultiAudit", "audit", "audit_logs", "repair"),
+    "config": ("EpochSource", "WriterConfig"), "delta_sink": ("FencedDeltaSink",),
+    "election": ("Leader", "LeaderElection"), "exclusive": ("ExclusiveProducer",),
     "frames": ("accepted", "read_log"), "kafka_sink": ("FencedKafkaSink",),
-    "leader": ("Leader",), "loading": ("Loaded", "bulk_load"),
+    "loading": ("Loaded", "bulk_load"),
     "log": ("UNCHECKED", "Appended", "Consumed", "Entry", "LogId", "LogRecord"),
-    "multi": ("MultiLogWriter", "Write"), "multi_audit": ("MultiAudit", "audit_logs"),
-    "reader": ("LogReader",), "writer": ("FencedWriter",),
+    "multi": ("MultiLogWriter", "Write"), "ownership": ("AccessMode",), "reader": ("LogReader",),
+    "writer": ("FencedWriter",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
-    "UNCHECKED",
-    "AccessMode",
-    "Appended",
-    "Audit",
-    "Consumed",
-    "Entry",
-    "EpochSource",
-    "ExclusiveProducer",
-    "FencedDeltaSink",
-    "FencedKafkaSink",
-    "FencedWriter",
-    "Leader",
-    "LeaderElection",
-    "Loaded",
-    "LogId",
-    "LogReader",
-    "LogRecord",
-    "MultiAudit",
-    "MultiLogWriter",
-    "Write",
-    "WriterConfig",
-    "accepted",
-    "audit",
-    "audit_logs",
-    "bulk_load",
-    "read_log",
-    "repair",
-]
+    "UNCHECKED", "AccessMode", "Appended", "Audit", "Consumed", "Entry", "EpochSource",
+    "ExclusiveProducer", "FencedDeltaSink", "FencedKafkaSink", "FencedWriter", "Leader",
+    "LeaderElection", "Loaded", "LogId", "LogReader", "LogRecord", "MultiAudit", "MultiLogWriter",
+    "Write", "WriterConfig", "accepted", "audit", "audit_logs", "bulk_load", "read_log", "repair",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -1,20 +1,24 @@
-"""Audit of a whole log: counts its records by what they mean, finds and repairs missing ones."""
+"""Audits of whole logs: count records by what they mean, find and repair missing ones."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.view import looking_at
+from coopconsume.fenced.multi import LOGS_HEADER
+from coopconsume.fenced.settings import Settings
+from coopconsume.fenced.view import LogView, looking_at, open_engine
+from coopconsume.fenced.writer import FencedWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.fold import Fold, Verdict
     from coopconsume.fenced.log import LogId, Raw, Visibility
+    from coopconsume.fenced.multi import LogName
 
 MOST_FINDINGS: Final = 20
 _NOTED: Final = {
@@ -224,8 +228,6 @@ def repair(
         ProducerFenced, LogBlocked, LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
         OptionError, EngineNotUsable: As for `FencedWriter`.
     """
-    from coopconsume.fenced.writer import FencedWriter
-
     _, found = audit(options, topic, partition, engine=engine, timeout=timeout)
     if apply and found.gaps:
         writer = FencedWriter(
@@ -237,3 +239,100 @@ def repair(
         finally:
             writer.close()
     return found.gaps
+
+
+@dataclass(frozen=True)
+class MultiAudit:
+    """What the logs have of appends over several logs.
+
+    Attributes:
+        whole: Number of appends that are in all of their logs that were looked at.
+        torn: Ids of appends that are in some of their logs only, or with other record counts.
+        unknown: Number of appends whose part may have been below a log's first offset now.
+    """
+
+    whole: int
+    torn: tuple[str, ...]
+    unknown: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether no append is torn."""
+        return not self.torn
+
+
+@dataclass
+class _Found:
+    """What was found of one append: the counts that its records name, and those in the logs."""
+
+    named: Counter[str] = field(default_factory=Counter)
+    there: dict[str, int] = field(default_factory=dict)
+
+
+def audit_logs(
+    options: Mapping[str, Any],
+    logs: Iterable[LogName],
+    *,
+    engine: str | Engine = "kafka-python",
+    timeout: float = 30.0,
+) -> MultiAudit:
+    """Reads logs from their start to their end, and compares the parts of each append over several.
+
+    Its memory grows with the number of such appends.
+
+    Args:
+        options: As for `FencedWriter`.
+        logs: The logs; parts of appends in other logs are not looked at.
+        engine: As for `FencedWriter`.
+        timeout: Seconds to wait for an answer, above 0.
+
+    Raises:
+        LogBlocked, LogReplaced, LogCorrupt, LogTruncated, LogUnavailable: As for `LogReader.read`.
+        OptionError, EngineNotUsable: As for `FencedWriter`.
+    """
+    client = open_engine(engine, Settings.parse(options), timeout)
+    views = [LogView(client, topic, partition) for topic, partition in logs]
+    found: dict[str, _Found] = {}
+    starts: dict[str, int] = {}
+    try:
+        for view in views:
+            with view.reporting("reading"):
+                view.identify()
+                view.begin_at(client.start(view.log.topic, view.log.partition))
+                starts[str(view.log)] = view.offset
+                _read(view, found, timeout)
+        begun = list(found)
+        # What was written meanwhile may be missing in a log that was read before.
+        for view in views:
+            with view.reporting("reading"):
+                _read(view, found, timeout)
+    finally:
+        client.close()
+    return _compared({batch_id: found[batch_id] for batch_id in begun}, starts)
+
+
+def _read(view: LogView, found: dict[str, _Found], timeout: float) -> None:
+    deadline = Deadline(timeout)
+    for rows in view.counted(view.decided_end(deadline), deadline):
+        stamp = view.fold.stamp
+        header = rows[0].headers[1] if len(rows[0].headers) > 1 else ("", b"")
+        if stamp is None or header[0] != LOGS_HEADER:
+            continue
+        append = found.setdefault(stamp.batch, _Found())
+        for part in header[1].decode(errors="replace").split(","):
+            log, _, count = part.rpartition(":")
+            append.named[log] = int(count) if count.isdecimal() else -1
+        append.there[str(view.log)] = stamp.n if stamp.kind == "data" else 0
+
+
+def _compared(found: Mapping[str, _Found], starts: Mapping[str, int]) -> MultiAudit:
+    whole, unknown, torn = 0, 0, []
+    for batch_id, append in found.items():
+        wanted = {log: count for log, count in append.named.items() if log in starts}
+        if append.there == wanted:
+            whole += 1
+        elif any(starts[log] for log in wanted.keys() - append.there.keys()):
+            unknown += 1
+        else:
+            torn.append(batch_id)
+    return MultiAudit(whole, tuple(torn), unknown)

@@ -9,14 +9,13 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coopconsume.errors.fenced import LogUnavailable
-from coopconsume.fenced.log import Ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from coopconsume.fenced.deadline import Deadline
-    from coopconsume.fenced.log import Consumed, Entry, LogId, Raw
+    from coopconsume.fenced.log import Consumed, Ends, Entry, LogId, Raw
     from coopconsume.fenced.stamp import Header
 
 
@@ -140,20 +139,13 @@ class Engine(ABC):
     def is_compacted(self, topic: str) -> bool:
         """Whether the topic's cleanup policy compacts; False without the right to ask."""
 
+    @abstractmethod
     def start(self, topic: str, partition: int) -> int:
         """Returns the first offset that is kept."""
-        return self._offset(topic, partition, is_start=True)
-
-    def ends(self, topic: str, partition: int) -> Ends:
-        """Returns where the log ends; the end is looked up before the last stable offset."""
-        end = self._offset(topic, partition)
-        return Ends(stable=self._offset(topic, partition, is_stable=True), end=end)
 
     @abstractmethod
-    def _offset(
-        self, topic: str, partition: int, *, is_start: bool = False, is_stable: bool = False
-    ) -> int:
-        """Returns the high watermark, the start or the last stable offset of a log."""
+    def ends(self, topic: str, partition: int) -> Ends:
+        """Returns where the log ends; the end is looked up before the last stable offset."""
 
     @abstractmethod
     def open_transactions(self, topic: str, partition: int) -> Mapping[int, str | None]:

@@ -22,11 +22,8 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     WriterNotOpen,
 )
-from coopconsume.fenced.access import AccessMode
-from coopconsume.fenced.config import WriterConfig
+from coopconsume.fenced.config import EpochSource, WriterConfig
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.engines import open_engine
-from coopconsume.fenced.epochs import EpochSource
 from coopconsume.fenced.ownership import (
     Busy,
     Fenced,
@@ -36,8 +33,10 @@ from coopconsume.fenced.ownership import (
     Queued,
     Replaced,
 )
-from coopconsume.fenced.ownership.lease import check_lease
+from coopconsume.fenced.ownership.model import AccessMode
+from coopconsume.fenced.ownership.registry import check_lease
 from coopconsume.fenced.settings import Settings
+from coopconsume.fenced.view import open_engine
 from coopconsume.fenced.writer import FencedWriter
 
 if TYPE_CHECKING:

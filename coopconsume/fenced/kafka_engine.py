@@ -1,36 +1,53 @@
-"""The writer's engine on kafka-python; its producers are in `kafka_channel`."""
+"""The writer's engine on kafka-python: its admin client, its consumer and its producers.
+
+kafka-python 3.0 may report a commit that was an abort, and a fenced producer may abort its
+successor's transaction by raising its own epoch. Both come from its automatic bump of the producer
+epoch (KIP-360), which `kafka_python_compat` switches off. Beyond that: every future is awaited, an
+offset below 0 is a doubt, commits have deadlines, and after any doubt a producer is dropped
+(`EngineDoubt`).
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.errors import NotAuthorized
+from coopconsume.errors import CoopConsumeError, NotAuthorized
+from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
 from coopconsume.fenced.engine import Channel, Engine, EngineDoubt
-from coopconsume.fenced.kafka_channel import CONNECT, REQUEST_MS, KafkaChannel, doubt_of
-from coopconsume.kafka.security import access
+from coopconsume.fenced.log import Ends
+from coopconsume.kafka import kafka_python_compat
+from coopconsume.kafka.security import access, sasl
 from coopconsume.kafka.settings import hurry_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    from coopconsume.fenced.log import LogId, Raw
+    from coopconsume.fenced.engine import Part
+    from coopconsume.fenced.log import Consumed, LogId, Raw
     from coopconsume.fenced.settings import Settings
 
+NAME: Final = "kafka-python"
+#: Milliseconds that a request may take, where the user does not say.
+_REQUEST_MS: Final = 10_000
+#: Seconds that the first connection may take.
+CONNECT: Final = 10.0
+# Every request of a transaction that is tried again sleeps for so long in the sender, and the
+# consumer until it knows the partition's leader.
+_BACKOFF_MS: Final = 5
+# One append is one Kafka batch: records wait for the flush, not for a clock.
+_LINGER_MS: Final = 10_000
+_BATCH_BYTES: Final = 1 << 20
+#: Brokers from here on verify that a record belongs to an open transaction (KIP-890, part 1).
+_OLDEST: Final = (3, 6)
 _EARLIEST, _LATEST = -2, -1
-_FETCH: Final = {
-    "fetch_max_wait_ms": 20,
-    "max_partition_fetch_bytes": 8 << 20,
-    "fetch_max_bytes": 64 << 20,
-    "max_poll_records": 10_000,
-    # So long it also sleeps until it knows the partition's leader.
-    "retry_backoff_ms": 5,
-}
 
 
 class KafkaPythonEngine(Engine):
-    """The engine on kafka-python's admin client, consumer and producers.
+    """The engine on kafka-python's clients.
 
     Args:
         settings: How to reach Kafka.
@@ -45,7 +62,7 @@ class KafkaPythonEngine(Engine):
         self._consumer: Any = None
 
     def topic_id(self, topic: str) -> str | None:
-        """Kafka's id of a topic, as text; None if there is no such topic."""
+        """Returns Kafka's id of a topic, as text; None if there is no such topic."""
         with self.asking(topic) as admin:
             (found,) = admin.describe_topics([topic])
         if found["error_code"]:
@@ -57,7 +74,7 @@ class KafkaPythonEngine(Engine):
         return str(found["topic_id"])
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether the topic's cleanup policy compacts; False where that may not be asked."""
+        """Whether the topic's cleanup policy compacts; False without the right to ask."""
         from kafka.admin import ConfigResource, ConfigResourceType
 
         wanted = ConfigResource(ConfigResourceType.TOPIC, topic, ["cleanup.policy"])
@@ -71,19 +88,25 @@ class KafkaPythonEngine(Engine):
         config = next(iter(found.values()))[topic]  # empty without the right to read it
         return "compact" in str(config.get("cleanup.policy", {}).get("value"))
 
-    def _offset(
-        self, topic: str, partition: int, *, is_start: bool = False, is_stable: bool = False
-    ) -> int:
+    def start(self, topic: str, partition: int) -> int:
+        """Returns the first offset that is kept."""
+        return self._offset(topic, partition, _EARLIEST)
+
+    def ends(self, topic: str, partition: int) -> Ends:
+        """Returns where the log ends."""
+        end = self._offset(topic, partition, _LATEST)
+        return Ends(stable=self._offset(topic, partition, _LATEST, is_stable=True), end=end)
+
+    def _offset(self, topic: str, partition: int, which: int, *, is_stable: bool = False) -> int:
         from kafka import IsolationLevel, TopicPartition
 
         level = IsolationLevel.READ_COMMITTED if is_stable else IsolationLevel.READ_UNCOMMITTED
         at = TopicPartition(topic, partition)
-        wanted = {at: _EARLIEST if is_start else _LATEST}
         with self.asking(topic) as admin:
-            return int(admin.list_partition_offsets(wanted, level, REQUEST_MS)[at].offset)
+            return int(admin.list_partition_offsets({at: which}, level, _REQUEST_MS)[at].offset)
 
     def open_transactions(self, topic: str, partition: int) -> Mapping[int, str | None]:
-        """Producers with an open transaction there, by id, and their transactional ids."""
+        """Returns the transactional ids of open transactions in a log, by producer id."""
         from kafka import TopicPartition
 
         at = TopicPartition(topic, partition)
@@ -101,7 +124,7 @@ class KafkaPythonEngine(Engine):
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
     ) -> Iterator[list[Raw]]:
-        """Committed records from one offset to below another one, that is stable, in order."""
+        """Reads committed records from one offset to below another one, which is stable."""
         from kafka import TopicPartition
 
         if start >= stop:
@@ -130,11 +153,13 @@ class KafkaPythonEngine(Engine):
         from kafka import KafkaConsumer
 
         if self._consumer is None:
-            config = self._config() | _FETCH
             self._consumer = KafkaConsumer(
-                **config, group_id=None, enable_auto_commit=False, auto_offset_reset="none",
+                **self._config() | {"retry_backoff_ms": _BACKOFF_MS}, group_id=None,
+                enable_auto_commit=False, auto_offset_reset="none",
                 isolation_level="read_committed", allow_auto_create_topics=False,
-                bootstrap_timeout_ms=self._connect_ms, metrics_enabled=False,
+                bootstrap_timeout_ms=self._connect_ms, metrics_enabled=False, fetch_max_wait_ms=20,
+                max_partition_fetch_bytes=8 << 20, fetch_max_bytes=64 << 20,
+                max_poll_records=10_000,
             )  # fmt: skip
             hurry_metadata(self._consumer)
         if at not in self._consumer.assignment():
@@ -142,11 +167,11 @@ class KafkaPythonEngine(Engine):
         return self._consumer
 
     def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> Channel:
-        """A new producer."""
+        """Returns a new producer."""
         return KafkaChannel(self._settings, log, transactional_id, timeout)
 
     def close(self) -> None:
-        """Close the connections; harmless when repeated."""
+        """Closes the connections; harmless when repeated."""
         for client in (self._admin, self._consumer):
             if client is not None:
                 with suppress(Exception):
@@ -154,13 +179,12 @@ class KafkaPythonEngine(Engine):
         self._admin = self._consumer = None
 
     def _config(self) -> dict[str, Any]:
-        return {
-            "request_timeout_ms": min(REQUEST_MS, self._connect_ms)
-        } | self._settings.client_config()
+        request_ms = min(_REQUEST_MS, self._connect_ms)
+        return {"request_timeout_ms": request_ms} | self._settings.client_config()
 
     @contextmanager
     def asking(self, topic: str) -> Iterator[Any]:
-        """The admin client of kafka-python, for a call about a topic; what fails is a doubt."""
+        """Yields the admin client, for a call about a topic; a failure is a doubt."""
         with self._as_doubts(topic):
             if self._admin is None:
                 from kafka.admin import KafkaAdminClient
@@ -170,13 +194,145 @@ class KafkaPythonEngine(Engine):
                 self._admin = KafkaAdminClient(**config, bootstrap_timeout_ms=self._connect_ms)
             yield self._admin
 
-    @contextmanager
-    def _as_doubts(self, topic: str) -> Iterator[None]:
-        """Raises errors of the clients as `EngineDoubt`, and drops the clients."""
-        from kafka.errors import KafkaError
+    def _as_doubts(self, topic: str) -> AbstractContextManager[None]:
+        return as_doubts(self._settings, topic, self.close)
 
-        try:
-            yield
-        except (KafkaError, OSError, AssertionError) as error:
-            self.close()
-            raise doubt_of(error, self._settings, topic) from error
+
+class KafkaChannel(Channel):
+    """A producer of kafka-python.
+
+    Raises:
+        EngineNotUsable: kafka-python lacks a private hook that is needed, or the brokers are too
+            old for transactions to be safe.
+        EngineDoubt: No broker answers.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        log: LogId,
+        transactional_id: str | None,
+        timeout: float,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        from kafka import KafkaProducer
+
+        self._log = log
+        self._settings = settings
+        # The hook is set before anything is sent, but for the id of a producer without
+        # transactions, which nobody else has.
+        given = settings.producer_config()
+        request_ms = given.setdefault("request_timeout_ms", _REQUEST_MS)
+        size = given.setdefault("max_request_size", _BATCH_BYTES)
+        config = given | {
+            "acks": "all", "batch_size": size, "enable_idempotence": True,
+            "linger_ms": _LINGER_MS, "retry_backoff_ms": _BACKOFF_MS,
+            "max_block_ms": int(1000 * timeout),
+            "delivery_timeout_ms": max(int(1000 * timeout), request_ms + _LINGER_MS),
+            "bootstrap_timeout_ms": int(1000 * min(timeout, CONNECT)),
+            "allow_auto_create_topics": False, "metrics_enabled": False, **(more or {}),
+        }  # fmt: skip
+        if transactional_id is not None:
+            config["transactional_id"] = transactional_id
+        with self._as_doubts():
+            self._producer = KafkaProducer(**config)
+        hurry_metadata(self._producer)
+        problem = kafka_python_compat.restrict_producer(self._producer, _OLDEST)
+        if problem:
+            self.drop()
+            raise EngineNotUsable(NAME, problem)
+
+    def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
+        """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
+        send = self._producer.send
+        until = time.monotonic() + timeout
+        kafka_python_compat.keep_batches_whole(self._producer)
+        with self._as_doubts():
+            sent = [
+                [
+                    send(log.topic, value, key, [stamp, *more], log.partition, timestamp)
+                    for (value, key, more, timestamp), stamp in zip(entries, stamps, strict=True)
+                ]
+                for log, entries, stamps in parts
+            ]
+            self._producer.flush(timeout)
+            # Each one, as an error of one batch says nothing of another.
+            offsets = [
+                [f.get(max(0.0, until - time.monotonic())).offset for f in futures]
+                for futures in sent
+            ]
+        if min(map(min, offsets)) < 0:
+            raise EngineDoubt("a record was acknowledged without its offset")
+        return offsets
+
+    def send_offsets(self, consumed: Consumed, timeout: float) -> None:
+        """Adds offsets of a consumer group to the transaction."""
+        from kafka import TopicPartition
+        from kafka.structs import OffsetAndMetadata
+
+        offsets = {
+            TopicPartition(*name): OffsetAndMetadata(offset, "", -1)
+            for name, offset in consumed.offsets.items()
+        }
+
+        def send_offsets() -> None:
+            self._producer.send_offsets_to_transaction(offsets, consumed.group)
+
+        self._within(timeout, send_offsets)
+
+    def drop(self) -> None:
+        """Stops using it at once; a request under way may still take effect."""
+        kafka_python_compat.end_producer(self._producer)
+
+    def _within(self, timeout: float, call: Callable[[], None]) -> None:
+        errors: list[BaseException] = []
+        done = threading.Event()
+
+        def run() -> None:  # The call knows no deadline of its own.
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001 - it is raised by the other thread
+                errors.append(error)
+            done.set()
+
+        threading.Thread(target=run, name=f"{self._log}-{call.__name__}", daemon=True).start()
+        if not done.wait(max(0.0, timeout)):
+            raise EngineDoubt(f"{call.__name__} took longer than {timeout:.1f} s")
+        with self._as_doubts():
+            for error in errors:
+                raise error
+
+    def _as_doubts(self) -> AbstractContextManager[None]:
+        return as_doubts(self._settings, self._log.topic)
+
+
+@contextmanager
+def as_doubts(
+    settings: Settings, topic: str, drop: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Raises errors of kafka-python as `EngineDoubt`, after a call that drops its clients."""
+    from kafka.errors import KafkaError
+
+    try:
+        yield
+    except (KafkaError, OSError, AssertionError) as error:
+        drop()
+        raise doubt_of(error, settings, topic) from error
+
+
+def doubt_of(error: BaseException, settings: Settings, topic: str) -> EngineDoubt:
+    """What a failure of kafka-python's means; a missing right or a wrong record is a refusal."""
+    from kafka import errors
+
+    text = str(error) or type(error).__name__
+    refusal: CoopConsumeError | None = access.refused(error, settings.kafka, [topic])
+    if isinstance(error, errors.TopicAuthorizationFailedError):
+        refusal = NotAuthorized("WRITE", "TOPIC", topic, sasl.user(settings.kafka))
+    elif isinstance(error, errors.MessageSizeTooLargeError | errors.RecordListTooLargeError):
+        refusal = AppendRefused(f"the records are too large for {topic}: {text}")
+    elif isinstance(error, errors.KafkaConfigurationError):
+        refusal = EngineNotUsable(NAME, text)
+    elif isinstance(error, errors.InvalidRecordError):
+        refusal = AppendRefused(f"{topic} does not take the records: {text}")
+    is_gone = isinstance(error, errors.OffsetOutOfRangeError)
+    return EngineDoubt(text, refusal, is_out_of_range=is_gone)

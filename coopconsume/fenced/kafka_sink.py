@@ -16,14 +16,18 @@ from coopconsume.closing import Closing
 from coopconsume.errors import InvalidOption
 from coopconsume.errors.fenced import (
     AppendOutcomeUnknown,
+    AppendRefused,
     BatchRefused,
     LogBlocked,
     LogUnavailable,
     ProducerFenced,
     SinkUnavailable,
 )
-from coopconsume.fenced.batch_rows import entries_of
-from coopconsume.fenced.job_log import JobLog, JobLogs
+from coopconsume.fenced.config import EpochSource
+from coopconsume.fenced.log import Entry
+from coopconsume.fenced.multi import MultiLogWriter, Write
+from coopconsume.fenced.writer import FencedWriter
+from coopconsume.kafka.partitioner import default_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,10 +35,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from coopconsume.fenced.engine import Engine
-    from coopconsume.fenced.log import Visibility
+    from coopconsume.fenced.log import LogId, Visibility
 
 
 _JOB: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
+_COLUMNS: Final = ("value", "key", "headers", "partition")
+_ORIGIN: Final = ("_topic", "_partition", "_offset")
 
 
 class FencedKafkaSink(Closing):
@@ -103,7 +109,7 @@ class FencedKafkaSink(Closing):
         }  # fmt: skip
         if epoch is not None:
             self._more |= {"session": f"{job}:{epoch}", "epoch": epoch}
-        self._targets: list[JobLog | JobLogs] = []
+        self._logs: list[_JobLog] = []
         self._lock = threading.Lock()
 
     def __call__(self, batch: DataFrame, batch_id: int | str) -> None:
@@ -125,20 +131,20 @@ class FencedKafkaSink(Closing):
         with self._lock:
             # A run that is over has to learn it from every batch, also from one that is there; and
             # the owner of the first log has the others, before either writes.
-            left: list[JobLog | JobLogs] = []
-            for target in self._all_targets():
-                with self._refusing(target, batch_id):
-                    target.open()
-                    left += [] if target.has(batch_id) else [target]
+            left: list[_JobLog] = []
+            for log in self._opened():
+                with self._refusing(log, batch_id):
+                    log.open()
+                    left += [] if log.has(batch_id) else [log]
             rows = entries_of(batch, self.partitions) if left else {}
-            for target in left:
-                with self._refusing(target, batch_id):
-                    target.append({p: rows[p] for p in target.partitions if p in rows}, batch_id)
+            for log in left:
+                with self._refusing(log, batch_id):
+                    log.append({p: rows[p] for p in log.partitions if p in rows}, batch_id)
 
     @contextmanager
-    def _refusing(self, target: JobLog | JobLogs, batch_id: int | str) -> Iterator[None]:
-        several = len(target.partitions) > 1
-        place = self.topic if several else f"{self.topic}-{target.partitions[0]}"
+    def _refusing(self, log: _JobLog, batch_id: int | str) -> Iterator[None]:
+        several = len(log.partitions) > 1
+        place = self.topic if several else f"{self.topic}-{log.partitions[0]}"
         try:
             yield
         except ProducerFenced as error:
@@ -147,26 +153,170 @@ class FencedKafkaSink(Closing):
         except (LogUnavailable, LogBlocked, AppendOutcomeUnknown) as error:
             raise SinkUnavailable(place, self.job, str(error)) from error
 
-    def _all_targets(self) -> list[JobLog | JobLogs]:
-        if not self._targets:
-            where = self._options, self.topic
+    def _opened(self) -> list[_JobLog]:
+        if not self._logs:
+            units = [[partition] for partition in self.partitions]
             if len(self.partitions) > 1 and self._more["visibility"] == "read_committed":
-                self._targets = [JobLogs(*where, self.partitions, self.job, self._more)]
-            else:
-                self._targets = [JobLog(*where, p, self.job, self._more) for p in self.partitions]
-        return self._targets
+                units = [[*self.partitions]]
+            self._logs = [
+                _JobLog(self._options, self.topic, unit, self.job, self._more) for unit in units
+            ]
+        return self._logs
 
     def close(self) -> None:
         """Closes the connections; the sink cannot be used again. Harmless when repeated."""
         with self._lock:
-            for target in self._targets:
-                target.close()
+            for log in self._logs:
+                log.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes along to where Spark calls it: all but connections."""
-        return vars(self) | {"_targets": [], "_lock": None}
+        return vars(self) | {"_logs": [], "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The reverse."""
         vars(self).update(state)
         self._lock = threading.Lock()
+
+
+class _JobLog:
+    """One or several logs, as one run of a job writes them: a batch to all of them or to none.
+
+    A `FencedWriter` takes each log. To several logs, a `MultiLogWriter` then writes in their place.
+    Methods fail as those of `FencedWriter` do.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        topic: str,
+        partitions: Sequence[int],
+        job: str,
+        more: Mapping[str, Any],
+    ) -> None:
+        self.partitions = partitions
+        self._topic, self._job = topic, job
+        self._owners = {p: FencedWriter(options, topic, p, **more) for p in partitions}
+        self._several: MultiLogWriter | None = None
+        if len(partitions) > 1:
+            self._several = MultiLogWriter(
+                options, [(topic, p) for p in partitions], epochs=_Owned(self._owners),
+                engine=more["engine"], timeout=more["timeout"],
+            )  # fmt: skip
+        self._last: int | None = None
+
+    def open(self) -> None:
+        """Takes the logs, or finds out whether another run has one of them by now."""
+        if self._several is not None and self._last is not None:
+            self._several.refresh()
+            return
+        for owner in self._owners.values():
+            owner.acquire()
+            if self._several is None:
+                owner.refresh()
+        if self._several is not None:
+            self._several.acquire()
+            self._last = self._last_number()
+            for owner in self._owners.values():
+                owner.close()
+
+    def has(self, batch: int | str) -> bool:
+        """Whether a batch that has a number is there; of others only `append` finds out."""
+        if isinstance(batch, str):
+            return False
+        if self._last is None:
+            self._last = self._last_number()
+        return batch <= self._last
+
+    def _last_number(self) -> int:
+        """Number of the last batch of the job that a log has; -1 if there is no such batch."""
+        prefix = batch_name(self._job, 0)[:-1]
+        found = [owner.last_batch(prefix) for owner in self._owners.values()]
+        return max(number_of(None if last is None else last.batch_id) for last in found)
+
+    def append(self, rows: Mapping[int, Sequence[Entry]], batch: int | str) -> None:
+        """Appends the rows of a batch for which `has` is False."""
+        name, is_new = batch_name(self._job, batch), isinstance(batch, int)
+        if self._several is None:
+            for partition, some in rows.items():
+                self._owners[partition].append(some, batch_id=name, is_new=is_new)
+        elif rows:
+            writes = {(self._topic, partition): Write(some) for partition, some in rows.items()}
+            self._several.append(writes, batch_id=name, is_new=is_new)
+        if isinstance(batch, int):
+            self._last = batch
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for writer in (*self._owners.values(), self._several):
+            if writer is not None:
+                writer.close()
+
+
+class _Owned(EpochSource):
+    """Asks the owner of each log whether the log is still its own."""
+
+    def __init__(self, owners: Mapping[int, FencedWriter]) -> None:
+        self._owners = owners
+
+    def join(self, log: LogId) -> None:
+        """Raises `ProducerFenced` if the log has another owner."""
+        self._owners[log.partition].refresh()
+
+
+def batch_name(job: str, batch: int | str) -> str:
+    """The id under which a batch is in the log: a number of Spark's, or a commit of this library.
+
+    No number's id begins as a text's does, and no other job's as this one's.
+    """
+    return f"{job}:{batch}" if isinstance(batch, int) else f"{job}.{batch}"
+
+
+def number_of(name: str | None) -> int:
+    """The number in the id of a batch; -1 for no number."""
+    number = "" if name is None else name.rpartition(":")[2]
+    return int(number) if number.isdecimal() else -1
+
+
+def entries_of(batch: DataFrame, partitions: Sequence[int]) -> dict[int, list[Entry]]:
+    """The records of a micro-batch for each partition, in the order of its rows.
+
+    Of several partitions a record gets the one that its column ``partition`` names, else one by
+    its key, as Kafka's producers choose it (murmur2); without a key, one by its value, so that a
+    batch that is written again is dealt again in the same way. The only one gets all.
+
+    Raises:
+        InvalidOption: It has no column ``value``.
+        AppendRefused: A row names another partition.
+    """
+    from coopconsume.kafka.producer import ORIGIN_HEADER
+
+    if "value" not in batch.columns:
+        raise InvalidOption("batch", f"columns {batch.columns}", "give a column value")
+    wanted = [name for name in (*_COLUMNS, *_ORIGIN) if name in batch.columns]
+    comes_from = set(_ORIGIN) <= set(wanted)
+    found: dict[int, list[Entry]] = {}
+    for row in batch.select(*wanted).toArrow().to_pylist():
+        headers = [(each["key"], each["value"] or b"") for each in row.get("headers") or ()]
+        if comes_from:
+            origin = f"{row['_topic']}-{row['_partition']}@{row['_offset']}"
+            headers.append((ORIGIN_HEADER, origin.encode()))
+        entry = Entry(_bytes(row["value"]), _bytes(row.get("key")), headers)
+        partition = partitions[0]
+        if len(partitions) > 1:
+            partition = _partition_of(entry, row.get("partition"), partitions)
+        found.setdefault(partition, []).append(entry)
+    return found
+
+
+def _partition_of(entry: Entry, named: int | None, partitions: Sequence[int]) -> int:
+    if named is None:
+        chosen = entry.key if entry.key is not None else entry.value or b""
+        return partitions[default_partition(chosen, len(partitions))]
+    if named not in partitions:
+        raise AppendRefused(f"a row is for partition {named}; the sink writes to {partitions}")
+    return named
+
+
+def _bytes(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

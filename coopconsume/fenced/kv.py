@@ -18,7 +18,7 @@ from coopconsume.fenced.election import LeaderElection
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from coopconsume.fenced.leader import Leader
+    from coopconsume.fenced.election import Leader
     from coopconsume.fenced.log import LogRecord
 
 

@@ -20,19 +20,19 @@ from coopconsume.fenced.config import WriterConfig
 from coopconsume.fenced.core import entries, expectation
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, repeat
-from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.log import MULTI, UNCHECKED, Entry
 from coopconsume.fenced.session import MARK_KEY, Session, new_batch_id, send
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.stamp import is_batch_id
+from coopconsume.fenced.view import open_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from coopconsume.errors.fenced import OffsetMismatch
+    from coopconsume.fenced.config import EpochSource
     from coopconsume.fenced.core import Expectation, Expected, LastSeqs, Records
     from coopconsume.fenced.engine import Channel, Engine
-    from coopconsume.fenced.epochs import EpochSource
     from coopconsume.fenced.log import Appended
 
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import LogTruncated
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.log import LogRecord
 from coopconsume.fenced.settings import Settings
-from coopconsume.fenced.view import LogView
+from coopconsume.fenced.view import LogView, open_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

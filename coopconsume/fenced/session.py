@@ -21,10 +21,10 @@ from coopconsume.errors.fenced import (
     ProducerBusy,
     ProducerFenced,
 )
+from coopconsume.fenced.config import EpochSource
 from coopconsume.fenced.core import is_in_place
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt, Part, repeat
-from coopconsume.fenced.epochs import EpochSource
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import Entry
 from coopconsume.fenced.stamp import NO_TAG, Stamp, encode_batch

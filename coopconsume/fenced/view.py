@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from coopconsume.errors.fenced import (
+    EngineNotUsable,
     LogBlocked,
     LogCorrupt,
     LogReplaced,
@@ -16,7 +17,6 @@ from coopconsume.errors.fenced import (
 from coopconsume.fenced.core import Position
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.fold import Fold, SequenceGap, hash_of, repaired_by
 from coopconsume.fenced.log import LogId
 from coopconsume.fenced.settings import Settings
@@ -37,6 +37,25 @@ _TAIL: Final = 64
 _FACTOR: Final = 8
 #: Looks at a blocked log after which its open transactions are ended, if that is allowed.
 _UNBLOCK: Final = frozenset({2, 8, 32, 128})
+
+
+def open_engine(engine: str | Engine, settings: Settings, timeout: float) -> Engine:
+    """Returns an engine by its name; an engine is returned as it is.
+
+    Raises:
+        EngineNotUsable: There is no such engine, or it is not installed.
+    """
+    if not isinstance(engine, str):
+        return engine
+    if engine == "kafka-python":
+        from coopconsume.fenced.kafka_engine import KafkaPythonEngine
+
+        return KafkaPythonEngine(settings, timeout)
+    if engine == "confluent-kafka":
+        from coopconsume.fenced.confluent_engine import ConfluentEngine
+
+        return ConfluentEngine(settings, timeout)
+    raise EngineNotUsable(engine, "there is no such engine; give kafka-python or confluent-kafka")
 
 
 @contextmanager

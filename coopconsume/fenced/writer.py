@@ -18,13 +18,13 @@ from coopconsume.fenced.appender import Appender
 from coopconsume.fenced.config import WriterConfig
 from coopconsume.fenced.core import entries, expectation, size_of
 from coopconsume.fenced.deadline import Deadline, monotonic
-from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.inspection import head
 from coopconsume.fenced.log import UNCHECKED
 from coopconsume.fenced.requests import Groups, Request
 from coopconsume.fenced.session import Session, new_batch_id
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.stamp import is_batch_id
+from coopconsume.fenced.view import open_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -19,8 +19,7 @@ from coopconsume.errors import AppendOutcomeUnknown, EngineNotUsable
 from coopconsume.fenced import Entry, LogId, audit, session
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, Part
-from coopconsume.fenced.kafka_channel import KafkaChannel
-from coopconsume.fenced.kafka_engine import KafkaPythonEngine
+from coopconsume.fenced.kafka_engine import KafkaChannel, KafkaPythonEngine
 from coopconsume.fenced.settings import Settings
 
 if TYPE_CHECKING:

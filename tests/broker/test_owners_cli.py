@@ -12,8 +12,8 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from coopconsume.cli import main
-from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.ownership import DeltaStore, KafkaStore, OwnershipRegistry
+from coopconsume.fenced.ownership.model import AccessMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,6 @@ import pytest
 from deltalake import DeltaTable
 
 from coopconsume.errors import OwnershipFormat, OwnershipUnavailable, StaleGeneration
-from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.ownership import (
     Busy,
     DeltaStore,
@@ -21,6 +20,7 @@ from coopconsume.fenced.ownership import (
     Queued,
     Row,
 )
+from coopconsume.fenced.ownership.model import AccessMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

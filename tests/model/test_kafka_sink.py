@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from coopconsume.errors import AppendRefused, BatchRefused, InvalidOption, SinkUnavailable
 from coopconsume.fenced import FencedKafkaSink, FencedWriter, deadline
-from coopconsume.fenced.batch_rows import entries_of
 from coopconsume.fenced.engine import Part
-from coopconsume.fenced.job_log import batch_name, number_of
+from coopconsume.fenced.kafka_sink import batch_name, entries_of, number_of
 from coopconsume.fenced.log import Ends, LogId, Raw
 from coopconsume.fenced.stamp import decode, is_batch_id
 from tests.fenced_checker import Outcomes, problems

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.errors import OwnershipFormat
-from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.ownership import rules, wire
 from coopconsume.fenced.ownership.log_fold import MOST_FINDINGS, OwnershipFold, change
-from coopconsume.fenced.ownership.model import Entry, Holder, Row, Session
+from coopconsume.fenced.ownership.model import AccessMode, Entry, Holder, Row, Session
 from tests.examples import examples
 
 NAMES = ("anna", "ben", "carl")

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.ownership import rules
-from coopconsume.fenced.ownership.lease import Observer
-from coopconsume.fenced.ownership.model import Grant, Holder, Row, Session
+from coopconsume.fenced.ownership.model import AccessMode, Grant, Holder, Row, Session
+from coopconsume.fenced.ownership.registry import Observer
 from tests.examples import examples
 
 NAMES = ("anna", "ben", "carl", "dora")

@@ -195,7 +195,7 @@ FENCED = [
     Mutant(
         "multi-log-audit-sees-nothing",
         "The audit finds an append that is not in all of its logs.",
-        "coopconsume/fenced/multi_audit.py",
+        "coopconsume/fenced/auditing.py",
         "torn.append(batch_id)",
         "pass",
         (
@@ -247,7 +247,7 @@ FENCED = [
     Mutant(
         "sink-joins-in-anybodys-turn",
         "A sink writes to several logs only while it owns all of them.",
-        "coopconsume/fenced/job_log.py",
+        "coopconsume/fenced/kafka_sink.py",
         "        self._owners[log.partition].refresh()\n",
         "        pass\n",
         (_SINK + "test_a_run_that_slept_writes_to_none_of_its_partitions",),

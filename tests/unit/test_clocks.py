@@ -32,7 +32,7 @@ WALL = {
     "coopconsume/cli/offsets.py": (2, "ages for people"),
     "coopconsume/runtime/decisions.py": (1, "the time of a decision, for people"),
     "coopconsume/admin/dead_letters/stored.py": (1, "times stored with letters, for people"),
-    "coopconsume/fenced/leader.py": (1, "timestamps of records"),
+    "coopconsume/fenced/election.py": (1, "timestamps of records"),
     "coopconsume/fenced/ownership/registry.py": (1, "the time of an event, for people"),
     "coopconsume/fenced/ownership/delta_store.py": (1, "the time of writing, for people"),
     "coopconsume/group/epoch_assignment.py": (2, "due times of the log become waits"),

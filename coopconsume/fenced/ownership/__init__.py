@@ -5,31 +5,26 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from coopconsume.fenced.ownership.model import Entry, Grant, Holder, Row, Session
+from coopconsume.fenced.ownership.model import (
+    AccessMode,
+    Entry,
+    Grant,
+    Holder,
+    OwnershipStore,
+    Row,
+    Session,
+)
 from coopconsume.fenced.ownership.registry import OwnershipRegistry
 from coopconsume.fenced.ownership.rules import Busy, Fenced, Outcome, Queued, Replaced
-from coopconsume.fenced.ownership.store import OwnershipStore
 
 if TYPE_CHECKING:
     from coopconsume.fenced.ownership.delta_store import DeltaStore
     from coopconsume.fenced.ownership.kafka_store import KafkaStore
 
 __all__ = [
-    "Busy",
-    "DeltaStore",
-    "Entry",
-    "Fenced",
-    "Grant",
-    "Holder",
-    "KafkaStore",
-    "Outcome",
-    "OwnershipRegistry",
-    "OwnershipStore",
-    "Queued",
-    "Replaced",
-    "Row",
-    "Session",
-]
+    "AccessMode", "Busy", "DeltaStore", "Entry", "Fenced", "Grant", "Holder", "KafkaStore",
+    "Outcome", "OwnershipRegistry", "OwnershipStore", "Queued", "Replaced", "Row", "Session",
+]  # fmt: skip
 
 # Each store has clients of its own to load.
 _HOMES = {"DeltaStore": "delta_store", "KafkaStore": "kafka_store"}

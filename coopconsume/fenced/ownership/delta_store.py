@@ -187,38 +187,27 @@ class DeltaStore:
 
 
 def _of_row(row: Row) -> dict[str, Any]:
-    holder = row.owner
-    return {
-        "kind": "row",
-        "group_id": row.group,
-        "resource": row.resource,
-        "revision": row.revision,
-        "generation": row.generation,
-        "fence_epoch": row.fence_epoch,
-        "owner": None if holder is None else holder.session.owner,
-        "session": None if holder is None else holder.session.id,
-        "mode": None if holder is None or holder.mode is None else str(holder.mode),
-        "waiting": len(row.waiters),
-        "written_at": datetime.now(UTC),
-        "detail": wire.dumps({"format": wire.FORMAT, "row": wire.plain(row)}).decode(),
-    }
+    columns: dict[str, Any] = {"waiting": len(row.waiters), "written_at": datetime.now(UTC)}
+    if row.owner is not None:
+        mode, session = row.owner.mode, row.owner.session
+        columns |= {"owner": session.owner, "session": session.id}
+        columns |= {"mode": None if mode is None else str(mode)}
+    return _line("row", row, {}) | columns
 
 
 def _of_entry(place: int, entry: Entry) -> dict[str, Any]:
-    detail = {"format": wire.FORMAT, "place": place, "entry": wire.plain(entry)}
+    written_at = datetime.fromtimestamp(entry.at_ms / 1000, UTC)
+    columns = {"owner": entry.owner, "session": entry.session, "event": entry.event}
+    return _line("entry", entry, {"place": place}) | columns | {"written_at": written_at}
+
+
+def _line(kind: str, of: Row | Entry, detail: dict[str, Any]) -> dict[str, Any]:
+    document = {"format": wire.FORMAT, kind: wire.plain(of)} | detail
     return {
-        "kind": "entry",
-        "group_id": entry.group,
-        "resource": entry.resource,
-        "revision": entry.revision,
-        "generation": entry.generation,
-        "fence_epoch": entry.fence_epoch,
-        "owner": entry.owner,
-        "session": entry.session,
-        "event": entry.event,
-        "written_at": datetime.fromtimestamp(entry.at_ms / 1000, UTC),
-        "detail": wire.dumps(detail).decode(),
-    }
+        "kind": kind, "group_id": of.group, "resource": of.resource, "revision": of.revision,
+        "generation": of.generation, "fence_epoch": of.fence_epoch,
+        "detail": wire.dumps(document).decode(),
+    }  # fmt: skip
 
 
 def _text_of(error: Exception) -> str:

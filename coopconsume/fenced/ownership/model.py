@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from coopconsume.fenced.access import AccessMode
-
+    from collections.abc import Mapping, Sequence
 
 Key = tuple[str, str]
 """A group and a resource."""
+
+
+class AccessMode(StrEnum):
+    """Access to a log, in Pulsar's terms (PIP-68).
+
+    Attributes:
+        SHARED: Any number of shared producers write to the log.
+        EXCLUSIVE: One producer; refused at once if there is another one.
+        EXCLUSIVE_WITH_FENCING: One producer, at once; fences current and waiting producers.
+        WAIT_FOR_EXCLUSIVE: One producer; waits until earlier ones are closed, in order.
+    """
+
+    SHARED = "shared"
+    EXCLUSIVE = "exclusive"
+    EXCLUSIVE_WITH_FENCING = "exclusive-with-fencing"
+    WAIT_FOR_EXCLUSIVE = "wait-for-exclusive"
 
 
 @dataclass(frozen=True, order=True)
@@ -148,3 +164,37 @@ class Entry:
     generation: int
     fence_epoch: int
     at_ms: int = field(default=0, compare=False)
+
+
+class OwnershipStore(Protocol):
+    """Rows that change by conditional updates only, all rows of an update or none; one thread.
+
+    A store that cannot be reached raises `OwnershipUnavailable`, and one that contains something
+    else `OwnershipFormat`.
+    """
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages; without secrets."""
+
+    def rows(self) -> Mapping[Key, Row]:
+        """Returns all rows, with all changes that were written before the call."""
+
+    def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
+        """Replaces rows of different keys by their next revisions, and adds to the history.
+
+        A row is replaced only if the store has the revision before it; for revision 1, only if it
+        has no row. After an `OwnershipUnavailable` the outcome is not known.
+
+        Returns:
+            Whether they were replaced. False may also mean that this is not known: read again.
+        """
+
+    def history(self, key: Key) -> Sequence[Entry]:
+        """Returns the history of a resource, oldest first."""
+
+    def wait(self, seconds: float) -> None:
+        """Returns when something may have changed, or after some seconds."""
+
+    def close(self) -> None:
+        """Closes the connections; harmless when repeated."""

@@ -1,4 +1,9 @@
-"""The registry of owners: claims in a store, kept alive by heartbeats."""
+"""The registry of owners: claims in a store, kept alive by heartbeats.
+
+A holder is dead if its counter did not change for its lease. No clocks are compared: an observer
+measures on its own monotonic clock how long it has seen the same counter. A holder that is only
+slow is then fenced.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +19,12 @@ from coopconsume.closing import Closing
 from coopconsume.errors.fenced import OwnershipUnavailable, StaleGeneration
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.ownership import rules
-from coopconsume.fenced.ownership.lease import Observer, check_lease
 from coopconsume.fenced.ownership.model import Entry, Grant, Holder, Row, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from coopconsume.fenced.access import AccessMode
-    from coopconsume.fenced.ownership.model import Key
-    from coopconsume.fenced.ownership.store import OwnershipStore
-
+    from coopconsume.fenced.ownership.model import AccessMode, Key, OwnershipStore
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,38 @@ _BEATS_A_LEASE = 4
 #: Resources in one heartbeat: its size is bounded, and a concurrent change of one of them makes no
 #: more than these be sent again.
 _BEATS_AT_ONCE = 100
+
+
+class Observer:
+    """Remembers since when the counter of each holder has not changed."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Key, dict[Session, tuple[int, float]]] = {}
+
+    def look(self, rows: Iterable[Row], now: float) -> list[tuple[Key, Session, int]]:
+        """Returns the dead holders of rows: the row, the session and its unchanged counter."""
+        dead = []
+        for row in rows:
+            before = self._seen.get(row.key, {})
+            seen = self._seen[row.key] = {}
+            for held in row.holders:
+                heartbeat, since = before.get(held.session, (held.heartbeat, now))
+                if heartbeat != held.heartbeat:
+                    since = now
+                seen[held.session] = held.heartbeat, since
+                if held.lease_ms and 1000 * (now - since) >= held.lease_ms:
+                    dead.append((row.key, held.session, held.heartbeat))
+        return dead
+
+
+def check_lease(lease: float) -> None:
+    """Checks a lease before connections are opened for it.
+
+    Raises:
+        ValueError: If it is negative.
+    """
+    if not lease >= 0:
+        raise ValueError(f"lease must be 0 or more seconds, not {lease}")
 
 
 class OwnershipRegistry(Closing):
@@ -309,7 +342,7 @@ class OwnershipRegistry(Closing):
             found = self._store.rows()
             rows = [found.get(key, Row(*key)) for key in keys]
             looked = self._observer.look(rows, monotonic())
-            dead = [at for at in looked if at[1] != self._session]
+            dead = [found for found in looked if found[1] != self._session]
             if not dead:
                 return rows
             by_key = {row.key: row for row in rows}

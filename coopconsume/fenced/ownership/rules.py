@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from coopconsume.fenced.access import AccessMode
-from coopconsume.fenced.ownership.model import Grant, Holder, Row, Session
+from coopconsume.fenced.ownership.model import AccessMode, Grant, Holder, Row, Session
 
 Happened = tuple[str, Session]
 """An event of the history, and its session."""

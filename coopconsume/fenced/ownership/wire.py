@@ -7,9 +7,8 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from coopconsume.errors.fenced import OwnershipFormat
-from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.log import json_object
-from coopconsume.fenced.ownership.model import Holder, Session
+from coopconsume.fenced.ownership.model import AccessMode, Holder, Session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
