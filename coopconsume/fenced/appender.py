@@ -24,7 +24,6 @@ from coopconsume.fenced.session import MARK_KEY
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.log import Appended
     from coopconsume.fenced.session import Session
 
@@ -36,9 +35,8 @@ _RETAINED: Final = "retention has removed records from that offset on"
 class Appender:
     """Appends through a session, one group after another."""
 
-    def __init__(self, session: Session, engine: Engine) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._engine = engine
         #: Earliest offsets of sent batches whose outcome is not known, by id.
         self._doubtful: dict[str, int] = {}
 
@@ -47,12 +45,11 @@ class Appender:
         return batch_id in self._doubtful or self._known(batch_id) is not None
 
     def acquire(self, deadline: Deadline) -> None:
-        """Takes the log, also after a doubt; all earlier appends are decided then."""
-        self._session.acquire(deadline)
-        self._decide(deadline)
+        """Takes the log, also after a doubt; all earlier appends are decided then.
 
-    def _decide(self, deadline: Deadline) -> None:
-        """Forgets the doubts that are decided: all but those that retention has overtaken."""
+        A doubt about an append remains if retention has overtaken it.
+        """
+        self._session.acquire(deadline)
         for batch_id, at in list(self._doubtful.items()):
             if at < self._session.known_from and self._known(batch_id) is None:
                 found = self._search(batch_id, at, deadline)
@@ -71,10 +68,11 @@ class Appender:
                 is settled with this error, or with `AppendOutcomeUnknown` if it was sent.
         """
         try:
-            for request in group:
-                if request.is_given and not request.is_new:
-                    self._look_up(request, deadline)
-            self._append(group, deadline)
+            with self._session.reporting("append"):
+                for request in group:
+                    if request.is_given and not request.is_new:
+                        self._look_up(request, deadline)
+                self._append(group, deadline)
         except BaseException as error:
             self._fail(group, error)
             raise
@@ -102,12 +100,10 @@ class Appender:
 
     def _find(self, batch_id: str, deadline: Deadline) -> Appended | None:
         """The batch of an id, anywhere in the log."""
-        session = self._session
-        with session.reporting("reading batch ids"):
-            if not session.is_open:
-                self.acquire(deadline)
-            if not session.has_id(batch_id, deadline):
-                return None
+        if not self._session.is_open:
+            self.acquire(deadline)
+        if not self._session.has_id(batch_id, deadline):
+            return None
         return self._search(batch_id, 0, deadline)
 
     def _check_contents(self, found: Appended, rows: list[Entry], deadline: Deadline) -> None:
@@ -121,8 +117,7 @@ class Appender:
             return  # Records may be gone that are in newer batches, too.
         same = found.count == len(rows)
         if same:
-            with session.reporting("reading"):
-                there = session.records(found.first_offset, found.last_offset + 1, deadline)
+            there = session.records(found.first_offset, found.last_offset + 1, deadline)
             wanted = [(row.key, row.value, [*row.headers]) for row in rows]
             same = [(row.key, row.value, [*row.headers[1:]]) for row in there] == wanted
         if not same:
@@ -140,7 +135,7 @@ class Appender:
                 continue
             chosen, missed = self._choose(left[:most], deadline)
             if not chosen:
-                self.refresh(deadline)
+                self._session.refresh(deadline)
                 chosen, missed = self._choose(self._left(group)[:most], deadline)
             if not chosen:
                 self._settle_missed(missed, deadline)
@@ -156,9 +151,9 @@ class Appender:
                 self._settle_missed(missed, deadline)
                 continue
             attempt += 1
-            self.refresh(deadline)
+            self._session.refresh(deadline)
             if deadline.is_over and self._choose(self._left(group), deadline)[0]:
-                raise self._unavailable("append", "others kept writing to it")
+                raise self._unavailable("others kept writing to it")
             deadline.pause(attempt)
 
     def _choose(
@@ -173,8 +168,7 @@ class Appender:
         position, last = session.position, {}
         keys = [key for request in requests for key in request.wanted.keys]
         if keys:
-            with session.reporting("reading keys"):
-                last = dict(session.last_seqs(keys, deadline))
+            last = dict(session.last_seqs(keys, deadline))
         chosen, others = [], []
         for request in requests:
             mismatch = request.wanted.mismatch(session.log, position, last)
@@ -258,7 +252,7 @@ class Appender:
         if doubt.refusal is not None and len(sent) == 1 and not self._known(sent[0].batch_id):
             sent[0].settle(None, doubt.refusal)
         elif deadline.is_over:
-            raise self._unavailable("append", doubt.problem) from doubt
+            raise self._unavailable(doubt.problem) from doubt
 
     def _fail(self, group: Sequence[Request], error: BaseException) -> None:
         """Settles what is left of a group by an error, or as unknown where it was sent."""
@@ -276,20 +270,10 @@ class Appender:
             elif isinstance(error, Exception):
                 request.settle(None, error)
             else:
-                request.settle(None, self._unavailable("append", "the writer was interrupted"))
+                request.settle(None, self._unavailable("the writer was interrupted"))
 
     def _known(self, batch_id: str) -> Appended | None:
         return self._session.fold.batches.get(batch_id)
-
-    def refresh(self, deadline: Deadline) -> None:
-        """Reads what others have written: see `FencedWriter.refresh`."""
-        with self._session.reporting("reading"):
-            self._session.refresh(deadline)
-
-    def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Appended | None:
-        """The last batch of some: see `FencedWriter.last_batch`."""
-        with self._session.reporting("reading"):
-            return self._session.last_batch(prefix, since, deadline)
 
     def resolve(self, batch_id: str, since: int | None, deadline: Deadline) -> Appended | None:
         """Finds out what happened to an append: see `FencedWriter.resolve`."""
@@ -319,18 +303,15 @@ class Appender:
             return self._session.find_batch(batch_id, since, deadline)
 
     def _start(self) -> int:
-        log = self._session.log
         with self._session.reporting("reading"):
-            return self._engine.start(log.topic, log.partition)
+            return self._session.start()
 
-    def _unavailable(self, operation: str, problem: str) -> LogUnavailable:
-        log = self._session.log
-        return LogUnavailable(log.topic, log.partition, operation, problem)
+    def _unavailable(self, problem: str) -> LogUnavailable:
+        return LogUnavailable(*self._session.log.tp, "append", problem)
 
     def _unknown(self, batch_id: str, problem: str, at: int = 0) -> AppendOutcomeUnknown:
-        log = self._session.log
         first = self._doubtful.get(batch_id, at)
-        return AppendOutcomeUnknown(log.topic, log.partition, batch_id, first, problem)
+        return AppendOutcomeUnknown(*self._session.log.tp, batch_id, first, problem)
 
 
 def _notes(error: BaseException) -> list[str]:

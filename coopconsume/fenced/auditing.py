@@ -177,8 +177,8 @@ def audit(
         LogBlocked, LogReplaced, LogTruncated, LogUnavailable: As for `LogReader.read`.
         OptionError, EngineNotUsable: As for `FencedWriter`.
     """
-    with looking_at(options, topic, partition, engine, timeout) as (view, client):
-        start = client.start(topic, partition)
+    with looking_at(options, topic, partition, engine, timeout) as view:
+        start = view.start()
         view.begin_at(start)
         fold, deadline = view.fold, Deadline(timeout)
         tally = _Tally(fold)
@@ -298,7 +298,7 @@ def audit_logs(
         for view in views:
             with view.reporting("reading"):
                 view.identify()
-                view.begin_at(client.start(view.log.topic, view.log.partition))
+                view.begin_at(view.start())
                 starts[str(view.log)] = view.offset
                 _read(view, found, timeout)
         begun = list(found)

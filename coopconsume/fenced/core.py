@@ -61,12 +61,11 @@ class Expectation:
             last: The last sequence numbers of at least the keys of this expectation.
         """
         actual = position.next_seq if self.by == "sequence" else position.next_offset
-        where = log.topic, log.partition
         if self.by is not None and self.value != actual:
-            return OffsetMismatch(*where, self.value, actual, self.by, *position)
+            return OffsetMismatch(*log.tp, self.value, actual, self.by, *position)
         for key, expected in self.keys.items():
             if last[key] != expected:
-                return OffsetMismatch(*where, expected, last[key], "key", *position, key)
+                return OffsetMismatch(*log.tp, expected, last[key], "key", *position, key)
         return None
 
 

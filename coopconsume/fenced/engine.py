@@ -64,7 +64,7 @@ def repeat(
         number += 1
         if deadline.is_over:
             drop()
-            raise LogUnavailable(log.topic, log.partition, "acquire", problem)
+            raise LogUnavailable(*log.tp, "acquire", problem)
         deadline.pause(number)
 
 

@@ -126,10 +126,10 @@ def head(
         LogUnavailable: Kafka does not answer.
         OptionError: An option makes no sense.
     """
-    with looking_at(options, topic, partition, engine, timeout) as (view, client):
-        start, ends = client.start(topic, partition), client.ends(topic, partition)
+    with looking_at(options, topic, partition, engine, timeout) as view:
+        start, ends = view.start(), view.ends()
         deadline = Deadline(timeout)
-        _, fold = view.fold_back(ends.stable, deadline, lambda fold: fold.owner is not None)
+        _, fold, _ = view.fold_back(ends.stable, deadline, lambda fold, _: fold.owner is not None)
     owner = fold.owner or Owner("", "", "")
     return Head(
         topic, view.log.topic_id, partition, start, ends.stable, ends.end, fold.next_seq,
@@ -152,8 +152,8 @@ def blocked(options: Mapping[str, Any], topic: str, partition: int = 0) -> Block
         OptionError: An option makes no sense.
     """
     engine = KafkaPythonEngine(Settings.parse(options))
-    with looking_at(options, topic, partition, engine, 0.0, compacted=False):
-        ends = engine.ends(topic, partition)
+    with looking_at(options, topic, partition, engine, 0.0, compacted=False) as view:
+        ends = view.ends()
         found = () if ends.stable == ends.end else _open(engine, topic, partition)
     return Blockage(topic, partition, ends.stable, ends.end, found)
 

@@ -34,6 +34,11 @@ class LogId:
     topic_id: str
     partition: int
 
+    @property
+    def tp(self) -> tuple[str, int]:
+        """The topic and the partition."""
+        return self.topic, self.partition
+
     def transactional_id(self, writer: str | None = None) -> str:
         """Kafka's transactional id of the log's owner, or of one of several writers that share it.
 

@@ -93,11 +93,6 @@ class LogReader(Closing):
             self._view.identify()
             return self._view.decided_end(Deadline(self._timeout))
 
-    def _stable(self) -> int:
-        self._view.identify()
-        log = self._view.log
-        return self._engine.ends(log.topic, log.partition).stable
-
     def read(self, stop: int | None = None, *, stable: bool = False) -> Iterator[LogRecord]:
         """The records of data that count, from `position` on.
 
@@ -113,22 +108,19 @@ class LogReader(Closing):
         """
         view = self._view
         with view.reporting("reading"):
-            end = self._stable() if stable else self.end()
+            view.identify()
+            end = view.ends().stable if stable else view.decided_end(Deadline(self._timeout))
             stop = end if stop is None else min(stop, end)
             if view.offset < 0:
-                self._begin()
+                kept = view.start()
+                if self._start is not None and self._start < kept:
+                    raise LogTruncated(*view.log.tp, self._start, kept)
+                view.begin_at(kept if self._start is None else self._start)
             left = self._left
             for run in self._runs(stop):
                 left.extend(run)
                 while left and left[0].offset < stop:
                     yield left.popleft()
-
-    def _begin(self) -> None:
-        log = self._view.log
-        kept = self._engine.start(log.topic, log.partition)
-        if self._start is not None and self._start < kept:
-            raise LogTruncated(log.topic, log.partition, self._start, kept)
-        self._view.begin_at(kept if self._start is None else self._start)
 
     def _runs(self, stop: int) -> Iterator[Sequence[LogRecord]]:
         """What was left over, then records of data that count, some of one batch at a time."""

@@ -167,9 +167,9 @@ class Groups:
     def give_up(self, request: Request, log: LogId) -> None:
         """Settles a request whose time is over."""
         problem = f"no answer within {request.timeout:g} s, as other appends are under way"
-        error: Exception = LogUnavailable(log.topic, log.partition, "append", problem)
+        error: Exception = LogUnavailable(*log.tp, "append", problem)
         if not self._withdraw(request):
-            error = AppendOutcomeUnknown(log.topic, log.partition, request.batch_id, 0, problem)
+            error = AppendOutcomeUnknown(*log.tp, request.batch_id, 0, problem)
         request.settle(None, error)
 
     def close(self) -> None:

@@ -15,12 +15,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.errors.fenced import (
-    AppendRefused,
-    LogTruncated,
-    ProducerBusy,
-    ProducerFenced,
-)
+from coopconsume.errors.fenced import AppendRefused, LogTruncated, ProducerBusy, ProducerFenced
 from coopconsume.fenced.config import EpochSource
 from coopconsume.fenced.core import is_in_place
 from coopconsume.fenced.deadline import monotonic
@@ -42,17 +37,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
-def new_batch_id() -> str:
-    """A batch id of 12 characters that no other batch has."""
-    return base64.urlsafe_b64encode(os.urandom(9)).decode()
-
-
 #: Seconds after which an append looks at the topic's id and the log's end again. What is written to
 #: a topic that was created again in between does not count there, as its session tag is another.
 _LOOK_EVERY: Final = 1.0
 #: Key of records without data: a compacted topic takes no record without a key.
 MARK_KEY: Final = b"coopconsume-log"
+
+
+def new_batch_id() -> str:
+    """A batch id of 12 characters that no other batch has."""
+    return base64.urlsafe_b64encode(os.urandom(9)).decode()
 
 
 @dataclass
@@ -116,6 +110,7 @@ class Session(LogView):
         self.replaces: int | None = None
         self.repairs: tuple[int, ...] = ()
         self.wrote_at = -inf
+        self.late_at: int | None = None
         # To name an epoch that was granted is a choice, too.
         self._fence_owner = config.fence_owner if config.epoch is None else True
         self._left_epoch = 0  # of this writer's session before `release`
@@ -128,7 +123,6 @@ class Session(LogView):
         self._pinned = pinned
         self._tag: bytes | None = None  # of the owner in whose place it writes
         self._channel: Channel | None = None
-        self.late_at: int | None = None
         self._released = False
 
     @property
@@ -154,9 +148,8 @@ class Session(LogView):
         Raises:
             ProducerFenced: It belongs to another owner, by the epoch source or by a later ``open``
                 record.
-            LogBlocked: A transaction stays open in it.
-            LogReplaced, LogCorrupt, LogUnavailable: As they say.
-            AppendRefused: The topic is compacted, and the log filtered.
+            ProducerBusy, LogBlocked, LogReplaced, LogCorrupt, LogUnavailable, AppendRefused: As for
+                `FencedWriter.acquire`.
         """
         if self._released:
             self._renew()
@@ -208,13 +201,7 @@ class Session(LogView):
         return opened
 
     def join(self, channel: Channel, deadline: Deadline) -> None:
-        """Joins a shared log with a producer that is used for several logs.
-
-        Raises:
-            ProducerFenced: As for `acquire`.
-            LogBlocked, LogReplaced, LogCorrupt, AppendRefused: As for `acquire`.
-            EngineDoubt: Kafka does not answer.
-        """
+        """Joins a shared log with a producer that is used for several logs; fails as `acquire`."""
         self._channel = channel
         self._try_to_acquire(deadline)
         self._has_epoch = True
@@ -231,7 +218,7 @@ class Session(LogView):
 
     def _look_first(self, deadline: Deadline) -> None:
         """Checks the log before its present owner is fenced."""
-        stable = self._engine.ends(self.log.topic, self.log.partition).stable
+        stable = self.ends().stable
         if not self.is_known:
             self.find_state(stable, deadline)
         self.catch_up(stable, deadline)
@@ -245,8 +232,7 @@ class Session(LogView):
         """Fences writers that share the log and stopped in a transaction."""
         if self._shared is not None or self._channel is None:
             return
-        topic, partition = self.log.topic, self.log.partition
-        for name in self._engine.open_transactions(topic, partition).values():
+        for name in self._engine.open_transactions(*self.log.tp).values():
             if name is not None and self.log.is_of_shared_writer(name):
                 channel = self._engine.channel(self.log, name, deadline.seconds)
                 try:
@@ -261,8 +247,14 @@ class Session(LogView):
         """
         if self.late_at is None or self.offset > self.late_at:
             return True
-        mark = [Entry(b"", MARK_KEY)]
-        return self.attempt([(mark, new_batch_id())], deadline, kind="checkpoint") is not None
+        return self._mark(b"", deadline, kind="checkpoint") is not None
+
+    def _mark(
+        self, value: bytes, deadline: Deadline, *, kind: Kind, epoch: int | None = None
+    ) -> int | None:
+        """Appends a record without data: see `attempt`."""
+        batch = [Entry(value, MARK_KEY)], new_batch_id()
+        return self.attempt([batch], deadline, kind=kind, epoch=epoch)
 
     def _check_topic(self) -> None:
         if self.is_filtered and self.is_compacted:
@@ -274,8 +266,7 @@ class Session(LogView):
     def _open(self, epoch: int, deadline: Deadline) -> bool:
         topic_id = self.log.topic_id
         owner = Owner(self._owner, self.id, topic_id, self._incarnation, self.repairs)
-        mark = [Entry(owner.to_bytes(), MARK_KEY)]
-        placed = self.attempt([(mark, new_batch_id())], deadline, kind="open", epoch=epoch)
+        placed = self._mark(owner.to_bytes(), deadline, kind="open", epoch=epoch)
         if placed is None:
             return False
         self.epoch = epoch
@@ -308,7 +299,7 @@ class Session(LogView):
         if self._replaceable not in (None, last) and not self._has_epoch and not is_ours:
             name = None if owner is None else owner.name
             reason = f"its epoch is {last}, expected {self._replaceable}: it is held"
-            raise ProducerBusy(self.log.topic, self.log.partition, name, reason)
+            raise ProducerBusy(*self.log.tp, name, reason)
 
     @property
     def _replaceable(self) -> int | None:
@@ -326,16 +317,10 @@ class Session(LogView):
         """The error of a session that has lost the log."""
         owner = self.fold.owner
         name = owner.name if owner is not None and not self._is_own(owner) else None
-        return ProducerFenced(self.log.topic, self.log.partition, self.epoch, self.fold.epoch, name)
+        return ProducerFenced(*self.log.tp, self.epoch, self.fold.epoch, name)
 
     def refresh(self, deadline: Deadline) -> None:
-        """Read on to the end of the log.
-
-        Raises:
-            ProducerFenced: Somebody else has opened the log.
-            LogBlocked, LogReplaced, LogCorrupt: As for `acquire`.
-            EngineDoubt: Kafka does not answer.
-        """
+        """Reads on to the end of the log; fails as `acquire` does."""
         self.identify()
         self.catch_up(self.decided_end(deadline), deadline)
         self._check_owner()
@@ -352,16 +337,12 @@ class Session(LogView):
     def look_again(self, deadline: Deadline) -> None:
         """Looks up the topic and reads on, if the last look-up is more than a second ago.
 
-        Raises:
-            ProducerFenced: Another owner has opened the log since.
-            LogReplaced: The topic was deleted.
-            LogCorrupt: As for `acquire`.
-            EngineDoubt: Kafka does not answer; nothing was sent.
+        It fails as `acquire` does; nothing was sent then.
         """
         if monotonic() - self.identified_at <= _LOOK_EVERY:
             return
         self.identify()
-        stable = self._engine.ends(self.log.topic, self.log.partition).stable
+        stable = self.ends().stable
         if stable > self.offset:
             self.catch_up(stable, deadline)
         self._check_owner()

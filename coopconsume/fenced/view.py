@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.fold import Owner, Verdict
-    from coopconsume.fenced.log import Appended, Raw
+    from coopconsume.fenced.log import Appended, Ends, Raw
 
 T = TypeVar("T")
 
@@ -67,20 +67,14 @@ def looking_at(
     timeout: float,
     *,
     compacted: bool | None = None,
-) -> Iterator[tuple[LogView, Engine]]:
-    """Opens a log and its client for a block.
-
-    Raises:
-        LogReplaced: There is no such topic.
-        LogUnavailable: Kafka does not answer.
-        OptionError, EngineNotUsable: As for `FencedWriter`.
-    """
+) -> Iterator[LogView]:
+    """Opens a log and its client for a block; fails as `FencedWriter` and `LogView.identify` do."""
     client = open_engine(engine, Settings.parse(options), timeout)
     view = LogView(client, topic, partition, compacted=compacted)
     try:
         with view.reporting("reading"):
             view.identify()
-            yield view, client
+            yield view
     finally:
         client.close()
 
@@ -121,17 +115,11 @@ class LogView:
 
     @contextmanager
     def reporting(self, operation: str) -> Iterator[None]:
-        """Raises a doubt within the block as an error for users.
-
-        Raises:
-            LogUnavailable: Kafka did not answer, or not in time.
-            CoopConsumeError: The error of a doubt that has one, such as `NotAuthorized`.
-        """
+        """Raises a doubt within the block as `LogUnavailable`, or as its refusal if it has one."""
         try:
             yield
         except EngineDoubt as doubt:
-            log = self.log
-            error = LogUnavailable(log.topic, log.partition, operation, doubt.problem)
+            error = LogUnavailable(*self.log.tp, operation, doubt.problem)
             raise doubt.refusal or error from doubt
 
     @property
@@ -155,7 +143,7 @@ class LogView:
         Raises:
             LogReplaced: It is not the one of the first time, or the topic does not exist.
         """
-        topic, partition = self.log.topic, self.log.partition
+        topic, partition = self.log.tp
         found = self._engine.topic_id(topic)
         if self.log.topic_id and found != self.log.topic_id:
             raise LogReplaced(topic, partition, self.log.topic_id, found)
@@ -166,32 +154,43 @@ class LogView:
         if self._compacted is None:
             self._compacted = self._engine.is_compacted(topic)
 
+    def start(self) -> int:
+        """Returns the first offset that is kept."""
+        return self._engine.start(*self.log.tp)
+
+    def ends(self) -> Ends:
+        """Returns where the log ends now."""
+        return self._engine.ends(*self.log.tp)
+
     def decided_end(self, deadline: Deadline) -> int:
         """Waits until everything below the present end of the log is decided; returns that end.
 
         Raises:
             LogBlocked: A transaction stays open below it.
         """
-        topic, partition = self.log.topic, self.log.partition
-        ends = self._engine.ends(topic, partition)
+        ends = self.ends()
         end, attempt = ends.end, 0
         while ends.stable < end:
             attempt += 1
             if deadline.is_over:
-                producers = self._engine.open_transactions(topic, partition)
-                raise LogBlocked(topic, partition, ends.stable, end, tuple(producers))
+                producers = self._engine.open_transactions(*self.log.tp)
+                raise LogBlocked(*self.log.tp, ends.stable, end, tuple(producers))
             deadline.pause(attempt)
             if attempt in _UNBLOCK:
                 self._end_transactions(deadline)
-            ends = self._engine.ends(topic, partition)
+            ends = self.ends()
         return end
 
     def _end_transactions(self, deadline: Deadline) -> None:
         """Ends transactions that block the log; a reader ends none."""
 
+    # -- from the end back ---------------------------------------------------------------------
+
     def find_state(self, end: int, deadline: Deadline) -> None:
         """Reads epoch and next sequence number from the end of the log, not from all of it."""
-        known_from, fold = self.fold_back(end, deadline, _is_known)
+        known_from, fold, _ = self.fold_back(
+            end, deadline, lambda fold, _: fold.next_seq is not None and fold.is_certain
+        )
         if fold.next_seq is None:
             # Retention has left no record that counts: no number can have passed the log's start.
             fold, known_from = self._fold(known_from), end
@@ -201,52 +200,70 @@ class LogView:
         self,
         end: int,
         deadline: Deadline,
-        is_enough: Callable[[Fold], bool],
+        is_enough: Callable[[Fold, T | None], bool],
         *,
         since: int = 0,
-        on_batch: Callable[[Fold, Appended | None], None] = lambda *_: None,
-    ) -> tuple[int, Fold]:
+        match: Callable[[Fold, Appended], T | None] = lambda *_: None,
+    ) -> tuple[int, Fold, T | None]:
         """Folds the last records of a log, and more and more of them until they are enough.
 
         Args:
             end: Offset up to which the log is read.
             deadline: When to give up.
-            is_enough: Called with the fold of each part.
+            is_enough: Called with the fold of each part, and what was found in it.
             since: Offset from which on the log is read at most.
-            on_batch: Called with None at the start of a part, then with each batch that counts.
+            match: Called with each batch that counts; what it returns last was found.
 
         Returns:
-            The offset at which the last part begins, and its fold.
+            The offset at which the last part begins, its fold, and what was found in it.
         """
-        start = max(since, self._engine.start(self.log.topic, self.log.partition))
+        start = max(since, self.start())
         span = _TAIL
+        found: T | None = None
         while True:
             first = max(start, end - span)
-            fold = self.fold_from(first)
-            on_batch(fold, None)
+            # A larger part may show that a batch does not count which a smaller one counted.
+            fold, found = self.fold_from(first), None
             for batch in self.batches(fold, first, end, deadline):
-                on_batch(fold, batch)
-            if first == start or is_enough(fold):
-                return first, fold
+                matched = match(fold, batch)
+                found = found if matched is None else matched
+            if first == start or is_enough(fold, found):
+                return first, fold, found
             span *= _FACTOR
 
     def _last(
         self, deadline: Deadline, match: Callable[[Fold, Appended], T | None], since: int = 0
     ) -> T | None:
         """Returns what a function finds in the last batch in which it finds something."""
-        found: T | None = None
-
-        def look(fold: Fold, batch: Appended | None) -> None:
-            nonlocal found
-            match_ = None if batch is None else match(fold, batch)
-            # A larger part may show that a batch does not count which a smaller one counted.
-            found = match_ if batch is None or match_ is not None else found
-
-        def is_enough(fold: Fold) -> bool:
-            return found is not None and fold.is_certain
-
-        self.fold_back(self.offset, deadline, is_enough, since=since, on_batch=look)
+        _, _, found = self.fold_back(
+            self.offset, deadline, lambda fold, found: found is not None and fold.is_certain,
+            since=since, match=match,
+        )  # fmt: skip
         return found
+
+    def owner_before(self, deadline: Deadline) -> Owner | None:
+        """Reads from the log who opened the epoch in force; None if that record was removed."""
+        _, fold, _ = self.fold_back(self.offset, deadline, lambda fold, _: fold.owner is not None)
+        return fold.owner if fold.epoch == self.fold.epoch else None
+
+    def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Appended | None:
+        """Returns the last batch up to here whose id has a prefix; None if not found."""
+        known = [b for b in self.fold.batches.values() if b.first_offset >= since]
+        found = next((b for b in reversed(known) if b.batch_id.startswith(prefix)), None)
+        return found or self._last(
+            deadline, lambda _, b: b if b.batch_id.startswith(prefix) else None, since
+        )
+
+    def find_batch(self, batch_id: str, since: int, deadline: Deadline) -> Appended | None:
+        """Returns the batch of an id, from an offset up to here; None if not found."""
+        found = self.fold.batches.get(batch_id)
+        if found is None:
+            found = self._last(deadline, lambda _, b: b if b.batch_id == batch_id else None, since)
+            if found is not None:
+                self.fold.remember(found)
+        return found
+
+    # -- forward -------------------------------------------------------------------------------
 
     def fold_from(self, first: int) -> Fold:
         """Returns a fold of the log that begins at an offset."""
@@ -267,7 +284,8 @@ class LogView:
             LogCorrupt: Records are missing, or the log ends below what it had.
             LogTruncated: Retention has removed records that were not read yet.
         """
-        if stop < self.offset and not self._ends_at_least(self.offset):
+        # A marker is counted before it can be seen: the end is then reported late.
+        if stop < self.offset and self.ends().end < self.offset - 1:
             raise self._corrupt(stop, f"it had records up to offset {self.offset}")
         for _ in self.counted(stop, deadline):
             pass
@@ -276,32 +294,89 @@ class LogView:
         """Reads on to an offset; yields the records that count, one batch at a time.
 
         Raises:
-            LogCorrupt: Records are missing.
-            LogTruncated: Retention has removed records that were not read yet.
+            LogCorrupt, LogTruncated: As for `catch_up`.
         """
         try:
             for _ in self.batches(self.fold, self.offset, stop, deadline, moves=True):
                 yield self.fold.rows
         except EngineDoubt as doubt:
-            topic, partition = self.log.topic, self.log.partition
             if doubt.is_out_of_range:
-                start = self._engine.start(topic, partition)
+                start = self.start()
                 if start > self.offset:
-                    raise LogTruncated(topic, partition, self.offset, start) from doubt
+                    raise LogTruncated(*self.log.tp, self.offset, start) from doubt
             raise
         self.offset = max(self.offset, stop)
 
     def records(self, first: int, end: int, deadline: Deadline) -> list[Raw]:
         """Returns the committed records from one offset to below another."""
-        topic, partition = self.log.topic, self.log.partition
-        pieces = self._engine.read(topic, partition, first, end, max(1.0, deadline.left))
-        return [row for rows in pieces for row in rows]
+        return [row for rows in self._read(first, end, deadline) for row in rows]
+
+    def _read(self, first: int, end: int, deadline: Deadline) -> Iterator[list[Raw]]:
+        return self._engine.read(*self.log.tp, first, end, max(1.0, deadline.left))
+
+    def batches(
+        self, fold: Fold, first: int, end: int, deadline: Deadline, *, moves: bool = False
+    ) -> Iterator[Appended]:
+        """Folds a part of the log; yields each batch that counts, once it is complete.
+
+        Raises:
+            LogCorrupt: Records are missing.
+        """
+        while True:
+            try:
+                for rows in self._read(first, end, deadline):
+                    at = 0
+                    while at < len(rows):
+                        taken, verdict = fold.take(rows, at)
+                        at += taken
+                        if moves:
+                            self.offset = rows[at - 1].offset + 1
+                        if verdict == "counted":
+                            yield next(reversed(fold.batches.values()))
+                        elif self.on_passed is not None and verdict != "partial":
+                            self.on_passed(rows[at - 1], verdict)
+            except SequenceGap as gap:
+                self._pass(gap, deadline)
+                first = gap.offset
+            else:
+                return
+
+    def _pass(self, gap: SequenceGap, deadline: Deadline) -> None:
+        """Accepts a gap if this view passes gaps, or if an ``open`` record behind it lists it.
+
+        Raises:
+            LogCorrupt: Nobody has accepted it.
+        """
+        first, end, known = gap.offset, self.ends().stable, self._searched
+        if known and known.start <= first:
+            first = max(first, known.stop)
+        self._searched = range(min(first, gap.offset), end)
+        for rows in self._read(first, end, deadline):
+            for row in rows:
+                self.repaired.update(repaired_by(row))
+        if gap.offset in self.repaired:
+            return
+        if not self.passes_gaps:
+            raise self._corrupt(gap.offset, gap.problem)
+        self.gaps[gap.offset] = gap.problem
+        self.repaired.add(gap.offset)
+
+    def _corrupt(self, offset: int, problem: str) -> LogCorrupt:
+        """Returns the error of a corrupt log.
+
+        Raises:
+            LogReplaced: The records are those of a topic that was created again.
+        """
+        self.identify()
+        return LogCorrupt(*self.log.tp, offset, problem)
+
+    # -- ids and keys --------------------------------------------------------------------------
 
     def has_id(self, batch_id: str, deadline: Deadline) -> bool:
         """Whether a batch with an id may be in the log up to `offset`; False is certain.
 
-        The first call reads the whole log for the ids of all batches; calls that end in a doubt
-        go on where they stopped.
+        The first call reads the whole log for the ids of all batches, as the first call of
+        `last_seqs` does for the keys; calls that end in a doubt go on where they stopped.
 
         Raises:
             LogCorrupt: Records are missing.
@@ -313,8 +388,6 @@ class LogView:
 
     def last_seqs(self, keys: Iterable[bytes], deadline: Deadline) -> LastSeqs:
         """Returns the sequence number of the last record of each key, up to `offset`.
-
-        The first call reads the whole log; calls that end in a doubt go on where they stopped.
 
         Raises:
             LogCorrupt: Records are missing.
@@ -348,7 +421,7 @@ class LogView:
         from coopconsume.fenced.key_index import KeyIndex
 
         if self._index is None or (keys and self._index[0].keys is None):
-            start = self._engine.start(self.log.topic, self.log.partition)
+            start = self.start()
             fold = self.fold_from(start)
             fold.ids, fold.keys = BitMap64(), KeyIndex() if keys else None
             self._index = fold, start
@@ -370,95 +443,3 @@ class LogView:
                 f"the log was read to offset {at:,} of {self.offset:,} for its batch ids and keys; "
                 "call again to go on"
             )
-
-    def owner_before(self, deadline: Deadline) -> Owner | None:
-        """Reads from the log who opened the epoch in force; None if that record was removed."""
-        _, fold = self.fold_back(self.offset, deadline, lambda fold: fold.owner is not None)
-        return fold.owner if fold.epoch == self.fold.epoch else None
-
-    def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Appended | None:
-        """Returns the last batch up to here whose id has a prefix; None if not found."""
-        known = [b for b in self.fold.batches.values() if b.first_offset >= since]
-        found = next((b for b in reversed(known) if b.batch_id.startswith(prefix)), None)
-        if found is not None:
-            return found
-        return self._last(
-            deadline, lambda _, b: b if b.batch_id.startswith(prefix) else None, since
-        )
-
-    def find_batch(self, batch_id: str, since: int, deadline: Deadline) -> Appended | None:
-        """Returns the batch of an id, from an offset up to here; None if not found."""
-        found = self.fold.batches.get(batch_id)
-        if found is None:
-            found = self._last(deadline, lambda _, b: b if b.batch_id == batch_id else None, since)
-            if found is not None:
-                self.fold.remember(found)
-        return found
-
-    def batches(
-        self, fold: Fold, first: int, end: int, deadline: Deadline, *, moves: bool = False
-    ) -> Iterator[Appended]:
-        """Folds a part of the log; yields each batch that counts, once it is complete.
-
-        Raises:
-            LogCorrupt: Records are missing.
-        """
-        topic, partition = self.log.topic, self.log.partition
-        while True:
-            try:
-                for rows in self._engine.read(topic, partition, first, end, max(1, deadline.left)):
-                    at = 0
-                    while at < len(rows):
-                        taken, verdict = fold.take(rows, at)
-                        at += taken
-                        if moves:
-                            self.offset = rows[at - 1].offset + 1
-                        if verdict == "counted":
-                            yield next(reversed(fold.batches.values()))
-                        elif self.on_passed is not None and verdict != "partial":
-                            self.on_passed(rows[at - 1], verdict)
-            except SequenceGap as gap:
-                self._pass(gap, deadline)
-                first = gap.offset
-            else:
-                return
-
-    def _pass(self, gap: SequenceGap, deadline: Deadline) -> None:
-        """Accepts a gap if this view passes gaps, or if an ``open`` record behind it lists it.
-
-        Raises:
-            LogCorrupt: Nobody has accepted it.
-        """
-        topic, partition = self.log.topic, self.log.partition
-        end = self._engine.ends(topic, partition).stable
-        seconds = max(1.0, deadline.left)
-        first, known = gap.offset, self._searched
-        if known and known.start <= first:
-            first = max(first, known.stop)
-        self._searched = range(min(first, gap.offset), end)
-        for rows in self._engine.read(topic, partition, first, end, seconds):
-            for row in rows:
-                self.repaired.update(repaired_by(row))
-        if gap.offset in self.repaired:
-            return
-        if not self.passes_gaps:
-            raise self._corrupt(gap.offset, gap.problem)
-        self.gaps[gap.offset] = gap.problem
-        self.repaired.add(gap.offset)
-
-    def _corrupt(self, offset: int, problem: str) -> LogCorrupt:
-        """Returns the error of a corrupt log.
-
-        Raises:
-            LogReplaced: The records are those of a topic that was created again.
-        """
-        self.identify()
-        return LogCorrupt(self.log.topic, self.log.partition, offset, problem)
-
-    def _ends_at_least(self, offset: int) -> bool:
-        # A marker is counted before it can be seen: the end is then reported late.
-        return self._engine.ends(self.log.topic, self.log.partition).end >= offset - 1
-
-
-def _is_known(fold: Fold) -> bool:
-    return fold.next_seq is not None and fold.is_certain

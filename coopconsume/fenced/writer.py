@@ -79,7 +79,7 @@ class FencedWriter(Acquired):
         self._timeout = config.timeout
         self._engine = open_engine(config.engine, settings, config.timeout)
         self._session = Session(self._engine, topic, partition, config)
-        self._appender = Appender(self._session, self._engine)
+        self._appender = Appender(self._session)
         self._lock = threading.RLock()
         self._groups = Groups(self._largest, self._lock, self._settle)
         self._state = "not open"
@@ -199,7 +199,8 @@ class FencedWriter(Acquired):
     def _lose(self, call: Callable[[Deadline], T], seconds: float | None = None) -> T:
         """Makes a call that may find out that the log is lost."""
         try:
-            return call(Deadline(self._timeout if seconds is None else seconds))
+            with self._session.reporting("reading"):
+                return call(Deadline(self._timeout if seconds is None else seconds))
         except ProducerFenced:
             self._state = "fenced"
             raise
@@ -211,7 +212,7 @@ class FencedWriter(Acquired):
         if self._state == "fenced":
             raise self._session.fenced_error()
         if self._state != "open":
-            raise WriterNotOpen(self.log.topic, self.log.partition, self._state)
+            raise WriterNotOpen(*self.log.tp, self._state)
 
     def release(self) -> None:
         """Give the log up; harmless when repeated.
@@ -388,7 +389,7 @@ class FencedWriter(Acquired):
         """
         with self._lock:
             self._refuse()
-            self._lose(self._appender.refresh)
+            self._lose(self._session.refresh)
             return self.next_offset
 
     def last_batch(self, prefix: str, *, since: int = 0) -> Appended | None:
@@ -407,7 +408,7 @@ class FencedWriter(Acquired):
         """
         with self._lock:
             self._refuse()
-            return self._lose(lambda deadline: self._appender.last_batch(prefix, since, deadline))
+            return self._lose(lambda deadline: self._session.last_batch(prefix, since, deadline))
 
     def resolve(self, batch_id: str, *, since: int | None = None) -> Appended | None:
         """Find out what came of an append, after `AppendOutcomeUnknown` or a crash.

@@ -70,8 +70,8 @@ FENCED = [
         "last-batch-of-nobody-in-force",
         "A batch that does not count in a larger part of the log is not found in a smaller one.",
         "coopconsume/fenced/view.py",
-        "found = match_ if batch is None or match_ is not None else found",
-        "found = match_ if match_ is not None else found",
+        "fold, found = self.fold_from(first), None",
+        "fold = self.fold_from(first)",
         ("tests/model/test_fenced_sessions.py::test_a_batch_of_nobody_in_force_is_no_last_batch",),
     ),
     Mutant(
