@@ -21,25 +21,15 @@ _LONGEST_SESSION: Final = 200
 class EpochSource:
     """Gives an owner its epoch; without a registry, the last one to acquire a log owns it.
 
-    A subclass decides who may have the log. Safety does not depend on it, but on the ``open``
-    records of the log.
+    A subclass decides who may have the log, and raises `ProducerFenced` if another owner has it.
+    Safety does not depend on it, but on the ``open`` records of the log.
     """
 
     def next_epoch(self, log: LogId, last: int) -> int:
-        """Returns the epoch to open a log under.
+        """Returns the epoch to open a log under, above the highest one in it (``last``, or 0).
 
         It is called after all earlier owners were fenced and the log was read to its end, and again
         if the log has grown meanwhile.
-
-        Args:
-            log: The log.
-            last: The highest epoch in it; 0 if none.
-
-        Returns:
-            A number above ``last``.
-
-        Raises:
-            ProducerFenced: The log belongs to another owner.
         """
         del log
         return last + 1
@@ -49,38 +39,26 @@ class EpochSource:
 
         A writer with shared access calls it after it has read the log to its end. An exclusive
         owner that takes the log after this call opens it behind that end, where the writer sees it.
-
-        Raises:
-            ProducerFenced, ProducerBusy: It may not.
         """
 
     def check(self, log: LogId, epoch: int) -> None:
-        """Checks that the log still belongs to the owner with an epoch, before it reconnects.
-
-        Raises:
-            ProducerFenced: It does not.
-        """
+        """Checks that the log still belongs to the owner with an epoch, before it reconnects."""
 
 
-class ProducerOptions(TypedDict, total=False):
-    """Keyword arguments of `ExclusiveProducer` and `LeaderElection`: see `WriterConfig`."""
+class WriterOptions(TypedDict, total=False):
+    """Keyword arguments of the classes that write: see `WriterConfig`."""
 
     visibility: Visibility
     owner: str | None
+    epochs: EpochSource | None
     engine: str | Engine
+    shared: bool
+    fence_owner: bool | None
     session: str | None
     epoch: int | None
     compacted: bool | None
     timeout: float
     checkpoint_every: float | None
-
-
-class WriterOptions(ProducerOptions, total=False):
-    """Keyword arguments of `FencedWriter`: see `WriterConfig`."""
-
-    epochs: EpochSource | None
-    shared: bool
-    fence_owner: bool | None
 
 
 @dataclass(frozen=True, kw_only=True)

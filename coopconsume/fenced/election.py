@@ -18,14 +18,14 @@ from coopconsume.fenced.config import WriterConfig
 from coopconsume.fenced.core import entries
 from coopconsume.fenced.exclusive import ExclusiveProducer
 from coopconsume.fenced.log import LogRecord
-from coopconsume.fenced.ownership.model import AccessMode
+from coopconsume.fenced.ownership import AccessMode
 from coopconsume.fenced.ownership.registry import check_lease
 from coopconsume.fenced.reader import LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from coopconsume.fenced.config import ProducerOptions
+    from coopconsume.fenced.config import WriterOptions
     from coopconsume.fenced.core import Records
     from coopconsume.fenced.log import Appended
     from coopconsume.fenced.ownership import OwnershipStore
@@ -213,7 +213,7 @@ class LeaderElection(Closing):
         on_lost: Callable[[], None] | None = None,
         store: Callable[[], OwnershipStore] | None = None,
         lease: float = 10.0,
-        **how: Unpack[ProducerOptions],
+        **how: Unpack[WriterOptions],
     ) -> None:
         check_lease(lease)
         config = WriterConfig(**how)

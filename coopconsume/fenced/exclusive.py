@@ -25,6 +25,7 @@ from coopconsume.errors.fenced import (
 from coopconsume.fenced.config import EpochSource, WriterConfig
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.ownership import (
+    AccessMode,
     Busy,
     Fenced,
     Grant,
@@ -33,7 +34,6 @@ from coopconsume.fenced.ownership import (
     Queued,
     Replaced,
 )
-from coopconsume.fenced.ownership.model import AccessMode
 from coopconsume.fenced.ownership.registry import check_lease
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.view import open_engine
@@ -42,13 +42,13 @@ from coopconsume.fenced.writer import FencedWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from coopconsume.fenced.config import ProducerOptions
+    from coopconsume.fenced.config import WriterOptions
     from coopconsume.fenced.core import AppendOptions, Records
     from coopconsume.fenced.log import Appended, LogId
     from coopconsume.fenced.ownership import Outcome, OwnershipStore
 
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 GROUP = "log"
 """The registry's group of all logs."""
@@ -103,7 +103,7 @@ class ExclusiveProducer(Acquired):
         store: OwnershipStore | None = None,
         lease: float = 10.0,
         meanwhile: Callable[[], None] | None = None,
-        **how: Unpack[ProducerOptions],
+        **how: Unpack[WriterOptions],
     ) -> None:
         check_lease(lease)
         config = WriterConfig(**how)
@@ -111,6 +111,7 @@ class ExclusiveProducer(Acquired):
             remedy = "the access mode decides: leave them out"
             raise InvalidOption("shared, epochs, fence_owner", "given", remedy)
         self.topic, self.partition, self.mode = topic, partition, AccessMode(mode)
+        self._tp = topic, partition
         self._engine = open_engine(config.engine, Settings.parse(options), config.timeout)
         session, epoch = config.session, config.epoch
         name = config.owner or session or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
@@ -118,7 +119,7 @@ class ExclusiveProducer(Acquired):
         written = replace(
             config, owner=name, engine=self._engine, shared=shared,
             fence_owner=None if shared else True,  # the registry has decided
-            epochs=_ClaimedEpochs(self._confirm_claim, self._look_after),
+            epochs=_ClaimedEpochs(self._confirm_claim),
             session=None if shared else session, epoch=None if shared else epoch,
         )  # fmt: skip
         self._writer = FencedWriter(options, topic, partition, **vars(written))
@@ -184,7 +185,7 @@ class ExclusiveProducer(Acquired):
             if self._lost is not None:
                 raise self._lost
             if self._given_up.is_set():
-                raise WriterNotOpen(self.topic, self.partition, "closed")
+                raise WriterNotOpen(*self._tp, "closed")
             if not self._writer.is_open:
                 self._acquire(timeout)
         return self
@@ -193,7 +194,8 @@ class ExclusiveProducer(Acquired):
         try:
             self._topic_id = self._engine.topic_id(self.topic) or ""
         except EngineDoubt as doubt:
-            raise doubt.refusal or self._unavailable(doubt.problem) from doubt
+            error = LogUnavailable(*self._tp, "looking up", doubt.problem)
+            raise doubt.refusal or error from doubt
         try:
             self._grant = self._take_turn(timeout)
             self._writer.acquire()
@@ -206,7 +208,7 @@ class ExclusiveProducer(Acquired):
         try:
             self._registry.release(GROUP, [self._resource])
         except OwnershipUnavailable as error:  # the lease will expire
-            log.warning("the place of %s was not given back: %s", self._resource, error)
+            logger.warning("the place of %s was not given back: %s", self._resource, error)
 
     def append(self, records: Records, **how: Unpack[AppendOptions]) -> Appended:
         """Publishes records, all or nothing: see `FencedWriter.append`.
@@ -295,11 +297,11 @@ class ExclusiveProducer(Acquired):
         outcome = self._ask()
         while isinstance(outcome, Queued):
             if self._given_up.is_set():
-                raise WriterNotOpen(self.topic, self.partition, "closed")
+                raise WriterNotOpen(*self._tp, "closed")
             left = _LOOK if until is None else min(_LOOK, until - time.monotonic())
             if left <= 0:
                 reason = f"{outcome.before + 1} before this one after {timeout:g} s"
-                raise ProducerBusy(self.topic, self.partition, self.held_by(), reason)
+                raise ProducerBusy(*self._tp, self.held_by(), reason)
             if self._meanwhile is not None:
                 self._meanwhile()
             self._registry.wait(left)
@@ -326,16 +328,15 @@ class ExclusiveProducer(Acquired):
 
     def _given(self, outcome: Outcome) -> Grant:
         """Returns the grant, or raises why the claim was refused."""
-        log_name = self.topic, self.partition
         if isinstance(outcome, Grant):
             return outcome
         if isinstance(outcome, Busy):
-            raise ProducerBusy(*log_name, outcome.owner, "it is held alone, or waited for,")
+            raise ProducerBusy(*self._tp, outcome.owner, "it is held alone, or waited for,")
         if isinstance(outcome, Replaced):
-            raise LogReplaced(*log_name, outcome.known_id, outcome.found_id)
+            raise LogReplaced(*self._tp, outcome.known_id, outcome.found_id)
         if isinstance(outcome, Fenced):
             mine = (self._resumed or 0) if self._grant is None else self._grant.fence_epoch
-            raise ProducerFenced(*log_name, mine, outcome.fence_epoch, outcome.owner or None)
+            raise ProducerFenced(*self._tp, mine, outcome.fence_epoch, outcome.owner or None)
         raise TypeError(f"no answer to a claim by access mode: {outcome}")
 
     def _come_back(self) -> None:
@@ -347,7 +348,7 @@ class ExclusiveProducer(Acquired):
         """
         grant = self._grant
         if grant is None:
-            raise WriterNotOpen(self.topic, self.partition, "not open")
+            raise WriterNotOpen(*self._tp, "not open")
         shared = self.mode is AccessMode.SHARED
         mode = AccessMode.SHARED if shared else AccessMode.EXCLUSIVE
         try:
@@ -368,27 +369,14 @@ class ExclusiveProducer(Acquired):
             self._writer.close()
             raise
 
-    def _unavailable(self, problem: str) -> LogUnavailable:
-        return LogUnavailable(self.topic, self.partition, "looking up", problem)
-
     def _confirm_claim(self) -> Grant:
         """Asks the registry whether the claim holds, and renews it if nobody was in between."""
         grant = self._grant
         if grant is None:
-            raise WriterNotOpen(self.topic, self.partition, "not open")
+            raise WriterNotOpen(*self._tp, "not open")
         if not self._registry.holds(GROUP, self._resource, grant.fence_epoch):
             self._come_back()
         return grant
-
-    def _look_after(self) -> None:
-        """Before the log is taken again after a doubt: whether it is still this one's turn."""
-        grant = self._grant
-        try:
-            if grant is None or self._registry.holds(GROUP, self._resource, grant.fence_epoch):
-                return
-            self._come_back()
-        except OwnershipUnavailable as error:  # what fences is the log
-            log.warning("whose turn %s is could not be looked up: %s", self._resource, error)
 
 
 class _ClaimedEpochs(EpochSource):
@@ -396,12 +384,10 @@ class _ClaimedEpochs(EpochSource):
 
     Args:
         confirm: Asks whether the claim holds; raises if it does not.
-        look_after: The same before the log is taken again, if the registry can be asked.
     """
 
-    def __init__(self, confirm: Callable[[], Grant], look_after: Callable[[], None]) -> None:
+    def __init__(self, confirm: Callable[[], Grant]) -> None:
         self._confirm = confirm
-        self._look_after = look_after
 
     def next_epoch(self, log: LogId, last: int) -> int:
         """Returns the epoch of the claim, or one above the log's: the registry may be younger."""
@@ -414,6 +400,9 @@ class _ClaimedEpochs(EpochSource):
         self._confirm()
 
     def check(self, log: LogId, epoch: int) -> None:
-        """Checks that the log still belongs to this owner."""
-        del log, epoch
-        self._look_after()
+        """Checks that the log still belongs to this owner, if the registry can be asked."""
+        del epoch
+        try:
+            self._confirm()
+        except OwnershipUnavailable as error:  # what fences is the log
+            logger.warning("the owner of %s could not be looked up: %s", log, error)

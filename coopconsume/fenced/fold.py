@@ -166,11 +166,6 @@ class Fold:
         self._partial: list[Raw] = []  # its records so far
 
     @property
-    def whole(self) -> bool:
-        """Whether the last record taken in does not belong to an incomplete batch."""
-        return self._open_batch is None
-
-    @property
     def incomplete(self) -> Sequence[Raw]:
         """Records of the batch that is not complete yet."""
         return self._partial

@@ -93,17 +93,14 @@ class MultiLogWriter(Acquired):
         ...     })
 
     Args:
-        options: As for `FencedWriter`.
+        options, engine, timeout: As for `FencedWriter`.
         logs: The logs, each once; all appends are visible to readers of committed records.
         epochs: Asked whether the logs belong to this writer's owner, which has opened them: it
             writes in the owner's place, and every later owner fences it. By default it shares the
             logs.
-        engine: As for `FencedWriter`.
-        timeout: Seconds that any call may take, above 0.
 
     Raises:
-        OptionError: An option makes no sense.
-        EngineNotUsable: There is no such engine.
+        OptionError, EngineNotUsable: As for `FencedWriter`.
     """
 
     def __init__(
@@ -118,18 +115,17 @@ class MultiLogWriter(Acquired):
         names = list(logs)
         if not names or len(set(names)) < len(names):
             raise InvalidOption("logs", repr(names), "give one or more logs, each once")
-        shared = WriterConfig(
-            owner=(name := uuid.uuid4().hex), epochs=epochs, shared=True, timeout=timeout
-        )  # fmt: skip
-        settings = Settings.parse(options)
-        self._settings = settings
+        name = uuid.uuid4().hex
+        shared = WriterConfig(owner=name, epochs=epochs, shared=True, timeout=timeout)
+        self._settings = Settings.parse(options)
         self._timeout = timeout
-        self._engine = open_engine(engine, settings, timeout)
+        self._engine = open_engine(engine, self._settings, timeout)
         self._id = f"{MULTI}{name}"
         self._sessions = {
             log: Session(self._engine, *log, shared, name=name, pinned=epochs is not None)
             for log in names
         }
+        self._first = self._sessions[names[0]]
         self._channel: Channel | None = None
         self._is_open = False
         self._lock = threading.RLock()
@@ -156,15 +152,10 @@ class MultiLogWriter(Acquired):
             return self
 
     def refresh(self) -> None:
-        """Reads what others have written.
-
-        Raises:
-            ProducerFenced, LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As for
-                `FencedWriter.refresh`.
-        """
+        """Reads what others have written; fails as `FencedWriter.refresh` does."""
         with self._lock:
             self._check_open()
-            self._refresh([*self._sessions.values()], Deadline(self._timeout))
+            self._refresh(self._sessions.values(), Deadline(self._timeout))
 
     def close(self) -> None:
         """Closes the connections; harmless when repeated."""
@@ -198,8 +189,7 @@ class MultiLogWriter(Acquired):
             AppendOutcomeUnknown: Something failed after the records were sent, and whether they are
                 in the logs could not be found out in time. Append them again with the batch id.
             AppendRefused: The writes make no sense, or Kafka does not take them.
-            WriterNotOpen: The logs were not acquired.
-            LogBlocked, LogReplaced, LogCorrupt, LogTruncated, LogUnavailable: As for
+            WriterNotOpen, LogBlocked, LogReplaced, LogCorrupt, LogTruncated, LogUnavailable: As for
                 `FencedWriter.append`.
         """
         if batch_id is not None and not is_batch_id(batch_id):
@@ -223,18 +213,16 @@ class MultiLogWriter(Acquired):
                 raise AppendRefused(f"{name}: this writer has no such log; name it when it is made")
             records = list(write.records)
             rows = entries(records) if records else [Entry(b"", MARK_KEY)]
-            check = self._settings.checks(name[0])
             wanted = expectation(
-                write.expected_offset, write.expected_seq, rows, check=check,
-                key_seq=write.expected_key_seq,
+                write.expected_offset, write.expected_seq, rows, key_seq=write.expected_key_seq,
+                check=self._settings.checks(name[0]),
             )  # fmt: skip
             pieces.append(_Piece(self._sessions[name], rows, wanted, not records))
-        all_logs = ",".join(
-            f"{p.session.log}:{0 if p.is_check else len(p.rows)}" for p in pieces
-        ).encode()
+        counts = (f"{p.session.log}:{0 if p.is_check else len(p.rows)}" for p in pieces)
+        header = LOGS_HEADER, ",".join(counts).encode()
         for piece in pieces:
             first = piece.rows[0]
-            piece.rows[0] = first._replace(headers=[(LOGS_HEADER, all_logs), *first.headers])
+            piece.rows[0] = first._replace(headers=[header, *first.headers])
         return pieces
 
     # -- an append -----------------------------------------------------------------------------
@@ -249,8 +237,6 @@ class MultiLogWriter(Acquired):
             with piece.session.reporting("reading batch ids"):
                 if not piece.session.has_id(batch_id, deadline):
                     return None
-        for piece in pieces:
-            with piece.session.reporting("reading batch ids"):
                 piece.session.find_batch(batch_id, 0, deadline)
         return self._known(pieces, batch_id)
 
@@ -283,9 +269,8 @@ class MultiLogWriter(Acquired):
             attempt += 1
             self._refresh([piece.session for piece in pieces], deadline)
             if deadline.is_over:
-                log = self._first.log
                 problem = "others kept writing to them"
-                raise LogUnavailable(log.topic, log.partition, "append", problem)
+                raise LogUnavailable(*self._first.log.tp, "append", problem)
             deadline.pause(attempt)
 
     def _attempt(
@@ -321,13 +306,9 @@ class MultiLogWriter(Acquired):
 
     def _known(self, pieces: Sequence[_Piece], batch_id: str) -> dict[LogName, Appended] | None:
         """Returns the answer, if the logs have the batch."""
-        found: dict[LogName, Appended] = {}
-        for piece in pieces:
-            batch = piece.session.fold.batches.get(batch_id)
-            if batch is None:
-                return None
-            found[piece.session.log.topic, piece.session.log.partition] = batch
-        return found
+        found = {p.session.log.tp: p.session.fold.batches.get(batch_id) for p in pieces}
+        whole = {log: batch for log, batch in found.items() if batch is not None}
+        return whole if len(whole) == len(found) else None
 
     # -- its producer --------------------------------------------------------------------------
 
@@ -349,10 +330,8 @@ class MultiLogWriter(Acquired):
         if not problem and all(session.known_from <= at for session, at in sent.items()):
             return
         first, at = next(iter(sent.items()))
-        log = first.log
-        raise AppendOutcomeUnknown(
-            log.topic, log.partition, batch_id, at, problem or "retention has removed records"
-        ) from cause
+        problem = problem or "retention has removed records"
+        raise AppendOutcomeUnknown(*first.log.tp, batch_id, at, problem) from cause
 
     @staticmethod
     def _is_nowhere(batch_id: str, sent: Mapping[Session, int]) -> bool:
@@ -373,11 +352,7 @@ class MultiLogWriter(Acquired):
             session.join(self._channel, deadline)
         return True
 
-    @property
-    def _first(self) -> Session:
-        return next(iter(self._sessions.values()))
-
-    def _refresh(self, sessions: Sequence[Session], deadline: Deadline) -> None:
+    def _refresh(self, sessions: Iterable[Session], deadline: Deadline) -> None:
         for session in sessions:
             with session.reporting("reading"):
                 session.refresh(deadline)
@@ -389,4 +364,4 @@ class MultiLogWriter(Acquired):
 
     def _check_open(self) -> None:
         if not self._is_open:
-            raise WriterNotOpen(self._first.log.topic, self._first.log.partition, "not open")
+            raise WriterNotOpen(*self._first.log.tp, "not open")

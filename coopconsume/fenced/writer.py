@@ -155,11 +155,10 @@ class FencedWriter(Acquired):
                 ``fence_owner`` is False; nobody was fenced.
             ProducerFenced: This writer, or its claim, has lost the log to another one.
             LogBlocked: A transaction stays open in it, so that its end is not known.
-            LogReplaced: There is no such topic, or not any more the one of before.
+            LogReplaced: There is no such topic, or it was created again.
             LogCorrupt: Its last records are not what fenced writers write.
-            LogUnavailable: Kafka did not do it in time.
             AppendRefused: The topic is compacted, and the visibility ``filter``.
-            NotAuthorized, AuthenticationFailed: As they say.
+            LogUnavailable, NotAuthorized, AuthenticationFailed: As they say.
         """
         with self._lock:
             if self._state in ("fenced", "closed"):
@@ -215,7 +214,7 @@ class FencedWriter(Acquired):
             raise WriterNotOpen(*self.log.tp, self._state)
 
     def release(self) -> None:
-        """Give the log up; harmless when repeated.
+        """Releases the log; harmless when repeated.
 
         `acquire` takes it again, under a new epoch, unless this writer was given a session.
         """
@@ -286,15 +285,7 @@ class FencedWriter(Acquired):
     async def append_async(self, records: Records, **how: Unpack[AppendOptions]) -> Appended:
         """Appends records as `append` does, without blocking the event loop.
 
-        Appends under way at the same time are written together. A call that is cancelled, as by
-        `asyncio.timeout`, may still append its records.
-
-        Args:
-            records: As for `append`.
-            **how: As for `append`.
-
-        Raises:
-            Exception: As for `append`.
+        A call that is cancelled, as by `asyncio.timeout`, may still append its records.
         """
         request = self._request(records, **how)
         if self._state == "closed":
@@ -354,34 +345,31 @@ class FencedWriter(Acquired):
 
     def _check_size(self, rows: list[Entry]) -> None:
         """A record fits into a request; an append to a filtered log into one, to be all or none."""
-        sizes = [size_of(row) for row in rows]
+        sizes, limit = [size_of(row) for row in rows], f"kafka.max.request.size ({self._largest})"
         if max(sizes) > self._largest:
             raise AppendRefused(
-                f"a record takes up to {max(sizes)} bytes, but kafka.max.request.size is "
-                f"{self._largest}: raise that, and the topic's max.message.bytes"
+                f"a record takes up to {max(sizes)} bytes, which is above {limit}: raise that, and "
+                "the topic's max.message.bytes"
             )
         if self._session.is_filtered and sum(sizes) > self._largest:
             raise AppendRefused(
-                f"the records take up to {sum(sizes)} bytes, which is more than one request of "
-                f"{self._largest} (kafka.max.request.size): in a filtered log append them in parts"
+                f"the records take up to {sum(sizes)} bytes, which is above {limit}, and an append "
+                "to a filtered log is one request: append them in parts"
             )
 
     def checkpoint(self) -> int:
-        """Write a record that holds nothing but the log's numbers, and return its offset.
+        """Writes a record that holds nothing but the log's numbers, and returns its offset.
 
         Retention may remove all other records, if such a one is written at least as often, and the
-        numbers go on; and Kafka does not forget an idle owner's transactional id (7 days).
-
-        Raises:
-            ProducerFenced, WriterNotOpen, LogUnavailable, LogBlocked, LogReplaced, LogCorrupt: As
-                for `append`.
+        numbers go on; and Kafka does not forget an idle owner's transactional id (7 days). It fails
+        as `append` does.
         """
         with self._lock:
             self._refuse()
             return self._lose(self._appender.checkpoint)
 
     def refresh(self) -> int:
-        """Read what others have written, and return the offset at which the log goes on.
+        """Reads what others have written, and returns the offset at which the log goes on.
 
         Raises:
             ProducerFenced, WriterNotOpen, LogUnavailable, LogBlocked, LogReplaced, LogCorrupt: As
@@ -393,14 +381,10 @@ class FencedWriter(Acquired):
             return self.next_offset
 
     def last_batch(self, prefix: str, *, since: int = 0) -> Appended | None:
-        """The last batch in the log whose id begins with something: where a job goes on.
+        """Returns the last batch in the log whose id has a prefix: where a job goes on.
 
         It is the last one of what this writer has read, which is all that its owner need know;
-        `refresh` reads on. The log is read from its end back.
-
-        Args:
-            prefix: Of the batch's id.
-            since: Offset below which it is not looked for.
+        `refresh` reads on. The log is read from its end back, down to the offset ``since``.
 
         Raises:
             WriterNotOpen, ProducerFenced: The log was not acquired, or is lost.
@@ -411,7 +395,7 @@ class FencedWriter(Acquired):
             return self._lose(lambda deadline: self._session.last_batch(prefix, since, deadline))
 
     def resolve(self, batch_id: str, *, since: int | None = None) -> Appended | None:
-        """Find out what came of an append, after `AppendOutcomeUnknown` or a crash.
+        """Finds out what happened to an append, after `AppendOutcomeUnknown` or a crash.
 
         Args:
             batch_id: Id of the batch.

@@ -381,7 +381,7 @@ def test_a_batch_without_its_end_does_not_count(visibility: str) -> None:
     log.write(good, count=3)
     fold = Fold()
     assert verdicts(log.rows, fold)[-3:] == ["partial"] * 3
-    assert (fold.whole, fold.next_seq, len(fold.incomplete)) == (False, log.seq, 3)
+    assert (fold.next_seq, len(fold.incomplete)) == (log.seq, 3)
     epoch = log.epoch + 1
     opened = Stamp(visibility, "open", epoch, log.seq, 1, 0, "open", log.end, b"the-next")  # type: ignore[arg-type]
     log.write(opened, Owner("o", "next", "").to_bytes())
