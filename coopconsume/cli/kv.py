@@ -154,7 +154,7 @@ def _make_topic(options: dict[str, str], topic: str) -> None:
     from kafka.admin import KafkaAdminClient, NewTopic
     from kafka.errors import TopicAlreadyExistsError
 
-    from coopconsume.fenced.settings import Settings
+    from coopconsume.fenced.config import Settings
 
     admin = KafkaAdminClient(**Settings.parse(options).client_config())
     try:

@@ -14,10 +14,9 @@ from coopconsume.errors.fenced import (
     OffsetMismatch,
     ProducerFenced,
 )
-from coopconsume.fenced.core import Expectation, Position
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.log import Entry
+from coopconsume.fenced.log import Entry, Expectation, Position
 from coopconsume.fenced.requests import Request
 from coopconsume.fenced.session import MARK_KEY
 

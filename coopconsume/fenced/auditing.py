@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from coopconsume.fenced.config import Settings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.multi import LOGS_HEADER
-from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.view import LogView, looking_at, open_engine
 from coopconsume.fenced.writer import FencedWriter
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.fold import Fold, Verdict
-    from coopconsume.fenced.log import LogId, Raw, Visibility
+    from coopconsume.fenced.log import LogId, Raw
     from coopconsume.fenced.multi import LogName
+    from coopconsume.fenced.stamp import Visibility
 
 MOST_FINDINGS: Final = 20
 _NOTED: Final = {
@@ -166,16 +167,7 @@ def audit(
 ) -> tuple[LogId, Audit]:
     """Recomputes a log from its records, from the first one that is kept to its end now.
 
-    Args:
-        options: As for `FencedWriter`.
-        topic: The topic.
-        partition: The partition.
-        engine: As for `FencedWriter`.
-        timeout: Seconds to wait for an answer.
-
-    Raises:
-        LogBlocked, LogReplaced, LogTruncated, LogUnavailable: As for `LogReader.read`.
-        OptionError, EngineNotUsable: As for `FencedWriter`.
+    The arguments and errors are those of `LogReader` and its `read`; a gap is a finding, no error.
     """
     with looking_at(options, topic, partition, engine, timeout) as view:
         start = view.start()
@@ -191,8 +183,7 @@ def audit(
         start, end, fold.next_seq, fold.epoch, sum(term.records for term in tally.terms),
         counts["rejected"], counts["fenced"], counts["malformed"],
         fold.torn + len(fold.incomplete) + counts["torn"], counts["foreign"], counts["unknown"],
-        tuple(tally.terms), (*tally.findings, *gaps),
-        None if fold.stamp is None else fold.stamp.visibility,
+        tuple(tally.terms), (*tally.findings, *gaps), fold.visibility,
     )  # fmt: skip
 
 
@@ -212,21 +203,11 @@ def repair(
     Readers and writers pass over these gaps from then on. No record is removed or changed: the
     batch behind a gap counts if its sequence number is above the one expected, else it does not.
 
-    Args:
-        options: As for `FencedWriter`.
-        topic: The topic.
-        partition: The partition.
-        apply: Write the record; by default the gaps are only listed.
-        owner: As for `FencedWriter`.
-        engine: As for `FencedWriter`.
-        timeout: Seconds to wait for an answer, above 0.
+    The record is only written if ``apply`` is True; by default the gaps are only listed. The other
+    arguments and the errors are those of `FencedWriter` and its `acquire`.
 
     Returns:
         The gaps that no earlier repair has accepted, each at the batch behind it.
-
-    Raises:
-        ProducerFenced, LogBlocked, LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
-        OptionError, EngineNotUsable: As for `FencedWriter`.
     """
     _, found = audit(options, topic, partition, engine=engine, timeout=timeout)
     if apply and found.gaps:
@@ -265,7 +246,7 @@ class MultiAudit:
 class _Found:
     """What was found of one append: the counts that its records name, and those in the logs."""
 
-    named: Counter[str] = field(default_factory=Counter)
+    named: dict[str, int] = field(default_factory=dict)
     there: dict[str, int] = field(default_factory=dict)
 
 
@@ -278,17 +259,8 @@ def audit_logs(
 ) -> MultiAudit:
     """Reads logs from their start to their end, and compares the parts of each append over several.
 
-    Its memory grows with the number of such appends.
-
-    Args:
-        options: As for `FencedWriter`.
-        logs: The logs; parts of appends in other logs are not looked at.
-        engine: As for `FencedWriter`.
-        timeout: Seconds to wait for an answer, above 0.
-
-    Raises:
-        LogBlocked, LogReplaced, LogCorrupt, LogTruncated, LogUnavailable: As for `LogReader.read`.
-        OptionError, EngineNotUsable: As for `FencedWriter`.
+    Its memory grows with the number of such appends. Parts of appends in other logs than ``logs``
+    are not looked at. The other arguments and the errors are those of `LogReader` and its `read`.
     """
     client = open_engine(engine, Settings.parse(options), timeout)
     views = [LogView(client, topic, partition) for topic, partition in logs]

@@ -1,19 +1,31 @@
-"""Configuration of the classes that write to a fenced log, and where their epochs come from."""
+"""Configuration of fenced logs: Kafka's settings, and how a writer writes."""
 
 from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from coopconsume.errors import InvalidOption
-from coopconsume.fenced.log import VISIBILITIES
+from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
+from coopconsume.fenced.stamp import VISIBILITIES
+from coopconsume.kafka.settings import (
+    KNOWN_KAFKA_SETTINGS,
+    check_setting,
+    client_config,
+    closest,
+    complete,
+    is_harmless,
+    kafka_name,
+    read_setting,
+)
 
 if TYPE_CHECKING:
-    from coopconsume.fenced.engine import Engine
-    from coopconsume.fenced.log import LogId, Visibility
+    from collections.abc import Mapping
 
+    from coopconsume.fenced.engine import Engine
+    from coopconsume.fenced.log import LogId
+    from coopconsume.fenced.stamp import Visibility
 
 _LONGEST_SESSION: Final = 200
 
@@ -132,3 +144,98 @@ class WriterConfig:
     def owner_name(self) -> str:
         """The name of the owner, also if none was given."""
         return self.owner or f"{socket.gethostname()}:{os.getpid()}"
+
+
+#: Settings of producers that may be given; the others are the writer's own business.
+PRODUCER_SETTINGS: Final = {
+    "compression.type": str,
+    "max.request.size": int,
+    "transaction.timeout.ms": int,
+}
+_KNOWN: Final = KNOWN_KAFKA_SETTINGS | PRODUCER_SETTINGS.keys()
+CHECK: Final = "check.expected.offsets"
+_OURS: Final = {
+    "acks": "it is always all",
+    "enable.idempotence": "it is always on",
+    "isolation.level": "the reader of each log knows it",
+    "linger.ms": "an append is one batch",
+    "transactional.id": "it belongs to the log",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The checked options of a writer or reader. Build it with `Settings.parse`.
+
+    Attributes:
+        kafka: Settings in Kafka's words, without ``kafka.``.
+        checked: Whether expected offsets are looked at: in all topics, in none, or in these.
+    """
+
+    kafka: Mapping[str, str] = field(repr=False)
+    checked: bool | frozenset[str] = True
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any]) -> Settings:
+        """Check options as a user gives them.
+
+        Args:
+            options: ``kafka.*`` as for a consumer, of producers ``kafka.compression.type``,
+                ``kafka.max.request.size`` and ``kafka.transaction.timeout.ms``; and KIP-27's
+                ``check.expected.offsets``: true (the default), false, or topics with commas.
+
+        Raises:
+            UnknownOption: No such option; names the closest one.
+            InvalidOption: A value that makes no sense, or a setting of security that Python's
+                clients cannot follow.
+            MissingOption: ``kafka.bootstrap.servers``.
+        """
+        kafka: dict[str, str] = {}
+        checked: bool | frozenset[str] = True
+        for name, value in options.items():
+            if name.lower() == CHECK:
+                checked = _checked(value)
+            elif name.lower().startswith("kafka."):
+                setting = kafka_name(name[len("kafka.") :])
+                check_setting(setting, _OURS, _KNOWN)
+                kafka[setting] = str(value)
+            else:
+                known = [CHECK, *(f"kafka.{setting}" for setting in sorted(_KNOWN))]
+                raise UnknownOption(name, closest(name, known))
+        if not kafka.get("bootstrap.servers", "").strip():
+            raise MissingOption("kafka.bootstrap.servers")
+        for setting, kind in PRODUCER_SETTINGS.items():
+            read_setting(kafka, setting, kind)
+        return cls(complete(kafka), checked)
+
+    def checks(self, topic: str) -> bool:
+        """Whether expected offsets are looked at in a topic."""
+        return self.checked if isinstance(self.checked, bool) else topic in self.checked
+
+    def client_config(self) -> dict[str, Any]:
+        """The settings in kafka-python's words, for its admin client and its consumer."""
+        return client_config(self.kafka)
+
+    def producer_config(self) -> dict[str, Any]:
+        """Those settings, and those of producers that were given."""
+        given = {
+            name.replace(".", "_"): read_setting(self.kafka, name, kind)
+            for name, kind in PRODUCER_SETTINGS.items()
+            if name in self.kafka
+        }
+        return self.client_config() | given
+
+    def __str__(self) -> str:
+        shown = {name: value if is_harmless(name) else "***" for name, value in self.kafka.items()}
+        return f"{shown}, {CHECK}: {self.checked}"
+
+
+def _checked(value: Any) -> bool | frozenset[str]:
+    if isinstance(value, bool):
+        return value
+    names = value.split(",") if isinstance(value, str) else list(value)
+    topics = frozenset(str(name).strip() for name in names)
+    if not all(topics) or not topics:
+        raise InvalidOption(CHECK, repr(value), "give true, false, or topics separated by commas")
+    lowered = {topic.lower() for topic in topics}
+    return lowered == {"true"} if lowered <= {"true", "false"} else topics

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from coopconsume.errors import CoopConsumeError
+    from coopconsume.fenced.config import Settings
     from coopconsume.fenced.engine import Part
     from coopconsume.fenced.log import Consumed, LogId
-    from coopconsume.fenced.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -161,11 +161,11 @@ class ConfluentChannel(Channel):
         found: list[list[int]] = []
         with self._as_doubts():
             produce = self._producer.produce
-            for log, entries, stamps in parts:
+            for log, entries, headers, _ in parts:
                 found.append([])
                 delivered = _collect(found[-1], errors)
                 topic, partition = log.topic, log.partition
-                for (value, key, more, timestamp), stamp in zip(entries, stamps, strict=True):
+                for (value, key, more, timestamp), stamp in zip(entries, headers, strict=True):
                     # 0 is the client's clock.
                     produce(
                         topic, value, key, partition, delivered, timestamp=timestamp or 0,

@@ -122,11 +122,7 @@ class FencedDeltaSink:
         self._options = dict(storage_options) if storage_options else None
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Writes a micro-batch.
-
-        Args:
-            batch: The rows.
-            batch_id: Spark's number of it.
+        """Writes a micro-batch, which has Spark's number ``batch_id``.
 
         Raises:
             BatchRefused: The job's epoch is over: this run writes nothing any more.

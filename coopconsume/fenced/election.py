@@ -15,9 +15,8 @@ from coopconsume.errors.fenced import (
     WriterNotOpen,
 )
 from coopconsume.fenced.config import WriterConfig
-from coopconsume.fenced.core import entries
 from coopconsume.fenced.exclusive import ExclusiveProducer
-from coopconsume.fenced.log import LogRecord
+from coopconsume.fenced.log import LogRecord, entries
 from coopconsume.fenced.ownership import AccessMode
 from coopconsume.fenced.ownership.registry import check_lease
 from coopconsume.fenced.reader import LogReader
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from coopconsume.fenced.config import WriterOptions
-    from coopconsume.fenced.core import Records
-    from coopconsume.fenced.log import Appended
+    from coopconsume.fenced.log import Appended, Records
     from coopconsume.fenced.ownership import OwnershipStore
 
 
@@ -50,14 +48,9 @@ class Replica:
         self._reader = reader
         self._apply = apply
 
-    def replay(self, stop: int) -> None:
-        """Reads on to an offset."""
-        for record in self._reader.read(stop):
-            self.deliver(record)
-
-    def keep_up(self) -> None:
-        """Reads what is decided now; an open transaction is not waited for."""
-        for record in self._reader.read(stable=True):
+    def read(self, stop: int | None = None) -> None:
+        """Reads on to an offset; by default what is decided now, without waiting."""
+        for record in self._reader.read(stop, stable=stop is None):
             self.deliver(record)
 
     def deliver(self, record: LogRecord) -> None:
@@ -100,12 +93,8 @@ class Leader:
     def append(self, records: Records, *, batch_id: str | None = None) -> Appended:
         """Writes records to the log, all or nothing, directly behind all that is applied.
 
-        They are applied before it returns.
-
-        Raises:
-            ProducerFenced: Another one leads; nothing of it is in the log.
-            AppendOutcomeUnknown: It may be in the log; the next call finds out and applies it.
-            AppendRefused, LogBlocked, LogUnavailable, WriterNotOpen: As for `FencedWriter.append`.
+        They are applied before it returns. It fails as `FencedWriter.append` does. After an
+        `AppendOutcomeUnknown`, the next call finds out what happened, and applies it.
         """
         rows = entries(records)
         with self._lock:
@@ -131,25 +120,18 @@ class Leader:
             return added
 
     def catch_up(self) -> None:
-        """After a doubt: finds out what came of it, and applies it if it is in the log.
-
-        Raises:
-            ProducerFenced, LogBlocked, LogUnavailable, WriterNotOpen: As for `confirm`.
-        """
+        """After a doubt: finds out what happened, and applies what is in the log, as `confirm`."""
         with self._lock:
             self._refuse()
             if self._is_behind:
-                self._replica.replay(self._producer.confirm())
+                self._replica.read(self._producer.confirm())
                 self._is_behind = False
 
     def confirm(self) -> None:
         """Makes sure that this process led at some moment of this call, all of the log applied.
 
-        What is read from its state within the call's time is then not the past.
-
-        Raises:
-            ProducerFenced: Another one leads.
-            LogBlocked, LogUnavailable, WriterNotOpen: As for `FencedWriter.refresh`.
+        What is read from its state within the call's time is then not the past. It fails as
+        `ExclusiveProducer.confirm` does.
         """
         with self._lock:
             self._refuse()
@@ -183,9 +165,8 @@ class LeaderElection(Closing):
         ...     leader.append([(b"key", b"value")])
 
     Args:
-        options: As for `FencedWriter`.
-        topic: The topic; it may be compacted, if all records have keys.
-        partition: The partition.
+        options, topic, partition: As for `FencedWriter`. The topic may be compacted, if all records
+            have keys.
         apply: Gets each record of the log once, in order, in whichever process: from the log, or
             when this process wrote it.
         on_candidate: Called when it begins to wait.
@@ -333,7 +314,7 @@ class LeaderElection(Closing):
                 return
             self._on_candidate()
             producer.acquire()
-            self._replica.replay(producer.writer.opened_at)
+            self._replica.read(producer.writer.opened_at)
             self._replica.next_seq = producer.writer.next_seq
             self._lead(Leader(producer, self._replica))
         finally:
@@ -366,7 +347,7 @@ class LeaderElection(Closing):
             return
         self._read_at = now
         try:
-            self._replica.keep_up()
+            self._replica.read()
         except FencedLogError as error:  # a place in the queue is not lost for that
             if not error.retriable:
                 raise

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.log import Consumed, Ends, Entry, LogId, Raw
-    from coopconsume.fenced.stamp import Header
+    from coopconsume.fenced.stamp import Header, Stamp
 
 
 class EngineDoubt(Exception):
@@ -69,17 +69,19 @@ def repeat(
 
 
 class Part(NamedTuple):
-    """What is appended to one log.
+    """What is appended to one log: one or several batches.
 
     Attributes:
         log: The log.
         entries: The records.
-        stamps: The stamp of each record.
+        headers: The stamp of each record, as its header.
+        stamps: The stamp of the first record of each batch.
     """
 
     log: LogId
     entries: Sequence[Entry]
-    stamps: Sequence[Header]
+    headers: Sequence[Header]
+    stamps: Sequence[Stamp] = ()
 
 
 class Channel(ABC):

@@ -22,7 +22,7 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     WriterNotOpen,
 )
-from coopconsume.fenced.config import EpochSource, WriterConfig
+from coopconsume.fenced.config import EpochSource, Settings, WriterConfig
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.ownership import (
     AccessMode,
@@ -35,7 +35,6 @@ from coopconsume.fenced.ownership import (
     Replaced,
 )
 from coopconsume.fenced.ownership.registry import check_lease
-from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.view import open_engine
 from coopconsume.fenced.writer import FencedWriter
 
@@ -43,8 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from coopconsume.fenced.config import WriterOptions
-    from coopconsume.fenced.core import AppendOptions, Records
-    from coopconsume.fenced.log import Appended, LogId
+    from coopconsume.fenced.log import Appended, AppendOptions, LogId, Records
     from coopconsume.fenced.ownership import Outcome, OwnershipStore
 
 
@@ -73,9 +71,7 @@ class ExclusiveProducer(Acquired):
         ...     mine.append([b"nobody else writes until the end of this block"])
 
     Args:
-        options: As for `FencedWriter`.
-        topic: The topic; it must exist.
-        partition: The partition.
+        options, topic, partition: As for `FencedWriter`.
         mode: How to have it.
         store: Where the registry is, for this producer alone, which closes it; by default the topic
             ``__fw_ownership`` of the same cluster.
@@ -223,15 +219,7 @@ class ExclusiveProducer(Acquired):
         return self._writer.append(records, **how)
 
     async def append_async(self, records: Records, **how: Unpack[AppendOptions]) -> Appended:
-        """Publishes records as `append` does, without blocking the event loop.
-
-        Args:
-            records: As for `append`.
-            **how: As for `FencedWriter.append`.
-
-        Raises:
-            Exception: As for `append`.
-        """
+        """Publishes records as `append` does, without blocking the event loop."""
         if not self._has_place:
             await asyncio.to_thread(self.check)
         return await self._writer.append_async(records, **how)
@@ -240,13 +228,7 @@ class ExclusiveProducer(Acquired):
         """Makes sure that at some moment of this call nobody else had opened the log.
 
         So what was read of the log up to the offset returned was then all there was: what a reader
-        needs who must not answer from the past.
-
-        Raises:
-            ProducerFenced: Somebody else had.
-            ProducerBusy, OwnershipUnavailable: As for `check`.
-            WriterNotOpen, LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As for
-                `FencedWriter.refresh`.
+        needs who must not answer from the past. It fails as `check` and `FencedWriter.refresh` do.
         """
         self.check()
         return self._writer.refresh()

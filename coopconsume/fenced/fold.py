@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.key_index import KeyIndex
     from coopconsume.fenced.log import Entry, Raw
+    from coopconsume.fenced.stamp import Visibility
 
 
 class SequenceGap(Exception):
@@ -164,6 +165,11 @@ class Fold:
         self._open_batch: tuple[Stamp, Owner | None] | None = None  # not all of it is seen
         self._shared = b""  # bytes that the stamps of its records begin with
         self._partial: list[Raw] = []  # its records so far
+
+    @property
+    def visibility(self) -> Visibility | None:
+        """How readers see what counts, by the last batch that counted, if there was one."""
+        return None if self.stamp is None else self.stamp.visibility
 
     @property
     def incomplete(self) -> Sequence[Raw]:

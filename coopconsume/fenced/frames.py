@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import InvalidOption
-from coopconsume.fenced.log import VISIBILITIES
-from coopconsume.fenced.settings import Settings
-from coopconsume.fenced.stamp import FORMAT, NAME, sql
+from coopconsume.fenced.config import Settings
+from coopconsume.fenced.stamp import FORMAT, NAME, VISIBILITIES, sql
 from coopconsume.kafka.security.secrets import keep_out_of_logs
 
 if TYPE_CHECKING:
@@ -32,15 +31,9 @@ def read_log(
 ) -> DataFrame:
     """The records of data that count, of all partitions of a topic.
 
-    Args:
-        spark: The session.
-        options: As for `FencedWriter`.
-        topic: The topic.
-        starting_offsets: As ``startingOffsets`` of Spark's Kafka source.
-        ending_offsets: As its ``endingOffsets``; by default the end of what is decided now.
-
-    Returns:
-        See `accepted`.
+    The options are those of `FencedWriter`, and the offsets are ``startingOffsets`` and
+    ``endingOffsets`` of Spark's Kafka source; by default up to the end of what is decided now. The
+    columns are those of `accepted`.
 
     Raises:
         OptionError: An option makes no sense.

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from coopconsume.fenced.config import Settings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
-from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.view import looking_at
 
 if TYPE_CHECKING:
@@ -113,18 +113,7 @@ def head(
 ) -> Head:
     """Returns the end and the owner of a log by its last records, without taking it from its owner.
 
-    Args:
-        options: As for `FencedWriter`.
-        topic: The topic.
-        partition: The partition.
-        engine: As for `FencedWriter`.
-        timeout: Seconds to wait for an answer, above 0.
-
-    Raises:
-        LogReplaced: There is no such topic.
-        LogCorrupt: Its last records are not what fenced writers write.
-        LogUnavailable: Kafka does not answer.
-        OptionError: An option makes no sense.
+    The arguments and errors are those of `LogReader` and its `read`.
     """
     with looking_at(options, topic, partition, engine, timeout) as view:
         start, ends = view.start(), view.ends()
@@ -133,23 +122,16 @@ def head(
     owner = fold.owner or Owner("", "", "")
     return Head(
         topic, view.log.topic_id, partition, start, ends.stable, ends.end, fold.next_seq,
-        fold.epoch, owner.name or None, owner.session or None,
-        None if fold.stamp is None else fold.stamp.visibility,
+        fold.epoch, owner.name or None, owner.session or None, fold.visibility,
     )  # fmt: skip
 
 
 def blocked(options: Mapping[str, Any], topic: str, partition: int = 0) -> Blockage:
-    """Which open transactions keep a log from being read to its end.
-
-    Args:
-        options: As for `FencedWriter`.
-        topic: The topic.
-        partition: The partition.
+    """Returns which open transactions keep a log from being read to its end.
 
     Raises:
-        LogUnavailable: Kafka does not answer.
         NotAuthorized: It may not be asked.
-        OptionError: An option makes no sense.
+        LogReplaced, LogUnavailable, OptionError: As for `LogReader.read`.
     """
     engine = KafkaPythonEngine(Settings.parse(options))
     with looking_at(options, topic, partition, engine, 0.0, compacted=False) as view:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from coopconsume.fenced.config import Settings
     from coopconsume.fenced.engine import Part
     from coopconsume.fenced.log import Consumed, LogId, Raw
-    from coopconsume.fenced.settings import Settings
 
 NAME: Final = "kafka-python"
 #: Milliseconds that a request may take, where the user does not say.
@@ -251,9 +251,9 @@ class KafkaChannel(Channel):
             sent = [
                 [
                     send(log.topic, value, key, [stamp, *more], log.partition, timestamp)
-                    for (value, key, more, timestamp), stamp in zip(entries, stamps, strict=True)
+                    for (value, key, more, timestamp), stamp in zip(entries, headers, strict=True)
                 ]
-                for log, entries, stamps in parts
+                for log, entries, headers, _ in parts
             ]
             self._producer.flush(timeout)
             # Each one, as an error of one batch says nothing of another.

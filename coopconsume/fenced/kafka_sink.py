@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from coopconsume.fenced.engine import Engine
-    from coopconsume.fenced.log import LogId, Visibility
+    from coopconsume.fenced.log import LogId
+    from coopconsume.fenced.stamp import Visibility
 
 
 _JOB: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")

@@ -35,9 +35,7 @@ class KeyValueStore(Closing):
         ...     seats.compare_and_set("12A", None, "anna")
 
     Args:
-        options: As for `FencedWriter`.
-        topic: The topic; it may be compacted.
-        partition: The partition.
+        options, topic, partition: As for `LeaderElection`.
         on_elected: Called with the epoch when this replica leads, its state complete.
         on_lost: Called when it leads no more.
         more: As for `LeaderElection`: ``store``, ``owner``, ``lease``, ``visibility``, ``engine``,
@@ -108,12 +106,7 @@ class KeyValueStore(Closing):
             self._write(self._leader(), key, None)
 
     def compare_and_set(self, key: str, expected: str | None, value: str) -> bool:
-        """Sets the value of a key if it has the expected one.
-
-        Args:
-            key: The key.
-            expected: The value that it has to have; None: none.
-            value: The value to set.
+        """Sets the value of a key if it has the expected one; None expects no value.
 
         Returns:
             Whether it had the expected value, and now has the new one.

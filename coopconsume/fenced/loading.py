@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 from coopconsume.errors import InvalidOption
 from coopconsume.errors.fenced import OffsetMismatch
-from coopconsume.fenced.core import entries, size_of
+from coopconsume.fenced.config import CHECK
 from coopconsume.fenced.exclusive import ExclusiveProducer
-from coopconsume.fenced.settings import CHECK
+from coopconsume.fenced.log import entries, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from coopconsume.fenced.log import Entry
+    from coopconsume.fenced.log import Entry, Records
     from coopconsume.fenced.writer import FencedWriter
 
 
@@ -45,7 +43,7 @@ class Loaded:
 
 def bulk_load(
     to: FencedWriter | ExclusiveProducer,
-    records: Iterable[Entry | tuple[bytes | None, bytes | None] | bytes],
+    records: Records,
     name: str,
     *,
     batch_records: int = 1000,
@@ -103,10 +101,8 @@ def _loaded(writer: FencedWriter, name: str, since: int) -> int:
 class _Source:
     """A list that is read once, from its beginning."""
 
-    def __init__(
-        self, records: Iterable[Entry | tuple[bytes | None, bytes | None] | bytes]
-    ) -> None:
-        self._rest: Iterator[Entry | tuple[bytes | None, bytes | None] | bytes] = iter(records)
+    def __init__(self, records: Records) -> None:
+        self._rest = iter(records)
         self._ahead: deque[Entry] = deque()
         self._first = 0  # number of the first record that is ahead
 

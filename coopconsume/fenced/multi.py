@@ -16,13 +16,11 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     WriterNotOpen,
 )
-from coopconsume.fenced.config import WriterConfig
-from coopconsume.fenced.core import entries, expectation
+from coopconsume.fenced.config import Settings, WriterConfig
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, repeat
-from coopconsume.fenced.log import MULTI, UNCHECKED, Entry
+from coopconsume.fenced.log import MULTI, UNCHECKED, Entry, entries, expectation
 from coopconsume.fenced.session import MARK_KEY, Session, new_batch_id, send
-from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.stamp import is_batch_id
 from coopconsume.fenced.view import open_engine
 
@@ -31,9 +29,8 @@ if TYPE_CHECKING:
 
     from coopconsume.errors.fenced import OffsetMismatch
     from coopconsume.fenced.config import EpochSource
-    from coopconsume.fenced.core import Expectation, Expected, LastSeqs, Records
     from coopconsume.fenced.engine import Channel, Engine
-    from coopconsume.fenced.log import Appended
+    from coopconsume.fenced.log import Appended, Expectation, Expected, LastSeqs, Records
 
 
 LogName = tuple[str, int]
@@ -281,15 +278,15 @@ class MultiLogWriter(Acquired):
         deadline: Deadline,
     ) -> bool:
         """Sends the append once; returns whether the records are in the logs."""
-        drafts = {
+        parts = {
             piece.session: piece.session.draft(
                 [(piece.rows, batch_id)], kind="checkpoint" if piece.is_check else "data"
             )
             for piece in pieces
         }
-        sent |= {session: draft.first_offset for session, draft in drafts.items()}
+        sent |= {session: session.offset for session in parts}
         assert self._channel is not None
-        placed = send(self._channel, drafts, deadline)
+        placed = send(self._channel, parts, deadline)
         sent.clear()
         return placed
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import LogTruncated
+from coopconsume.fenced.config import Settings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.log import LogRecord
-from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.view import LogView, open_engine
 
 if TYPE_CHECKING:
@@ -34,12 +34,9 @@ class LogReader(Closing):
         ...         print(record.seq, record.value)
 
     Args:
-        options: As for `FencedWriter`.
-        topic: The topic.
-        partition: The partition.
+        options, topic, partition, engine: As for `FencedWriter`.
         start: Offset to begin at; by default the first one that is kept. Where it is above 0, what
             is below the first batch that shows the log's state is passed over.
-        engine: As for `FencedWriter`.
         compacted: Whether the topic is compacted, so that records may be missing; by default Kafka
             is asked.
         timeout: Seconds to wait for an answer.

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.errors.fenced import AppendOutcomeUnknown, LogUnavailable
-from coopconsume.fenced.core import size_of
+from coopconsume.fenced.log import size_of
 from coopconsume.fenced.session import new_batch_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from coopconsume.fenced.core import Expectation
-    from coopconsume.fenced.log import Appended, Consumed, Entry, LogId
+    from coopconsume.fenced.log import Appended, Consumed, Entry, Expectation, LogId
     from coopconsume.fenced.stamp import Kind
 
 #: Records of a group at most, unless one append alone has more.

@@ -11,17 +11,15 @@ import base64
 import logging
 import os
 import uuid
-from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.errors.fenced import AppendRefused, LogTruncated, ProducerBusy, ProducerFenced
 from coopconsume.fenced.config import EpochSource
-from coopconsume.fenced.core import is_in_place
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt, Part, repeat
 from coopconsume.fenced.fold import Owner
-from coopconsume.fenced.log import Entry
+from coopconsume.fenced.log import Entry, is_in_place
 from coopconsume.fenced.stamp import NO_TAG, Stamp, encode_batch
 from coopconsume.fenced.view import LogView
 
@@ -47,23 +45,6 @@ MARK_KEY: Final = b"coopconsume-log"
 def new_batch_id() -> str:
     """A batch id of 12 characters that no other batch has."""
     return base64.urlsafe_b64encode(os.urandom(9)).decode()
-
-
-@dataclass
-class Draft:
-    """Records of one or several batches with their stamps, before they are sent.
-
-    Attributes:
-        first_offset: Offset that the first record has to get.
-        entries: The records.
-        headers: The header of each record's stamp.
-        stamps: Stamp of the first record of each batch.
-    """
-
-    first_offset: int
-    entries: list[Entry] = field(default_factory=list)
-    headers: list[Header] = field(default_factory=list)
-    stamps: list[Stamp] = field(default_factory=list)
 
 
 class Session(LogView):
@@ -359,27 +340,20 @@ class Session(LogView):
         """Appends batches at the offset where this session expects the end of the log, or not.
 
         Appends without a condition, too, expect this offset: so a late batch of a former owner does
-        not count, and sequence numbers have no gaps.
-
-        Args:
-            batches: Records and id of each batch.
-            deadline: When to give up.
-            kind: Kind of the records.
-            epoch: The epoch to write under; the session's own by default.
-            consumed: Offsets of consumer groups that are committed with the records.
+        not count, and sequence numbers have no gaps. Offsets that are ``consumed`` are committed
+        with the records.
 
         Returns:
             Offset of the first record; None if they are not in the log, and will never be.
 
         Raises:
-            ProducerFenced: Another owner is known to have opened the log since.
+            ProducerFenced: As for `draft`; nothing was sent.
             EngineDoubt: They may be in the log, or be there later; the producer cannot be used any
                 more.
         """
-        draft = self.draft(batches, kind=kind, epoch=epoch)
+        draft, at = self.draft(batches, kind=kind, epoch=epoch), self.offset
         assert self._channel is not None
-        placed = send(self._channel, {self: draft}, deadline, consumed)
-        return draft.first_offset if placed else None
+        return at if send(self._channel, {self: draft}, deadline, consumed) else None
 
     def draft(
         self,
@@ -387,8 +361,10 @@ class Session(LogView):
         *,
         kind: Kind = "data",
         epoch: int | None = None,
-    ) -> Draft:
-        """Returns batches with their stamps, for the offset where the log is expected to end.
+    ) -> Part:
+        """Returns batches (records and id of each) with stamps for the expected end of the log.
+
+        They are under the session's epoch, unless another one is given.
 
         Raises:
             ProducerFenced: Another owner is known to have opened the log since.
@@ -397,24 +373,24 @@ class Session(LogView):
         offset, seq = self.position
         tag = os.urandom(len(NO_TAG)) if kind == "open" else self.fold.tag or NO_TAG
         its = self.epoch if epoch is None else epoch
-        draft = Draft(offset)
+        stamps: list[Stamp] = []
+        headers: list[Header] = []
         for entries, batch_id in batches:
             stamp = Stamp(self._visibility, kind, its, seq, len(entries), 0, batch_id, offset, tag)
-            draft.stamps.append(stamp)
-            draft.entries += entries
-            draft.headers += encode_batch(stamp)
+            stamps.append(stamp)
+            headers += encode_batch(stamp)
             offset, seq = offset + len(entries), seq + len(entries)
-        return draft
+        return Part(self.log, [row for rows, _ in batches for row in rows], headers, stamps)
 
-    def wrote(self, draft: Draft) -> None:
-        """Folds a draft that is in the log, without reading it."""
+    def wrote(self, part: Part) -> None:
+        """Folds what is now in the log, without reading it."""
         at = 0
-        for stamp in draft.stamps:
-            self.fold.wrote(stamp, draft.entries[at : at + stamp.n])
+        for stamp in part.stamps:
+            self.fold.wrote(stamp, part.entries[at : at + stamp.n])
             at += stamp.n
         self.wrote_at = monotonic()
         # A transaction ends with a marker, which takes an offset.
-        self.offset = draft.first_offset + len(draft.entries) + (0 if self.is_filtered else 1)
+        self.offset += at + (0 if self.is_filtered else 1)
 
     def release(self) -> None:
         """Releases the log; the next `acquire` opens a new epoch."""
@@ -437,11 +413,11 @@ class Session(LogView):
 
 def send(
     channel: Channel,
-    drafts: Mapping[Session, Draft],
+    parts: Mapping[Session, Part],
     deadline: Deadline,
     consumed: Sequence[Consumed] = (),
 ) -> bool:
-    """Appends a draft to each of some logs, in one transaction; to a filtered log without one.
+    """Appends to each of some logs, in one transaction; to a filtered log without one.
 
     Returns:
         Whether the records are in the logs; if not, they never will be.
@@ -449,17 +425,15 @@ def send(
     Raises:
         EngineDoubt: They may be in the logs, or be there later; drop the channel.
     """
-    is_filtered = any(session.is_filtered for session in drafts)
-    parts = [Part(session.log, draft.entries, draft.headers) for session, draft in drafts.items()]
+    is_filtered = any(session.is_filtered for session in parts)
     try:
         if not is_filtered:
             channel.begin()
-        for session, draft in drafts.items():
-            session.late_at = draft.first_offset if is_filtered else None
-        found = channel.append(parts, deadline.left)
-        wanted = [draft.first_offset for draft in drafts.values()]
-        placed = all(map(is_in_place, found, wanted))
-        for session in drafts:
+        for session in parts:
+            session.late_at = session.offset if is_filtered else None
+        found = channel.append([*parts.values()], deadline.left)
+        placed = all(map(is_in_place, found, (session.offset for session in parts)))
+        for session in parts:
             session.late_at = None
         if not is_filtered:
             _end(channel, deadline, consumed if placed else None)
@@ -469,8 +443,8 @@ def send(
         # A fault of the client says nothing about what was sent before it.
         raise EngineDoubt(str(error) or type(error).__name__, error) from error
     if placed:
-        for session, draft in drafts.items():
-            session.wrote(draft)
+        for session, part in parts.items():
+            session.wrote(part)
     return placed
 
 

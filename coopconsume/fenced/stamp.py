@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coopconsume.fenced.log import Visibility
-
+Visibility = Literal["read_committed", "filter"]
+VISIBILITIES: Final = ("read_committed", "filter")
 Kind = Literal["data", "open", "checkpoint"]
 Header = tuple[str, bytes]
 
@@ -52,8 +52,6 @@ _MOST_RECORDS: Final = 2**32 - 1
 LARGEST_STAMP: Final = _FIXED.size + 64 + _INDEX.size
 #: Positions in a batch as bytes, for the first of them.
 _INDEXES: Final = tuple(map(_INDEX.pack, range(1024)))
-#: (first byte, number of bytes) of the fields that are numbers, counted from 1 as SQL does.
-_SQL_FIELDS: Final = {"epoch": (3, 8), "first_seq": (11, 8), "expected": (19, 8), "n": (35, 4)}
 
 
 class MalformedStamp(ValueError):
@@ -179,19 +177,21 @@ def sql(field: str, header: str = "get(headers, 0).value") -> str:
     Raises:
         KeyError: There is no such field.
     """
-    others = {
-        "format": _sql_number(header, "1", 1),
-        "kind": f"{_sql_number(header, '2', 1)} & {_FILTER - 1}",
-        "filter": f"({_sql_number(header, '2', 1)} & {_FILTER}) > 0",
+
+    def number(first: int | str, size: int) -> str:  # bytes are counted from 1
+        value = f"conv(hex(substring({header}, {first}, {size})), 16, 10)"
+        return f"TRY_CAST({value} AS BIGINT)"
+
+    fields = {
+        "format": number(1, 1),
+        "kind": f"{number(2, 1)} & {_FILTER - 1}",
+        "filter": f"({number(2, 1)} & {_FILTER}) > 0",
+        "epoch": number(3, 8),
+        "first_seq": number(11, 8),
+        "expected": number(19, 8),
         "tag": f"substring({header}, 27, 8)",
+        "n": number(35, 4),
         "batch": f"CAST(substring({header}, 39, length({header}) - 42) AS STRING)",
-        "i": _sql_number(header, f"length({header}) - 3", 4),
+        "i": number(f"length({header}) - 3", 4),
     }
-    if field in others:
-        return others[field]
-    first, size = _SQL_FIELDS[field]
-    return _sql_number(header, str(first), size)
-
-
-def _sql_number(header: str, first: str, size: int) -> str:
-    return f"TRY_CAST(conv(hex(substring({header}, {first}, {size})), 16, 10) AS BIGINT)"
+    return fields[field]

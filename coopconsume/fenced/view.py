@@ -14,21 +14,19 @@ from coopconsume.errors.fenced import (
     LogTruncated,
     LogUnavailable,
 )
-from coopconsume.fenced.core import Position
+from coopconsume.fenced.config import Settings
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.fold import Fold, SequenceGap, hash_of, repaired_by
-from coopconsume.fenced.log import LogId
-from coopconsume.fenced.settings import Settings
+from coopconsume.fenced.log import LogId, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from coopconsume.fenced.core import LastSeqs
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.fold import Owner, Verdict
-    from coopconsume.fenced.log import Appended, Ends, Raw
+    from coopconsume.fenced.log import Appended, Ends, LastSeqs, Raw
 
 T = TypeVar("T")
 

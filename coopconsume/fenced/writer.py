@@ -15,14 +15,12 @@ from coopconsume.errors.fenced import (
     WriterNotOpen,
 )
 from coopconsume.fenced.appender import Appender
-from coopconsume.fenced.config import WriterConfig
-from coopconsume.fenced.core import entries, expectation, size_of
+from coopconsume.fenced.config import Settings, WriterConfig
 from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.inspection import head
-from coopconsume.fenced.log import UNCHECKED
+from coopconsume.fenced.log import UNCHECKED, entries, expectation, size_of
 from coopconsume.fenced.requests import Groups, Request
 from coopconsume.fenced.session import Session, new_batch_id
-from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.stamp import is_batch_id
 from coopconsume.fenced.view import open_engine
 
@@ -30,8 +28,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from coopconsume.fenced.config import WriterOptions
-    from coopconsume.fenced.core import AppendOptions, Expected, LastSeqs, Records
-    from coopconsume.fenced.log import Appended, Consumed, Entry, LogId
+    from coopconsume.fenced.log import (
+        Appended,
+        AppendOptions,
+        Consumed,
+        Entry,
+        Expected,
+        LastSeqs,
+        LogId,
+        Records,
+    )
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from coopconsume.fenced.config import Settings
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.kafka_engine import KafkaChannel
 from coopconsume.fenced.log import LogId
-from coopconsume.fenced.settings import Settings
 from coopconsume.kafka.producer import MOST_BYTES, message_serializer
 
 if TYPE_CHECKING:

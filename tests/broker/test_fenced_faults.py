@@ -17,10 +17,10 @@ from kafka.producer import transaction_manager as kafka_transactions
 from coopconsume import FencedWriter, LocalKafka
 from coopconsume.errors import AppendOutcomeUnknown, EngineNotUsable
 from coopconsume.fenced import Entry, LogId, audit, session
+from coopconsume.fenced.config import Settings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, Part
 from coopconsume.fenced.kafka_engine import KafkaChannel, KafkaPythonEngine
-from coopconsume.fenced.settings import Settings
 
 if TYPE_CHECKING:
     from tests.conftest import TopicFactory

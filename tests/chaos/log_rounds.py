@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from kafka import KafkaProducer, TopicPartition
 
 from coopconsume.fenced import audit
+from coopconsume.fenced.config import Settings
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
-from coopconsume.fenced.settings import Settings
 from tests.event_process import EventProcess
 from tests.fenced_checker import Outcomes, batches, problems
 

@@ -204,10 +204,10 @@ class FakeChannel:
         """The broker learns nothing of it."""
 
     def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
-        ((_, entries, stamps),) = parts
+        ((_, entries, headers, _),) = parts
         raws = [
             Raw(0, 0, entry.key, entry.value, [stamp, *entry.headers])
-            for entry, stamp in zip(entries, stamps, strict=True)
+            for entry, stamp in zip(entries, headers, strict=True)
         ]
         fate = self._broker.fate("produce")
         parts = [raws[:1], raws[1:]] if fate == "torn" and self._identity is not None else [raws]

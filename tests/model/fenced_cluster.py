@@ -128,13 +128,13 @@ class ClusterChannel:
     def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
         def write(some: Sequence[Part]) -> list[list[int]]:
             found = []
-            for log, entries, stamps in some:
+            for log, entries, headers, _ in some:
                 broker, identity = self._parts[log.topic]
                 if identity.transaction is None:
                     identity.transaction = Transaction(len(broker.slots))
                 raws = [
                     Raw(0, 0, entry.key, entry.value, [stamp, *entry.headers])
-                    for entry, stamp in zip(entries, stamps, strict=True)
+                    for entry, stamp in zip(entries, headers, strict=True)
                 ]
                 found.append(broker.write(raws, identity.transaction))
             return found

@@ -11,9 +11,8 @@ import pytest
 from coopconsume.errors import AppendOutcomeUnknown, LogUnavailable, OffsetMismatch, WriterNotOpen
 from coopconsume.errors.fenced import AppendRefused
 from coopconsume.fenced import Appended, FencedWriter
-from coopconsume.fenced.core import Expectation
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.log import LogId
+from coopconsume.fenced.log import Expectation, LogId
 from coopconsume.fenced.requests import Groups, Request
 from tests.fenced_checker import Outcomes, problems
 from tests.model.fenced_broker import Broker, FakeEngine, Fate

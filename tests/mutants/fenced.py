@@ -19,7 +19,7 @@ FENCED = [
     Mutant(
         "expectation-not-checked",
         "An append on a condition checks it.",
-        "coopconsume/fenced/core.py",
+        "coopconsume/fenced/log.py",
         "if self.by is not None and self.value != actual:",
         "if False:",
         ("tests/unit/fenced/test_fenced_log.py::test_each_record_may_expect_its_number",),
@@ -287,7 +287,7 @@ FENCED = [
     Mutant(
         "key-expectation-not-checked",
         "An append on condition of a key's last record checks it.",
-        "coopconsume/fenced/core.py",
+        "coopconsume/fenced/log.py",
         "if last[key] != expected:",
         "if False:",
         (_KEYS + "test_unrelated_keys_do_not_contend",),

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
+from coopconsume.fenced.config import Settings
 from coopconsume.fenced.ownership.log_fold import OwnershipFold, change
-from coopconsume.fenced.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

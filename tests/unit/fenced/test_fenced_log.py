@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from coopconsume.cli.log import show_blockage
 from coopconsume.errors import AppendRefused, InvalidOption, UnknownOption
 from coopconsume.fenced import Audit, Entry, ExclusiveProducer, LeaderElection, LogId, audit
-from coopconsume.fenced.core import Position, entries, expectation, is_in_place
+from coopconsume.fenced.config import Settings
 from coopconsume.fenced.fold import Fold, Owner, SequenceGap, Verdict
 from coopconsume.fenced.inspection import Blockage, OpenTransaction, _moment
-from coopconsume.fenced.log import Ends, Raw
-from coopconsume.fenced.settings import Settings
+from coopconsume.fenced.log import Ends, Position, Raw, entries, expectation, is_in_place
 from coopconsume.fenced.stamp import NAME, MalformedStamp, Stamp, decode, encode, encode_batch
 
 SERVERS = {"kafka.bootstrap.servers": "a:1"}
@@ -268,7 +267,7 @@ def test_a_log_without_a_fault_is_folded(seed: int, visibility: str) -> None:
     fold = Fold()
     assert set(verdicts(log.rows, fold)) <= {"counted", "partial", "foreign"}
     assert (fold.next_seq, fold.epoch, fold.tag) == (log.seq, log.epoch, log.tag)
-    assert fold.whole
+    assert not fold.incomplete
     for start in range(len(log.rows)):
         part = Fold(None, None)
         verdicts(log.rows[start:], part)
