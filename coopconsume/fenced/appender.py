@@ -86,44 +86,32 @@ class Appender:
 
     def _look_up(self, request: Request, deadline: Deadline) -> None:
         """Settles a request whose batch the log has, or may have had."""
-        found = self._known(request.batch_id) or self._find(request.batch_id, deadline)
-        if found is not None:
-            try:
-                self._check_contents(found, request.rows, deadline)
-            except AppendRefused as error:
-                request.settle(None, error)
-            else:
-                request.settle(found)
-        elif request.batch_id in self._doubtful:
-            request.settle(None, self._unknown(request.batch_id, _RETAINED))
-
-    def _find(self, batch_id: str, deadline: Deadline) -> Appended | None:
-        """The batch of an id, anywhere in the log."""
-        if not self._session.is_open:
-            self.acquire(deadline)
-        if not self._session.has_id(batch_id, deadline):
-            return None
-        return self._search(batch_id, 0, deadline)
-
-    def _check_contents(self, found: Appended, rows: list[Entry], deadline: Deadline) -> None:
-        """Checks that a batch of the log has just these records.
-
-        Raises:
-            AppendRefused: It has others.
-        """
-        session = self._session
-        if session.is_compacted:
-            return  # Records may be gone that are in newer batches, too.
-        same = found.count == len(rows)
-        if same:
-            there = session.records(found.first_offset, found.last_offset + 1, deadline)
-            wanted = [(row.key, row.value, [*row.headers]) for row in rows]
-            same = [(row.key, row.value, [*row.headers[1:]]) for row in there] == wanted
-        if not same:
-            raise AppendRefused(
-                f"batch_id {found.batch_id!r}: the log has a batch of this id with other records, "
-                f"at offset {found.first_offset}: give each batch an id of its own"
+        batch_id, found = request.batch_id, self._known(request.batch_id)
+        if found is None:
+            if not self._session.is_open:
+                self.acquire(deadline)
+            if self._session.has_id(batch_id, deadline):
+                found = self._search(batch_id, 0, deadline)
+        if found is not None and self._has(found, request.rows, deadline):
+            request.settle(found)
+        elif found is not None:
+            problem = (
+                f"batch_id {batch_id!r}: the log has a batch of this id with other records, at "
+                f"offset {found.first_offset}: give each batch an id of its own"
             )
+            request.settle(None, AppendRefused(problem))
+        elif batch_id in self._doubtful:
+            request.settle(None, self._unknown(batch_id, _RETAINED))
+
+    def _has(self, found: Appended, rows: list[Entry], deadline: Deadline) -> bool:
+        """Whether a batch of the log has just these records; of a compacted log True."""
+        if self._session.is_compacted:
+            return True  # Records may be gone that are in newer batches, too.
+        if found.count != len(rows):
+            return False
+        there = self._session.records(found.first_offset, found.last_offset + 1, deadline)
+        wanted = [(row.key, row.value, [*row.headers]) for row in rows]
+        return [(row.key, row.value, [*row.headers[1:]]) for row in there] == wanted
 
     # -- to append -----------------------------------------------------------------------------
 
@@ -184,21 +172,19 @@ class Appender:
 
     def _is_up_to_date(self, deadline: Deadline) -> bool:
         """Whether nothing stands against an append; else the log was taken again."""
-        session = self._session
-        if session.is_open:
-            try:
-                session.look_again(deadline)
-            except EngineDoubt as doubt:
-                session.drop()
-                self._strike((), doubt, deadline)
-            except BaseException:
-                session.drop()
-                raise
-            else:
-                return True
-        else:
+        if not self._session.is_open:
             self.acquire(deadline)
-        return False
+            return False
+        try:
+            self._session.look_again(deadline)
+        except EngineDoubt as doubt:
+            self._session.drop()
+            self._strike((), doubt, deadline)
+            return False
+        except BaseException:
+            self._session.drop()
+            raise
+        return True
 
     def _attempt(self, chosen: Sequence[Request], deadline: Deadline) -> bool:
         """Appends batches once; returns whether they are in the log."""
@@ -260,7 +246,8 @@ class Appender:
             at = self._doubtful.get(request.batch_id)
             # A session is fenced by a record above all that it may have written.
             if at is not None and not (session.fenced and session.known_from <= at):
-                problem = "; ".join([str(error) or type(error).__name__, *_notes(error)])
+                notes = getattr(error, "__notes__", [])
+                problem = "; ".join([str(error) or type(error).__name__, *notes])
                 unknown = self._unknown(request.batch_id, problem)
                 unknown.__cause__ = error
                 request.settle(None, unknown)
@@ -284,10 +271,10 @@ class Appender:
         try:
             if not session.fenced and not session.is_open:
                 self.acquire(deadline)
-            found = self._known(batch_id) or self._search(batch_id, at, deadline)
+            found = self._search(batch_id, at, deadline)
         except FencedLogError as error:
             if session.fenced:
-                found = self._known(batch_id) or self._search(batch_id, at, deadline)
+                found = self._search(batch_id, at, deadline)
             elif isinstance(error, ProducerFenced | LogUnavailable | LogBlocked):
                 raise self._unknown(batch_id, str(error), at) from error
             else:
@@ -311,7 +298,3 @@ class Appender:
     def _unknown(self, batch_id: str, problem: str, at: int = 0) -> AppendOutcomeUnknown:
         first = self._doubtful.get(batch_id, at)
         return AppendOutcomeUnknown(*self._session.log.tp, batch_id, first, problem)
-
-
-def _notes(error: BaseException) -> list[str]:
-    return getattr(error, "__notes__", [])

@@ -89,8 +89,8 @@ class FencedDeltaSink:
     opens it, by a commit without rows. Spark must write to the table by a path.
 
     A checkpoint that was created again numbers its batches from 0: they are refused. Give the job
-    another name then. Where the table has one batch, the id of the stream that wrote it decides: it
-    is in that commit's ``userMetadata``, as long as Delta keeps its history.
+    another name then. If the table has one batch only, the id of the stream that wrote it decides:
+    that commit's ``userMetadata`` has it, as long as Delta keeps its history.
 
     Example:
         >>> epoch = registry.own("jobs", {"orders": 1})["orders"].fence_epoch
@@ -152,11 +152,7 @@ class FencedDeltaSink:
         raise SinkUnavailable(self.path, self.job, problem)
 
     def mark(self) -> Mark:
-        """What the table knows of the job now.
-
-        Raises:
-            SinkUnavailable: The table cannot be read.
-        """
+        """What the table knows of the job now; `SinkUnavailable` if it cannot be read."""
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
@@ -176,11 +172,10 @@ class FencedDeltaSink:
         return f"coopconsume.fenced.{self.job}"
 
     def _append(self, rows: DataFrame, mark: Mark) -> None:
-        writer = rows.write.format("delta").mode("append").option("txnAppId", self._app)
+        options: dict[str, str | int] = {"txnAppId": self._app, "txnVersion": mark.version}
         if mark.batches == 1:  # the first batch, or an epoch opened behind it
-            about = {self._app: stream_id(rows.sparkSession)}
-            writer = writer.option("userMetadata", json.dumps(about))
-        writer.option("txnVersion", mark.version).save(self.path)
+            options["userMetadata"] = json.dumps({self._app: stream_id(rows.sparkSession)})
+        rows.write.format("delta").mode("append").options(**options).save(self.path)
 
     def _check_stream(self, batch: DataFrame) -> None:
         """Refuses batch 0 if another stream has written the batch 0 of the table."""

@@ -176,14 +176,6 @@ class Fold:
         """Records of the batch that is not complete yet."""
         return self._partial
 
-    def add(self, raw: Raw) -> Verdict:
-        """Takes in the next record.
-
-        Raises:
-            SequenceGap: As `take`.
-        """
-        return self.take((raw,), 0)[1]
-
     def take(self, rows: Sequence[Raw], at: int) -> tuple[int, Verdict]:
         """Takes in the next record, and more of the same batch if they follow.
 

@@ -54,10 +54,10 @@ class FencedKafkaSink(Closing):
     and the header ``coopconsume.origin`` shows duplicates.
 
     A batch goes by way of the driver: bound it by ``maxOffsetsPerTrigger``. It is one append, also
-    to several partitions, each a log of its own: one transaction has it in all of them
-    or in none. With ``visibility="filter"`` it is one append for each partition: after a crash in
-    the middle some have the batch, until it is written again and the others get theirs. A
-    checkpoint that was created again numbers its batches from 0: give the job another name then.
+    to several partitions, each a log of its own: all of them have it or none. With
+    ``visibility="filter"`` it is one append for each partition: after a crash in the middle some
+    have the batch, until it is written again. A checkpoint that was created again numbers its
+    batches from 0: give the job another name then.
 
     Example:
         >>> epoch = registry.own("jobs", {"orders": 1})["orders"].fence_epoch
@@ -67,8 +67,7 @@ class FencedKafkaSink(Closing):
         ... ).start()
 
     Args:
-        options: As for `FencedWriter`.
-        topic: The topic; it must exist.
+        options, topic: As for `FencedWriter`.
         job: Name of the job, the same for all of its runs: 1 to 40 letters, digits or ``._-``.
         epoch: The run's epoch, such as a `Grant.fence_epoch`, above those of all earlier runs and
             of other writers of the log; None: the last one to acquire it writes.
@@ -114,7 +113,7 @@ class FencedKafkaSink(Closing):
         self._lock = threading.Lock()
 
     def __call__(self, batch: DataFrame, batch_id: int | str) -> None:
-        """Append a micro-batch.
+        """Appends a micro-batch.
 
         Args:
             batch: The rows, in columns as Spark's Kafka sink has them: ``value``, and if wanted

@@ -38,8 +38,7 @@ class KeyValueStore(Closing):
         options, topic, partition: As for `LeaderElection`.
         on_elected: Called with the epoch when this replica leads, its state complete.
         on_lost: Called when it leads no more.
-        more: As for `LeaderElection`: ``store``, ``owner``, ``lease``, ``visibility``, ``engine``,
-            ``timeout``.
+        **more: As for `LeaderElection`, such as ``store``, ``owner`` and ``lease``.
     """
 
     def __init__(

@@ -121,11 +121,8 @@ class KafkaStore:
             self._rewind()  # The topic was created again, or its end was cut.
         self._read_to(end)
         if not self._fold.is_whole:
-            raise OwnershipFormat(
-                self.place,
-                "a log whose start is missing",
-                "a snapshot (see `coopconsume owners check --repair`)",
-            )
+            remedy = "a snapshot (see `coopconsume owners check --repair`)"
+            raise OwnershipFormat(self.place, "a log whose start is missing", remedy)
         return self._fold.rows
 
     def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
@@ -183,9 +180,8 @@ class KafkaStore:
             if self._topic not in admin.list_topics():
                 if not create:
                     raise OwnershipFormat(self.place, "no such topic", "an ownership store")
-                new = NewTopic(
-                    self._topic, 1, replication_factor or -1, topic_configs=_TOPIC_CONFIG
-                )
+                copies = replication_factor or -1
+                new = NewTopic(self._topic, 1, copies, topic_configs=_TOPIC_CONFIG)
                 with suppress(TopicAlreadyExistsError):  # another process created it
                     admin.create_topics([new])
             admin.wait_for_topics([self._topic], timeout_ms=_PATIENCE_MS)
@@ -196,8 +192,7 @@ class KafkaStore:
 
     def _rewind(self) -> None:
         """Restarts at the first offset that is kept."""
-        found = self._consumer.beginning_offsets([self._at], timeout_ms=_PATIENCE_MS)
-        start = found[self._at]
+        start = self._consumer.beginning_offsets([self._at], timeout_ms=_PATIENCE_MS)[self._at]
         self._fold = OwnershipFold(self.place)
         self._fold.begin(start)
         self._taken = self._size = 0

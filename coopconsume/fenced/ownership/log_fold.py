@@ -35,15 +35,12 @@ MOST_FINDINGS = 20
 
 def change(change_id: str, rows: Sequence[Row], entries: Sequence[Entry]) -> bytes:
     """Returns a change as the value of a record."""
-    return wire.dumps(
-        {
-            "format": wire.FORMAT,
-            "kind": "change",
-            "id": change_id,
-            "rows": [wire.plain(row) for row in rows],
-            "entries": [wire.plain(entry) for entry in entries],
-        }
-    )
+    document = {
+        "format": wire.FORMAT, "kind": "change", "id": change_id,
+        "rows": [wire.plain(row) for row in rows],
+        "entries": [wire.plain(entry) for entry in entries],
+    }  # fmt: skip
+    return wire.dumps(document)
 
 
 @dataclass(frozen=True)

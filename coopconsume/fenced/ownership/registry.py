@@ -143,8 +143,8 @@ class OwnershipRegistry(Closing):
 
         Raises:
             StaleGeneration: One or more are owned under a higher generation; nothing was changed.
-            ValueError: If a generation is negative, or there is no resource.
-            OwnershipUnavailable: If the store cannot be reached; it is not known what was granted.
+            ValueError: A generation is negative, or there is no resource.
+            OwnershipUnavailable: It is not known what was granted.
         """
         if not resources:
             raise ValueError("resources must name one at least")
@@ -180,19 +180,10 @@ class OwnershipRegistry(Closing):
     ) -> rules.Outcome:
         """Claims a resource in an access mode; never waits.
 
-        Args:
-            group: The group.
-            resource: The resource.
-            mode: The access mode.
-            epoch: The earlier fence epoch of this claimant, if it reconnects.
-            topic_id: Kafka's id of the topic, for a log.
+        A claimant that reconnects names its earlier fence epoch, and of a log the topic's id.
 
         Returns:
-            A grant; `Queued`, then call `poll`; or why not: `Busy`, `Fenced`,
-            `Replaced`.
-
-        Raises:
-            OwnershipUnavailable: As for `own`.
+            A grant; `Queued`, then call `poll`; or why not: `Busy`, `Fenced`, `Replaced`.
         """
         claim = self._claim(mode, epoch)
         (step,) = self._change({(group, resource): lambda row: rules.acquire(row, claim, topic_id)})
@@ -233,13 +224,7 @@ class OwnershipRegistry(Closing):
         return (group, resource) in self._mine
 
     def holds(self, group: str, resource: str, fence_epoch: int | None = None) -> bool:
-        """Whether this registry has a resource, alone or beside others, by the store.
-
-        Args:
-            group: The group.
-            resource: The resource.
-            fence_epoch: Under this epoch; None: under any.
-        """
+        """Whether this registry has a resource, alone or not, under an epoch, by the store."""
         row = self.show(group, resource)
         held = row.holder(self._session)
         is_there = held is not None and held not in row.waiters
@@ -248,10 +233,8 @@ class OwnershipRegistry(Closing):
     def release(self, group: str, resources: Iterable[str]) -> None:
         """Releases resources, or stops waiting for them; the next waiting claimant gets them.
 
-        Other resources do not change. Harmless when repeated, and after `close`.
-
-        Raises:
-            OwnershipUnavailable: If the store cannot be reached; the lease will expire.
+        Other resources do not change. Harmless when repeated, and after `close`. After an
+        `OwnershipUnavailable` the lease will expire.
         """
         keys = [(group, resource) for resource in resources]
         if self._closed.is_set():
@@ -263,11 +246,7 @@ class OwnershipRegistry(Closing):
     def evict(self, group: str, resource: str) -> Row:
         """Takes a resource from its owner, as an operator; the next waiting claimant gets it.
 
-        Returns:
-            The row after it.
-
-        Raises:
-            OwnershipUnavailable: If the store cannot be reached; it is not known what was done.
+        Returns the row after it. After an `OwnershipUnavailable` it is not known what was done.
         """
         (step,) = self._change({(group, resource): rules.evict})
         return step.row

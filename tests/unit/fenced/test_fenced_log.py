@@ -248,7 +248,7 @@ def audited(log: Log) -> Audit:
 def verdicts(rows: list[Raw], fold: Fold | None = None) -> list[Verdict]:
     """What each record means."""
     fold = fold or Fold()
-    return [fold.add(row) for row in rows]
+    return [fold.take((row,), 0)[1] for row in rows]
 
 
 def gap(rows: list[Raw]) -> SequenceGap | None:

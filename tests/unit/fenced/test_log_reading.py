@@ -31,7 +31,7 @@ def one_by_one(rows: Sequence[Raw]) -> tuple[list[tuple[int, int]], SequenceGap 
     fold, found = Fold(), []
     for row in rows:
         try:
-            verdict = fold.add(row)
+            _, verdict = fold.take((row,), 0)
         except SequenceGap as gap:
             return found, gap
         if verdict == "counted" and fold.stamp is not None and fold.stamp.kind == "data":
