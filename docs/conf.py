@@ -43,7 +43,7 @@ nitpick_ignore_regex = [
     ("py:class", r"[a-z_ ]+"),  # Attributes that napoleon treats as types.
     (
         "py:.*",
-        r"(kafka|pyspark|pyarrow|pa|np|numpy|NDArray|datetime|subprocess)\b.*",
+        r"(kafka|pyspark|pyarrow|pa|np|numpy|NDArray|datetime|subprocess|collections)\b.*",
     ),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypedDict
@@ -133,12 +134,10 @@ class WriterConfig:
         if epoch is not None and (epoch < 1 or session is None):
             found = repr(epoch) if session else "given alone"
             raise InvalidOption("epoch", found, "give a number above 0, of a session")
-        if self.shared and session is not None:
-            remedy = "writers that share a log have none: leave it out"
-            raise InvalidOption("session", "given", remedy)
-        if self.shared and self.fence_owner is not None:
-            remedy = "writers that share a log fence nobody: leave it out"
-            raise InvalidOption("fence_owner", repr(self.fence_owner), remedy)
+        for name in ("session", "fence_owner") if self.shared else ():
+            if getattr(self, name) is not None:
+                remedy = "writers that share a log have none and fence nobody: leave it out"
+                raise InvalidOption(name, "given", remedy)
 
     @property
     def owner_name(self) -> str:
@@ -228,6 +227,16 @@ class Settings:
     def __str__(self) -> str:
         shown = {name: value if is_harmless(name) else "***" for name, value in self.kafka.items()}
         return f"{shown}, {CHECK}: {self.checked}"
+
+
+def check_name(option: str, name: str) -> None:
+    """Checks the name of a job or of a list, with which ids of batches begin.
+
+    Raises:
+        InvalidOption: It is not 1 to 40 letters, digits or ``._-``.
+    """
+    if re.fullmatch(r"[A-Za-z0-9._-]{1,40}", name) is None:
+        raise InvalidOption(option, repr(name), "give 1 to 40 letters, digits or ._-")
 
 
 def _checked(value: Any) -> bool | frozenset[str]:

@@ -8,12 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from coopconsume.closing import Closing
-from coopconsume.errors.fenced import (
-    AppendRefused,
-    FencedLogError,
-    ProducerFenced,
-    WriterNotOpen,
-)
+from coopconsume.errors.fenced import AppendRefused, FencedLogError, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.config import WriterConfig
 from coopconsume.fenced.exclusive import ExclusiveProducer
 from coopconsume.fenced.log import LogRecord, entries

@@ -21,7 +21,7 @@ import json
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import xxhash
 
@@ -118,7 +118,6 @@ class Fold:
         next_seq: Sequence number of the next record there; None if not known.
         compacted: Whether records, or parts of batches, may be missing because newer records have
             their keys.
-        remembered: Number of batches to remember by id, to find one that occurs twice.
         repaired: Offsets of batches that count although records before them are missing.
 
     Attributes:
@@ -126,16 +125,19 @@ class Fold:
         tag: Session tag in force; None while not known.
         next_seq: Sequence number of the next record that counts; None while not known.
         owner: Who opened the epoch in force; None if that was before the fold began.
-        batches: The last batches that counted, by id, at most as many as are remembered.
+        batches: The last batches that counted, by id.
         stamp: Stamp of the first record of the last batch that counted, if there was one.
         seq: Sequence number of the last record that counted.
         rows: Records of the last batch that counted.
         torn: Number of records of batches that were begun and not completed.
         ids: Hashes of the ids of all batches that the log has; None if not known.
         keys: Last sequence number of each key of the log; None if not known.
+        remembered: Number of batches that are remembered.
         is_certain: False if a record was ``fenced`` although the fold has not seen who opened
             the epoch in force: then that record's owner may be the one in force.
     """
+
+    remembered: ClassVar[int] = 10_000
 
     def __init__(
         self,
@@ -143,7 +145,6 @@ class Fold:
         next_seq: int | None = 0,
         *,
         compacted: bool = False,
-        remembered: int = 10_000,
         repaired: Container[int] = (),
     ) -> None:
         self.epoch = epoch
@@ -160,7 +161,6 @@ class Fold:
         self.is_certain = True
         self._began_empty = epoch == 0 == next_seq
         self._compacted = compacted
-        self._remembered = remembered
         self._repaired = repaired
         self._open_batch: tuple[Stamp, Owner | None] | None = None  # not all of it is seen
         self._shared = b""  # bytes that the stamps of its records begin with
@@ -316,7 +316,7 @@ class Fold:
         self.batches[batch.batch_id] = batch
         if self.ids is not None:
             self.ids.add(hash_of(batch.batch_id))
-        if len(self.batches) > self._remembered:
+        if len(self.batches) > self.remembered:
             self.batches.popitem(last=False)
 
 

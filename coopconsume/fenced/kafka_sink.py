@@ -7,7 +7,6 @@ the log has of the job is in it already.
 
 from __future__ import annotations
 
-import re
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +22,7 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     SinkUnavailable,
 )
-from coopconsume.fenced.config import EpochSource
+from coopconsume.fenced.config import EpochSource, check_name
 from coopconsume.fenced.log import Entry
 from coopconsume.fenced.multi import MultiLogWriter, Write
 from coopconsume.fenced.writer import FencedWriter
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.stamp import Visibility
 
 
-_JOB: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
 _COLUMNS: Final = ("value", "key", "headers", "partition")
 _ORIGIN: Final = ("_topic", "_partition", "_offset")
 
@@ -93,8 +91,7 @@ class FencedKafkaSink(Closing):
         engine: str | Engine = "kafka-python",
         timeout: float = 30.0,
     ) -> None:
-        if _JOB.fullmatch(job) is None:
-            raise InvalidOption("job", repr(job), "give 1 to 40 letters, digits or ._-")
+        check_name("job", job)
         if epoch is not None and epoch < 1:
             raise InvalidOption("epoch", repr(epoch), "give a number above 0")
         chosen = (partition,) if isinstance(partition, int) else tuple(sorted(partition))

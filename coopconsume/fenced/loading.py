@@ -7,25 +7,21 @@ that was next then, so that of several publishers one is right and the others lo
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from coopconsume.errors import InvalidOption
 from coopconsume.errors.fenced import OffsetMismatch
-from coopconsume.fenced.config import CHECK
+from coopconsume.fenced.config import CHECK, check_name
 from coopconsume.fenced.exclusive import ExclusiveProducer
 from coopconsume.fenced.log import entries, size_of
 
 if TYPE_CHECKING:
     from coopconsume.fenced.log import Entry, Records
     from coopconsume.fenced.writer import FencedWriter
-
-
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
 
 @dataclass(frozen=True)
@@ -71,8 +67,7 @@ def bulk_load(
             to go on, if need be with a new writer.
     """
     writer = to.writer if isinstance(to, ExclusiveProducer) else to
-    if _NAME.fullmatch(name) is None:
-        raise InvalidOption("name", repr(name), "give 1 to 40 letters, digits or ._-")
+    check_name("name", name)
     if batch_records < 1:
         raise InvalidOption("batch_records", repr(batch_records), "give a number above 0")
     if not writer.checks:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from coopconsume.errors.fenced import AppendRefused, OffsetMismatch
-from coopconsume.fenced.stamp import LARGEST_STAMP, NAME
+from coopconsume.fenced.stamp import LARGEST_STAMP, NAME, is_batch_id
 
 UNCHECKED: Final = -1
 """An expected offset or sequence number that says: wherever the log goes on (KIP-27)."""
@@ -337,6 +337,16 @@ def _entry(record: Entry | tuple[bytes | None, bytes | None] | bytes) -> Entry:
     if entry.headers and any(name == NAME for name, _ in entry.headers):
         raise AppendRefused(f"header {NAME!r} is reserved for the writer: rename it")
     return entry
+
+
+def check_batch_id(batch_id: str | None) -> None:
+    """Checks the id that a caller gives to a batch, if any.
+
+    Raises:
+        AppendRefused: It is not 1 to 64 letters, digits or ``._:-``.
+    """
+    if batch_id is not None and not is_batch_id(batch_id):
+        raise AppendRefused(f"batch_id {batch_id!r}: give 1 to 64 letters, digits or ._:-")
 
 
 def size_of(entry: Entry) -> int:

@@ -19,9 +19,8 @@ from coopconsume.errors.fenced import (
 from coopconsume.fenced.config import Settings, WriterConfig
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, repeat
-from coopconsume.fenced.log import MULTI, UNCHECKED, Entry, entries, expectation
+from coopconsume.fenced.log import MULTI, UNCHECKED, Entry, check_batch_id, entries, expectation
 from coopconsume.fenced.session import MARK_KEY, Session, new_batch_id, send
-from coopconsume.fenced.stamp import is_batch_id
 from coopconsume.fenced.view import open_engine
 
 if TYPE_CHECKING:
@@ -189,8 +188,7 @@ class MultiLogWriter(Acquired):
             WriterNotOpen, LogBlocked, LogReplaced, LogCorrupt, LogTruncated, LogUnavailable: As for
                 `FencedWriter.append`.
         """
-        if batch_id is not None and not is_batch_id(batch_id):
-            raise AppendRefused(f"batch_id {batch_id!r}: give 1 to 64 letters, digits or ._:-")
+        check_batch_id(batch_id)
         pieces = self._pieces(writes)
         with self._lock:
             self._check_open()

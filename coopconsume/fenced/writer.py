@@ -8,20 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from coopconsume.closing import Acquired
 from coopconsume.errors import CoopConsumeError
-from coopconsume.errors.fenced import (
-    AppendRefused,
-    FencedLogError,
-    ProducerFenced,
-    WriterNotOpen,
-)
+from coopconsume.errors.fenced import AppendRefused, FencedLogError, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.appender import Appender
 from coopconsume.fenced.config import Settings, WriterConfig
 from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.inspection import head
-from coopconsume.fenced.log import UNCHECKED, entries, expectation, size_of
+from coopconsume.fenced.log import UNCHECKED, check_batch_id, entries, expectation, size_of
 from coopconsume.fenced.requests import Groups, Request
 from coopconsume.fenced.session import Session, new_batch_id
-from coopconsume.fenced.stamp import is_batch_id
 from coopconsume.fenced.view import open_engine
 
 if TYPE_CHECKING:
@@ -314,8 +308,7 @@ class FencedWriter(Acquired):
         wanted = expectation(
             expected_offset, expected_seq, rows, check=self._check, key_seq=expected_key_seq
         )
-        if batch_id is not None and not is_batch_id(batch_id):
-            raise AppendRefused(f"batch_id {batch_id!r}: give 1 to 64 letters, digits or ._:-")
+        check_batch_id(batch_id)
         if timeout is not None and timeout <= 0:
             raise AppendRefused(f"timeout {timeout!r}: give seconds above 0")
         if consumed is not None and self._session.is_filtered:

@@ -276,7 +276,7 @@ def test_a_batch_id_counts_once_at_any_distance(
         ).acquire()  # type: ignore[arg-type]
 
     mine = writer()
-    mine._session.fold._remembered = 5
+    mine._session.fold.remembered = 5
     rows = [Entry(b"%d" % i, b"k", [("h", b"x")]) for i in range(count)]
     first = mine.append(rows, batch_id="transfer-7")
     outcomes.acked["transfer-7"] = (first.first_offset, first.first_seq, count)
