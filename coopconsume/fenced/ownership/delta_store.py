@@ -108,10 +108,8 @@ class DeltaStore:
         """Replaces rows by one MERGE if nothing was committed since they were read."""
         if self._read_at < 0:
             self.rows()
-        for row in rows:
-            known = self._known.get(row.key)
-            if row.revision != (0 if known is None else known.revision) + 1:
-                return False
+        if not all(row.follows(self._known.get(row.key)) for row in rows):
+            return False
         lines = [*map(_of_row, rows), *(_of_entry(n, entry) for n, entry in enumerate(entries))]
         source = pa.Table.from_pylist(lines, schema=SCHEMA)
         try:

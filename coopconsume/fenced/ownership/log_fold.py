@@ -180,10 +180,8 @@ class OwnershipFold:
                 self._apply(later)
 
     def _apply(self, found: _Change) -> str | None:
-        for row in found.rows:
-            known = self.rows.get(row.key)
-            if row.revision != (0 if known is None else known.revision) + 1:
-                return None
+        if not all(row.follows(self.rows.get(row.key)) for row in found.rows):
+            return None
         self.rows.update((row.key, row) for row in found.rows)
         self._note(found.entries)
         return found.id

@@ -118,6 +118,10 @@ class Row:
         """Whether a session has the resource alone."""
         return self.owner is not None and self.owner.session == session
 
+    def follows(self, known: Row | None) -> bool:
+        """Whether its revision is the next one after that of the row in a store, if any."""
+        return self.revision == (0 if known is None else known.revision) + 1
+
     def changed(self, **changes: object) -> Row:
         """Returns the row after a change, with the next revision."""
         return replace(self, revision=self.revision + 1, **changes)  # type: ignore[arg-type]
