@@ -51,26 +51,18 @@ class Mark:
         return self.epoch * _BATCHES + self.batches
 
 
-@dataclass(frozen=True)
-class Todo:
-    """What to do with a batch: nothing, or write under a mark; without rows to open an epoch."""
+def decide(found: Mark, epoch: int, batch: int) -> Mark | None:
+    """Returns the mark that a job has to write for a batch, by what the table knows of the job.
 
-    mark: Mark | None
-    with_rows: bool = False
-
-
-def decide(found: Mark, epoch: int, batch: int) -> Todo | None:
-    """What a job has to do, by what the table knows of it.
-
-    Returns:
-        None if its epoch is over.
+    With the same number of batches the mark opens an epoch, without rows. It is the mark that was
+    found if the table has the batch, and None if the job's epoch is over.
     """
     if found.epoch > epoch:
         return None
     if found.epoch < epoch:
         # What is in the table may only be asked when earlier epochs cannot add to it any more.
-        return Todo(Mark(epoch, found.batches))
-    return Todo(None) if batch < found.batches else Todo(Mark(epoch, batch + 1), with_rows=True)
+        return Mark(epoch, found.batches)
+    return found if batch < found.batches else Mark(epoch, batch + 1)
 
 
 #: Delta's errors of writers that were in each other's way: of no common base.
@@ -133,18 +125,18 @@ class FencedDeltaSink:
         problem = "others kept writing to it"
         for _ in range(_TRIES):
             found = self.mark()
-            todo = decide(found, self.epoch, batch_id)
-            if todo is None:
+            mark = decide(found, self.epoch, batch_id)
+            if mark is None:
                 raise BatchRefused(self.path, self.job, self.epoch, found.epoch, batch_id)
             if batch_id < found.batches - 1:
                 raise CheckpointReplaced(self.path, self.job, batch_id, found.batches)
-            if todo.mark is None:
+            if mark == found:
                 if batch_id == 0:
                     self._check_stream(batch)
                 return
-            rows = batch if todo.with_rows else batch.limit(0)
+            rows = batch if mark.batches > found.batches else batch.limit(0)
             try:
-                self._append(rows, todo.mark)
+                self._append(rows, mark)
             except Exception as error:
                 if not is_conflict(error):
                     raise

@@ -153,7 +153,7 @@ class Session(LogView):
         self.catch_up(end, deadline)
         self._find_owner(deadline)
         last = self.fold.epoch or 0
-        if self._shared is not None:
+        if self.is_shared:
             return self._join(last, deadline)
         self._check_owner()
         self._check_replaced()
@@ -206,12 +206,12 @@ class Session(LogView):
         self._find_owner(deadline)
         self._check_owner()
         self._check_replaced()
-        if self._shared is None and self._has_epoch:
+        if not self.is_shared and self._has_epoch:
             self._epochs.check(self.log, self.epoch)
 
     def _end_transactions(self, deadline: Deadline) -> None:
         """Fences writers that share the log and stopped in a transaction."""
-        if self._shared is not None or self._channel is None:
+        if self.is_shared or self._channel is None:
             return
         for name in self._engine.open_transactions(*self.log.tp).values():
             if name is not None and self.log.is_of_shared_writer(name):
@@ -257,7 +257,7 @@ class Session(LogView):
 
     def _find_owner(self, deadline: Deadline) -> None:
         """Reads who opened the epoch in force, if that may be this session."""
-        if self._resumes is None or self._shared is not None or self.fold.owner is not None:
+        if self._resumes is None or self.is_shared or self.fold.owner is not None:
             return
         if not self._has_epoch or self.fold.epoch == self.epoch:
             self.fold.owner = self.owner_before(deadline)
@@ -266,7 +266,7 @@ class Session(LogView):
         """Raises `ProducerFenced` if another owner has opened the log since this session had it."""
         if self._has_epoch:
             owner, epoch = self.fold.owner, self.fold.epoch or 0
-            other = self._shared is None and owner is not None and not self._is_own(owner)
+            other = not self.is_shared and owner is not None and not self._is_own(owner)
             other |= self._pinned and self.fold.tag != self._tag
             if epoch > self.epoch or (other and epoch == self.epoch):
                 self.fenced = True

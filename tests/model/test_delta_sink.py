@@ -37,14 +37,16 @@ def run(epoch: int, first: int, table: Table):
     while True:
         yield
         read = table.version
-        todo = decide(Mark.of(read), epoch, batch)
-        if todo is None:
+        found = Mark.of(read)
+        mark = decide(found, epoch, batch)
+        if mark is None:
             return
-        if todo.mark is None:
+        if mark == found:
             batch += 1
             continue
         yield
-        table.append(todo.mark, read, batch=(epoch, batch) if todo.with_rows else None)
+        has_rows = mark.batches > found.batches
+        table.append(mark, read, batch=(epoch, batch) if has_rows else None)
 
 
 @settings(max_examples=500)
