@@ -116,8 +116,8 @@ class SlotLeases:
         try:
             self._server = ChannelServer(
                 secrets.token_bytes(32), run_id, bind, host, options.channel_port, on_report,
-                lambda _batch, _slot: None, lease=self.lease,
-                report_every=report_seconds(options, real_time=real_time), on_call=on_call,
+                lease=self.lease, report_every=report_seconds(options, real_time=real_time),
+                on_call=on_call,
             )  # fmt: skip
         except OSError as error:
             self.give_up(f"no channel to slots on {bind}, port {options.channel_port}: {error}")

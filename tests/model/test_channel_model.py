@@ -22,9 +22,9 @@ from coopconsume.worker.channel.wire import (
     ProtocolError,
     SlotHandshake,
     Splitter,
+    decode_withhold,
+    encode_withhold,
     frame,
-    withheld,
-    withhold,
 )
 from coopconsume.worker.histogram import BOUNDS, Histogram
 from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport
@@ -249,11 +249,11 @@ def test_a_report_that_was_cut_or_continued_is_refused(report, data):
 )
 def test_key_ranges_arrive_as_they_were_sent(number, ranges):
     """And nothing that is cut."""
-    payload = withhold(number, ranges)
-    assert withheld(payload) == (number, ranges)
+    payload = encode_withhold(number, ranges)
+    assert decode_withhold(payload) == (number, ranges)
     for wrong in (payload[:-1], payload + b"x", b""):
         with pytest.raises(ProtocolError):
-            withheld(wrong)
+            decode_withhold(wrong)
 
 
 # -- leases

@@ -1,7 +1,6 @@
-"""The slot's side of the channel: requests leases, follows the driver, sends progressive reports.
+"""The slot's side of the channel: requests leases, obeys the driver, sends progressive reports.
 
-It runs in one thread beside the handlers. Task-side code: the standard library and
-pyarrow.
+It runs in one thread beside the handlers. Task-side code: the standard library and pyarrow.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from coopconsume.worker.channel.wire import (
     Session,
     SlotHandshake,
     Splitter,
-    ask,
-    call,
-    leased,
-    taken_up_to,
-    withheld,
+    decode_lease,
+    decode_taken,
+    decode_withhold,
+    encode_ask,
+    encode_call,
 )
 
 if TYPE_CHECKING:
@@ -45,13 +44,13 @@ log = logging.getLogger(__name__)
 
 #: Seconds in which a slot connects, authenticates and gets its first lease.
 CONNECT_TIME = 10.0
-#: Seconds until a slot reconnects whose connection was closed before it could authenticate.
+#: Seconds until a slot connects again if its connection was closed before the handshake ended.
 _RETRY = 0.1
 #: Seconds after which a running handler call is reported to the driver.
 SLOW_CALL = 1.0
-#: Bytes of progressive reports without acknowledgement at which no further one is made.
+#: Bytes of unacknowledged progressive reports above which no further one is made.
 UNACKNOWLEDGED_BYTES = 8 << 20
-#: Bytes that a frame has in addition to its payload, at most.
+#: Bytes of a frame beside its payload, at most.
 _FRAME_EXTRA = 64
 
 
@@ -124,20 +123,21 @@ class SlotChannel:
         drain: Callable[[], None] = lambda: None,
         withhold: Withhold = lambda _number, _ranges: None,
     ) -> None:
-        """Connects the slot, which has records now.
+        """Sets the callbacks of the slot, once it has records.
+
+        All but ``halt`` are called in the channel's thread.
 
         Args:
-            cut: Takes the number of a progressive report; returns it, or None if nothing was done
-                since the last one. Called in the channel's thread.
-            halt: Has the slot start nothing more, for a reason, since an instant. Called once at
-                most, in any thread.
-            relieve: Has the slot give back what it has not started, with its next progressive
-                report. Called in the channel's thread.
+            cut: Makes the progressive report with a number; returns None if nothing was done since
+                the last one.
+            halt: Has the slot start no more records; gets the reason, and the instant from which
+                it holds. Called once at most, in any thread.
+            relieve: Has the slot give back the records that it has not started, with its next
+                progressive report.
             oldest_call: Takes the time; returns partition, offset and seconds of the handler call
-                that has run for longest, or None. Called in the channel's thread.
-            drain: Has a real-time slot read nothing more. Called in the channel's thread.
-            withhold: Has the slot start nothing more of some key ranges, see `TaskOutcome`. Called
-                in the channel's thread.
+                that has run for longest, or None.
+            drain: Has a real-time slot read no more records.
+            withhold: Has the slot start no more records of some key ranges, see `TaskOutcome`.
         """
         with self._lock:
             self._make_report, self._halt_slot, self._relieve = cut, halt, relieve
@@ -243,7 +243,7 @@ class SlotChannel:
             now = self._clock()
             stamp = self._lease.ask(now)
             if stamp is not None:
-                self._unsent += session.sent.seal(Frame.ASK, ask(stamp))
+                self._unsent += session.sent.seal(Frame.ASK, encode_ask(stamp))
             if self._lease.is_lost(now):
                 self._halt("lease", self._lease.until)
             self._name_oldest_call(session, now)
@@ -271,7 +271,7 @@ class SlotChannel:
 
     def _heard(self, kind: int, payload: bytes) -> None:
         if kind == Frame.LEASE:
-            stamp, seconds = leased(payload)
+            stamp, seconds = decode_lease(payload)
             if self._lease.granted(stamp, seconds, self._clock()):
                 self._ready.set()
         elif kind == Frame.STOP:
@@ -285,10 +285,10 @@ class SlotChannel:
             self._drain()
         elif kind == Frame.WITHHOLD:
             if self._withhold is not None:  # Else it has no records yet.
-                self._withhold(*withheld(payload))
+                self._withhold(*decode_withhold(payload))
                 self._cut_at = self._clock()
         elif kind == Frame.TAKEN:
-            seq = taken_up_to(payload)
+            seq = decode_taken(payload)
             with self._lock:
                 self._unacknowledged = [one for one in self._unacknowledged if one[0].seq > seq]
         else:
@@ -313,7 +313,7 @@ class SlotChannel:
         named = found[:2] if found is not None else None
         if named != self._named:
             self._named = named
-            self._unsent += session.sent.seal(Frame.CALL, call(found))
+            self._unsent += session.sent.seal(Frame.CALL, encode_call(found))
 
     def _cut(self, session: Session, now: float) -> None:
         """Sends a progressive report if it is due."""

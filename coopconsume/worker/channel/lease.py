@@ -1,4 +1,4 @@
-"""When a slot may start records, as its lease says. Pure: times come in as seconds.
+"""The lease of a slot, and the leases that the driver grants. Pure: callers pass the time.
 
 A slot sends requests, each stamped with its own clock. The driver answers how long the lease still
 holds, counted from the loop's last renewal. The slot counts that time from its request. So the

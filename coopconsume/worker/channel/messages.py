@@ -1,6 +1,7 @@
-"""Progressive reports on the wire: a JSON header of a fixed schema, and the binary parts behind it.
+"""Progressive reports on the wire: a JSON header of a fixed schema, then binary parts.
 
-The header names binary parts by their length, in their order; null has no part.
+Where a field is binary, the header has the length of the part, or null without a part. The parts
+follow in the order of the header.
 """
 
 from __future__ import annotations

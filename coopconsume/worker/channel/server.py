@@ -21,11 +21,11 @@ from coopconsume.worker.channel.wire import (
     ProtocolError,
     Session,
     Splitter,
-    asked,
-    called,
-    lease,
-    taken,
-    withhold,
+    decode_ask,
+    decode_call,
+    encode_lease,
+    encode_taken,
+    encode_withhold,
 )
 
 if TYPE_CHECKING:
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a client has to prove itself.
+#: Seconds in which a client must complete the handshake.
 HANDSHAKE_TIME = 5.0
-#: Connections that have not proved themselves; one more closes another one.
+#: Connections before the end of their handshake, at most; a further one closes another one.
 STRANGERS = 128
-#: Bytes that wait to be read by a slot; one that gets a message on top loses its connection.
+#: Unread bytes with which a slot still gets a message; with more its connection is closed.
 UNREAD_BYTES = 64 << 10
-#: Bytes read from a connection, and connections accepted, before others have their turn.
+#: Bytes read from a connection, and connections accepted, in one turn.
 _READ_BYTES = 256 << 10
 _ACCEPTS = 64
-#: Seconds without new connections once the process has no file handles left.
+#: Seconds for which no connection is accepted once the process has no file handles left.
 _REST = 0.2
 
 
 class _Connection:
-    """One client, first without proof, then the slot that it has proved to be."""
+    """The connection of a client; of a slot once the handshake is complete."""
 
     def __init__(self, sock: socket.socket, handshake: DriverHandshake, deadline: float) -> None:
         self.sock = sock
@@ -59,7 +59,7 @@ class _Connection:
         self.splitter = Splitter()
         self.session: Session | None = None
         self.unsent = bytearray()
-        #: The stamp of a question for a lease that is not answered yet.
+        #: The stamp of a request for a lease that is not answered yet.
         self.asked: int | None = None
         self.is_asked_to_stop = False
         self.is_dropped = False
@@ -83,7 +83,6 @@ class ChannelServer:
         host: Name or address under which workers reach this process.
         port: To listen on; 0: any free one.
         on_report: Called with each progressive report, in the server's thread.
-        on_closed: Called with batch and slot once their connection is closed, in that thread.
         on_call: Called with batch, slot, and partition, offset and seconds of the oldest handler
             call of the slot if that takes long, else None; in that thread.
         lease: Seconds after a renewal in which a slot may start records.
@@ -101,7 +100,6 @@ class ChannelServer:
         host: str,
         port: int,
         on_report: Callable[[SlotReport], None],
-        on_closed: Callable[[int, int], None],
         *,
         lease: float = LEASE,
         report_every: float = REPORT_EVERY,
@@ -110,7 +108,6 @@ class ChannelServer:
         self._secret = secret
         self._run = run
         self._on_report = on_report
-        self._on_closed = on_closed
         self._on_call = on_call
         self._listener = _listen(bind, port)
         self._spec = ChannelSpec(
@@ -149,7 +146,7 @@ class ChannelServer:
             return set(self._slots)
 
     def has_met(self, at: At) -> bool:
-        """Returns whether a slot of a batch that has not ended has proved itself."""
+        """Returns whether a slot of a batch that has not ended has connected and authenticated."""
         with self._lock:
             return at in self._known
 
@@ -159,52 +156,53 @@ class ChannelServer:
         return self._thread.is_alive()
 
     def renew(self, slots: Iterable[At], since: float | None = None) -> None:
-        """Lets slots start records for the time of a lease; also such that connect later.
+        """Renews the leases of slots, also of those that connect later.
 
         Args:
             slots: As (batch, slot).
-            since: When it was last certain that they may, on the monotonic clock; None: now.
+            since: When the lease begins: the last instant at which the epoch was certainly in
+                force, on the monotonic clock; None: now.
         """
         with self._lock:
             self._grants.renew(slots, time.monotonic() if since is None else since)
         self._wake()
 
     def stop(self, slots: Iterable[At]) -> None:
-        """Has slots start nothing more, those included that connect later."""
+        """Has slots start no more records, also those that connect later."""
         with self._lock:
             self._grants.stop(slots)
         self._wake()
 
     def relieve(self, at: At) -> None:
-        """Asks a slot for the records that it has not started; it may have none, or not answer."""
+        """Asks a slot to give back the records that it has not started; it may not answer."""
         self._unsent.append((at, Frame.RELIEVE, b""))
         self._wake()
 
     def withhold(
         self, at: At, number: int, ranges: Mapping[int, Iterable[tuple[int, int]]]
     ) -> None:
-        """Has a slot start nothing more of some key ranges; it may have no records yet.
+        """Has a slot start no more records of some key ranges; one without records ignores it.
 
         Args:
             at: As (batch, slot).
-            number: What its report of that names.
+            number: The slot's report about it has the same number.
             ranges: (first, last) key hashes, by the index of the partition in its batch.
         """
-        self._unsent.append((at, Frame.WITHHOLD, withhold(number, ranges)))
+        self._unsent.append((at, Frame.WITHHOLD, encode_withhold(number, ranges)))
         self._wake()
 
     def drain(self, at: At) -> None:
-        """Has a real-time slot read nothing more and handle what it has read."""
+        """Has a real-time slot read no more records, and handle those that it has read."""
         self._unsent.append((at, Frame.DRAIN, b""))
         self._wake()
 
     def taken(self, batch: int, slot: int, seq: int) -> None:
         """Acknowledges the progressive reports of a slot up to a number."""
-        self._unsent.append(((batch, slot), Frame.TAKEN, taken(seq)))
+        self._unsent.append(((batch, slot), Frame.TAKEN, encode_taken(seq)))
         self._wake()
 
     def forget(self, batch: int) -> None:
-        """Closes what is left of a batch that has ended."""
+        """Closes the connections of a batch that has ended."""
         self._ended.append(batch)
         self._wake()
 
@@ -278,7 +276,7 @@ class ChannelServer:
             self._selector.register(sock, selectors.EVENT_READ, connection)
 
     def _least_wanted(self) -> _Connection:
-        """Returns the oldest stranger, of those that have not named this run if there are any."""
+        """Returns the oldest stranger; one that has not named this run comes first."""
         unnamed = (one for one in self._strangers if not one.handshake.has_identity)
         return next(unnamed, next(iter(self._strangers)))
 
@@ -329,16 +327,16 @@ class ChannelServer:
     def _heard(self, connection: _Connection, session: Session, kind: int, sealed: bytes) -> None:
         payload = session.received.open(kind, sealed)
         if kind == Frame.ASK:
-            connection.asked = asked(payload)
+            connection.asked = decode_ask(payload)
         elif kind == Frame.PROGRESS:
             self._on_report(decode_report(payload, session.identity))
         elif kind == Frame.CALL:
-            self._on_call(session.identity.batch, session.identity.slot, called(payload))
+            self._on_call(session.identity.batch, session.identity.slot, decode_call(payload))
         else:
             raise ProtocolError(f"a slot sent a frame of type {kind}")
 
     def _obey(self, now: float) -> None:
-        """Sends what was asked for since the last turn."""
+        """Sends the messages and leases that are due."""
         while self._ended:
             batch = self._ended.popleft()
             for at, connection in list(self._slots.items()):
@@ -359,7 +357,7 @@ class ChannelServer:
                 self._send_frame(connection, Frame.STOP)
             elif connection.asked is not None and left > 0:
                 stamp, connection.asked = connection.asked, None
-                self._send_frame(connection, Frame.LEASE, lease(stamp, left))
+                self._send_frame(connection, Frame.LEASE, encode_lease(stamp, left))
 
     def _send_frame(self, connection: _Connection, kind: Frame, payload: bytes = b"") -> None:
         assert connection.session is not None
@@ -394,7 +392,6 @@ class ChannelServer:
         if at is not None and self._slots.get(at) is connection:
             with self._lock:
                 del self._slots[at]
-            self._on_closed(*at)
 
 
 def _plain(host: str) -> str:

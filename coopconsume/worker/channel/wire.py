@@ -1,12 +1,13 @@
-"""Frames of the channel, and how both sides prove that they know the secret. No sockets, no clock.
+"""Frames, handshake and session keys of the channel. It uses no sockets and no clock.
 
 A frame is a length, a protocol version, a type, a payload and, after the handshake, a MAC. The
-MAC covers the direction, the number of the frame and the frame, so that a frame that was changed,
-repeated, left out or sent back is refused.
+MAC covers the direction, the number of the frame and its contents. So a frame that was changed,
+replayed, dropped or reflected is refused.
 
-The handshake has three frames: `HELLO` names the slot and carries a nonce, `CHALLENGE` carries the
-driver's nonce and proof, `PROOF` is the slot's. Both proofs, and the keys of the session, cover
-everything that both sides have said, and the role of the side that proves.
+The handshake authenticates both sides with three frames. `HELLO` names the slot and carries its
+nonce. `CHALLENGE` carries the driver's nonce and proof. `PROOF` carries the slot's proof. Proofs
+and session keys are HMACs with the job's secret, of all that both sides have sent and of the role
+of the side that proves.
 """
 
 from __future__ import annotations
@@ -43,23 +44,34 @@ _RANGE = struct.Struct(">Iqq")
 
 
 class Frame(IntEnum):
-    """Types of frames; 1 to 15 handshake, 16 to 31 from the driver, 32 to 47 from a slot.
+    """Types of frames.
 
-    Those from 48 on are of a slot and the fetch server of its host, which has the driver's role.
+    1 to 15 are the handshake. 16 to 31 come from the driver, 32 to 47 from a slot. From 48 on they
+    are exchanged by a slot and the fetch server of its host, which has the driver's role.
     """
 
     HELLO = 1
     CHALLENGE = 2
     PROOF = 3
+    #: How long the slot's lease still holds.
     LEASE = 16
+    #: The slot starts no more records.
     STOP = 17
+    #: Acknowledges progressive reports.
     TAKEN = 18
+    #: The slot gives back the records that it has not started.
     RELIEVE = 19
+    #: A real-time slot reads no more records, and handles those that it has read.
     DRAIN = 20
+    #: The slot starts no more records of some key ranges.
     WITHHOLD = 21
+    #: The slot asks for a lease.
     ASK = 32
+    #: A progressive report.
     PROGRESS = 33
+    #: The handler call of the slot that has run for longest.
     CALL = 34
+    #: A slot asks the fetch server for records; the answer.
     FETCH = 48
     FETCHED = 49
 
@@ -127,8 +139,8 @@ class Splitter:
         """Yields the complete frames as (type, payload with MAC).
 
         Raises:
-            ProtocolError: A frame is too long or too short, or of another version. Looked at as
-                soon as its length is there.
+            ProtocolError: A frame is too long or too short, or of another version. The length is
+                checked as soon as it has arrived.
         """
         while len(self._held) >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(self._held)
@@ -146,7 +158,7 @@ class Splitter:
 
 
 class Sealer:
-    """Signs the frames of one direction, or checks them."""
+    """Signs the frames of one direction, or verifies them."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -178,12 +190,12 @@ class Sealer:
 
 @dataclass(frozen=True)
 class Session:
-    """An authenticated connection, as one side has it.
+    """One side of an authenticated connection.
 
     Attributes:
         identity: The slot.
         sent: Signs what this side sends.
-        received: Checks what it receives.
+        received: Verifies what it receives.
     """
 
     identity: Identity
@@ -269,45 +281,45 @@ class DriverHandshake:
         return frame(Frame.CHALLENGE, nonce + _prove(self._secret, b"driver proof", self._said))
 
 
-def ask(stamp: int) -> bytes:
-    """The payload of `ASK`: when the slot asks for a lease, in nanoseconds on its own clock."""
+def encode_ask(stamp: int) -> bytes:
+    """Returns the payload of `ASK`: the time of the request, in ns on the slot's own clock."""
     return _ASK.pack(stamp)
 
 
-def asked(payload: bytes) -> int:
-    """The inverse of `ask`."""
+def decode_ask(payload: bytes) -> int:
+    """The inverse of `encode_ask`."""
     return int(_unpack(_ASK, payload)[0])
 
 
-def lease(stamp: int, seconds: float) -> bytes:
-    """The payload of `LEASE`: seconds from the moment at which the slot has asked."""
+def encode_lease(stamp: int, seconds: float) -> bytes:
+    """Returns the payload of `LEASE`: for how many seconds it holds, from the slot's request on."""
     return _LEASE.pack(stamp, seconds)
 
 
-def leased(payload: bytes) -> tuple[int, float]:
-    """The inverse of `lease`."""
+def decode_lease(payload: bytes) -> tuple[int, float]:
+    """The inverse of `encode_lease`."""
     stamp, seconds = _unpack(_LEASE, payload)
     return int(stamp), float(seconds)
 
 
-def taken(seq: int) -> bytes:
-    """The payload of `TAKEN`: the progressive reports up to this one are taken over."""
+def encode_taken(seq: int) -> bytes:
+    """Returns the payload of `TAKEN`: acknowledges the progressive reports up to a number."""
     return _TAKEN.pack(seq)
 
 
-def taken_up_to(payload: bytes) -> int:
-    """The inverse of `taken`."""
+def decode_taken(payload: bytes) -> int:
+    """The inverse of `encode_taken`."""
     return int(_unpack(_TAKEN, payload)[0])
 
 
-def withhold(number: int, ranges: Mapping[int, Iterable[tuple[int, int]]]) -> bytes:
-    """The payload of `WITHHOLD`: the driver's number, and (first, last) hashes by partition."""
+def encode_withhold(number: int, ranges: Mapping[int, Iterable[tuple[int, int]]]) -> bytes:
+    """Returns the payload of `WITHHOLD`: the driver's number, (first, last) hashes by partition."""
     each = [_RANGE.pack(part, *one) for part, some in ranges.items() for one in some]
     return b"".join((_NUMBER.pack(number), *each))
 
 
-def withheld(payload: bytes) -> tuple[int, dict[int, list[tuple[int, int]]]]:
-    """The inverse of `withhold`."""
+def decode_withhold(payload: bytes) -> tuple[int, dict[int, list[tuple[int, int]]]]:
+    """The inverse of `encode_withhold`."""
     if len(payload) < _NUMBER.size or (len(payload) - _NUMBER.size) % _RANGE.size:
         raise ProtocolError(f"{len(payload)} bytes; a number and key ranges were expected")
     ranges: dict[int, list[tuple[int, int]]] = {}
@@ -316,13 +328,13 @@ def withheld(payload: bytes) -> tuple[int, dict[int, list[tuple[int, int]]]]:
     return int(_NUMBER.unpack_from(payload)[0]), ranges
 
 
-def call(found: tuple[int, int, float] | None) -> bytes:
-    """The payload of `CALL`: partition, offset and seconds of the oldest call; None: it ended."""
+def encode_call(found: tuple[int, int, float] | None) -> bytes:
+    """Returns the payload of `CALL`: partition, offset, seconds; None: no call takes long."""
     return b"" if found is None else _CALL.pack(*found)
 
 
-def called(payload: bytes) -> tuple[int, int, float] | None:
-    """The inverse of `call`."""
+def decode_call(payload: bytes) -> tuple[int, int, float] | None:
+    """The inverse of `encode_call`."""
     if not payload:
         return None
     part, offset, seconds = _unpack(_CALL, payload)

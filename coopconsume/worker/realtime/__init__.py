@@ -1,8 +1,14 @@
-"""Slots that read Kafka themselves. Task-side code; it needs confluent-kafka and xxhash.
+"""Real-time slots: tasks that read Kafka themselves. Task-side code; needs confluent-kafka, xxhash.
 
-`source` reads, `reader` keeps what is the slot's own, `slot` runs the handlers of a batch over it.
+    slot ── reader ─┬─ source ──────────────────────────────── Kafka
+                    └─ host_source ── host_link ── fetch_server ── Kafka
 
-The slots of a host share a `fetch_server`: `record_cache` decides what it keeps and answers,
-`fetch_messages` is what both sides send, `host_link` connects, `fetch_state` decides what a slot
-asks for and what it reads itself, `host_source` does both.
+`slot` runs the handlers of a batch over rows that do not end. `reader` turns records into rows,
+leaves out those of other slots, and notes positions and holes. `source` is a Kafka consumer.
+
+If a run has several slots, those of a host read through one `fetch_server`, so that each record is
+fetched once per host. `fetch_messages` are its requests and answers, `record_cache` is its memory.
+On the slot's side `host_source` replaces `source`. Its `fetch_state` decides for each partition
+whether the slot asks the server or reads Kafka itself. `host_link` connects to the server, and
+starts it. `value_reader` reads values from Kafka if the server keeps none.
 """

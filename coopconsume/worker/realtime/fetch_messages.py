@@ -1,7 +1,7 @@
-"""What a slot asks the fetch server of its host for, what it answers, and both on the wire.
+"""Requests of a slot to the fetch server of its host, the answers, and their wire format.
 
-A message is a JSON header of a fixed schema with its length before it, and the rows of its
-portions behind it, as Arrow record batches of the schema that both sides know.
+A request is JSON. An answer is the length of a JSON header, the header, and the rows of its
+portions as Arrow record batches, whose schema both sides know.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _LENGTH = struct.Struct(">I")
 
 @dataclass(frozen=True)
 class Ask:
-    """The part of a fetch that is about one partition.
+    """What a fetch asks for of one partition.
 
     Attributes:
         part: Index of the partition.
         offset: The first offset that the slot does not have.
         ranges: Its key ranges.
-        is_joining: The slot reads for itself, and is to be answered at once if the offset is the
-            next one that the server reads.
+        is_joining: The slot reads this partition itself until the server has the offset. If it is
+            the next one that the server reads, the server answers at once.
     """
 
     part: int
@@ -43,12 +43,12 @@ class Ask:
 
 @dataclass(frozen=True)
 class Fetch:
-    """A request of a slot.
+    """A request of a slot for the next records of its partitions.
 
     Attributes:
         asks: One for each partition.
-        max_bytes: Bytes of records after which no more are added.
-        max_wait: Seconds until an answer comes that has nothing.
+        max_bytes: Bytes of records after which no more are added to the answer.
+        max_wait: Seconds after which the answer comes without records.
     """
 
     asks: tuple[Ask, ...]
@@ -58,13 +58,13 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Portion:
-    """Records of one partition that are in a slot's key ranges.
+    """The records of one partition that are in a slot's key ranges, over a range of offsets.
 
     Attributes:
         part: Index of the partition.
         first: The offset that was asked for.
-        next: The offset to ask for next: the rows are all records below that are the slot's.
-        rows: In the columns of a slot's rows, ascending; None: it has no rows.
+        next: The offset to ask for next; ``rows`` has all of the slot's records below it.
+        rows: In the columns of a slot's rows, by ascending offsets; None without rows.
         holes: (first, last) of offsets below ``next`` at which there is no record.
     """
 
@@ -77,11 +77,11 @@ class Portion:
 
 @dataclass(frozen=True)
 class Evicted:
-    """The records at the offset that was asked for are in memory no more, or never were.
+    """Says that the server does not have the offset that was asked for: the slot reads it itself.
 
     Attributes:
         part: Index of the partition.
-        start: The first offset that is worth asking for.
+        start: The first offset that the server can answer for.
     """
 
     part: int
@@ -90,13 +90,13 @@ class Evicted:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a `Fetch`; partitions without news are not in it.
+    """The answer to a `Fetch`; it leaves out partitions without new records.
 
     Attributes:
-        portions: Of the partitions whose offset is in memory.
-        evicted: The others.
-        broker_bytes: Bytes that the server has read from the brokers since the last answer to
-            any slot.
+        portions: Of partitions whose offset is in the server's memory.
+        evicted: Of partitions whose offset is not.
+        broker_bytes: Bytes that the server has read from the brokers since its last answer to any
+            slot.
     """
 
     portions: tuple[Portion, ...] = ()

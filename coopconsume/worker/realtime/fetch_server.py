@@ -1,10 +1,10 @@
 """The fetch server of a host: one process reads Kafka for all slots of a run on the host.
 
-A slot starts it as a child process and holds the other end of its standard input. It ends when that
-end is closed, that is with the slot's worker, and when it has had no slot for some time. Slots
-connect by a Unix socket, and both sides prove that they know the job's secret.
+A slot starts it as a child process and holds the other end of its standard input. The server ends
+when that end is closed, which is when the worker of that slot ends, or after some time without
+slots. Slots connect by a Unix socket; both sides prove that they know the job's secret.
 
-What is answered is decided in `record_cache`; here are the process, its sockets and its consumer.
+This module has the process, its sockets and its consumer; `record_cache` decides the answers.
 """
 
 from __future__ import annotations
@@ -55,37 +55,37 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds after a slot has connected in which others may be about to.
+#: Seconds after the last slot has connected in which more may connect (see `RecordCache`).
 STARTING: Final = 10.0
-#: Seconds without a slot after which it ends.
+#: Seconds without a slot after which the server ends.
 LINGER: Final = 5.0
-#: Seconds that a slot has to prove itself.
+#: Seconds in which a slot must complete the handshake.
 _PROVE: Final = 10.0
 #: Seconds and records of one read.
 _POLL: Final = 0.05
 _MOST: Final = 1_000
-#: Seconds for which a read gathers records. It saves processor time for some latency.
+#: Seconds for which a read gathers records: less processor time for some latency.
 _GATHER: Final = 0.002
-#: Seconds after which a slot learns that there were only records of others.
+#: Seconds for which an answer without records of the slot is delayed.
 _OTHERS: Final = 0.05
-#: Seconds after which the interpreter switches threads: the reader is not to hold up answers.
+#: Seconds after which the interpreter switches threads, so that reading does not delay answers.
 _SWITCH: Final = 0.0005
 _ALL: Final = ((0, 2**63 - 1),)
 
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """What a fetch server needs to know.
+    """The parameters of a fetch server.
 
     Attributes:
         path: Of its socket.
-        secret: That slots know, too.
+        secret: Shared with the slots.
         run: Identifies the run of the job.
         limit: Bytes of records in memory.
         kafka: Settings by Kafka's names.
         places: (topic, partition) by index.
         headers: Whether rows carry record headers.
-        record_filter: What does not pass is marked, and kept without key and value.
+        record_filter: Records that do not pass are marked, and kept without key and value.
         content: ``record``, or ``key``: records are kept without value and headers.
     """
 
@@ -121,7 +121,7 @@ class ServerSpec:
 
 @dataclass
 class _Client:
-    """The connection of a slot; one that ends and comes again has another number."""
+    """The connection of a slot; a slot that connects again gets another number."""
 
     number: int
     sock: socket.socket
@@ -139,9 +139,9 @@ class FetchServer:
     """Serves slots until it ends.
 
     Args:
-        spec: What it needs to know.
+        spec: Its parameters.
         listener: A socket that listens.
-        parent: A stream that ends with the process that has started it.
+        parent: A stream that ends with the process that has started the server.
     """
 
     def __init__(self, spec: ServerSpec, listener: socket.socket, parent: IO[bytes]) -> None:
@@ -163,10 +163,10 @@ class FetchServer:
             one.setblocking(False)
 
     def serve(self) -> None:
-        """Serves until the parent ends, there are no slots, or Kafka cannot be read.
+        """Serves until the parent ends, slots stay away for `LINGER`, or Kafka cannot be read.
 
         Raises:
-            ReadFailed: It cannot be read.
+            ReadFailed: Kafka cannot be read.
         """
         threading.Thread(target=self._read, name="coopconsume-reader", daemon=True).start()
         used = time.monotonic()
@@ -296,7 +296,7 @@ class FetchServer:
             self._answer(client, client.session, client.fetch)
 
     def _begin(self, fetch: Fetch) -> None:
-        """Reads the partitions that no slot has asked for before."""
+        """Begins to read the partitions that no slot has asked for before."""
         with self._lock:
             for ask in fetch.asks:
                 if ask.part >= len(self._spec.places):
@@ -306,7 +306,7 @@ class FetchServer:
                     self._new.append((ask.part, ask.offset))
 
     def _answer_all(self, selector: selectors.BaseSelector) -> None:
-        """Answers those who wait for partitions that have news, or who wait no longer."""
+        """Answers slots whose partitions have news, or whose time to wait is over."""
         with self._lock:
             changed, self._changed = self._changed, set()
         now = time.monotonic()
@@ -322,7 +322,7 @@ class FetchServer:
                 self._drop(selector, client, error)
 
     def _answer(self, client: _Client, session: Session, fetch: Fetch) -> None:
-        """Answers a fetch, if there is something to answer with."""
+        """Answers a fetch, unless it should wait for records."""
         portions, evicted, size = [], [], 0
         with self._lock:
             for ask in fetch.asks:
@@ -372,7 +372,7 @@ def _check_time(client: _Client, now: float) -> None:
 
 
 def _without_dropped(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Empties the records that do not pass the filter: no slot needs more than their offsets."""
+    """Empties records that do not pass the filter: slots need only their offsets."""
     marks = rows.column(FILTERED)
     if not pc.any(marks).as_py():
         return rows
@@ -386,7 +386,7 @@ def _without_dropped(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _without_values(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Leaves out values and headers: slots read those of their own records."""
+    """Removes values and headers: slots read those of their own records themselves."""
     columns = [
         pa.nulls(rows.num_rows, field.type) if field.name in ("value", "headers") else column
         for field, column in zip(rows.schema, rows.columns, strict=True)

@@ -1,7 +1,7 @@
-"""What a slot asks the fetch server of its host for, and what it reads itself. Pure.
+"""Decides which partitions a slot asks the fetch server of its host for, and which it reads. Pure.
 
-Slots ask by offset. So whatever becomes of a server, or of an answer, the slot goes on at the first
-offset that it does not have: from another server, or from the brokers.
+A slot asks for offsets. If the server or an answer is lost, the slot continues at the first offset
+that it does not have: from another server, or from the brokers.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class FetchState:
 
     Attributes:
         own: The partitions that the slot reads itself, and the next offset of each.
-        hits: Answers that had the offset that was asked for, and something at it.
-        misses: Answers that did not have it.
+        hits: Portions with news, of the server's memory.
+        misses: Answers that the server does not have the offset.
     """
 
     def __init__(self, starts: Mapping[int, int], ranges: Mapping[int, Ranges]) -> None:
         self._next = dict(starts)
         self._ranges = ranges
-        #: Of the partitions that the slot reads itself: the offset from which the server is asked.
+        #: Of partitions that the slot reads itself: from which offset on it asks the server again.
         self._ask_from: dict[int, int] = {}
         self.hits = 0
         self.misses = 0
@@ -43,7 +43,7 @@ class FetchState:
         return {part: self._next[part] for part in self._ask_from}
 
     def asks(self) -> tuple[Ask, ...]:
-        """Returns what to ask a server for; another partition is the first one each time."""
+        """Returns what to ask a server for; each call begins with another partition."""
         found = tuple(
             Ask(part, offset, self._ranges[part], part in self._ask_from)
             for part, offset in self._next.items()
@@ -55,23 +55,23 @@ class FetchState:
         return found
 
     def answered(self, portion: Portion) -> bool:
-        """Takes in a portion; returns whether it has news."""
+        """Notes a portion; returns whether the slot has not read all of it meanwhile."""
         self._ask_from.pop(portion.part, None)
         if portion.next <= self._next[portion.part]:
-            return False  # The slot has read that far meanwhile.
+            return False
         self._next[portion.part] = portion.next
         self.hits += 1
         return True
 
     def missed(self, evicted: Evicted) -> None:
-        """The slot reads a partition itself until it gets to where the server is."""
+        """Has the slot read a partition itself until it reaches the offsets that the server has."""
         self._ask_from[evicted.part] = evicted.start
         self.misses += 1
 
     def lost(self) -> None:
-        """There is no server: the slot reads all partitions itself, and asks the next server."""
+        """Has the slot read all partitions itself, as there is no server; it asks the next one."""
         self._ask_from = dict.fromkeys(self._next, 0)
 
     def has_read(self, part: int, following: int) -> None:
-        """The slot has read a partition up to an offset."""
+        """Notes that the slot has read a partition up to an offset."""
         self._next[part] = max(self._next[part], following)

@@ -1,7 +1,7 @@
-"""A slot's connection to the fetch server of its host; starts the server if no other slot has.
+"""A slot's connection to the fetch server of its host; starts a server that is missing.
 
-Everything happens in a thread of its own. A server holds a lock file as long as it lives, so the
-slot that gets the lock starts one.
+Everything happens in a thread of its own. A server holds a lock file as long as it lives; the slot
+that gets the lock starts one.
 """
 
 from __future__ import annotations
@@ -43,28 +43,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds beyond the wait of a fetch after which a server that does not answer counts as dead.
+#: Seconds beyond `Fetch.max_wait` after which a server that does not answer counts as lost.
 SILENCE: Final = 3.0
-#: Seconds until a server that was started must answer; then the slot that has started it ends it.
+#: Seconds in which a started server must answer; otherwise the slot that has started it kills it.
 STARTS_WITHIN: Final = 30.0
-#: Seconds between two tries to connect; after a server that has failed each one doubles, up to
-#: the longest.
+#: Seconds between two attempts to connect. Each failure of a server doubles them, up to a limit.
 _RETRY: Final = 0.1
 _LONGEST_RETRY: Final = 30.0
 #: Characters of a Unix socket's path, at most.
 _PATH_LIMIT: Final = 100
-#: Servers that this process has started. Their standard input stays open until it ends.
+#: Servers that this process has started; it keeps their standard input open until it ends.
 _started: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(frozen=True)
 class Connected:
-    """There is a server, and it waits for a fetch."""
+    """The slot is connected to a server, which waits for a fetch."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """There is no server now, for a reason."""
+    """The slot has no connection to a server, for a reason."""
 
     why: str
 
@@ -91,12 +90,12 @@ def with_path(spec: ServerSpec) -> ServerSpec:
 
 
 def server_secret(secret: bytes) -> bytes:
-    """Returns what the fetch server and its slots know, made of the job's secret."""
+    """Returns the secret of the fetch server and its slots, derived from the job's secret."""
     return hmac.new(secret, b"coopconsume fetch server", "sha256").digest()
 
 
 class HostLink:
-    """Connects, and hands fetches and answers over until it is closed.
+    """Connects, sends fetches and queues the answers, until it is closed.
 
     Args:
         spec: Of the server.
@@ -122,11 +121,11 @@ class HostLink:
         self._thread.start()
 
     def send(self, fetch: Fetch) -> None:
-        """Sends a fetch, when the last one is answered."""
+        """Sends a fetch; the last one must have been answered."""
         self._fetches.put(fetch)
 
     def close(self) -> None:
-        """Ends the connection. A server that it has started serves the other slots on."""
+        """Closes the connection. A server that this slot has started goes on for other slots."""
         self._is_closed.set()
         self._fetches.put(None)
         sock = self._sock
@@ -159,7 +158,7 @@ class HostLink:
                 sock.close()
 
     def _has_failed(self) -> bool:
-        """Whether the server of this slot is gone; one that does not answer is ended."""
+        """Whether the server that this slot has started has ended; kills a silent one."""
         server = self._server
         if server is None:
             return False
@@ -173,7 +172,7 @@ class HostLink:
         return True
 
     def _forget(self, error: Exception) -> None:
-        """The server is gone, or it is silent: the slot that has started it ends it."""
+        """Reports that the server is lost; kills a silent one that this slot has started."""
         if self._is_closed.is_set():
             return
         while not self._fetches.empty():
@@ -185,7 +184,7 @@ class HostLink:
         self.events.put(Lost(str(error)))
 
     def _start_if_none(self) -> None:
-        """Starts a server if no other one lives.
+        """Starts a server if none runs.
 
         Raises:
             OSError: It cannot be started.

@@ -1,6 +1,7 @@
-"""What a slot reads from where its host has a fetch server: its own records, from memory.
+"""The source of a slot whose host has a fetch server.
 
-While there is no server, or it does not have them, the slot reads for itself.
+A partition is read from Kafka by the slot itself while there is no server, or while the server does
+not have the next offset.
 """
 
 from __future__ import annotations
@@ -33,26 +34,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Bytes of records of one answer, and seconds until one comes that has nothing.
+#: `Fetch.max_bytes` and `Fetch.max_wait`.
 MAX_BYTES: Final = 1 << 20
 MAX_WAIT: Final = 0.5
-#: Seconds in which the server of a run is awaited as a slot starts.
+#: Seconds for which a slot waits for the server as it starts.
 START_TIME: Final = 3.0
-#: Seconds of a read beside answers that may come.
+#: Seconds of a poll of Kafka while an answer of the server may come.
 _SLICE: Final = 0.005
 
 
 class HostSource:
-    """Asks the fetch server of the host, and reads itself what that does not have.
+    """Asks the fetch server of the host, and reads from Kafka what that does not have.
 
     Args:
-        link: To the server.
-        open_own: Opens what the slot reads itself from, given the first offset of each partition.
+        link: The connection to the server.
+        open_own: Opens the slot's own consumer, given the first offset of each partition.
         places: (topic, partition) by index.
         starts: The first offset to read, by partition.
         ranges: The slot's key ranges, by index of the partition.
-        start_time: Seconds in which the server is awaited first.
-        values: Reads the values of what the server returns; None: it returns them.
+        start_time: Seconds for which it waits for the server at first.
+        values: Reads the values of the server's records; None: the server has them.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class HostSource:
         until = time.monotonic() + timeout
         while True:
             if self._values is not None and self._values.is_busy:
-                # Nothing else is read meanwhile: it would come before these records.
+                # Nothing else is read meanwhile: it would overtake these records.
                 return Fetched(portions=self._values.poll(timeout))
             if self._wait_until is not None and time.monotonic() > self._wait_until:
                 log.info("the fetch server of this host is not there yet; reading without it")
@@ -108,7 +109,7 @@ class HostSource:
                 return fetched
 
     def close(self) -> None:
-        """Ends the connection, and the slot's own reading."""
+        """Closes the connection and the slot's own consumers."""
         self._link.close()
         if self._values is not None:
             self._values.close()
@@ -144,7 +145,7 @@ class HostSource:
         self.state.lost()
 
     def _read_own(self, until: float, most: int) -> Fetched:
-        """Reads what the slot reads itself; the assignment of its consumer follows."""
+        """Polls the partitions that the slot reads itself, after it has assigned them."""
         wanted = self.state.own
         if wanted.keys() != self._own_parts:
             starts = {self._places[part]: offset for part, offset in wanted.items()}
@@ -169,7 +170,7 @@ class HostSource:
 
 
 def open_source(spec: BatchSpec, slot: int, starts: Mapping[Place, int]) -> Source:
-    """Opens what a slot reads from: the fetch server of its host, if the run may have one.
+    """Opens the source of a slot: the fetch server of its host, if the run has one.
 
     Args:
         spec: The run.

@@ -1,7 +1,7 @@
-"""Keeps of what a slot reads the records that are its own, and knows how far it has read. Pure.
+"""Turns records into the rows of a slot, and notes positions and holes. Pure.
 
-A consumer returns the records of a partition in ascending offsets, and none twice. So every offset
-below a record, or below an end that the brokers named, is a record that was returned or a hole.
+A consumer returns the records of a partition in ascending offsets, each once. So every offset below
+a record, or below an end that the brokers named, is a record that was returned, or a hole.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Position:
 
     Attributes:
         part: Index of the partition.
-        next: The offset that comes next; everything below was returned, or is a hole.
+        next: The next offset to read; everything below was returned, or is a hole.
         ranges: The slot's key ranges.
         finds_holes: Whether holes are noted.
     """
@@ -73,7 +73,7 @@ class Position:
 
 @dataclass
 class Taken:
-    """What came of one read.
+    """The result of one read.
 
     Attributes:
         rows: The slot's records, in the columns of a batch.
@@ -87,7 +87,7 @@ class Taken:
 
 
 class SlotReader:
-    """Turns what a source returns into the rows of a slot.
+    """Turns the records of a source into the rows of a slot.
 
     Args:
         places: (topic, partition) by index.
@@ -95,7 +95,7 @@ class SlotReader:
         ranges: The slot's key ranges, by index.
         finds_holes: The partitions whose holes are noted.
         headers: Whether rows carry record headers.
-        record_filter: Marks rows that do not pass; without conditions there is no mark.
+        record_filter: Marks rows that do not pass; without conditions rows have no mark.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class SlotReader:
 
     @property
     def starts(self) -> dict[Place, int]:
-        """Where the slot reads next, by partition."""
+        """The next offset to read, by partition."""
         return {place: position.next for place, position in self._positions.items()}
 
     def begin(self, place: Place, position: Position) -> None:
-        """One more partition is read."""
+        """Adds a partition."""
         self._positions[place] = self._by_part[position.part] = position
 
     def take(
@@ -132,11 +132,11 @@ class SlotReader:
         ends: Mapping[Place, int],
         portions: Iterable[Portion] = (),
     ) -> Taken:
-        """Takes in what a read has returned.
+        """Returns the slot's rows among what a source has returned.
 
         Args:
-            records: Ascending in each partition.
-            ends: Offsets that the brokers named as the end of what can be read.
+            records: By ascending offsets in each partition.
+            ends: The ends of partitions that the brokers named, as in `Fetched`.
             portions: What a fetch server has returned.
         """
         rows: list[tuple[Any, ...]] = []
@@ -224,7 +224,7 @@ def _follow(portion: Portion, position: Position, holes: dict[int, list[tuple[in
 
 
 def _advance(position: Position, offset: int, holes: dict[int, list[tuple[int, int]]]) -> None:
-    """What comes next in a partition has this offset; what lies before it is a hole."""
+    """Moves the position to the next record; the offsets that it skips are holes."""
     if offset > position.next and position.finds_holes:
         holes.setdefault(position.part, []).append((position.next, offset - 1))
     position.next = offset

@@ -1,7 +1,7 @@
-"""The records that the slots of a host share, in memory up to a limit. Pure.
+"""The memory of a fetch server: the records that the slots of a host share. Pure.
 
-KIP-X keeps records that a fetch has read and filtered out for the fetch of another key range. Here
-the fetch server of a host keeps all that it reads until every slot has it, or the limit is reached.
+It keeps what the server reads until every slot has it, or a limit is reached. In KIP-X a broker
+does the same with records that a fetch of one key range has read and another one may need.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from coopconsume.worker.realtime.fetch_messages import Ask
     from coopconsume.worker.realtime.spec import Ranges
 
-#: Bytes of rows that are kept as one, at most, unless one record has more.
+#: Bytes of rows in one chunk, at most, unless one record has more.
 CHUNK_BYTES: Final = 1 << 20
-#: Bytes of matching rows that one answer may have; with more the slot reads for itself.
+#: Bytes of rows that one chunk may give to an answer; with more the slot reads Kafka itself.
 LARGEST_PORTION: Final = 16 << 20
-#: Bytes that a chunk takes beside its rows.
+#: Bytes of a chunk beside its rows.
 _CHUNK_EXTRA: Final = 1 << 10
-#: Chunks that one answer looks at, at most.
+#: Chunks in one portion, at most.
 _MOST_CHUNKS: Final = 256
 _FULL: Final = ((0, MAX_KEY_HASH),)
 
@@ -39,10 +39,10 @@ class _Chunk:
     """Records that were read at once.
 
     Attributes:
-        number: Of the order in which chunks came, over all partitions.
+        number: Its place in the order in which chunks came, over all partitions.
         next: The offset that follows.
-        size: Bytes that it takes.
-        before: Bytes of all chunks that came before it in its partition.
+        size: Its bytes.
+        before: Bytes of all earlier chunks of its partition.
     """
 
     number: int
@@ -54,7 +54,7 @@ class _Chunk:
     before: int
 
     def matching(self, offset: int, ranges: Ranges) -> pa.RecordBatch:
-        """Returns the rows from an offset on that are in some key ranges."""
+        """Returns the rows of some key ranges, from an offset on."""
         rows = self.rows
         if self.first < offset:
             rows = rows.filter(pc.greater_equal(rows.column("offset"), offset))
@@ -75,9 +75,9 @@ class _Partition:
     Attributes:
         next: The offset that is read next.
         positions: The offset that each slot has asked for last.
-        joining: Slots that read for themselves until they have caught up.
+        joining: Slots that read Kafka themselves until they have caught up.
         total: Bytes of all chunks that came, dropped ones included.
-        is_full: Whether no more is read, see `RecordCache.full`.
+        is_full: Whether reading is paused, see `RecordCache.full`.
     """
 
     next: int
@@ -103,12 +103,12 @@ class _Partition:
 class RecordCache:
     """Keeps records of some partitions, and answers fetches of key ranges.
 
-    A record leaves when all slots that read its partition here have passed it. It stays as long as
-    a slot reads for itself, so that the slot can catch up. When the limit is reached the oldest
-    ones leave, those first that a slot has passed.
+    A record is dropped when all slots that read its partition here have passed it. While a slot
+    reads the partition from Kafka itself, records are kept, so that the slot can catch up. At the
+    limit the oldest records are evicted, those that a slot has passed before others.
 
     Attributes:
-        is_starting: Slots may be there that have not asked yet: nothing leaves but for the limit.
+        is_starting: More slots may connect: records are dropped only at the limit.
 
     Args:
         limit: Bytes of records.
@@ -128,9 +128,9 @@ class RecordCache:
 
     @property
     def full(self) -> frozenset[int]:
-        """The partitions that are to be paused: too much was read that no slot has.
+        """The partitions to pause: too much of them was read that no slot has.
 
-        Together they have half of the limit: the other half keeps records for slower slots.
+        What no slot has may take half of the limit. The other half keeps records for slower slots.
         """
         share = self._limit // 2 // max(1, len(self._partitions))
         for one in self._partitions.values():
@@ -139,17 +139,17 @@ class RecordCache:
         return frozenset(part for part, one in self._partitions.items() if one.is_full)
 
     def has(self, part: int) -> bool:
-        """Whether a partition is read."""
+        """Whether the server reads a partition."""
         return part in self._partitions
 
     def begin(self, part: int, offset: int) -> None:
-        """A partition is read, from an offset on."""
+        """Adds a partition, which is read from an offset on."""
         self._partitions[part] = _Partition(offset)
 
     def append(
         self, part: int, rows: pa.RecordBatch, end: int, holes: Sequence[tuple[int, int]] = ()
     ) -> None:
-        """Takes in what was read next of a partition.
+        """Adds the next records of a partition.
 
         Args:
             part: Index of the partition.
@@ -174,15 +174,15 @@ class RecordCache:
             pass
 
     def fetch(self, slot: int, ask: Ask, most: int) -> Portion | Evicted | None:
-        """Returns what a slot asks for.
+        """Returns the records that a slot asks for.
 
         Args:
-            slot: Its number.
+            slot: The number of its connection.
             ask: What it asks for.
             most: Bytes of rows after which no more are added.
 
         Returns:
-            None: there is nothing at the offset yet.
+            `Evicted` if the offset is not in memory; None if it was not read yet.
         """
         one = self._partitions[ask.part]
         if ask.offset < one.start:
@@ -215,7 +215,7 @@ class RecordCache:
         return Portion(ask.part, ask.offset, following, joined(found), tuple(holes))
 
     def leave(self, slot: int) -> None:
-        """A slot asks no more: no record is kept for it."""
+        """Forgets a slot: no record is kept for it any more."""
         for one in self._partitions.values():
             one.positions.pop(slot, None)
             one.joining.discard(slot)
@@ -231,7 +231,7 @@ class RecordCache:
             self._size -= one.drop_first()
 
     def _evict(self) -> bool:
-        """Drops the oldest chunk, of those first that a slot has passed."""
+        """Drops the oldest chunk, of those that a slot has passed if there are any."""
         oldest = min(
             (one for one in self._partitions.values() if one.chunks),
             key=lambda one: (one.chunks[0].next > _fastest(one), one.chunks[0].number),
@@ -244,7 +244,7 @@ class RecordCache:
 
 
 def _ahead(one: _Partition) -> int:
-    """Returns the bytes that no slot has passed."""
+    """Returns the bytes that no slot has."""
     fastest = _fastest(one)
     if not one.chunks or fastest >= one.next:
         return 0

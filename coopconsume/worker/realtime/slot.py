@@ -1,6 +1,6 @@
-"""What runs in a Spark task of a real-time run: a slot that reads Kafka itself.
+"""Runs one slot of a real-time run in a Spark task: it reads Kafka itself.
 
-It runs the handlers of a batch over rows that have no end until the time is over.
+The handlers run as in a batch, over rows that end when the time of the run is over.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which a read without records looks whether it is to end.
+#: Seconds for which one poll waits for records; between polls the slot checks whether it is to end.
 _POLL = 0.05
-#: Records that are taken at once.
+#: Records of one poll, at most.
 _MOST = 1_000
 
 
 class RealTimeRunner(SlotRunner):
     """The function of a real-time run's tasks, for ``DataFrame.mapInArrow``.
 
-    The rows that Spark passes only start the tasks.
+    It ignores the rows that Spark passes; they only start the tasks.
     """
 
-    #: Opens what slots read from.
+    #: Opens the source of a slot; tests replace it.
     open_source: OpenSource = staticmethod(open_source)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -58,7 +58,7 @@ class RealTimeRunner(SlotRunner):
         for _ in batches:
             pass
         if context.attemptNumber() > 0:
-            # What the first attempt read is known to the driver alone.
+            # Only the driver knows what the first attempt has read.
             report = SlotReport(self._spec.batch, slot, unknown=True)
         else:
             report = self.run(slot, ())
@@ -121,7 +121,7 @@ class RealTimeRunner(SlotRunner):
         except ReadFailed as error:
             outcome.report.read_error = str(error)
         except Exception as error:
-            # Raised here it would leave the handlers behind that run.
+            # Raised here, it would end the task while handlers run.
             log.exception("slot %d cannot read", slot)
             outcome.report.read_error = f"{type(error).__name__}: {error}"
         finally:
@@ -132,7 +132,7 @@ class RealTimeRunner(SlotRunner):
 
 
 class _Watch:
-    """Cuts progressive reports, and has a slot give its records back that is held up.
+    """Makes progressive reports, and has a slot whose handlers are stuck give back its records.
 
     Called in the channel's thread.
     """
@@ -144,7 +144,7 @@ class _Watch:
         self._positions_at = 0.0
 
     def cut(self, seq: int) -> SlotReport | None:
-        """Returns what is new, see `TaskOutcome.take_report`."""
+        """Returns the next progressive report, see `TaskOutcome.take_report`."""
         now, outcome = time.monotonic(), self._outcome
         with outcome.lock:
             outcome.flush()

@@ -1,4 +1,4 @@
-"""Reads partitions from Kafka, without a group: the one place that could read from elsewhere."""
+"""The consumer of a real-time slot, and the protocol `Source` of what a slot reads from."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Milliseconds that a broker waits for records, if the settings do not say so. An end behind a
-#: transaction's marker is known once a fetch comes back empty.
+#: Milliseconds that a broker waits for records, unless the settings say otherwise. An end behind a
+#: transaction's marker is known once a fetch returns nothing.
 _FETCH_WAIT = "100"
-#: Bytes of records that are fetched ahead; and the pause once they are, in milliseconds.
+#: Bytes of records that are fetched ahead, and the pause once they are, in milliseconds.
 AHEAD = 16 << 20
 _PAUSE = 5
 #: Milliseconds between two counts of the brokers' bytes.
@@ -37,16 +37,16 @@ _FETCH_SETTINGS = {
 
 
 class ReadFailed(Exception):
-    """A source cannot read on: the offset is not in the log, or the brokers refuse to read it."""
+    """A source cannot continue: the offset is not in the log, or the brokers refuse the read."""
 
 
 @dataclass
 class Fetched:
-    """What one read returned.
+    """The result of one poll.
 
     Attributes:
-        records: Ascending in each partition.
-        ends: Offsets up to which everything was returned, by partition.
+        records: By ascending offsets in each partition.
+        ends: The ends that were reached, by partition: everything below was returned.
         portions: What a fetch server has returned.
     """
 
@@ -60,11 +60,11 @@ class Fetched:
 
 
 class Source(Protocol):
-    """What returns the records of some partitions."""
+    """Returns the records of some partitions."""
 
     @property
     def reads(self) -> Reads:
-        """What it has read since it was opened."""
+        """Counts of what it has read since it was opened."""
 
     def poll(self, timeout: float, most: int) -> Fetched:
         """Returns the next records, as soon as there is one.
@@ -74,7 +74,7 @@ class Source(Protocol):
             most: Records at most.
 
         Raises:
-            ReadFailed: It cannot read on.
+            ReadFailed: It cannot continue.
         """
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Source(Protocol):
 
 
 class KafkaSource:
-    """A consumer of confluent-kafka that is assigned partitions by hand, and commits nothing.
+    """A confluent-kafka consumer with assigned partitions; it has no group and commits nothing.
 
     Args:
         kafka: Settings by Kafka's names.
@@ -121,7 +121,7 @@ class KafkaSource:
         return Reads(broker_bytes=self.broker_bytes)
 
     def assign(self, starts: Mapping[Place, int]) -> None:
-        """Reads these partitions from now on, and no others."""
+        """Reads these partitions from now on instead of the earlier ones."""
         self._consumer.assign([self._partition(*place, at) for place, at in starts.items()])
 
     def add(self, place: Place, start: int) -> None:
@@ -129,7 +129,7 @@ class KafkaSource:
         self._consumer.incremental_assign([self._partition(*place, start)])
 
     def pause(self, places: frozenset[Place]) -> None:
-        """Reads all partitions but these; they go on where they were."""
+        """Pauses these partitions, and resumes all others."""
         if places == self._paused:
             return
         for call, these in (
@@ -146,7 +146,7 @@ class KafkaSource:
         Args:
             timeout: Seconds to wait for the first one.
             most: Records at most.
-            gather: Seconds to wait for more once there is one.
+            gather: Seconds to wait for more records after the first one.
         """
         first = self._consumer.poll(timeout)
         if self._refusal:
@@ -154,7 +154,7 @@ class KafkaSource:
         fetched = Fetched()
         if first is None:
             return fetched
-        # Without a time it takes what was fetched already; with one it waits for so many.
+        # Without `gather` it takes what was fetched already; with it, it waits for more.
         found = [first, *self._consumer.consume(most - 1, gather)]
         records = []
         for message in found:
@@ -176,7 +176,7 @@ class KafkaSource:
         self.broker_bytes = json.loads(statistics)["rx_bytes"]
 
     def _heard(self, error: Any) -> None:
-        """An error that belongs to no partition; librdkafka tries again by itself."""
+        """Takes an error of no partition; librdkafka retries by itself unless it is final."""
         if error.code() in self._refusals or error.fatal():
             self._refusal = error.str()
         else:

@@ -1,4 +1,4 @@
-"""What a real-time slot needs to know beside its batch."""
+"""What a real-time slot needs in addition to its `BatchSpec`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     #: First and last hash of each key range.
     Ranges = tuple[tuple[int, int], ...]
 
-#: Seconds between two reports in which nothing but positions has changed.
+#: Seconds between two reports if nothing but positions has changed.
 POSITIONS_EVERY = 0.2
-#: Seconds without an end of a handler call after which a slot that is held up gives its records
-#: back.
+#: Seconds without a finished handler call after which a slot gives back the records that it has
+#: not started, if these wait only for a free handler.
 HELD_UP = 10.0
 
 
 @dataclass(frozen=True)
 class RealTimeSpec:
-    """What real-time slots read.
+    """What the slots of a real-time run read.
 
     Attributes:
         duration: Seconds for which they read.
@@ -30,9 +30,9 @@ class RealTimeSpec:
         key_ranges: Of each slot its key ranges, by index of the partition.
         finds_holes: Of each slot the indexes of the partitions whose holes it reports.
         record_filter: Which records reach a handler.
-        cache_bytes: Bytes of records that the fetch server of a host keeps; 0: each slot
-            reads whole partitions.
-        cache_content: ``record``, or ``key`` if the server keeps no values and headers.
+        cache_bytes: Bytes of records that the fetch server of a host keeps; 0: no server,
+            each slot reads whole partitions.
+        cache_content: ``record``, or ``key`` if that server keeps no values and headers.
     """
 
     duration: float

@@ -1,7 +1,7 @@
-"""Reads the values of records that a fetch server keeps without them, by their offsets.
+"""Reads the values and headers of records by offset, if the fetch server keeps none.
 
-With ``key.range.hashing.content=key`` a portion of the fetch server has no values and headers. The
-slot reads these itself, and passes the records on in pieces, as they come.
+With ``key.range.hashing.content=key`` the portions of a fetch server have no values and headers.
+The slot reads them from Kafka, and returns the completed records piece by piece.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     #: Offset, value and headers.
     Found = tuple[int, bytes | None, list[dict[str, Any]]]
 
-#: Bytes that a broker sends at once, unless a record batch has more.
+#: Bytes of one fetch, unless a record batch has more.
 FETCH_BYTES: Final = 64 << 10
-#: Records that are taken at once.
+#: Records of one poll, at most.
 _MOST: Final = 1_000
-#: Seconds without the record that is read next after which the slot cannot read on.
+#: Seconds after which a record that is not returned counts as unreadable.
 _PATIENCE: Final = 60.0
 
 
 def value_settings(kafka: Mapping[str, str]) -> dict[str, str]:
-    """Returns Kafka settings with which little is fetched beside the records that are wanted."""
+    """Returns Kafka settings with which little is fetched beside the wanted records."""
     return {**kafka, "max.partition.fetch.bytes": str(FETCH_BYTES)}
 
 
 class ValueReader:
-    """Completes portions, one after another.
+    """Completes portions with values and headers, one after another.
 
     Args:
         open_source: Opens a source that reads partitions from offsets on.
@@ -53,13 +53,13 @@ class ValueReader:
         self._places = places
         self._source: KafkaSource | None = None
         self._portions: deque[Portion] = deque()
-        #: The offset that the source returns next, or a later one; None: it reads elsewhere.
+        #: The source returns no offset below this one next; None: it is at another place.
         self._at: int | None = None
         self._asked_at = 0.0
 
     @property
     def is_busy(self) -> bool:
-        """Whether there are portions whose values are not read."""
+        """Whether there are incomplete portions."""
         return bool(self._portions)
 
     @property
@@ -68,17 +68,17 @@ class ValueReader:
         return self._source.broker_bytes if self._source else 0
 
     def add(self, portions: Iterable[Portion]) -> None:
-        """Has portions completed, after those before them."""
+        """Queues portions."""
         self._portions.extend(portions)
 
     def poll(self, timeout: float) -> list[Portion]:
-        """Returns what is complete by now, in order: portions or parts of them.
+        """Returns the next complete portions, or parts of them, in order.
 
         Args:
             timeout: Seconds to wait for the next value.
 
         Raises:
-            ReadFailed: A record is not in the log any more, or cannot be read.
+            ReadFailed: A record is no longer in the log, or cannot be read.
         """
         found: list[Portion] = []
         while self._portions and not _wanted(self._portions[0]):
@@ -118,7 +118,7 @@ class ValueReader:
             self._source.close()
 
     def _read_from(self, place: Place, offset: int) -> KafkaSource:
-        """Returns the source, whose next records are those from an offset on."""
+        """Returns the source, positioned at an offset or before it."""
         if self._source is None:
             self._source = self._open({place: offset})
         elif self._at is None or offset > self._at:
@@ -134,7 +134,7 @@ class ValueReader:
 
 
 def _wanted(portion: Portion) -> list[int]:
-    """Returns the offsets whose values are needed: a record that is filtered out needs none."""
+    """Returns the offsets whose values are needed: those of records that pass the filter."""
     rows = portion.rows
     if rows is None:
         return []
@@ -146,7 +146,7 @@ def _wanted(portion: Portion) -> list[int]:
 
 
 def _divided(portion: Portion, values: list[Found]) -> tuple[Portion, Portion | None]:
-    """Returns the part of a portion up to the last value, with its values; and the rest."""
+    """Divides a portion after the last value: returns the completed part, and the rest."""
     rows = portion.rows
     assert rows is not None
     offsets = rows.column("offset").to_pylist()

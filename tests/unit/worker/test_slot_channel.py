@@ -38,7 +38,7 @@ class Driver:
         self.reports, self.calls, self.alive = [], [], threading.Event()
         self.alive.set()
         self.server = ChannelServer(
-            SECRET, "", "127.0.0.1", "127.0.0.1", 0, self._report, lambda *_: None,
+            SECRET, "", "127.0.0.1", "127.0.0.1", 0, self._report,
             report_every=report_every, lease=lease, on_call=lambda *call: self.calls.append(call),
         )  # fmt: skip
         self.takes = True
