@@ -1,0 +1,406 @@
+"""A job that hands its shares over, and one that gives up or gets a part of them."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from dataclasses import astuple
+
+import pytest
+
+from assignors import KeyRange, Share, key_hash
+from commits import OwnedShare
+from coopconsume.group import GroupMember
+from coopconsume.group.owned import EpochGrant
+from coopconsume.runtime.dispatch import Dispatcher
+from coopconsume.runtime.slot_leases import SlotLeases
+from tests.model.job_group import HIGH, KEYS, LIFE_MS, LOW, WHOLE, Group, slot_mates
+from tests.model.job_world import _PATIENCE, TP, until
+
+
+@pytest.mark.parametrize("channel", [True, False])
+def test_a_hand_over_waits_for_running_handlers_and_commits_them(world, channel):
+    """Nothing starts any more, what runs ends and counts, and the next owner need not wait."""
+    there = world(channel=channel, drainTimeout="300 seconds")
+    member, gate = there.claim(), there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    there.kafka.log |= {offset: b"new%d" % offset for offset in range(20, 50)}
+    handing_over = threading.Thread(target=member.hand_over)
+    handing_over.start()
+    until(lambda: job._hand_over is not None or not handing_over.is_alive())
+    there.kafka.end = 50
+    until(lambda: not handing_over.is_alive() or job.partitions[0].end == 50)
+    there.turns(job)
+    gate.opened.set()
+    handing_over.join(120)
+    called = {offset for offset, _ in gate.calls}
+    assert called == there.done(member)
+    # With a channel the slot starts no further record; without one it goes on to its end.
+    assert called == set(range(20)) if not channel else not slot_mates(3) <= called
+    after = there.claim()
+    assert after.holding.waits(TP, [KeyRange()]) <= 0
+
+
+def test_what_a_hand_over_gives_up_is_in_doubt_and_done_again(world):
+    """It is late: the release names the slot, its work does not count, and the next owner waits."""
+    there = world(drainTimeout="0 seconds")
+    member, gate = there.claim(), there.gate(3)
+    there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    member.hand_over()
+    assert 3 not in there.done(member)
+    after = there.claim()
+    assert after.holding.waits(TP, [KeyRange()]) > 0
+    gate.opened.set()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost):
+    """Their slot named them: the next owner starts all else at once, and their keys after the wait.
+
+    So it is if the slot was lost before the hand-over.
+    """
+    there = world(
+        channel=True, batchTime="2 seconds", handlerTimeout="0.1 seconds",
+        drainTimeout="300 seconds", slow=0.1 if lost else math.inf,
+    )  # fmt: skip
+    member, gate = there.claim(), there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+
+    def has_named():
+        """Whether the slot has said what it still works on."""
+        return any(running.kept for running in job._dispatcher.running.copy().values())
+
+    if lost:
+        there.until(lambda: there.done(member) == {o for o in range(20) if o % 5 != 3})
+        there.until_one_slot_works(job)
+        until(has_named)
+        job._dispatcher.leases._server._on_report = lambda _: None
+        there.dying = 1
+        gate.opened.set()
+        there.until(lambda: job._meter.totals["lostSlots"])
+        gate.opened.clear()
+        gate.at_work.clear()
+    handing_over = threading.Thread(target=member.hand_over)
+    handing_over.start()
+    if not lost:
+        until(has_named)
+        there.until_one_slot_works(job)
+        job._hand_over.until = 0.0
+    handing_over.join(120)
+    gate.opened.set()
+    before, stuck = len(gate.calls), key_hash(KEYS[3])
+    after = there.claim()
+    assert after.holding.waits(TP, [KeyRange(stuck, stuck)]) > 0
+    others = [KeyRange(0, stuck - 1), KeyRange(stuck + 1)]
+    assert after.holding.waits(TP, others) <= 0
+    until_when = dict(after.holding.doubts(TP))[KeyRange(stuck, stuck)]
+    there.run(after, gate)
+    there.until(lambda: there.done(after) == set(range(20)))
+    again = gate.calls[before:]
+    assert min(at for offset, at in again if offset % 5 == 3) >= until_when
+    assert [offset for offset, _ in again if offset % 5 == 3] == [3, 8, 13, 18]
+    counts = Counter(offset for offset, _ in gate.calls)
+    assert {offset for offset, count in counts.items() if count > 1} == {3}
+
+
+@pytest.fixture
+def drains_all(monkeypatch):
+    """Have jobs hand over all they have, as those with real-time slots do."""
+    monkeypatch.setattr(Dispatcher, "may_leave", False)
+
+
+@pytest.mark.usefixtures("drains_all")
+def test_what_moves_is_drained_and_released_and_the_rest_begins_again(group):
+    """It is committed before it is released; the member begins again with what it keeps."""
+    there, member, gate = group.there, group.member, group.there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    assert member.keep()
+    group.opens([WHOLE])
+    moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    moves.start()
+    until(lambda: job._hand_over is not None)
+    there.turns(job)
+    assert moves.is_alive()
+    assert not member.store.assignment("g").handed
+    gate.opened.set()
+    moves.join(_PATIENCE)
+    assert {offset for offset, _ in gate.calls} <= there.done(member)
+    assert member.store.assignment("g").handed == {"a": ((*TP, *astuple(HIGH.key_range)),)}
+    low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
+    there.until(lambda: low <= there.done(member))
+    assert sorted(offset for offset, _ in gate.calls) == sorted(there.done(member))
+    # The next epoch moves nothing of this member.
+    assert member.keep()
+    group.opens([LOW], [HIGH])
+    (doubt,) = member.store.assignment("g").doubts
+    assert doubt.share == OwnedShare(*TP, *astuple(LOW.key_range))
+    holding = member.holding
+    group.begins()
+    assert member.holding is holding
+
+
+@pytest.mark.usefixtures("drains_all")
+def test_a_member_that_is_refused_while_it_drains_joins_again(group):
+    """It stays in no group without shares: nothing else would give it any."""
+    there, member, gate = group.there, group.member, group.there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    assert member.keep()
+    group.opens([WHOLE])
+    member._group = GroupMember(there.options, member.store, there.kafka, 2, member, LIFE_MS)
+    moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    moves.start()
+    until(lambda: job._hand_over is not None)
+    group.opens([], [WHOLE])
+    gate.opened.set()
+    moves.join(_PATIENCE)
+    assert not member.holds
+    assert member._group._again
+
+
+@pytest.mark.usefixtures("drains_all")
+def test_late_handlers_alone_are_in_doubt_of_what_moves(world):
+    """And the member itself does not start their keys again before that has passed."""
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member = group.there, group.member
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    high = next(o for o in range(20) if HIGH.key_range.contains(key_hash(KEYS[o])))
+    low = next(o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o])))
+    gate = there.gate(high, low)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work == {high, low})
+    assert member.keep()
+    group.opens([WHOLE])
+    moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    moves.start()
+    until(lambda: job._hand_over is not None)
+    until(lambda: all(r.kept for r in job._dispatcher.running.values()))
+    job._hand_over.until = 0.0
+    moves.join(_PATIENCE)
+    stuck, ours = key_hash(KEYS[high]), key_hash(KEYS[low])
+    assert member.holding.waits(TP, [KeyRange(ours, ours)]) > 0
+    assert member.holding.waits(TP, [KeyRange(0, ours - 1)]) <= 0
+    group.opens([LOW], [HIGH])
+    doubts = [d.share for d in member.store.assignment("g").doubts]
+    assert OwnedShare(*TP, stuck, stuck) in doubts
+    assert [s for s in doubts if s.first >= HIGH.key_range.first] == [OwnedShare(*TP, stuck, stuck)]
+
+
+def test_a_member_that_loses_part_of_its_work_begins_again(group):
+    """A leader that does not know that it works on: what it did is not committed any more."""
+    there, member, gate = group.there, group.member, group.there.gate(*range(20))
+    there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    assert member.keep()
+    before = member.holding
+    group.opens([LOW], [HIGH])
+    group.begins(continues=False)
+    gate.opened.set()
+    assert member.holding is not before
+    low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
+    there.until(lambda: low <= there.done(member))
+    assert there.done(member) <= low
+
+
+@pytest.mark.parametrize("how", ["moves", "closed by a listener", "rejoins", "follows"])
+def test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended(world, how):
+    """Also if the member gives it to others before it starts it."""
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member = group.there, group.member
+    group.opens([LOW], [HIGH])
+    group.begins(continues=False)
+    job = there.run(member, there.gate())
+    there.until(lambda: job._epoch_state is not None)
+
+    class Closes:
+        """A listener that closes its consumer."""
+
+        def on_revoked(self, _ranges):
+            """Close it."""
+            job.stop()
+            member.leave()
+
+    assert member.keep()
+    group.opens([WHOLE])  # The other member has crashed.
+    assert group.in_doubt(HIGH) == (HIGH,)
+    waits = ((HIGH, 1000.0),)
+    if how == "closed by a listener":
+        member._listener = Closes()
+        group.begins(moving=(LOW,), waits=waits)
+        assert job.ended.wait(_PATIENCE)
+        until(lambda: member.store.assignment("g").fenced)
+    elif how == "follows":
+        member.follow(group.epoch, "a", waits)
+        member.hand_over()
+    elif how == "rejoins":
+        group.joins_a_group()
+        member.holding.continue_under(
+            EpochGrant(group.epoch, "a", group.mine, {"t": "topic-id"}, waits, LIFE_MS)
+        )
+        assert member.rejoin("the log was cut", ())
+    else:
+        group.begins(moving=(WHOLE,), waits=waits)
+        assert not member.owned
+    group.opens([], [WHOLE])
+    assert group.in_doubt(HIGH) == (HIGH,)
+
+
+def test_what_is_done_of_key_ranges_is_committed_before_they_are_given_up(group, monkeypatch):
+    """However long the commit log takes to answer."""
+    there, member = group.there, group.member
+    high = {o for o in range(20) if HIGH.key_range.contains(key_hash(KEYS[o]))}
+    gate = there.gate(max(high))
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    assert member.keep()
+    group.opens([WHOLE])
+    commit, may_commit = member.store.commit, threading.Event()
+
+    def late(*args, **more):
+        assert may_commit.wait(_PATIENCE)
+        return commit(*args, **more)
+
+    monkeypatch.setattr(member.store, "commit", late)
+    gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    gives_up.start()
+    until(lambda: job._leaving is not None)
+    gate.opened.set()
+    until(lambda: getattr(job._leaving, "mark", True) is not None)
+    there.turns(job, 5)
+    assert job._leaving is not None
+    assert not member.store.assignment("g").handed
+    may_commit.set()
+    gives_up.join(_PATIENCE)
+    assert high <= there.done(member)
+    assert member.store.assignment("g").handed == {"a": ((*TP, *astuple(HIGH.key_range)),)}
+
+
+def test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up(world):
+    """A slot with some of them never begins, and nothing is in doubt."""
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member, gate = group.there, group.member, group.there.gate()
+    there.is_reading = True
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    job = there.run(member, gate)
+    there.until(lambda: job._dispatcher.running)
+    assert member.keep()
+    group.opens([WHOLE])
+    group.begins(moving=(HIGH,))
+    assert member.holding.shares == (LOW,)
+    assert member.keep()
+    group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
+    group.begins()
+    assert group.in_doubt(HIGH) == ()
+    (running,) = job._dispatcher.running.values()
+    assert running.withdrawn
+    assert running.withdrawn < running.waiting
+    assert not gate.calls
+
+
+@pytest.mark.parametrize("answers", ["not", "to another question"])
+def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monkeypatch, answers):
+    """Others may work on its keys long before its lease ends."""
+    ask, take = SlotLeases.withhold, Dispatcher.progressed
+    answered = threading.Event()
+
+    def ask_something_else(self, at, number, ranges):
+        if answers != "not":
+            ask(self, at, number + 1, ranges)
+
+    def take_answer(self, report):
+        take(self, report)
+        if report.leaving is not None:
+            answered.set()
+
+    monkeypatch.setattr(SlotLeases, "withhold", ask_something_else)
+    monkeypatch.setattr(Dispatcher, "progressed", take_answer)
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member = group.there, group.member
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    high = {o for o in range(20) if HIGH.key_range.contains(key_hash(KEYS[o]))}
+    gate = there.gate(min(high))
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    assert member.keep()
+    group.opens([WHOLE])
+    gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    gives_up.start()
+    until(lambda: job._leaving is not None and (answers == "not" or answered.is_set()))
+    job._leaving.until = 0.0
+    gives_up.join(_PATIENCE)
+    called = {offset for offset, _ in gate.calls}
+    assert member.keep()
+    group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
+    group.begins()
+    assert group.in_doubt(HIGH) == (HIGH,)
+    gate.opened.set()
+    low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
+    there.until(lambda: low <= {offset for offset, _ in gate.calls})
+    there.until(lambda: not job._dispatcher.running)
+    assert {offset for offset, _ in gate.calls} == called | low
+
+
+@pytest.mark.parametrize("moved", [HIGH, Share(*TP, KeyRange().split(8)[-1])])
+def test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended(world, moved):
+    """The next owner must wait as the member that gave it up was to, and no longer."""
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member = group.there, group.member
+    group.opens([WHOLE])
+    group.begins(continues=False, waits=((HIGH, 500.0),))
+    job = there.run(member, there.gate())
+    low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
+    there.until(lambda: low <= there.done(member))
+    assert member.keep()
+    group.opens([WHOLE])
+    group.begins(moving=(moved,))
+    assert member.holding is job._epoch_state.holding
+    left = (Share(*TP, KeyRange(0, moved.key_range.first - 1)),)
+    assert member.holding.shares == left
+    group.opens(left, [moved])
+    assert group.in_doubt(moved) == (moved,)
+    doubts = member.store.assignment("g").doubts
+    (wait,) = (d.life_ms for d in doubts if d.share.first >= moved.key_range.first)
+    assert 0 < wait <= 500_000
+
+
+@pytest.mark.parametrize("moved", [None, LOW])
+def test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer(world, moved):
+    """It gives back what the group's thread has drained, all of it or part of it."""
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member = group.there, group.member
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    gate = there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+
+    class Closes:
+        """A listener that closes its consumer."""
+
+        def on_revoked(self, _ranges):
+            """Close it."""
+            member.leave()
+
+    member._listener = Closes()
+    if moved is None:
+        leaves = threading.Thread(target=member.hand_over)
+    else:
+        assert member.keep()
+        group.opens([WHOLE])
+        leaves = threading.Thread(target=group.begins, kwargs={"moving": (moved,)})
+    leaves.start()
+    until(lambda: job._hand_over is not None or job._leaving is not None)
+    (job._hand_over or job._leaving).until = 0.0
+    leaves.join(_PATIENCE)
+    until(lambda: member.store.assignment("g").fenced)
+    group.opens([], [WHOLE])
+    stuck = key_hash(KEYS[3])
+    assert group.in_doubt(Share(*TP, KeyRange(stuck, stuck)))
