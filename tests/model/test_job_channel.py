@@ -12,10 +12,8 @@ import pytest
 from coopconsume.worker.channel.messages import encode_report
 from coopconsume.worker.channel.wire import Frame, Identity, SlotHandshake, frame
 from coopconsume.worker.report import PartitionReport, SlotReport, pack_offsets
+from tests.model.job_group import KEYS, slot_mates
 from tests.model.job_world import TP, until
-from tests.model.test_job_model import KEYS, slot_mates, world
-
-__all__ = ["world"]
 
 
 def a_free_port():

@@ -18,10 +18,8 @@ from coopconsume.runtime.state import StateLog
 from coopconsume.sinks import TransactionalTopic
 from coopconsume.state.schema import StateSchema
 from coopconsume.state.store import FOLDER
+from tests.model.job_group import HIGH, KEYS, LOW, WHOLE, Group
 from tests.model.job_world import _PATIENCE, TP, until
-from tests.model.test_job_model import HIGH, KEYS, LOW, WHOLE, Group, world
-
-__all__ = ["world"]
 
 
 def of(share):

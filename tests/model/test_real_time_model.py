@@ -12,8 +12,8 @@ from assignors import KeyRange, key_hash
 from coopconsume.record import Reject, RetryPolicy
 from coopconsume.runtime.realtime.mode import RealTimeMode
 from coopconsume.worker.realtime import slot
+from tests.model.job_group import WHOLE, Group
 from tests.model.job_world import World
-from tests.model.test_job_model import WHOLE, Group
 
 LONG = 300.0
 

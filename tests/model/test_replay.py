@@ -14,8 +14,8 @@ from coopconsume.record import Reject, Retry
 from coopconsume.runtime import acquiring, committer, dispatch, epoch_state, loop, trace
 from coopconsume.runtime.decisions import Decision, decide
 from tests import replay
+from tests.model.job_group import HIGH, LOW, WHOLE, Group
 from tests.model.job_world import TP, CountedJob, World, until
-from tests.model.test_job_model import HIGH, LOW, WHOLE, Group
 
 SECRET = "s3cr3t"
 

@@ -7,9 +7,6 @@ import threading
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.record import RetryPolicy
 from tests.model.job_world import _PATIENCE, TP
-from tests.model.test_job_model import world
-
-__all__ = ["world"]
 
 
 def test_brokers_that_do_not_answer_are_waited_for(world):

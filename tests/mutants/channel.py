@@ -18,21 +18,26 @@ _SERVER = "coopconsume/worker/channel/server.py"
 _CLIENT = "coopconsume/worker/channel/client.py"
 _DISPATCH = "coopconsume/runtime/dispatch.py"
 _JOB = "tests/model/test_job_model.py::"
+_CHANNELS = "tests/model/test_job_lost_channels.py::"
+_HAND_OVER = "tests/model/test_job_hand_over.py::"
+_SLOTS = "tests/model/test_job_slots.py::"
 _LOOP = "tests/model/test_loop_model.py::"
-_LATE = _JOB + "test_of_a_late_hand_over_the_running_records_alone_are_in_doubt"
-_CORELESS = _JOB + "test_a_slot_that_waits_for_a_core_is_in_nobodys_way"
+_LATE = _HAND_OVER + "test_of_a_late_hand_over_the_running_records_alone_are_in_doubt"
+_CORELESS = _SLOTS + "test_a_slot_that_waits_for_a_core_is_in_nobodys_way"
 _DOUBT = (
     "tests/unit/runtime/test_plan_rules.py::"
     "test_what_is_in_doubt_of_a_slot_that_gave_records_back_is_what_it_kept"
 )
 _PACED = "tests/unit/runtime/test_saving.py::test_commits_are_an_interval_apart_unless_somebody_waits_for_them"
-_STUCK = _JOB + "test_a_stuck_handler_costs_its_own_key"
+_STUCK = _SLOTS + "test_a_stuck_handler_costs_its_own_key"
 _KEPT = _LOOP + "test_a_kept_record_holds_its_lane_although_retention_deletes_it"
 _RELIEVED = _SLOT + "test_a_relieved_slot_keeps_what_runs_and_starts_nothing_more"
 _GIVEN = "tests/model/test_progress_model.py::test_what_a_slot_gives_back_it_never_starts"
 _FRAMES = _MODEL + "test_a_frame_counts_once_in_its_place_and_direction"
 _LEASED = _MODEL + "test_no_slot_starts_longer_than_a_lease_after_the_last_renewal"
-_LEASES = _JOB + "test_without_a_look_at_the_log_no_slot_starts_a_record_once_its_lease_has_passed"
+_LEASES = (
+    _CHANNELS + "test_without_a_look_at_the_log_no_slot_starts_a_record_once_its_lease_has_passed"
+)
 
 CHANNEL = [
     Mutant(
@@ -414,7 +419,7 @@ CHANNEL = [
         "            end_kept(running, slot, over)\n",
         "            end_kept(running, slot, now)\n",
         (
-            _JOB
+            _SLOTS
             + "test_a_record_whose_slot_is_lost_is_done_again_after_its_lease_and_holds_back_its_key_alone",
         ),
     ),
@@ -424,7 +429,7 @@ CHANNEL = [
         "coopconsume/runtime/dispatch.py",
         "if kept + 1 < self._slots and self",
         "if self",
-        (_JOB + "test_one_slot_is_left_to_go_on_with",),
+        (_SLOTS + "test_one_slot_is_left_to_go_on_with",),
     ),
     Mutant(
         "kept-tasks-not-counted",
@@ -432,7 +437,7 @@ CHANNEL = [
         "coopconsume/runtime/dispatch.py",
         "if tasks >= len(free):",
         "if tasks >= 0:",
-        (_JOB + "test_relief_starts_no_more_handlers_at_once_than_there_are_slots",),
+        (_SLOTS + "test_relief_starts_no_more_handlers_at_once_than_there_are_slots",),
     ),
     Mutant(
         "relieved-slot-stays-busy",
@@ -440,7 +445,7 @@ CHANNEL = [
         "coopconsume/runtime/dispatch.py",
         "            self._carried.closed(slot, report.gates, running.names, now)\n            self._free(running, slot)\n",
         "            self._carried.closed(slot, report.gates, running.names, now)\n",
-        (_JOB + "test_a_record_that_its_slot_keeps_may_fail_or_be_the_last_one",),
+        (_SLOTS + "test_a_record_that_its_slot_keeps_may_fail_or_be_the_last_one",),
     ),
     Mutant(
         "drained-slot-is-in-doubt",
@@ -520,7 +525,7 @@ CHANNEL = [
         "coopconsume/group/membership.py",
         "            self.assign(holding.key_ranges, takeover=False)\n",
         "            self._life_ms = holding.life_ms\n            self.assign(holding.key_ranges, takeover=False)\n",
-        (_JOB + "test_slots_that_reach_no_driver_work_without_a_channel",),
+        (_CHANNELS + "test_slots_that_reach_no_driver_work_without_a_channel",),
     ),
     Mutant(
         "ended-call-stays-named",
@@ -573,7 +578,7 @@ CHANNEL_DRIVER = [
         "coopconsume/runtime/dispatch.py",
         "if report.seq != running.taken.get(slot, 0) + 1:",
         "if report.seq < 0:",
-        (_JOB + "test_a_report_that_was_not_acknowledged_counts_once",),
+        (_CHANNELS + "test_a_report_that_was_not_acknowledged_counts_once",),
     ),
     Mutant(
         "unacknowledged-forgotten",
@@ -581,7 +586,7 @@ CHANNEL_DRIVER = [
         "coopconsume/runtime/dispatch.py",
         "for earlier in report.unacknowledged:",
         "for earlier in report.unacknowledged[:0]:",
-        (_JOB + "test_a_report_that_did_not_arrive_comes_with_the_final_one",),
+        (_CHANNELS + "test_a_report_that_did_not_arrive_comes_with_the_final_one",),
     ),
     Mutant(
         "hand-over-does-not-stop",
@@ -589,7 +594,7 @@ CHANNEL_DRIVER = [
         "coopconsume/runtime/loop.py",
         "self._hand_over = _HandOver(event.until, event.answer)\n            self._dispatcher.stop(self._epoch_state)",
         "self._hand_over = _HandOver(event.until, event.answer)",
-        (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them[True]",),
+        (_HAND_OVER + "test_a_hand_over_waits_for_running_handlers_and_commits_them[True]",),
     ),
     Mutant(
         "stop-goes-on",
@@ -597,7 +602,7 @@ CHANNEL_DRIVER = [
         "coopconsume/runtime/slot_leases.py",
         "self._server.stop(slots)",
         "self._server.stop([])",
-        (_JOB + "test_a_stop_starts_nothing_more_and_commits_what_has_run[trial]",),
+        (_SLOTS + "test_a_stop_starts_nothing_more_and_commits_what_has_run[trial]",),
     ),
     Mutant(
         "unbegun-batch-in-doubt",
@@ -605,7 +610,7 @@ CHANNEL_DRIVER = [
         "coopconsume/runtime/dispatch.py",
         "elif slot in running.withdrawn:",
         "elif slot < 0:",
-        (_JOB + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
+        (_SLOTS + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
     ),
     Mutant(
         "failed-batch-repeats-running-slots",
@@ -668,7 +673,7 @@ CHANNEL_DRIVER = [
         "coopconsume/group/epoch_assignment.py",
         "self._saw(asked)\n        self._answered",
         "self._saw(time.monotonic())\n        self._answered",
-        (_JOB + "test_a_commit_shows_that_the_epoch_was_in_force_when_it_was_asked_for",),
+        (_CHANNELS + "test_a_commit_shows_that_the_epoch_was_in_force_when_it_was_asked_for",),
     ),
     Mutant(
         "rows-of-progress-forgotten",
@@ -676,6 +681,6 @@ CHANNEL_DRIVER = [
         "coopconsume/runtime/dispatch.py",
         "running.epoch_state.saver.take(report, parts, now)\n        self._note(running, report)\n        self.leases.taken",
         "self._note(running, report)\n        self.leases.taken",
-        (_JOB + "test_a_report_that_was_not_acknowledged_counts_once",),
+        (_CHANNELS + "test_a_report_that_was_not_acknowledged_counts_once",),
     ),
 ]

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _CHECKER = "tests/model/test_checker.py::test_each_fault_is_found_with_its_witness"
 _JOB = "tests/model/test_job_model.py::"
+_SLOTS = "tests/model/test_job_slots.py::"
 _CLOCKS = "tests/unit/test_clocks.py::"
 
 ASSIGNORS = [
@@ -160,7 +161,7 @@ SHOWN = [
         "coopconsume/runtime/loop.py",
         "if is_held or self._meter.is_quiet:",
         "if is_held:",
-        (_JOB + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
+        (_SLOTS + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
     ),
     Mutant(
         "poll-waits-for-one-record-of-a-key",

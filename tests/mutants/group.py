@@ -12,6 +12,7 @@ _STORE = "tests/unit/commits/test_commit_store.py::"
 _PLAN = "tests/unit/runtime/test_plan_rules.py::"
 _EVENTS = "tests/unit/commits/test_fold_rules.py::"
 _JUDGE = "tests/model/test_judge.py::"
+_HAND_OVER = "tests/model/test_job_hand_over.py::"
 _JOB = "tests/model/test_job_model.py::"
 _POLLING = "tests/model/test_polling_model.py::"
 _CORE = "tests/unit/group/test_group_core.py::"
@@ -125,7 +126,7 @@ DRAIN = [
         "if out and not hand_over.is_late and time.monotonic() < hand_over.until:\n            return",
         "if False:\n            return",
         (
-            _JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them",
+            _HAND_OVER + "test_a_hand_over_waits_for_running_handlers_and_commits_them",
             _JUDGE + "test_a_hand_over_is_seen_to_repeat_nothing",
         ),
     ),
@@ -135,7 +136,7 @@ DRAIN = [
         "coopconsume/runtime/loop.py",
         "self._hand_back(epoch_state, self._hand_over)\n        else:\n            self",
         "self._hand_back(epoch_state, self._hand_over)\n        if True:\n            self",
-        (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them",),
+        (_HAND_OVER + "test_a_hand_over_waits_for_running_handlers_and_commits_them",),
     ),
     Mutant(
         "hand-over-hides-what-runs",
@@ -143,7 +144,7 @@ DRAIN = [
         "coopconsume/runtime/loop.py",
         "hand_over.answer.value = self._left_of(epoch_state)\n            if out:",
         "hand_over.answer.value = []\n            if out:",
-        (_JOB + "test_what_a_hand_over_gives_up_is_in_doubt_and_done_again",),
+        (_HAND_OVER + "test_what_a_hand_over_gives_up_is_in_doubt_and_done_again",),
     ),
     Mutant(
         "nobody-waits-in-the-loop",

@@ -11,7 +11,8 @@ _KEEPING = "tests/model/test_group_model.py::test_keys_that_do_not_move_keep_run
 _BOUND = "tests/model/test_group_model.py::test_after_a_kill_its_keys_are_worked_on_within_session_lease_and_handler_timeout"
 _EVENTS = "tests/unit/commits/test_fold_rules.py::"
 _CORE = "tests/unit/group/test_group_core.py::"
-_JOB = "tests/model/test_job_model.py::"
+_HAND_OVER = "tests/model/test_job_hand_over.py::"
+_REBALANCE = "tests/model/test_job_rebalance.py::"
 _LOOP = "tests/model/test_loop_model.py::test_keys_that_stay_go_on_while_others_are_given_up"
 _COME = "tests/model/test_loop_model.py::test_keys_that_stay_go_on_while_others_come"
 _SLOT = "tests/unit/worker/test_slot_channel.py::"
@@ -115,7 +116,7 @@ KEEPING = [
         "coopconsume/runtime/committer.py",
         "ready = () if self._holding.is_between_epochs else self.outbox.ready",
         "ready = self.outbox.ready",
-        (_JOB + "test_what_is_written_between_two_epochs_is_committed_under_the_next",),
+        (_REBALANCE + "test_what_is_written_between_two_epochs_is_committed_under_the_next",),
     ),
     Mutant(
         "refused-between-epochs-stops",
@@ -123,7 +124,7 @@ KEEPING = [
         "coopconsume/runtime/committer.py",
         "if self._commits_written or not self._holding.may_be_late(error):",
         "if True:",
-        (_JOB + "test_what_the_log_refuses_between_two_epochs_is_committed_under_the_next",),
+        (_REBALANCE + "test_what_the_log_refuses_between_two_epochs_is_committed_under_the_next",),
     ),
     Mutant(
         "released-before-the-drain",
@@ -131,7 +132,7 @@ KEEPING = [
         "coopconsume/group/membership.py",
         "        running = self._drain(holding, self.options.drain_timeout)\n        refused =",
         "        holding.release((), grant.moving)\n        running = self._drain(holding, self.options.drain_timeout)\n        refused =",
-        (_JOB + "test_what_moves_is_drained_and_released_and_the_rest_begins_again",),
+        (_HAND_OVER + "test_what_moves_is_drained_and_released_and_the_rest_begins_again",),
     ),
     Mutant(
         "late-handlers-not-in-doubt",
@@ -139,7 +140,7 @@ KEEPING = [
         "coopconsume/group/membership.py",
         "        holding.left_running(running, holding.life_ms / 1000)\n        return running",
         "        return ()",
-        (_JOB + "test_late_handlers_alone_are_in_doubt_of_what_moves",),
+        (_HAND_OVER + "test_late_handlers_alone_are_in_doubt_of_what_moves",),
     ),
     Mutant(
         "own-late-handlers-forgotten",
@@ -147,7 +148,7 @@ KEEPING = [
         "coopconsume/group/membership.py",
         "        waits = [\n            (part, left)\n            for share, left in holding.waits_left() for",
         "        waits = [\n            (part, left)\n            for share, left in grant.waits for",
-        (_JOB + "test_late_handlers_alone_are_in_doubt_of_what_moves",),
+        (_HAND_OVER + "test_late_handlers_alone_are_in_doubt_of_what_moves",),
     ),
     Mutant(
         "loss-is-worked-on",
@@ -155,7 +156,7 @@ KEEPING = [
         "coopconsume/group/membership.py",
         "        if not grant.continues:\n",
         "        if not grant.continues and holding is None:\n",
-        (_JOB + "test_a_member_that_loses_part_of_its_work_begins_again",),
+        (_HAND_OVER + "test_a_member_that_loses_part_of_its_work_begins_again",),
     ),
     Mutant(
         "own-rebalance-keeps",
@@ -163,7 +164,7 @@ KEEPING = [
         "coopconsume/group/membership.py",
         "if hands_over or self._holding is None:",
         "if self._holding is None:",
-        (_JOB + "test_who_asks_for_a_rebalance_begins_again",),
+        (_REBALANCE + "test_who_asks_for_a_rebalance_begins_again",),
     ),
     Mutant(
         "refused-drain-leaves-nothing",
@@ -171,7 +172,7 @@ KEEPING = [
         "coopconsume/group/membership.py",
         "self._group.rejoin(refused)",
         "pass",
-        (_JOB + "test_a_member_that_is_refused_while_it_drains_joins_again",),
+        (_HAND_OVER + "test_a_member_that_is_refused_while_it_drains_joins_again",),
     ),
     Mutant(
         "gained-doubts-forgotten",
@@ -179,7 +180,7 @@ KEEPING = [
         "coopconsume/group/epoch_assignment.py",
         "        self._wait_for(grant.waits)\n        self._grant = replace(",
         "        self._grant = replace(",
-        (_JOB + "test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended",),
+        (_HAND_OVER + "test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended",),
     ),
     Mutant(
         "followed-doubts-forgotten",
@@ -187,7 +188,7 @@ KEEPING = [
         "coopconsume/group/epoch_assignment.py",
         "        self._wait_for(waits)\n",
         "",
-        (_JOB + "test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended",),
+        (_HAND_OVER + "test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended",),
     ),
     Mutant(
         "late-handlers-known-to-the-drain-alone",
@@ -195,7 +196,7 @@ KEEPING = [
         "coopconsume/group/membership.py",
         "        holding.left_running(running, holding.life_ms / 1000)\n        return",
         "        return",
-        (_JOB + "test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer",),
+        (_HAND_OVER + "test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer",),
     ),
     Mutant(
         "continues-on-a-new-topic",
@@ -211,7 +212,7 @@ KEEPING = [
         "coopconsume/group/epoch_assignment.py",
         "epoch=grant.epoch, member=grant.member, life_ms",
         "epoch=grant.epoch, life_ms",
-        (_JOB + "test_a_member_that_keeps_under_another_id_commits_under_that",),
+        (_REBALANCE + "test_a_member_that_keeps_under_another_id_commits_under_that",),
     ),
     Mutant(
         "repeated-under-the-next-epoch",
@@ -219,7 +220,7 @@ KEEPING = [
         "coopconsume/group/epoch_assignment.py",
         "                grant.epoch,\n                grant.member,\n                dict(offsets),",
         "                self.epoch,\n                self.member,\n                dict(offsets),",
-        (_JOB + "test_a_commit_is_repeated_under_the_epoch_that_it_began_under",),
+        (_REBALANCE + "test_a_commit_is_repeated_under_the_epoch_that_it_began_under",),
     ),
     Mutant(
         "refused-while-awaited-goes-on",
@@ -227,7 +228,7 @@ KEEPING = [
         "coopconsume/runtime/loop.py",
         "or (is_awaited and is_current)",
         "or (is_awaited and is_current and False)",
-        (_JOB + "test_a_log_that_retention_shortens_between_two_epochs_hangs_no_hand_over",),
+        (_REBALANCE + "test_a_log_that_retention_shortens_between_two_epochs_hangs_no_hand_over",),
     ),
     Mutant(
         "second-joiner-stops",
@@ -269,7 +270,7 @@ KEEPING = [
         "coopconsume/group/membership.py",
         "                group.follow()  # Under",
         "                pass  # Under",
-        (_JOB + "test_a_member_that_closes_between_two_epochs_leaves_nothing_in_doubt",),
+        (_REBALANCE + "test_a_member_that_closes_between_two_epochs_leaves_nothing_in_doubt",),
     ),
     Mutant(
         "given-up-while-at-work",
@@ -277,7 +278,7 @@ KEEPING = [
         "coopconsume/runtime/loop.py",
         "if not is_late and any(partition.leaves(now) for partition in leaving.partitions):",
         "if not is_late and any(() for partition in leaving.partitions):",
-        (_JOB + "test_keys_that_stay_go_on_while_others_are_given_up",),
+        (_REBALANCE + "test_keys_that_stay_go_on_while_others_are_given_up",),
     ),
     Mutant(
         "given-up-before-the-commit",
@@ -285,7 +286,7 @@ KEEPING = [
         "coopconsume/runtime/loop.py",
         "if not (epoch_state.saver.has_since(leaving.mark) or is_over):",
         "if False:",
-        (_JOB + "test_what_is_done_of_key_ranges_is_committed_before_they_are_given_up",),
+        (_HAND_OVER + "test_what_is_done_of_key_ranges_is_committed_before_they_are_given_up",),
     ),
     Mutant(
         "given-up-without-its-doubts",
@@ -293,7 +294,7 @@ KEEPING = [
         "coopconsume/group/epoch_assignment.py",
         "for share, until in self._waits if until > now]\n        left =",
         "for share, until in self._waits if until > now and shares is None]\n        left =",
-        (_JOB + "test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended",),
+        (_HAND_OVER + "test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended",),
     ),
     Mutant(
         "wait-begins-again",
@@ -301,7 +302,7 @@ KEEPING = [
         "coopconsume/group/epoch_assignment.py",
         "may_run += [(share, until - now) for",
         "may_run += [(share, self.life_ms / 1000) for",
-        (_JOB + "test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended",),
+        (_HAND_OVER + "test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended",),
     ),
     Mutant(
         "rest-of-a-wait-unread",
@@ -320,7 +321,7 @@ KEEPING = [
         "coopconsume/runtime/loop.py",
         "running = common(epoch_state.may_run(unsure), leaving.shares)",
         "running: Sequence[Share] = ()",
-        (_JOB + "test_keys_that_stay_go_on_while_others_are_given_up",),
+        (_REBALANCE + "test_keys_that_stay_go_on_while_others_are_given_up",),
     ),
     Mutant(
         "leaving-ranges-are-planned",
@@ -370,7 +371,7 @@ KEEPING = [
         "coopconsume/runtime/dispatch.py",
         "if not is_late and self.leases.has_met(at):",
         "if not is_late:",
-        (_JOB + "test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up",),
+        (_HAND_OVER + "test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up",),
     ),
     Mutant(
         "slot-that-does-not-answer-goes-on",
@@ -378,7 +379,7 @@ KEEPING = [
         "coopconsume/runtime/loop.py",
         "self._dispatcher.leave(epoch_state, leaving.partitions, is_late=is_late)",
         "pass",
-        (_JOB + "test_a_slot_that_does_not_give_back_in_time_starts_nothing_more",),
+        (_HAND_OVER + "test_a_slot_that_does_not_give_back_in_time_starts_nothing_more",),
     ),
     Mutant(
         "dealt-again-while-ranges-leave",
@@ -450,7 +451,7 @@ KEEPING = [
         "coopconsume/runtime/epoch_state.py",
         "ours = {(p.topic, p.partition): p for p in self.ours}",
         "ours = {(p.topic, p.partition): p for p in self.partitions}",
-        (_JOB + "test_a_returned_partition_starts_again",),
+        (_REBALANCE + "test_a_returned_partition_starts_again",),
     ),
     Mutant(
         "failed-record-behind-a-doubt-stays",
@@ -506,7 +507,7 @@ KEEPING = [
         "coopconsume/runtime/dispatch.py",
         "report.leaving is not None and report.leaving[0] == running.epoch_state.leavings",
         "report.leaving is not None",
-        (_JOB + "test_a_slot_that_does_not_give_back_in_time_starts_nothing_more",),
+        (_HAND_OVER + "test_a_slot_that_does_not_give_back_in_time_starts_nothing_more",),
     ),
     Mutant(
         "running-of-withheld-forgotten",

@@ -11,7 +11,7 @@ _HISTOGRAM = "tests/unit/worker/test_histogram.py::"
 _LATENCY = "tests/unit/runtime/test_latency.py::"
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
 _PLAN = "tests/unit/runtime/test_plan_rules.py::"
-_JOB = "tests/model/test_job_model.py::"
+_OUTPUTS = "tests/model/test_job_outputs.py::"
 _REPLAY = "tests/model/test_replay.py::"
 _POLLING = "tests/model/test_polling_model.py::"
 _PUBLISHING = "tests/unit/sinks/test_publishing.py::"
@@ -201,8 +201,8 @@ OUTPUTS = [
         "write(self._work, self._holding, fit, commit_id)",
         "self._holding.commit(fit.offsets, commit_id=commit_id); write(self._work, self._holding, fit, commit_id)",
         (
-            _JOB + "test_a_dead_letter_is_there_before_its_record_counts_as_done",
-            _JOB + "test_an_output_row_is_there_before_its_record_counts_as_done",
+            _OUTPUTS + "test_a_dead_letter_is_there_before_its_record_counts_as_done",
+            _OUTPUTS + "test_an_output_row_is_there_before_its_record_counts_as_done",
         ),
     ),
     Mutant(
@@ -211,7 +211,7 @@ OUTPUTS = [
         "coopconsume/runtime/committer.py",
         "linger or self.outbox.is_young or",
         "linger or self.outbox.has_any or",
-        (_JOB + "test_a_destination_that_does_not_answer_stops_no_commit",),
+        (_OUTPUTS + "test_a_destination_that_does_not_answer_stops_no_commit",),
     ),
     Mutant(
         "undelivered-key-goes-on",
@@ -221,7 +221,7 @@ OUTPUTS = [
         "pass",
         (
             _DELIVERIES + "test_a_lane_waits_for_all_its_rows_and_then_goes_on",
-            _JOB + "test_a_destination_that_does_not_answer_stops_no_commit",
+            _OUTPUTS + "test_a_destination_that_does_not_answer_stops_no_commit",
         ),
     ),
     Mutant(
@@ -240,7 +240,7 @@ OUTPUTS = [
         "if len(halves) > 999:",
         (
             _DELIVERIES + "test_only_what_is_never_taken_stays",
-            _JOB + "test_what_is_never_taken_is_parked_and_ends_a_job_that_is_to_end",
+            _OUTPUTS + "test_what_is_never_taken_is_parked_and_ends_a_job_that_is_to_end",
         ),
     ),
     Mutant(
@@ -391,7 +391,7 @@ DENIED = [
         "coopconsume/runtime/outbox.py",
         "elif self._denied.get(deliveries.what) != text:",
         "else:",
-        (_JOB + "test_a_missing_right_is_reported_once_and_holds_back_its_own_records",),
+        (_OUTPUTS + "test_a_missing_right_is_reported_once_and_holds_back_its_own_records",),
     ),
     Mutant(
         "denied-keeps-a-job-that-is-to-end",
@@ -399,7 +399,7 @@ DENIED = [
         "coopconsume/runtime/deliveries.py",
         "if self._gives_up and (is_denied or is_lasting):",
         "if self._is_rate_limited and is_lasting:",
-        (_JOB + "test_a_missing_right_ends_a_job_that_is_to_end",),
+        (_OUTPUTS + "test_a_missing_right_ends_a_job_that_is_to_end",),
     ),
     Mutant(
         "retries-count-as-starts",
