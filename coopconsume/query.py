@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import time
 import uuid
-from inspect import isasyncgenfunction, signature
 from typing import TYPE_CHECKING, Any, Literal
 
 from coopconsume.admin.overview.drawing import progress_html, settings_html
-from coopconsume.errors import HandlerNotUsable, InvalidOption, TopicNotFound
+from coopconsume.errors import InvalidOption, TopicNotFound
 from coopconsume.monitoring.listener import Progress, QueryListener
 from coopconsume.option_values import parse_seconds
 from coopconsume.record import OnDead, RetryPolicy
-from coopconsume.runtime.batch import rates_of
+from coopconsume.runtime.checks import check_handler, check_settings
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.progress import Meter
 from coopconsume.runtime.realtime.checks import check_settings as check_settings_of_real_time
 from coopconsume.runtime.work import Work
 from coopconsume.sinks import open_dead_letters, open_output
 from coopconsume.sinks.transactional import TransactionalTopic
-from coopconsume.worker.frames import FrameHandler
-from coopconsume.worker.slot import resolve_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,13 +25,11 @@ if TYPE_CHECKING:
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.monitoring.listener import QueryProgressEvent
-    from coopconsume.options import Options
     from coopconsume.runtime.state import StateLog
     from coopconsume.sinks import DeadLetterSink, OutputSink
     from coopconsume.ui.page import LivePage
     from coopconsume.worker.report import Ordering
 
-_MOST_HANDLERS = 1_000
 #: Seconds of a real-time run.
 _SHORTEST_RUN = 1
 _LONGEST_RUN = 86_400
@@ -429,109 +424,3 @@ def _check_topics(cluster: Cluster, *sinks: DeadLetterSink | OutputSink | None) 
     for topic in wanted:
         if topic not in known:
             raise TopicNotFound(topic, cluster.servers)
-
-
-def check_settings(
-    options: Options,
-    handler: Any,
-    *,
-    concurrency: int,
-    ordering: Ordering,
-    policy: RetryPolicy,
-    dead_letter: str | None,
-    on_dead: OnDead,
-    output: Any,
-    output_schema: Any,
-) -> None:
-    """Checks the settings of a job, one beside the other.
-
-    Args:
-        options: Of the consumer.
-        handler: The handler, or its name.
-        concurrency: As for ``foreach``.
-        ordering: As for ``foreach``.
-        policy: The policy of retries.
-        dead_letter: Where dead letters go, by argument or option.
-        on_dead: As for ``foreach``.
-        output: As for ``foreach``.
-        output_schema: As for ``foreach``.
-
-    Raises:
-        InvalidOption: A setting is wrong, or does not fit another one.
-    """
-    if not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_HANDLERS:
-        raise InvalidOption("concurrency", repr(concurrency), f"give 1 to {_MOST_HANDLERS}")
-    if ordering not in ("key", "partition", "none"):
-        raise InvalidOption("ordering", repr(ordering), "give key, partition or none")
-    if options.is_cooperative and ordering != "none":
-        raise InvalidOption(
-            "sharing", f"'cooperative' with ordering={ordering!r}",
-            "give ordering='none': members that share partitions by chunks keep no order; or "
-            "sharing='keyRanges'",
-        )  # fmt: skip
-    if policy.may_give_up and dead_letter is None:
-        raise InvalidOption(
-            "retry", f"{policy} without dead_letter",
-            "say by dead_letter=… where records go that are given up",
-        )  # fmt: skip
-    if (output is None) != (output_schema is None):
-        raise InvalidOption("output", repr(output), "give output and output_schema together")
-    if ordering != "key" and options.max_records_per_second_per_key is not None:
-        raise InvalidOption(
-            "maxRecordsPerSecondPerKey", f"ordering={ordering!r}", "it needs ordering='key'"
-        )
-    if isinstance(handler, FrameHandler) and rates_of(options, 1):
-        raise InvalidOption(
-            "maxRecordsPerSecond", "a frame handler", "give maxOffsetsPerTrigger, or foreach"
-        )
-    if on_dead not in ("continue", "park"):
-        raise InvalidOption("on_dead", repr(on_dead), "give continue or park")
-    if on_dead == "park" and dead_letter is None:
-        raise InvalidOption("on_dead", "park without dead_letter", "give dead_letter=…, too")
-
-
-def check_handler(handler: Any, *, with_state: bool = False) -> None:
-    """Finds out now, not in a task, whether workers will be able to run a handler.
-
-    Args:
-        handler: The handler.
-        with_state: Whether it is called with a record and its state.
-
-    Raises:
-        HandlerNotUsable: It is not callable, takes something else than one argument, cannot be
-            imported or cannot be pickled.
-    """
-    from pyspark import cloudpickle
-
-    named = handler.function if isinstance(handler, FrameHandler) else handler
-    shown = named if isinstance(named, str) else getattr(named, "__qualname__", repr(named))
-    try:
-        found = resolve_handler(named)
-        cloudpickle.dumps(handler)  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise HandlerNotUsable(shown, f"{type(error).__name__}: {error}") from error
-    if not callable(found):
-        raise HandlerNotUsable(shown, "it is not callable")
-    arguments = ("frame",) if isinstance(handler, FrameHandler) else ("record",)
-    wrong = _wrong_with(found, (*arguments, "state") if with_state else arguments)
-    if wrong:
-        raise HandlerNotUsable(shown, wrong)
-
-
-def _wrong_with(function: Any, arguments: tuple[str, ...]) -> str:
-    """Returns why a function cannot be called with some arguments; empty if it can."""
-    if isinstance(function, type):
-        return "it is a class: give an instance that can be called, or a function"
-    call = getattr(function, "__call__", None)  # noqa: B004 - a method's kind, not its being there
-    if isasyncgenfunction(function) or isasyncgenfunction(call):
-        return "it is an async generator: return rows as a list instead of yielding them"
-    try:
-        found = signature(function)
-    except (TypeError, ValueError):
-        return ""  # Some functions of C have no signature.
-    try:
-        found.bind(*arguments)
-    except TypeError as error:
-        call = f"handler({', '.join(arguments)})"
-        return f"it is called as {call}, and its parameters are {found}: {error}"
-    return ""

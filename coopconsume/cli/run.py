@@ -25,8 +25,8 @@ from coopconsume.monitoring import LoggingListener
 from coopconsume.monitoring.screen import Rate, Screen
 from coopconsume.option_values import parse_seconds
 from coopconsume.options import Options
-from coopconsume.query import check_handler, check_settings
 from coopconsume.record import RetryPolicy
+from coopconsume.runtime.checks import check_handler, check_settings
 from coopconsume.testing.local.java import find_java
 from coopconsume.testing.local.session import local_session, stop_session
 from coopconsume.worker.histogram import Histogram

@@ -1,4 +1,4 @@
-"""What has come in since the last commit, and how it is written."""
+"""Decides when a job commits, and commits in a thread of its own."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import math
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commits import (
     FencedMember,
-    MaxIndividualCommitsReached,
     OffsetRanges,
     Pending,
 )
 from coopconsume.errors import CoopConsumeError
 from coopconsume.runtime.acquiring import Acquirer
+from coopconsume.runtime.commit import Mark, Unsaved, save
 from coopconsume.runtime.decisions import apply_decisions
 from coopconsume.runtime.events import (
     CommitAnswered,
@@ -34,7 +34,7 @@ from coopconsume.runtime.trace import CommitStarted, Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from commits import AcquireRequest, CommitResult, Epoch
+    from commits import AcquireRequest, Epoch
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import TopicPartition
     from coopconsume.runtime.decisions import Decision
@@ -56,113 +56,6 @@ _LINGER = 0.1
 _REFUSED_WAIT = 0.5
 #: Seconds between looks at what was decided on parked records.
 _DECIDE_EVERY = 2.0
-
-
-@dataclass
-class Unsaved:
-    """What has come in since the last commit, beside the offsets that are done.
-
-    Attributes:
-        since: When the first of it came, on the monotonic clock; 0: nothing has.
-        pending: Records that failed, for the commit log.
-    """
-
-    since: float = 0.0
-    pending: dict[TopicPartition, list[Pending]] = field(default_factory=dict)
-
-    def put_back(self, kept: Mapping[TopicPartition, list[Pending]]) -> None:
-        """Take back what could not be written; newer words of failed records count."""
-        for tp, pending in kept.items():
-            self.pending.setdefault(tp, [])[:0] = pending
-
-    def add(self, pending: Mapping[TopicPartition, list[Pending]], now: float) -> None:
-        """Takes in records that are pending from now on."""
-        for tp, records in pending.items():
-            self.pending.setdefault(tp, []).extend(records)
-        if pending:
-            self.since = self.since or now
-
-
-@dataclass(frozen=True)
-class Mark:
-    """What was not committed at some time.
-
-    Attributes:
-        count: How many commits were answered once one that began later is.
-        offsets: The offsets, by partition.
-    """
-
-    count: int
-    offsets: Mapping[TopicPartition, OffsetRanges]
-
-
-def save(
-    holding: EpochAssignment,
-    offsets: Mapping[TopicPartition, OffsetRanges],
-    holes: Mapping[TopicPartition, OffsetRanges],
-    pending: Mapping[TopicPartition, list[Pending]],
-    commit_id: str,
-    written: Written | None = None,
-    filtered: Mapping[TopicPartition, OffsetRanges] | None = None,
-    request: AcquireRequest | None = None,
-) -> CommitAnswered:
-    """Commits what is done; what the limit on ranges does not let in is left out, and reported.
-
-    Args:
-        holding: What is owned.
-        offsets: What is done.
-        holes: What is proven never to be delivered.
-        pending: What failed.
-        commit_id: The id of the commit; that of the parcel, if there is one.
-        written: A parcel that is written, and stands or falls with the commit: all of it goes in.
-        filtered: Those of ``offsets`` that the filter dropped.
-        request: Chunks of a cooperative epoch to acquire in the same append.
-
-    Raises:
-        commits.FencedMember: Another member holds the group.
-        commits.CommitLogUnavailable: The log did not answer.
-    """
-    started = time.monotonic()
-    fit = holding.affordable(offsets, holes)
-    left = {tp: done - fit[tp] for tp, done in offsets.items()}
-    reported = {tp: list(records) for tp, records in pending.items()}
-    if written is not None:
-        for tp, done in written.parcel.offsets.items():
-            fit[tp] = fit.get(tp, OffsetRanges()) | done
-        for tp, records in written.parcel.pending.items():
-            reported.setdefault(tp, []).extend(records)
-    dropped = {tp: len(fit[tp] & some) for tp, some in (filtered or {}).items() if tp in fit}
-    results: Mapping[TopicPartition, CommitResult] = {}
-    try:
-        if fit or reported or holes or request is None:
-            results = holding.commit(
-                fit, pending=reported, holes=holes, filtered=dropped, commit_id=commit_id,
-                limited=written is None, request=request,
-            )  # fmt: skip
-        else:
-            holding.acquire(request)
-    except MaxIndividualCommitsReached as error:
-        # Other members were quicker.
-        results = error.results or {}
-    refused = {tp for tp, result in results.items() if result.status == "refused"}
-    answered = {
-        tp: (fit.get(tp, OffsetRanges()), result.stable_offset)
-        for tp, result in results.items()
-        if tp not in refused
-    }
-    held = frozenset(refused | {tp for tp, some in left.items() if some})
-    later = {tp: records for tp, records in reported.items() if tp in refused}
-    failed = {
-        tp: OffsetRanges.from_offsets([one.offset for one in records])
-        for tp, records in reported.items()
-        if tp not in refused
-    }
-    not_held = {tp: result.not_held for tp, result in results.items() if result.not_held}
-    took = (written.took if written else 0.0, time.monotonic() - started)
-    acquired = None if request is None else holding.acquired(request)
-    return CommitAnswered(
-        answered, holes, took, held, later, time.time(), failed, not_held, acquired
-    )
 
 
 class Committer:

@@ -84,7 +84,8 @@ if TYPE_CHECKING:
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.membership import Membership
     from coopconsume.group.owned import TopicPartition
-    from coopconsume.runtime.committer import Committer, Mark
+    from coopconsume.runtime.commit import Mark
+    from coopconsume.runtime.committer import Committer
     from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.progress import Meter
     from coopconsume.runtime.work import Work

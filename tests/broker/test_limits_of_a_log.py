@@ -14,7 +14,7 @@ from commits import ACCEPT_RANGE_FETCH, MAX_NUM_RANGES, OffsetRanges, PartitionC
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
-from coopconsume.runtime.committer import Unsaved, save
+from coopconsume.runtime.commit import Unsaved, save
 from coopconsume.runtime.outbox import fitting, write
 from coopconsume.runtime.parcels import Parcel, Written
 from coopconsume.runtime.work import Work

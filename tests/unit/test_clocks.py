@@ -44,7 +44,7 @@ WALL = {
     ),
     "coopconsume/runtime/waiting.py": (1, "the end of a wait, for people"),
     "coopconsume/runtime/progress.py": (1, "timestamps of events"),
-    "coopconsume/runtime/committer.py": (1, "latency from the timestamps of records"),
+    "coopconsume/runtime/commit.py": (1, "latency from the timestamps of records"),
     "coopconsume/worker/frames.py": (1, "latency from the timestamps of records"),
     "coopconsume/worker/handling.py": (2, "latency from the timestamps of records, times of calls"),
     "coopconsume/worker/key_scheduler.py": (1, "latency from the timestamps of records"),

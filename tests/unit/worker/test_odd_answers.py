@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.errors import HandlerNotUsable
-from coopconsume.query import check_handler
 from coopconsume.record import MAX_WAIT, Reject, Retry, RetryPolicy
+from coopconsume.runtime.checks import check_handler
 from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import PartitionWork
