@@ -1,4 +1,4 @@
-"""What a member of a cooperative epoch asks the commit log for: chunks, failed records, expiry."""
+"""Builds the requests of a member of a cooperative epoch: chunks, failed records, expiry."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from coopconsume.group.owned import TopicPartition
     from coopconsume.runtime.plan import Partition
 
-#: Part of what a job is to have that may be missing before it asks for more.
+#: Fraction of the demand that may be missing before a job asks for more.
 _MISSING: Final = 0.5
 
 
 class Acquirer:
-    """Builds the requests of a member from what its partitions have and what the log has left.
+    """Builds the requests of a member from what its partitions hold and what the log has left.
 
-    Between two looks at the log it asks for no offset twice, so that members that find nothing do
-    not go on asking.
+    Between two reads of the log it requests no offset twice, so that members that get nothing do
+    not ask again and again.
 
     Args:
         partitions: What the loop knows of the partitions.
@@ -55,7 +55,7 @@ class Acquirer:
         return sum(_unstarted(partition) for partition in self._partitions.values())
 
     def lacks(self, demand: int) -> bool:
-        """Whether so much is missing that more is asked for.
+        """Whether so much of the demand is missing that it requests more.
 
         Args:
             demand: Offsets that the job is to have for its next batches.
@@ -63,7 +63,7 @@ class Acquirer:
         return demand > 0 and demand - self.unstarted >= _MISSING * demand
 
     def looked(self, found: GroupChunks) -> None:
-        """Takes what the log says now."""
+        """Takes the state of the log as it was just read."""
         self._seen, self._asked, self._named = found, {}, {}
         self._has_expired, self._due = False, {}
         now = time.monotonic()
@@ -97,7 +97,7 @@ class Acquirer:
             )
 
     def request(self, demand: int) -> AcquireRequest | None:
-        """Returns what to ask for now, without an id; None if there is nothing.
+        """Returns the next request, without an id; None if there is nothing to request.
 
         Args:
             demand: Offsets that the job is to have for its next batches.

@@ -1,4 +1,4 @@
-"""What slots carry from one batch into the next. Pure: times come in as seconds."""
+"""The state of slots that outlives a batch: failures in a row, open gates. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SlotCarryover:
-    """Failures in a row, and how long rates keep slots from starting more.
+    """Keeps the failures in a row of each slot, and until when rate limits close its gates.
 
     Attributes:
         streaks: Failures in a row, by slot.
@@ -22,13 +22,13 @@ class SlotCarryover:
         self._opens: dict[int, dict[TopicPartition | None, float]] = {}
 
     def failed(self, slot: int, streak: int, *, restarts: bool) -> None:
-        """A slot has ended a batch with so many failures in a row.
+        """Notes with how many failures in a row a slot has ended a batch.
 
         Args:
             slot: The slot.
             streak: Failures, those of batches before included.
-            restarts: Whether the circuit breaker has just opened or closed, or is open: then
-                what was before says nothing of what comes after, in any slot.
+            restarts: Whether the circuit breaker has just opened or closed, or is open: then the
+                count of every slot starts again.
         """
         if restarts:
             self.streaks.clear()

@@ -1,12 +1,12 @@
-"""When a job pauses because what its handlers call is down. Pure: times come in as seconds."""
+"""Pauses a job while the service that its handlers call is down. Pure: callers pass the time."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-#: A pause doubles with each trial that fails, up to so many times the first.
+#: Each failed trial doubles the pause, up to this factor.
 _LONGEST = 10
-#: Offsets of a first trial, and how many times longer the next one is if no record was handled.
+#: Offsets of the first trial, and the factor for the next one if no record was handled.
 _TRIAL_OFFSETS = 200
 _LONGER = 64
 
@@ -16,17 +16,17 @@ State = Literal["closed", "open", "trial"]
 class CircuitBreaker:
     """A circuit breaker over all slots of a job.
 
-    Closed, everything goes on. It opens when a slot reports so many failures in a row: no batch is
-    started. After the pause one slot gets a few records for trial; the first failure opens it
-    again, for twice the time, and records that are handled close it.
+    It opens when a slot reports `failures` failures in a row; while it is open, no batch starts.
+    After the pause, one slot gets a few records as a trial. The first failure opens the breaker
+    again for twice the time. A trial in which records are handled closes it.
 
     Attributes:
-        failures: In a row, in one slot; None: it never opens.
+        failures: Failures in a row in one slot that open it; None: it never opens.
         state: ``closed``, ``open`` or ``trial``.
-        until: End of the pause.
+        until: When the pause ends.
         opened: How often it has opened.
         reason: The error that opened it last.
-        trial_offsets: Offsets of the next trial at most.
+        trial_offsets: Offsets of the next trial, at most.
     """
 
     def __init__(self, failures: int | None, pause: float) -> None:
@@ -39,19 +39,19 @@ class CircuitBreaker:
         self.trial_offsets = _TRIAL_OFFSETS
 
     def may_start(self, now: float) -> bool:
-        """Whether a batch may be started; after a pause, one for trial."""
+        """Whether a batch may start; after a pause, the one batch of a trial."""
         if self.state == "open" and now >= self.until:
             self.state = "trial"
         return self.state != "open"
 
     def reported(self, tripped: str, handled: int, now: float, *, trial: bool) -> bool:
-        """Takes in the report of a slot.
+        """Takes the report of a slot.
 
         Args:
-            tripped: The error that was too many, or empty.
+            tripped: The error with which the slot reached the limit, or empty.
             handled: Handler calls made.
             now: The time.
-            trial: Whether it was given its records for trial.
+            trial: Whether its batch is a trial.
 
         Returns:
             Whether it opened just now.

@@ -1,4 +1,4 @@
-"""Slots whose workers have ended: what they may start next, and who is charged in the end. Pure."""
+"""Slots whose workers have crashed: what they may start next, which record is charged. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Crashes:
-    """Workers of slots that have ended in this epoch, and the suspected records.
+    """The workers that have crashed in this epoch, by slot, and the suspected records.
 
     Args:
         max_attempts: After which a record is given up; None: never.
@@ -31,23 +31,23 @@ class Crashes:
         self._suspects: dict[int, PoisonBisect] = {}
 
     def forget(self) -> None:
-        """Other partitions come: nothing is known of them."""
+        """Forgets all crashes, as the partitions change."""
         self._suspects.clear()
 
     def concern(self, slot: int) -> bool:
-        """Whether a worker of a slot has ended, and records that it had are still suspected."""
+        """Whether records of a slot are suspected, as its worker has crashed."""
         return slot in self._suspects and self._suspects[slot].has_any
 
     def settle(self, partitions: Sequence[Partition]) -> None:
-        """What is done, deleted or given up by now is not suspected any more.
+        """Drops suspects that are done, deleted or given up by now.
 
-        No slot handles it again, so nothing else would clear it.
+        No slot handles them again, so nothing else would clear them.
         """
         for slot, suspects in self._suspects.items():
             suspects.narrow(partial(_open_of, partitions, slot))
 
     def confine(self, partitions: Sequence[Partition], slots: Iterable[int]) -> dict[int, Parts]:
-        """Let slots whose workers keep ending start but a part of what they could.
+        """Limits slots whose workers keep crashing to part of their work.
 
         Returns:
             What such slots may start, by partition.
@@ -66,7 +66,7 @@ class Crashes:
         return allowed
 
     def passed(self, partitions: Sequence[Partition], slot: int, given: Parts) -> None:
-        """What a slot is through with is not suspected any more; what is left to do stays so."""
+        """Drops the suspects that a slot has handled; those that are left to do stay suspected."""
         shares = {part: partitions[part].shares[slot] for part in given}
         self._suspects[slot].passed({part: o - shares[part].todo for part, o in given.items()})
 
@@ -79,14 +79,14 @@ class Crashes:
         *,
         charged: bool,
     ) -> None:
-        """A worker of a slot has ended, and with it what it knew.
+        """A worker of a slot has crashed.
 
         Args:
             partitions: Of the epoch.
-            slot: Whose.
+            slot: The slot.
             given: What it might have started, by partition.
-            at_work: What it was doing, if that is known.
-            charged: Whether the record that did it was found and charged.
+            at_work: The records at work in it, if they are known.
+            charged: Whether the record that killed it was found and charged.
         """
         suspects = self._suspects.setdefault(slot, PoisonBisect())
         suspects.crashed(given, at_work, charged=charged)

@@ -1,12 +1,10 @@
-"""What is to be written to one destination: when it is tried, and what its trouble holds back.
+"""The parcels for one destination: when each is written, and which records wait for it. Pure.
 
-Pure: times come in as seconds on a monotonic clock, and nothing is written here.
-
-Parcels are written one at a time. While the destination takes them, everything that has come since
-the last attempt is one parcel. A parcel that fails is tried again after a pause, in turn with the
-others, and in parts, so that one bad record does not hold back the records beside it. A parcel that
-the destination never takes is divided at once, until the bad records are alone; they are refused
-and not tried again.
+Times are seconds on a monotonic clock. Parcels are written one at a time. While the destination
+works, everything since the last write is one parcel. A parcel that fails is retried after a pause,
+in turn with others, and divided, so that one bad record does not hold back the others. A parcel
+that the destination refuses permanently is divided at once until its bad records are alone; these
+are not retried.
 """
 
 from __future__ import annotations
@@ -20,15 +18,15 @@ if TYPE_CHECKING:
 
     from coopconsume.runtime.parcels import Parcel
 
-#: Seconds for which a commit waits for a parcel that is being written, so that they are one commit.
+#: Seconds for which a commit waits for a parcel that is being written, to include it.
 TOGETHER: Final = 0.5
-#: Seconds of the pause after the first failure; each one doubles it, up to the longest.
+#: Seconds of the pause after the first failure; each failure doubles it, up to a limit.
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 30.0
-#: Failures of a parcel from which on it is divided, and how many parcels that makes at most.
+#: Failures after which a parcel is divided, and parcels at most.
 _WHOLE: Final = 2
 _MOST_PARTS: Final = 16
-#: Failures in a row after which a job that is to end gives the destination up.
+#: Failures in a row after which a job that ends gives the destination up.
 _ENOUGH: Final = 3
 
 
@@ -37,13 +35,12 @@ class Deliveries:
 
     Args:
         what: What is written, for people.
-        patience: Seconds that a write may take until its records count as held back.
-        gives_up: Whether the destination is given up once it has failed for that long, as the job
-            is to end.
+        patience: Seconds after which the records of a write that takes long count as held back.
+        gives_up: Whether the destination is given up after that time, as the job is to end.
         in_order: Whether parcels are written strictly in their order, and never divided.
 
     Attributes:
-        refused: Parcels that are not tried again.
+        refused: Parcels that are not retried.
     """
 
     def __init__(
@@ -67,7 +64,7 @@ class Deliveries:
         return bool(self._under_way or self._waiting or self.refused)
 
     def is_in_trouble(self, now: float) -> bool:
-        """Whether the last attempt has failed, or the present one takes too long."""
+        """Whether the last write has failed, or the present one takes too long."""
         return bool(self._failures) or self._is_slow(now)
 
     def _is_slow(self, now: float) -> bool:
@@ -84,11 +81,11 @@ class Deliveries:
         return bool(moves) and not self.is_in_trouble(now)
 
     def add(self, parcel: Parcel) -> None:
-        """Takes in a parcel of records that have just been handled."""
+        """Adds a parcel of records that have just been handled."""
         self._waiting.append(parcel)
 
     def put_back(self, parcel: Parcel, not_before: float) -> None:
-        """Takes back what could not be written for a reason that is not the destination's."""
+        """Takes back records that were not written, for a reason other than the destination."""
         parcel.is_put_back = True
         if self._in_order:
             self._waiting.appendleft(parcel)
@@ -115,20 +112,20 @@ class Deliveries:
         return parcel
 
     def delivered(self) -> Parcel:
-        """The destination has taken the parcel under way, which is returned."""
+        """The current parcel is written; returns it."""
         parcel = self._taken()
         self._failures, self._failing_since, self._error = 0, math.inf, ""
         self._not_before = -math.inf
         return parcel
 
     def failed(self, error: str, now: float, *, is_final: bool, is_denied: bool = False) -> None:
-        """The parcel under way was not written.
+        """The current parcel is not written.
 
         Args:
-            error: Why not.
-            now: Seconds.
-            is_final: Whether the destination never takes it.
-            is_denied: Whether this user lacks a right: it takes nothing until somebody grants it.
+            error: The reason.
+            now: The time.
+            is_final: Whether the destination refuses it permanently.
+            is_denied: Whether the user lacks a right; nothing can be written until it is granted.
         """
         parcel = self._taken()
         parcel.failures += 1
@@ -160,7 +157,7 @@ class Deliveries:
         self._waiting.extend((parcel,) if is_whole else parcel.halves())
 
     def concerns(self, slot: int) -> bool:
-        """Whether something of a slot is not written."""
+        """Whether records of a slot are not written."""
         under_way = [self._under_way] if self._under_way else []
         return any(slot in one.slots for one in (*self._waiting, *under_way))
 
@@ -174,7 +171,7 @@ class Deliveries:
         self.refused.append(parcel)
 
     def to_show(self, now: float) -> Iterator[Parcel]:
-        """Parcels whose records are held back, and whose error has not been shown yet."""
+        """Returns parcels whose records are held back and whose error was not shown yet."""
         held = list(self.refused)
         if self.is_in_trouble(now):
             held += self._waiting

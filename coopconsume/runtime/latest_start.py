@@ -1,4 +1,4 @@
-"""Until when a batch may start where the cluster goes on without its driver: on Spark Connect."""
+"""The latest start of a batch on Spark Connect, where the cluster goes on without its driver."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ class LatestStart:
     A server of Spark Connect runs what a client sent, also when that client is gone. The next
     owners of its shares wait for the life of a batch, which includes `STARTS_WITHIN`.
 
-    A difference between the clocks of this host and of the workers is found from reports: what a
-    worker's clock said as its slot ended lies before the report came here. So a start is never
-    later than allowed if all workers have one time, after the first batch; until then it is by as
-    much as the clocks differ, and later by as much as the workers' clocks differ among each other.
+    The clocks of this host and of the workers may differ. Reports show by how much: a slot ends, on
+    its worker's clock, before its report arrives here. Before the first report, a start may be too
+    late by the difference of the clocks; after it, by the difference between workers.
 
     Args:
         slots: How many reports a batch may have.
@@ -42,7 +41,7 @@ class LatestStart:
         self._ahead: deque[float] = deque(maxlen=_BATCHES * slots)
 
     def heard(self, worker_clock: float) -> None:
-        """Takes note of a worker's clock, from a report that has come just now."""
+        """Notes a worker's clock, from a report that has just arrived."""
         self._ahead.append(worker_clock - self._clock())
 
     def of_batch(self) -> float:

@@ -45,15 +45,15 @@ class Parcel:
         offsets: What is done once they are written.
         pending: What is parked once they are written.
         letters: Dead letters.
-        rows: Rows that handlers returned, with the partitions that they count by index.
+        rows: Rows that handlers returned, with the partitions by the index that rows use.
         changes: Changes of the state, in the same form.
         slots: The slots that have handled its records.
         failures: Failed attempts to write it.
-        is_split: Whether it is part of a parcel that failed: it is written by itself.
-        is_put_back: Whether the limit on ranges does not let its records in for now.
-        error: Why it is not written; empty if no attempt has failed.
-        is_refused: Whether the destination never takes it.
-        shown: What is said of it in the commit log, as error and `is_refused`.
+        is_split: Whether it is part of a parcel that failed; it is written alone.
+        is_put_back: Whether the limit on ranges excludes its records for now.
+        error: Why it is not written; empty before the first failure.
+        is_refused: Whether the destination refuses it permanently.
+        shown: The error and `is_refused` as the commit log has them.
     """
 
     offsets: dict[TopicPartition, OffsetRanges] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Parcel:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nobody has tried to write it."""
+        """Whether no attempt was made to write it."""
         return not (self.failures or self.is_split)
 
     def places(self) -> dict[TopicPartition, OffsetRanges]:
@@ -86,7 +86,7 @@ class Parcel:
         return found
 
     def add(self, other: Parcel) -> None:
-        """Takes in what another parcel has; of a key the other one's records come later."""
+        """Adds another parcel, whose records are later ones of their keys."""
         for tp, offsets in other.offsets.items():
             self.offsets[tp] = self.offsets.get(tp, OffsetRanges()) | offsets
         for tp, pending in other.pending.items():
@@ -97,7 +97,7 @@ class Parcel:
         self.slots |= other.slots
 
     def divided(self, left: Mapping[TopicPartition, OffsetRanges]) -> tuple[Parcel, Parcel]:
-        """Everything but some offsets, and these offsets."""
+        """Returns the parcel without some offsets, and a parcel of these offsets."""
         if not any(left.values()):
             return self, Parcel()
         nothing = OffsetRanges()
@@ -122,7 +122,7 @@ class Parcel:
         return now, later
 
     def halves(self) -> tuple[Parcel, ...]:
-        """Two parcels with half of its records each, lower offsets first; itself if it has one."""
+        """Returns its two halves, lower offsets first; itself if it has one record."""
         places = [(tp, o) for tp, r in sorted(self.places().items()) for o in r.offsets().tolist()]
         if len(places) < 2:  # noqa: PLR2004 - two halves
             return (self,)
@@ -135,7 +135,7 @@ class Parcel:
         return parts
 
     def records(self) -> dict[TopicPartition, list[Handled]]:
-        """Its records that have a dead letter, rows or a change; the others are not among them."""
+        """Returns its records with a dead letter, rows or a change."""
         found: dict[TopicPartition, list[Handled]] = {}
         for letter in self.letters:
             found.setdefault((letter.topic, letter.partition), []).append(

@@ -1,10 +1,9 @@
-"""Which record ends a slot's workers: found by halving what it may start. Pure.
+"""Finds the record that kills the workers of a slot, by bisection of the slot's work. Pure.
 
-A worker that dies takes all that it knew with it. If what it left behind names one record, that
-one is charged at once. If there are several, or nothing is known, the slot gets its work once more
-as it was; when its worker dies again, it is given one half of what is suspected, the lower offsets
-first, then a half of what remains, until one record is alone. As offsets go up, and records that
-were at work together are of different keys, the order of keys is kept.
+If the crash journal of a dead worker names one record, that record is charged at once. If it names
+several, or is missing, the slot gets the same work again. When the worker dies again, the slot gets
+half of the suspected records, the lower offsets first, and so on until one record is left.
+The order of keys is kept: offsets ascend, and records at work at once have different keys.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
 
     Parts = Mapping[int, OffsetRanges]
 
-#: Crashes in a row from which on a slot gets less.
+#: Crashes in a row after which a slot gets less work.
 _CRASHES = 2
 
 
 class PoisonBisect:
-    """What is known of the crashes of one slot.
+    """The crashes of one slot, and the suspected records.
 
     Attributes:
-        crashes: Workers lost in a row over what is suspected now.
+        crashes: Workers that died in a row over the suspected records.
     """
 
     def __init__(self) -> None:
@@ -45,16 +44,16 @@ class PoisonBisect:
             self._clear()
             return
         seen = given if at_work is None else at_work
-        # Not narrowed by earlier suspects: what it died of now need not be what it died of then.
+        # Earlier suspects do not narrow it: another record may have killed the worker this time.
         self._suspects = {part: offsets for part, offsets in seen.items() if offsets}
         self.crashes += 1
 
     def passed(self, given: Parts) -> None:
-        """The slot came through with these."""
+        """The slot has handled these without a crash: they are not suspected."""
         self.narrow(lambda part, offsets: offsets - given.get(part, OffsetRanges()))
 
     def narrow(self, left_of: Callable[[int, OffsetRanges], OffsetRanges]) -> None:
-        """Suspects only what is left.
+        """Drops suspects that are not left to do.
 
         Args:
             left_of: Returns what is left of the suspected offsets of a partition.
@@ -71,7 +70,7 @@ class PoisonBisect:
 
     @property
     def allowed(self) -> dict[int, OffsetRanges] | None:
-        """What the slot may be given next, by partition; None: anything."""
+        """What the slot may get next, by partition; None: anything."""
         if self.crashes < _CRASHES:
             return None
         left = max(1, _count(self._suspects) // 2)
@@ -85,7 +84,7 @@ class PoisonBisect:
 
     @property
     def culprit(self) -> tuple[int, int] | None:
-        """(partition, offset) of the only one that is left after crashes enough."""
+        """(partition, offset) of the last suspect, once enough workers have died over it."""
         if self.crashes < _CRASHES or _count(self._suspects) != 1:
             return None
         ((part, offsets),) = self._suspects.items()

@@ -1,8 +1,9 @@
-"""Slots that give records back: a slow handler costs its own key, and not all keys of its slot.
+"""Relief: a slot gives back the records that wait behind a slow handler.
 
-A slot that is asked for relief starts nothing more of its batch and names the records that handlers
-work on. Those are *kept*: they hold their lanes until the slot has ended. All its other records are
-planned again, for the same slot in another Spark task, while the slow handler still runs.
+So a slow handler blocks its own key only, and not all keys of its slot. A slot that is asked for
+relief starts no more records of its batch and reports the records that its handlers work on. These
+are *kept*: they block their keys until the slot has ended. All other records are planned again for
+the same slot, in another Spark task, while the slow handler still runs.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds without progress after which a slot is asked for relief while a core is idle, and while
-#: all cores work.
+#: Seconds without progress after which a slot is asked for relief: while a core is idle, and while
+#: all cores are busy.
 SLOW: Final = 2.0
 SLOW_WHILE_BUSY: Final = 10.0
 
@@ -30,7 +31,7 @@ SLOW_WHILE_BUSY: Final = 10.0
 def slow_slots(
     batches: Iterable[Running], now: float, *, has_idle: bool
 ) -> Iterator[tuple[Running, int]]:
-    """Yields the slots that have made no progress for a while, with their batches.
+    """Yields the slots without progress for some time, with their batches.
 
     Args:
         batches: Of the epoch.
@@ -42,15 +43,15 @@ def slow_slots(
         if running.channel is None or running.trial or running.interrupt_at is not None:
             continue
         if running.is_live:
-            continue  # Its slots give back by themselves: they know whether anything waits.
-        # How long Spark reads and sorts before a slot begins says nothing of its handlers.
+            continue  # Its slots give back records by themselves: they know whether any wait.
+        # The time in which Spark reads and sorts does not count.
         for slot in sorted((running.active & running.met_at.keys()) - running.stopped):
             if now - running.heard_at.get(slot, running.met_at[slot]) > patience:
                 yield running, slot
 
 
 def give_back(running: Running, report: SlotReport, now: float) -> None:
-    """Takes the report of a slot that starts nothing more of its batch."""
+    """Takes the report of a slot that gives its records back."""
     slot, parts = report.slot, sorted(running.plan.wanted)
     kept: dict[int, list[tuple[int, int]]] = {}
     for i, offset, key_hash in report.kept or ():
@@ -71,7 +72,7 @@ def give_back(running: Running, report: SlotReport, now: float) -> None:
 
 
 def settle_kept(running: Running, report: SlotReport, now: float) -> None:
-    """Takes what a slot reports of the records that it kept."""
+    """Takes the report of a slot on the records that it kept."""
     parts = sorted(running.plan.wanted)
     for i, outcome in report.partitions.items():
         kept = running.kept[report.slot].get(parts[i])
@@ -80,7 +81,7 @@ def settle_kept(running: Running, report: SlotReport, now: float) -> None:
 
 
 def end_kept(running: Running, slot: int, due: float) -> None:
-    """From an instant on no handler works on what a slot kept: what is not done is done again."""
+    """Plans the kept records of a slot again that are not done, from an instant on."""
     for part, kept in running.kept[slot].items():
         running.epoch_state.partitions[part].kept_ended(kept, due)
 

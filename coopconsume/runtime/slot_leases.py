@@ -1,4 +1,4 @@
-"""The driver's side of a job's channel to its slots: who may start records, and who must stop."""
+"""Renews the leases of slots, and passes the driver's messages to them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Looks at the commit log, and renewals, in the time of one lease.
+#: Reads of the commit log, and renewals, in the time of one lease.
 _LOOKS: Final = 4
 #: Seconds without a turn of the loop after which leases are not renewed.
 _LOOP_STUCK: Final = 10.0
-#: Seconds between two reports of a slot, at least, however short ``commitInterval`` is.
+#: Shortest interval between two reports of a slot, in seconds.
 _REPORTS_APART: Final = 0.02
-#: Slots without a channel in a row after which batches go on without one.
+#: Slots in a row that cannot connect, after which batches have no channel.
 _FAILURES: Final = 3
 _LOST: Final = (
     "a running batch does not stop before its end, its results are committed as its slots end, and "
@@ -54,10 +54,10 @@ def lease_seconds(spark: SparkSession, options: Options) -> float | None:
 
 
 def report_seconds(options: Options, *, real_time: bool = False) -> float:
-    """Returns how long a slot keeps what it has done at least before it reports that.
+    """Returns the shortest interval between two progressive reports of a slot.
 
-    Half of ``commitInterval``, from 20 to 200 ms: what a slot keeps is repeated after a crash as
-    well as what waits for the next append. In real time a tenth of it.
+    It is half of ``commitInterval``, in real time a tenth, from 20 to 200 ms: after a crash, what
+    a slot has not reported is repeated, as is what waits for the next append.
     """
     part = options.commit_interval / (10 if real_time else 2)
     return min(REPORT_EVERY, max(_REPORTS_APART, part))
@@ -66,17 +66,16 @@ def report_seconds(options: Options, *, real_time: bool = False) -> float:
 class SlotLeases:
     """Renews the leases of slots while the commit log says that the epoch is in force.
 
-    A thread of its own looks at the commit log and renews, so that a turn of the loop that waits
-    for Kafka does not stop the slots. A lease counts from the look at the log: however long this
-    process is stopped, a slot starts nothing once the time of a lease has passed since the epoch
-    was in force.
+    A thread of its own reads the commit log and renews the leases, so that slots go on while the
+    loop waits for Kafka. A lease counts from the read of the log. So even if this process is
+    frozen, a slot starts no record later than one lease after the epoch was in force.
 
     Args:
         spark: The session.
         options: Of the consumer.
         run_id: Of this run of the job.
         on_report: Called with each progressive report, in another thread.
-        on_call: Called with what slots say of their oldest handler calls; see `ChannelServer`.
+        on_call: Called with the longest-running handler calls of slots; see `ChannelServer`.
         real_time: Whether slots report as often as real-time slots do.
 
     Attributes:
@@ -126,32 +125,32 @@ class SlotLeases:
 
     @property
     def spec(self) -> ChannelSpec | None:
-        """What the slots of a new batch need to connect; None: they have no channel."""
+        """How the slots of a new batch connect; None: they have no channel."""
         return None if self._server is None or self.error else self._server.spec()
 
     def give_up(self, why: str, remedy: str = _REMEDY) -> None:
-        """New batches have no channel from now on."""
+        """Gives new batches no channel from now on."""
         if self.error:
             return
         self.error, self.lease = why, None
         log.warning("%s. The job goes on without a channel: %s; %s", why, _LOST, remedy)
 
     def slot_ended(self, channel_error: str) -> None:
-        """A slot of a batch with a channel has ended, without a channel if there is an error."""
+        """Notes whether a slot that has ended had its channel; if not, there is an error."""
         self._failures = self._failures + 1 if channel_error else 0
         if channel_error and (self._failures >= _FAILURES or not self._has_worked):
             self.give_up(channel_error)
         self._has_worked = self._has_worked or not channel_error
 
     def keep(self, holding: EpochAssignment | None, slots: Collection[At]) -> None:
-        """Renews the leases of slots, these alone, while the epoch of a holding is in force."""
+        """Renews the leases of these slots only, while the epoch of an assignment is in force."""
         with self._lock:
             before, self._kept = self._kept, (holding, frozenset(slots), time.monotonic())
         if self._kept[:2] != before[:2]:
             self._changed.set()
 
     def stop(self, slots: Collection[At]) -> set[At]:
-        """Has slots start nothing more; returns those that cannot have started anything."""
+        """Has slots start no more records; returns those that cannot have started any."""
         if self._server is None:
             return set()
         self._server.stop(slots)
@@ -162,19 +161,19 @@ class SlotLeases:
         return self._server is not None and self._server.has_met(at)
 
     def relieve(self, at: At) -> None:
-        """Asks a slot for the records that it has not started."""
+        """Asks a slot to give back the records that it has not started."""
         if self._server is not None:
             self._server.relieve(at)
 
     def withhold(
         self, at: At, number: int, ranges: Mapping[int, Iterable[tuple[int, int]]]
     ) -> None:
-        """Has a slot start nothing more of some key ranges, as `ChannelServer.withhold`."""
+        """Has a slot start no more records of some key ranges, see `ChannelServer.withhold`."""
         if self._server is not None:
             self._server.withhold(at, number, ranges)
 
     def drain(self, at: At) -> None:
-        """Has a real-time slot read nothing more and handle what it has read."""
+        """Has a real-time slot read no more records, and handle those that it has read."""
         if self._server is not None:
             self._server.drain(at)
 
@@ -184,7 +183,7 @@ class SlotLeases:
             self._server.taken(report.batch, report.slot, report.seq)
 
     def ended(self, batch: int) -> None:
-        """Ends the leases of a batch; none of its slots gets one any more."""
+        """Closes the connections of a batch that has ended; none of its slots gets a lease."""
         if self._server is None:
             return
         with self._lock:
