@@ -1,8 +1,15 @@
 """A running job on the driver: plan, read, dispatch, settle, commit; and `poll`.
 
-`loop` decides what happens next. `plan` chooses what to read, `reading` reads it, `dispatch` fills
-the slots, `batch` is one Spark job, `epoch_state` is the work under one epoch, `committer` commits.
-`polling` implements `poll`, `commit`, `retry` and `reject`.
+    loop ─┬─ epoch_state ── plan/partition ── plan/share     what is done, what each slot has left
+          ├─ dispatch ──┬── plan/batch                       what the next batch reads
+          │             ├── batch ── reading, worker         one Spark job
+          │             └── slot_leases ── worker/channel    leases of slots, progressive reports
+          └─ committer ─┬── outbox ── deliveries, sinks      dead letters and outputs
+                        ├── commit ── group                  one append to the commit log
+                        └── mirror                           the group's offsets in Kafka
+
+`loop` handles `events` one at a time, in one thread. `realtime` runs long Spark jobs in place of
+batches. `polling` implements `poll`, `commit`, `retry` and `reject`.
 """
 
 from coopconsume.runtime.batch import run_batch

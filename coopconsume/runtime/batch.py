@@ -34,28 +34,40 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Running:
-    """A batch that Spark works on, and what its slots have reported so far."""
+    """A batch, or a real-time run, that Spark works on, and what its slots have reported so far.
+
+    Times are on the monotonic clock, unless they say otherwise.
+    """
 
     number: int
     plan: BatchPlan
+    #: Slots without a final report.
     waiting: set[int]
     started: float
+    #: The tag of its Spark job.
     tag: str
     epoch_state: EpochState
+    #: Identifies the run of the job, see `BatchSpec`.
     run: str = ""
+    #: Whether it is the trial of a circuit breaker.
     trial: bool = False
+    #: Failures in a row, and gates of rate limits, with which slots begin; see `BatchSpec`.
     streaks: Mapping[int, int] = field(default_factory=dict)
     gates: Mapping[int, Mapping[int | None, float]] = field(default_factory=dict)
+    #: When the first final report came.
     first_report: float | None = None
+    #: Handler calls and filtered records in all reports.
     handled: int = 0
     filtered: int = 0
+    #: Handler calls a second, of all slots that have ended.
     rate: float = 0.0
+    #: Whether the time box of a slot ended before its rows did.
     timed_out: bool = False
     #: After which its slots start nothing, on the workers' clocks, in seconds since the epoch.
     latest_start: float = math.inf
     #: Name of the query or of its group, for people.
     title: str = ""
-    #: When Spark is next asked to end it, on the monotonic clock; None: it may go on.
+    #: When Spark is next asked to end it; None: it may go on.
     interrupt_at: float | None = None
     #: Where its slots reach the driver; None: they have no channel, and no leases.
     channel: ChannelSpec | None = None
@@ -67,19 +79,19 @@ class Running:
     handled_before: dict[int, int] = field(default_factory=dict)
     #: When a slot last reported progress, or was asked to give its records back.
     heard_at: dict[int, float] = field(default_factory=dict)
-    #: When a slot was first seen to be connected, on the monotonic clock.
+    #: When a slot was first seen to be connected.
     met_at: dict[int, float] = field(default_factory=dict)
     #: Long handler calls by slot: partition, offset and start.
     calls: dict[int, tuple[int, int, float]] = field(default_factory=dict)
-    #: Of slots that have given their records back, those that they keep, by partition.
+    #: Of slots that have given their records back, the records that they keep, by partition.
     kept: dict[int, dict[int, OffsetRanges]] = field(default_factory=dict)
-    #: When slots were last asked for what they may still start, on the monotonic clock.
+    #: When slots were last asked to give back records.
     asked_at: dict[int, float] = field(default_factory=dict)
-    #: Slots that start nothing more, as they were stopped.
+    #: Slots that were stopped, and start no more records.
     stopped: set[int] = field(default_factory=set)
-    #: Those of them that cannot have started anything.
+    #: Those of them that cannot have started any record.
     withdrawn: set[int] = field(default_factory=set)
-    #: Whether its slots read by themselves: a real-time run.
+    #: Whether it is a real-time run.
     is_live: bool = False
     #: Why a real-time run ends; empty: it goes on, or its time is over.
     ending: str = ""
@@ -98,7 +110,7 @@ class Running:
 
     @property
     def active(self) -> set[int]:
-        """Slots that still work on all that they were given."""
+        """Slots without a final report that have not given records back."""
         return self.waiting - self.kept.keys()
 
     @property
@@ -132,7 +144,7 @@ class Running:
         )
 
     def given(self, slot: int) -> dict[int, OffsetRanges]:
-        """What a slot might start, by partition; of a real-time run, what it has read."""
+        """Offsets that a slot may start, by partition; in a real-time run, those it has read."""
         if self.is_live:
             shares = {
                 part: self.epoch_state.partitions[part].shares[slot]
@@ -142,7 +154,7 @@ class Running:
         return {part: OffsetRanges(work.ranges) for part, work in self.plan.work[slot].items()}
 
     def left(self, slot: int) -> dict[int, OffsetRanges]:
-        """What of that is not reported yet, by partition."""
+        """The offsets of `given` that no report has named yet, by partition."""
         nothing, partitions = OffsetRanges(), self.epoch_state.partitions
         if slot in self.kept:
             return {part: o - partitions[part].done for part, o in self.kept[slot].items()}
@@ -165,7 +177,7 @@ class Running:
 
     @property
     def reports_more(self) -> bool:
-        """Whether some slots have reported, and more reports are about to come."""
+        """Whether some slots have reported, and others are about to."""
         return bool(self.active and (self.first_report or self.taken))
 
 

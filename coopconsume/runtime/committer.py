@@ -48,25 +48,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MIRROR_EVERY = 5.0
-#: Seconds between looks at stable offsets that others move, too.
+#: Seconds between two reads of stable offsets that other members move, too.
 _LOOK_EVERY = 1.0
-#: Seconds between looks at the chunks of a cooperative epoch.
+#: Seconds between two reads of the chunks of a cooperative epoch.
 _CHUNKS_EVERY = 0.5
 _LINGER = 0.1
 _REFUSED_WAIT = 0.5
-#: Seconds between looks at what was decided on parked records.
+#: Seconds between two reads of decisions on parked records.
 _DECIDE_EVERY = 2.0
 
 
 class Committer:
-    """Commits what came in, one commit at a time, in a thread of its own.
+    """Commits what slots have reported, one commit at a time, in a thread of its own.
 
-    Every method is the loop's to call; what the thread has to say comes back through ``post``.
+    Only the loop calls its methods; the thread answers by events, through ``post``.
 
     Args:
         holding: What is owned, and the way to commit it.
         work: Where dead letters and outputs go.
-        partitions: What the loop knows of them.
+        partitions: The partitions of the epoch.
         meter: Takes note of commits.
         commit_ids: Ids for commits, unique in the group.
         post: Puts an event into the loop's queue.
@@ -96,20 +96,20 @@ class Committer:
         self._looked_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
         self._again_at = 0.0
-        #: The epoch that the log has refused while the work goes on: nothing is committed under it.
+        #: An epoch that has passed while the work continues: nothing is committed under it.
         self._passed: Epoch | None = None
         self._passed_at = 0.0
         self._begun_at = -math.inf
         self.is_busy = False
         self._commits_written = False
-        #: Commits that were answered.
+        #: How many commits were answered.
         self.count = 0
         self._decisions_at = -math.inf
         self._refused: frozenset[TopicPartition] = frozenset()
         self._troubled: frozenset[TopicPartition] = frozenset()
-        #: Asks for chunks; None: the epoch is not cooperative.
+        #: Builds requests for chunks; None: the epoch is not cooperative.
         self._acquirer: Acquirer | None = None
-        #: What a cooperative job was last to have for its next batches.
+        #: The last demand of a cooperative job, see `save`.
         self._demand = 0
         self._is_acquiring = False
         prefix = uuid.uuid4().hex
@@ -122,25 +122,25 @@ class Committer:
 
     @property
     def has_all(self) -> bool:
-        """Whether all that came in is committed, and decisions were looked at once."""
+        """Whether all that came in is committed, and decisions were read once."""
         unsaved = bool(self._open())
         unlooked = self._decisions_at == -math.inf and (self._work.park or bool(self._parked()))
         waits = self._unsaved.since or unsaved or unlooked or self._holding.primary.has_unpublished
         return not (self.is_busy or waits or self.outbox.has_any)
 
     def extend(self, partition: Partition) -> None:
-        """Commits what is done of another partition, too."""
+        """Adds a partition."""
         self._partitions[partition.topic, partition.partition] = partition
 
     def mark(self, partitions: Sequence[Partition]) -> Mark:
-        """Returns what of some partitions is not committed now, for `has_since`."""
+        """Returns what of some partitions is not committed now; `has_since` takes it."""
         offsets = {
             (p.topic, p.partition): p.unsaved | p.unsaved_holes | p.undelivered for p in partitions
         }
         return Mark(self.count + 1 + self.is_busy, offsets)
 
     def has_since(self, mark: Mark) -> bool:
-        """Whether all is committed that was not as a mark was made, failed records included."""
+        """Whether all is committed that was not when a mark was made, failed records included."""
         if self.has_all_it_can:
             return True
         return self.count >= mark.count and not any(
@@ -151,12 +151,12 @@ class Committer:
 
     @property
     def held(self) -> frozenset[TopicPartition]:
-        """Returns partitions with done records that wait, as they have too many ranges."""
+        """Partitions whose done records wait, as they have too many ranges."""
         return self._refused | self.outbox.held
 
     @property
     def has_all_it_can(self) -> bool:
-        """Whether all is committed but what the limit on ranges or a destination holds back."""
+        """Whether all is committed, except what the limit on ranges or a destination holds back."""
         if self.has_all:
             return True
         primary = self._holding.primary
@@ -170,21 +170,21 @@ class Committer:
     def may_rebalance(self) -> bool:
         """Whether no commit runs that could not be repeated under the next epoch.
 
-        What is written to outputs carries the id of its commit, and a refused id stays refused.
+        Outputs carry the id of their commit, and a refused id stays refused.
         """
         return not self._commits_written
 
     @property
     def refused_for(self) -> float:
-        """Seconds since the log refused a commit as its epoch has passed; 0: the epoch is known."""
+        """Seconds since the log refused a commit of a passed epoch; 0: the epoch is in force."""
         is_refused = self._passed is not None and self._holding.epoch == self._passed
         return time.monotonic() - self._passed_at if is_refused else 0.0
 
     def raise_given_up(self) -> None:
-        """Raises why something is not written or published that the job does not wait for.
+        """Raises the error of outputs that the job does not wait for any longer.
 
         Raises:
-            OutputNotWritten: A destination has refused it, or was given up.
+            OutputNotWritten: A destination has refused them, or was given up.
             OutputsNotPublished: A topic does not take the outputs of transactions.
         """
         self.outbox.raise_refused()
@@ -195,7 +195,7 @@ class Committer:
 
     @property
     def due(self) -> float | None:
-        """When the next commit is due, on the monotonic clock; None: not known."""
+        """When the next commit is due, on the monotonic clock; None: unknown."""
         since = self._unsaved.since
         waits = self.is_busy or self.outbox.is_young
         return max(since + self._linger, self._next_at) if since and not waits else None
@@ -206,11 +206,13 @@ class Committer:
         return self._begun_at + self._interval
 
     def take(self, report: SlotReport, parts: Sequence[Partition], now: float) -> None:
-        """Take what a slot reported, beside the offsets that its partitions took.
+        """Takes the report of a slot: failed records, dead letters and outputs.
+
+        The partitions take the offsets that are done.
 
         Args:
             report: The report.
-            parts: The partitions that it counts by index.
+            parts: The partitions, by the index that it uses.
             now: The time, on the monotonic clock.
         """
         unsaved = self._unsaved
@@ -236,7 +238,7 @@ class Committer:
             unsaved.add(shown, now)  # Before the next batch starts.
 
     def amend(self, partition: Partition, holes: OffsetRanges) -> None:
-        """Offsets of a partition are proven never to be delivered."""
+        """Takes proven holes of a partition."""
         partition.amend(holes)
         self._unsaved.since = self._unsaved.since or time.monotonic()
 
@@ -248,14 +250,14 @@ class Committer:
         demand: int = 0,
         is_resting: bool = False,
     ) -> None:
-        """Writes and commits what came in, or waits a moment if more is about to come.
+        """Begins to write outputs and to commit what came in, if it is time for that.
 
         Args:
             more_to_come: Whether slots are about to report more.
-            is_last: Whether somebody waits for the commit: it is not kept for ``commitInterval``.
-            demand: Offsets that a cooperative job is to have for its next batches.
-            is_resting: Whether no slot works or is about to: other members may have what is
-                acquired.
+            is_last: Whether the commit is waited for: it does not wait for ``commitInterval``.
+            demand: Offsets that a cooperative job needs for its next batches.
+            is_resting: Whether no slot works or is about to: the chunks of a cooperative job are
+                returned.
         """
         now, self._demand = time.monotonic(), demand
         linger = more_to_come and now - self._unsaved.since < self._linger
@@ -296,7 +298,7 @@ class Committer:
                 self.amend(partition, found)
 
     def _looks_at_chunks(self, now: float, *, is_resting: bool) -> bool:
-        """Begins to look at the chunks of a cooperative epoch, or to return them, if it is time."""
+        """Begins to read the chunks of a cooperative epoch, or to return them, if it is time."""
         if self._acquirer is None or self._holding.is_between_epochs:
             return False
         has_outcomes = self._unsaved.since or self._open() or self.outbox.has_any
@@ -315,9 +317,9 @@ class Committer:
 
     @property
     def awaits_chunks(self) -> bool:
-        """Whether most of what a cooperative job is to have for its next batches is about to come.
+        """Whether a cooperative job is about to acquire most of its demand.
 
-        So a batch that starts now would be far smaller than its slots can handle.
+        A batch that starts now would be far smaller than its slots can handle.
         """
         if self._acquirer is None or not self._acquirer.lacks(self._demand):
             return False
@@ -331,12 +333,12 @@ class Committer:
         return request is not None and self.awaits_chunks
 
     def _looks_at_decisions(self) -> bool:
-        """Begins to look at decisions on parked records, if it is the time and there are any."""
+        """Begins to read decisions on parked records, if it is time and records are parked."""
         is_due = time.monotonic() - self._decisions_at > _DECIDE_EVERY
         if self._holding.is_between_epochs or not is_due:
             return False
         parked = self._parked()
-        # At the start, too: what an earlier process has taken must not be taken again.
+        # At the start, too: decisions that an earlier process has applied are removed.
         if parked or (self._work.park and self._decisions_at == -math.inf):
             self._run(self._decide, parked)
             return True
@@ -344,7 +346,7 @@ class Committer:
         return False
 
     def _waits_for_capacity(self) -> bool:
-        """Whether the limit on ranges refused something, and nothing new could free ranges."""
+        """Whether the limit on ranges refused records, and no new ones could free ranges."""
         return bool(self._refused) and not self._unsaved.since and time.monotonic() < self._again_at
 
     def _begin_commit(self, written: Written | None, request: AcquireRequest | None) -> None:
@@ -377,7 +379,7 @@ class Committer:
             )
 
     def close(self, *, well: bool) -> None:
-        """Lets the running commit end; if the job ended well, Kafka's offsets follow the log."""
+        """Waits for the running commit; if the job ended well, mirrors the offsets to Kafka."""
         self._holding.stop_repeating()
         if not well:
             self._holding.primary.stop_publishing()
@@ -447,7 +449,7 @@ class Committer:
         self._post(LogRead(stable, chunks))
 
     def _give_back(self) -> None:
-        """Returns what is acquired, as no slot is about to work on it."""
+        """Returns the acquired chunks, as no slot is about to work on them."""
         try:
             self._holding.return_chunks()
         except Exception as error:  # noqa: BLE001 - the next turn tries again
@@ -468,7 +470,7 @@ class Committer:
     # -- its answers, in the loop
 
     def decided(self, event: DecisionsApplied) -> None:
-        """Takes what was decided on parked records."""
+        """Takes the decisions on parked records that were applied."""
         self.is_busy = False
         self._decisions_at = time.monotonic()
         for decision in event.decisions:
@@ -490,7 +492,7 @@ class Committer:
         self._troubled = frozenset(troubled)
 
     def looked(self, event: LogRead) -> None:
-        """Takes stable offsets that other members moved."""
+        """Takes stable offsets that other members have moved."""
         stable = event.stable
         before = self._count_parked()
         if event.chunks is not None and self._acquirer is not None:
@@ -513,7 +515,7 @@ class Committer:
             self._mirror.wake()
 
     def fenced(self, event: CommitFenced) -> None:
-        """Takes a refused commit: what was done counts under the next epoch, or is lost."""
+        """Takes the refusal of a commit; its records are committed under the next epoch, if any."""
         error = event.error
         if self._commits_written or not self._holding.may_be_late(error):
             self._failed(error)
@@ -522,9 +524,8 @@ class Committer:
         self._unsaved.put_back(event.pending)
         self._unsaved.since = self._unsaved.since or time.monotonic()
         if self._acquirer is not None:
-            self._looked_at = (
-                -math.inf
-            )  # Under the next epoch; whether a request counts is unknown.
+            # It is unknown whether a request counts: the next epoch shows it.
+            self._looked_at = -math.inf
 
     def saved(self, saved: CommitAnswered) -> None:
         """Takes the answer to a commit."""
@@ -538,7 +539,7 @@ class Committer:
         self._count_ranges({*saved.offsets, *saved.held})
         self._refused = saved.held
         if saved.held:
-            # Kept until gaps below are done and it fits.
+            # They wait until gaps below them are done.
             self._again_at = time.monotonic() + _REFUSED_WAIT
             self._unsaved.put_back(saved.later)
         count = sum(len(offsets) for offsets, _ in saved.offsets.values())
@@ -549,7 +550,7 @@ class Committer:
         self._meter.saved(count, saved.took, ours)
 
     def _take_chunks(self, saved: CommitAnswered) -> None:
-        """Takes what a commit says of the chunks of a cooperative epoch."""
+        """Takes the chunks of the answer to a commit, in a cooperative epoch."""
         for tp, offsets in saved.failed.items():
             stock = self._partitions[tp].stock
             if stock is not None:

@@ -1,7 +1,6 @@
-"""A job's work on what it owns: its partitions, where they end, what is saved, which are holes.
+"""The work of a job on one assignment: its partitions, their log ends, commits and holes.
 
-An epoch that moves something of it comes with another state; what arrives for an earlier one is
-dropped.
+An epoch that moves shares has another `EpochState`; events of an earlier one are dropped.
 """
 
 from __future__ import annotations
@@ -57,13 +56,13 @@ _STARTS_EVERY = 10.0
 
 @dataclass(frozen=True)
 class Held:
-    """What of a partition is done and did not fit into the commit log.
+    """Done records of a partition that did not fit into the commit log.
 
     Attributes:
-        partition: Which.
+        partition: The partition.
         topic_id: Kafka's id of its topic.
         ranges: The key ranges that were ours.
-        offsets: What is done of them.
+        offsets: The offsets of the records.
     """
 
     partition: TopicPartition
@@ -73,7 +72,7 @@ class Held:
 
 
 class EpochState:
-    """What a job knows and does under one holding; every method is the loop's to call.
+    """The work of a job on one assignment; only the loop calls its methods.
 
     Args:
         spark: The session.
@@ -124,7 +123,7 @@ class EpochState:
             work.state.begin(holding)
         waits = isinstance(sink, TransactionalTopic)
         self._most_waiting = holding.options.max_outputs_waiting if waits else None
-        #: What was given up since the epoch began stays in its place.
+        #: All partitions since the epoch began, by index; also those that were given up.
         self.partitions: list[Partition] = []
         #: Partitions with key ranges that wait to be dealt to slots.
         self.undealt: list[Partition] = []
@@ -132,7 +131,7 @@ class EpochState:
             self._make_partition(owned)
         #: The partitions that we own key ranges of.
         self.ours = [*self.partitions]
-        #: How often key ranges were to be given up.
+        #: How often the job was asked to give key ranges up.
         self.leavings = 0
         self.saver = Committer(
             holding, work, self.partitions, meter, commit_ids, self._post, self._trace
@@ -171,7 +170,7 @@ class EpochState:
         return partition
 
     def extend(self, gained: EpochAssignment) -> None:
-        """Has what was gained besides."""
+        """Adds the gained shares."""
         ours = {(p.topic, p.partition): p for p in self.ours}
         self.holding.extend(gained)
         for tp, owned in sorted(gained.owned.items()):
@@ -187,10 +186,10 @@ class EpochState:
         self.look_again()
 
     def _gains(self, owned: Owned) -> list[Gain]:
-        """Returns key ranges of a partition that start at different times.
+        """Returns the gained key ranges of a partition, by when they may start.
 
-        Key ranges that an earlier owner may be at work on are gains of their own: the others do
-        not wait for them.
+        Key ranges on which an earlier owner may be at work are gains of their own, so that the
+        others do not wait for them.
         """
         keys, wide = self._doubts(owned)
         parts, left = [], owned.ranges
@@ -204,7 +203,7 @@ class EpochState:
         ]
 
     def _doubts(self, owned: Owned) -> tuple[list[_Doubt], list[_Doubt]]:
-        """Returns what an earlier owner may be at work on: single keys, and wider ranges."""
+        """Returns the keys, and the wider key ranges, on which an earlier owner may be at work."""
         doubts = [
             (part, until)
             for key_range, until in self.holding.doubts((owned.topic, owned.partition))
@@ -222,7 +221,7 @@ class EpochState:
             meter.waits(found, self.partitions)
 
     def leave(self, shares: Sequence[Share]) -> list[Partition]:
-        """Starts nothing more of some shares; returns their partitions."""
+        """Plans no more records of some shares; returns their partitions."""
         self.leavings += 1
         ranges = by_partition(shares)
         found = [p for p in self.ours if (p.topic, p.partition) in ranges]
@@ -231,7 +230,7 @@ class EpochState:
         return found
 
     def has_left(self, partitions: Iterable[Partition], shares: Sequence[Share]) -> None:
-        """The shares are not ours any more."""
+        """Removes shares that are not ours any more."""
         now = time.monotonic()
         for partition in partitions:
             partition.has_left(now)
@@ -242,12 +241,12 @@ class EpochState:
 
     @property
     def uncommitted(self) -> dict[TopicPartition, OffsetRanges]:
-        """Records that are done, or written to outputs, and not committed."""
+        """Returns the records that are done or written to outputs, and not committed."""
         return {(p.topic, p.partition): p.unsaved | p.undelivered for p in self.partitions}
 
     @property
     def busy(self) -> list[Partition]:
-        """The partitions that a turn of the loop looks at: those with something left to do."""
+        """The partitions with something left to do."""
         return [p for p in self.partitions if not p.is_quiet]
 
     def settle(self) -> None:
@@ -259,14 +258,14 @@ class EpochState:
         self._post_of(event, self)
 
     def end(self, *, well: bool = False) -> None:
-        """It is over: let a commit that is being written end, and forget the rest."""
+        """Ends the work: waits for a running commit, and drops everything else."""
         self.is_over = True
         self._audits.shutdown(wait=False, cancel_futures=True)
         self.saver.close(well=well)
 
     def held(self) -> list[Held]:
-        """What is done and did not fit into the commit log; not where rows or letters wait."""
-        # What a commit that is under way leaves out is not known.
+        """Returns done records that did not fit into the commit log, but not waiting outputs."""
+        # It is not known what a running commit leaves out.
         if self.saver.is_busy:
             return []
         return [
@@ -297,8 +296,8 @@ class EpochState:
         """Returns the shares that a handler may be at work on.
 
         Args:
-            slots: Slots that may work on everything they have; of others the records count that
-                they kept as they gave back the rest.
+            slots: Slots that may work on all of their records. Other slots may work on the records
+                that they kept when they gave back the rest.
         """
         now = time.monotonic()
         return [
@@ -310,7 +309,7 @@ class EpochState:
     # -- the two ends of the logs
 
     def has_lost(self, reads: Iterable[Read]) -> bool:
-        """Looks where the logs begin now; returns whether some of these offsets were deleted.
+        """Reads where the logs begin; returns whether some of these offsets were deleted.
 
         Raises:
             DataLoss: Records were deleted before they were done, and ``failOnDataLoss`` is true.
@@ -325,12 +324,12 @@ class EpochState:
         return any(read.first < self.partitions[read.part].stable for read in reads)
 
     def look_again(self) -> None:
-        """Has the next `refresh_ends` look at both ends of the logs: a slot could not read."""
+        """Has the next `refresh_ends` read both ends of the logs, as a slot could not read."""
         self._starts_at = self._ends_at = -math.inf
 
     @property
     def knows_ends(self) -> bool:
-        """Whether it was looked where the logs end since something came, or could not be read."""
+        """Whether the ends of the logs are known."""
         return self._ends_at > -math.inf
 
     def is_settled(self, ends: Mapping[TopicPartition, int], since: float) -> bool:
@@ -347,7 +346,7 @@ class EpochState:
         return all(p.is_settled(min(end, p.end) if has_looked else end) for p, end in wanted)
 
     def refresh_ends(self, *, force: bool = False) -> None:
-        """Notice what was written and what was deleted, as often as is good.
+        """Reads where the logs begin and end, if the last read is some time ago.
 
         Raises:
             BrokerUnreachable, commits.CommitLogUnavailable: If forced: no broker, or not the
@@ -391,9 +390,9 @@ class EpochState:
 
     @property
     def may_keep(self) -> bool:
-        """Whether the work may go on while the group rebalances.
+        """Whether the work may continue while the group rebalances.
 
-        What is deleted is nobody's under the next epoch.
+        Deleted topics are not part of the next epoch.
 
         Raises:
             DataLoss, TopicNotFound, TopicReplaced: A topic was deleted.
@@ -420,7 +419,7 @@ class EpochState:
                     raise
 
     def _check_topics(self) -> list[str]:
-        """Notices topics that were deleted: nothing of them is left to do."""
+        """Notices deleted topics: nothing of them is left to do."""
         deleted = self.holding.logs.check_topics(self._done())
         for partition in self.ours:
             if partition.topic in deleted:
@@ -453,7 +452,7 @@ class EpochState:
     # -- holes
 
     def look_for_holes(self) -> None:
-        """Where other members share a partition, look at what holds its stable offset back.
+        """Looks for a hole at the stable offset of partitions that other members share.
 
         An offset that all our shares have passed belongs to another member, or is a hole.
         """
@@ -473,7 +472,7 @@ class EpochState:
                 self._audits.submit(self._look, partition, span)
 
     def _look(self, partition: Partition, span: Span) -> None:
-        """In a thread of its own: which offsets are in the log."""
+        """Reads which offsets are in the log, in a thread of its own."""
         holes = None
         try:
             holes = self._audit.look(span)

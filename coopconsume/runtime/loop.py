@@ -1,19 +1,19 @@
 """The loop of a job: plan, run batches on Spark, settle what slots report, commit.
 
-One thread decides. Everything else (Spark jobs, commits, users) puts events in its queue:
+One thread decides. All others (Spark jobs, commits, the group, users) put events in its queue:
 
-    Spark task ends ── report ─┐
-    Spark job ends ─── ended ──┼──> loop: settle ──> plan the next batch for slots that are free
-    commit answered ── saved ──┤              └────> commit what came in, one commit at a time
-    user ───────────── stop ───┘
+    slot reports ───── SlotReported ───┐
+    Spark job ends ─── BatchEnded ─────┼──> loop: settle ──> plan the next batch for free slots
+    commit answered ── CommitAnswered ─┤              └────> commit, one commit at a time
+    user ───────────── StopRequested ──┘
 
 A slot is in one batch at a time and gets its next work as soon as it has reported, while slower
-ones still run. A slot whose handlers are slow gives back what it has not started, see
-`coopconsume.runtime.relief`: one stuck key costs itself and nothing else.
+slots still run. A slot whose handlers are slow gives back the records that it has not started (see
+`coopconsume.runtime.relief`), so a stuck key blocks only itself.
 
-In a group shares are assigned and revoked: an `EpochState` is the work under one epoch. Before
-shares move, the loop drains: it starts nothing more, commits what slots report, and gives up what
-they do not report in time. A rebalance that moves no shares stops nothing.
+An `EpochState` is the work on the shares of one epoch. Before shares move, the loop drains: it
+starts no more records, commits what slots report, and gives up what they do not report in time.
+A rebalance that moves none of its shares does not interrupt the work.
 """
 
 from __future__ import annotations
@@ -93,20 +93,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _IDLE_WAIT = 0.2
-#: Seconds between two looks at what the job waits for.
+#: Seconds between two updates of what the job waits for.
 _WAITS_EVERY = 0.5
-#: Seconds for the last commit before shares are handed over.
+#: Seconds that the last commit before a hand-over may take.
 _LAST_COMMIT = 10.0
 
 
 @dataclass
 class _HandOver:
-    """All shares are handed over.
+    """The hand-over of all shares.
 
     Attributes:
         until: When the wait for running handlers ends, on the monotonic clock.
-        answer: The parts on which handlers may still run.
-        is_late: Whether reports are not taken any more.
+        answer: The parts of shares on which handlers may still run.
+        is_late: Whether that wait is over; later reports do not count.
     """
 
     until: float
@@ -116,14 +116,14 @@ class _HandOver:
 
 @dataclass
 class _Leaving:
-    """Part of the shares is handed over.
+    """The hand-over of some shares, while the work on the others goes on.
 
     Attributes:
-        shares: These.
+        shares: The shares.
         until: When the wait for running handlers ends, on the monotonic clock.
-        answer: The parts on which handlers may still run.
+        answer: The parts of them on which handlers may still run.
         partitions: The partitions of the shares.
-        mark: What is to be committed, once no handler of them runs.
+        mark: What was not committed when the last handler of them had ended; None before that.
     """
 
     shares: Sequence[Share]
@@ -182,7 +182,7 @@ class Job:
         self._stopping = False
         self._stop_by = math.inf
         self._is_paused = False
-        #: With the instants of the monotonic clock since which they wait.
+        #: With the instants at which they came, on the monotonic clock.
         self._waiters: list[tuple[EndsAwaited, float]] = []
         self.error: BaseException | None = None
         self.ended = threading.Event()
@@ -268,7 +268,7 @@ class Job:
             try:
                 return holding.cluster.ends(holding.logs.present)
             except (BrokerUnreachable, TopicNotFound) as error:
-                # The job itself finds out, and goes on or ends.
+                # The loop finds out itself, and continues or ends.
                 log.debug("trying again: %s", error)
                 if self.ended.wait(_IDLE_WAIT):
                     return {}
@@ -276,24 +276,24 @@ class Job:
     # -- the membership's worker, from its threads
 
     def begin(self, holding: EpochAssignment) -> None:
-        """Work on this from now on."""
+        """Begins the work on an assignment."""
         self._post(AssignmentReceived(holding))
 
     def drain(self, timeout: float) -> Sequence[Share]:
-        """Start nothing more, let running handlers end in time, and commit what is done.
+        """Starts no more records, lets running handlers end in time, and commits what is done.
 
         Returns:
-            The parts that are still being worked on.
+            The parts of shares on which handlers may still run.
         """
         answer: Answer[Sequence[Share]] = Answer(())
         self._post(DrainRequested(time.monotonic() + timeout, answer))
         return answer.wait(self.ended)
 
     def give_up(self, shares: Sequence[Share], timeout: float) -> Sequence[Share] | None:
-        """Start nothing more of some shares, and commit what is done of them; go on with the rest.
+        """Ends the work on some shares and commits what is done of them; the rest continues.
 
         Returns:
-            The parts of them that are still being worked on; None if all is to be drained.
+            The parts of them on which handlers may still run; None if all shares are to drain.
         """
         answer: Answer[Sequence[Share] | None] = Answer(None)
         self._post(SharesRevoked(shares, time.monotonic() + timeout, answer))
@@ -315,24 +315,24 @@ class Job:
         return event.gained if event.answer.wait(self.ended) else None
 
     def keep(self, timeout: float) -> bool:
-        """Asks to go on while the group rebalances.
+        """Returns whether the work can continue while the group rebalances.
 
         Args:
-            timeout: Seconds for a commit that must not be refused to be answered.
+            timeout: Seconds to wait for the answer to a commit that could not be repeated.
 
         Returns:
-            Whether it does; if not, it is to be drained.
+            Whether it continues; if not, all shares are to drain.
         """
         answer = Answer(value=False)
         self._post(RebalanceBegun(time.monotonic() + min(timeout, _LAST_COMMIT), answer))
         return answer.wait(self.ended) and not self.ended.is_set()
 
     def drop(self) -> None:
-        """Stop working: it belongs to others."""
+        """Ends the work on all shares: other members own them."""
         self._post(AssignmentLost())
 
     def fail(self, error: BaseException) -> None:
-        """Stops permanently."""
+        """Ends the job with an error of the membership."""
         self._post(MembershipFailed(error))
 
     # -- the loop
@@ -388,7 +388,7 @@ class Job:
             try:
                 self._work_on(epoch_state)
             except FencedMember as error:
-                # Who waits for the end of this work must not wait for an epoch that may never come.
+                # A hand-over must not wait for an epoch that may never come.
                 is_awaited = self._hand_over is not None or self._question is not None
                 is_current = error.epoch == epoch_state.holding.epoch
                 if not epoch_state.holding.may_be_late(error) or (is_awaited and is_current):
@@ -434,9 +434,9 @@ class Job:
             self._meter.joined(holding.epoch.number)
 
     def _look_for_waits(self) -> None:
-        """Has progress and status say what the job waits for, if it commits nothing."""
+        """Updates what progress and status say that the job waits for, if it commits nothing."""
         now = time.monotonic()
-        # Key ranges that are about to start are not waited for.
+        # An assignment that is about to begin is nothing to wait for.
         is_about_to_begin = self._epoch_state is None and not self._events.empty()
         if now - self._waits_at < _WAITS_EVERY or is_about_to_begin:
             return
@@ -522,10 +522,10 @@ class Job:
             self._dispatcher.stop(self._epoch_state)
 
     def _movable(self, shares: Sequence[Share]) -> EpochState | None:
-        """Returns the work that goes on while some shares come or go.
+        """Returns the work that continues while some shares come or go.
 
         Returns:
-            None if all of it is to be drained.
+            None if all shares are to drain.
         """
         is_ending = self._hand_over is not None or self._stopping
         is_part = self._work.ordering == "partition" and not all(
@@ -553,7 +553,7 @@ class Job:
         self._dispatcher.leave(epoch_state, partitions)
 
     def _let_leave(self, epoch_state: EpochState, leaving: _Leaving) -> None:
-        """Gives shares up once no handler of them runs and what they did is committed."""
+        """Gives shares up once no handler of them runs and their done records are committed."""
         now = time.monotonic()
         is_late = now > leaving.until
         if not is_late and any(partition.leaves(now) for partition in leaving.partitions):
@@ -579,7 +579,7 @@ class Job:
             self._question = question
 
     def _answer(self, epoch_state: EpochState) -> None:
-        """Says whether the work goes on while the group rebalances, as soon as that is known."""
+        """Answers whether the work continues while the group rebalances, once that is known."""
         question = self._question
         if question is None:
             return
@@ -596,12 +596,12 @@ class Job:
         question.answer.give(may_keep)
 
     def _hand_back(self, epoch_state: EpochState, hand_over: _HandOver) -> None:
-        """Nothing new starts; what comes in is committed until all is back, or it is too late."""
+        """Hands all shares over once slots have reported and that is committed, or at a deadline."""
         out = self._dispatcher.at_work(epoch_state)
         if out and not hand_over.is_late and time.monotonic() < hand_over.until:
             return
         if not hand_over.is_late:
-            hand_over.is_late = True  # From here on reports are not taken any more.
+            hand_over.is_late = True
             hand_over.answer.value = self._left_of(epoch_state)
             if out:
                 self._dispatcher.give_up(epoch_state)
@@ -618,13 +618,13 @@ class Job:
             self._hand_over = None
 
     def _left_of(self, epoch_state: EpochState | None) -> list[Share]:
-        """The parts that slots are still at work on, or may be."""
+        """Returns the parts of shares on which slots are or may be at work."""
         if epoch_state is None:
             return []
         return epoch_state.may_run(self._dispatcher.unsure(epoch_state))
 
     def _return_chunks(self, epoch_state: EpochState) -> None:
-        """Lets other members of a cooperative epoch have what this job does not work on any more.
+        """Returns the chunks of a cooperative epoch on which this job does not work any more.
 
         The member may stay in its group without a job.
         """
@@ -658,7 +658,7 @@ class Job:
             self._forget_held()
 
     def _take_along(self, epoch_state: EpochState) -> None:
-        """What is done and did not fit into the log stays done where its keys stay ours."""
+        """Takes over done records that did not fit into the log, if their keys are still ours."""
         self._held = [held for held in self._held if not epoch_state.take_along(held)]
         self._forget_held()
 

@@ -82,7 +82,8 @@ class BatchFacts:
         started: How many of them have started; None: unknown, as they have no channel.
         silent: Seconds since a slot reported, or since the batch was given to Spark.
         tasks: Tasks that Spark runs for it; None: unknown.
-        oldest_call: The handler call that has run for longest; None: none takes long, or unknown.
+        oldest_call: The handler call that has run for longest; None: no call takes long, or it is
+            not known.
     """
 
     number: int

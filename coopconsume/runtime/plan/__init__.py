@@ -1,16 +1,19 @@
 """Plans what to read next, and settles outcomes: the pure core of a job's loop.
 
-A member works on *shares*: of each partition, every slot has one piece of the key range. A share
-knows its ``position`` (offsets below it were looked at), its ``todo`` (offsets below the position
-that must be looked at again: gaps found at the start, what a time box left over, retries that are
-due) and its ``waiting`` records (failed, not due yet, with those of their key behind them).
+The key ranges of a partition are divided over the slots. Such a *share* has
 
-The order rule is kept by three facts. A share's rows are planned in ascending offsets, all of
-``todo`` before anything new. A key with a waiting record is named in the batch as blocked. A slot
-is in one batch at a time, or has given back all of its earlier batch but records that wait like
-failed ones until their handlers have ended.
+- ``position``: all offsets below it were read;
+- ``todo``: offsets below the position to read again: gaps at the start, records that did not fit
+  into the time of a batch, retries that are due;
+- ``waiting``: failed records that are not due, each with the later records of its key behind it;
+- ``flying``: the offsets in flight, those that the batch of its slot may start.
 
-No clock, no socket, no Spark: times come in, on the monotonic clock.
+Three facts keep the order of keys. A share's offsets are planned in ascending order, all of
+``todo`` before new ones. Batches name the keys that have a waiting record, and no slot starts them.
+A slot is in one batch at a time; if it has given records back, those that it keeps wait like failed
+records until their handlers have ended.
+
+There is no clock, socket or Spark: callers pass the time of the monotonic clock.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class BatchPlan:
         reads: Offsets that are read.
         work: For each slot, its work by index of the partition.
         wanted: Offsets that some slot may start, by index of the partition.
-        fraction: Of the records read that are for these slots, by their key ranges: above 0, up to
-            1. The others are for slots that are busy, or for other members.
+        fraction: The part of the records read that is for these slots, by their key ranges: above
+            0, up to 1. Others are for slots that are busy, or for other members.
     """
 
     reads: tuple[Read, ...]
@@ -48,7 +48,7 @@ class BatchPlan:
 
 
 def deal_window(backlogs: Mapping[K, int], window: int) -> dict[K, int]:
-    """Divides a window over partitions by their backlogs; each with a backlog gets at least 1.
+    """Divides a window over partitions in proportion to their backlogs; each gets at least 1.
 
     Args:
         backlogs: Offsets that each partition has left.

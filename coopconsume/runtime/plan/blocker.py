@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def waiting_for(offset: int, shares: Collection[Share]) -> Waiting | None:
-    """Returns the failed record that an offset is, or waits for; None: neither."""
+    """Returns the failed record at an offset, or the one that it waits for; None: neither."""
     for share in shares:
         for waiting in share.failed():
             if waiting.offset == offset or offset in waiting.behind:
@@ -33,7 +33,7 @@ def blocker_at(
 
     Args:
         offset: The offset.
-        shares: All of its partition that are ours.
+        shares: The shares of its partition that are ours.
         failed: Its last failure, if it has failed.
         now: The time, on the monotonic clock.
     """

@@ -1,4 +1,4 @@
-"""How many offsets each slot of a cooperative job has at once. Pure."""
+"""How many offsets a slot of a cooperative job gets at once. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from coopconsume.runtime.window import LARGEST_BYTES
 if TYPE_CHECKING:
     from coopconsume.worker.report import SlotReport
 
-#: Offsets of the first slice of a slot, for each handler that it runs at once.
+#: Offsets of a slot's first slice, per handler that it runs at once.
 FIRST: Final = 100
-#: Seconds of work in a slice, at most; a shorter time box has less.
+#: Seconds of work in a slice, at most; less if ``batchTime`` is shorter.
 SECONDS: Final = 4.0
-#: How much larger than the last one a slice may be.
+#: How many times larger than the last slice the next one may be.
 _GROWTH: Final = 100
 _LARGEST: Final = 1_000_000
 
 
 class ChunkSizes:
-    """As many offsets as a slot handles in some seconds, and as fit in memory.
+    """The sizes of slices: what a slot handles in some seconds, and what fits in memory.
 
     Args:
         slots: How many slots there are.

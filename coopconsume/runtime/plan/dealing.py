@@ -1,4 +1,4 @@
-"""How many key hashes slots get as key ranges are dealt to them again. Pure."""
+"""How many key hashes each slot gets when key ranges are dealt again. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 def is_uneven(sizes: Sequence[int]) -> bool:
-    """Whether one slot has far less than another, of how many key hashes each has."""
+    """Whether one slot has less than half of the key hashes of another."""
     return sum(sizes) >= len(sizes) and 2 * min(sizes) < max(sizes)
 
 
 def part_of(free: int, size: int, busy: Sequence[int]) -> int:
-    """Returns how many key hashes free slots are to have of those that could be dealt to them.
+    """Returns how many of the key hashes that can be dealt free slots get.
 
     Args:
         free: How many slots are free.
-        size: How many key hashes could be dealt to them.
-        busy: How many the other slots have.
+        size: How many key hashes can be dealt to them.
+        busy: How many key hashes each other slot has.
     """
     if not busy or not is_uneven([*busy, size // free]):
         return size
@@ -30,7 +30,7 @@ def part_of(free: int, size: int, busy: Sequence[int]) -> int:
 
 
 def cut(ranges: Sequence[KeyRange], size: int) -> tuple[tuple[KeyRange, ...], tuple[KeyRange, ...]]:
-    """Returns the first key ranges, with so many key hashes, and the others."""
+    """Cuts off the first ``size`` key hashes; returns these, and the others."""
     first: list[KeyRange] = []
     left = size
     for one in ranges:

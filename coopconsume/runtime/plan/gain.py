@@ -1,4 +1,4 @@
-"""Key ranges that come to a partition while a job works on others of it."""
+"""Key ranges that a member gains while its job works."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gain:
-    """Key ranges that come to a partition, and what the commit log knew of it then.
+    """Gained key ranges of a partition, and the state of the partition in the commit log then.
 
     Attributes:
         ranges: The key ranges.
         stable: The stable offset.
-        committed: What is done above it.
+        committed: What is committed above it.
         pending: The records that have failed.
-        doubts: Keys that an earlier owner may be at work on, each until an instant of the monotonic
-            clock. All other keys do not wait for them.
-        until: Until when, on the monotonic clock, an earlier owner may be at work on any key.
+        doubts: Keys on which an earlier owner may be at work, each until an instant of the
+            monotonic clock. Only these keys wait.
+        until: Until when, on the monotonic clock, an earlier owner may be at work on any key; all
+            of the key ranges wait.
     """
 
     ranges: tuple[KeyRange, ...]
@@ -38,7 +39,7 @@ class Gain:
 
     @property
     def position(self) -> int:
-        """Above all that is committed."""
+        """The first offset above all that is committed."""
         last = self.committed.last
         return self.stable if last is None else max(self.stable, last + 1)
 
@@ -47,5 +48,5 @@ class Gain:
         return any(one.contains(key_hash) for one in self.ranges)
 
     def without(self, ranges: Iterable[KeyRange]) -> Gain:
-        """The rest of it, once some key ranges are given up."""
+        """Returns it without some key ranges."""
         return replace(self, ranges=difference(self.ranges, tuple(ranges)))

@@ -1,4 +1,4 @@
-"""Bounds of a plan."""
+"""The limits of a plan."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from commits.offsets import MAX_OFFSET
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of a plan; a partition's own limit on ranges applies as well.
+    """The limits of a plan; a partition's own limit on ranges applies as well.
 
     Attributes:
         window: Offsets in a batch.
-        max_pending: Pending records of a partition, and those that wait behind them.
+        max_pending: Pending records of a partition, and records that wait behind them.
         max_ranges: Committed ranges of a partition.
     """
 

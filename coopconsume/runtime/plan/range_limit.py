@@ -1,10 +1,10 @@
-"""Partitions with too many committed ranges: what still fits, and what is said and asked for.
+"""Partitions near the limit of committed ranges: warnings, and requests to rebalance. Pure.
 
-Pure. A partition is *crowded* from 80 % of ``maxNumRanges`` on, or where as many outputs wait as
-``maxOutputsWaiting`` says: nothing new is read of it, its gaps are worked first. At the limit of
-ranges the commit log takes only what does not raise their number; the rest of what is done waits in
-the job, and is never dropped silently. If that lasts, the group is asked to rebalance (KIP-X), as
-somebody who has the gaps may be stuck.
+A partition is *crowded* from 80 % of ``maxNumRanges`` on, or if as many outputs wait as
+``maxOutputsWaiting`` allows: no new records of it are read, only its gaps. At the limit the commit
+log accepts only commits that do not add ranges; other done records wait in the job and are never
+dropped silently. If that lasts, the member asks for a rebalance (KIP-X), as the owner of the gaps
+may be stuck.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 TopicPartition = tuple[str, int]
 
-#: Seconds between two rebalances that are asked for, at least.
+#: Shortest interval between two requests to rebalance, in seconds.
 ASK_EVERY = 60.0
-#: Seconds between two warnings of one partition, at least.
+#: Shortest interval between two warnings of one partition, in seconds.
 SAY_EVERY = 60.0
 
 
 def crowded_at(max_ranges: int) -> int:
-    """The number of ranges from which on a partition is crowded."""
+    """Returns the number of ranges from which on a partition is crowded."""
     return max(1, max_ranges * 8 // 10)
 
 
 @dataclass
 class LimitWatch:
-    """Says when partitions become crowded, and when a rebalance is due.
+    """Warns of crowded partitions, and says when a rebalance is due.
 
     Attributes:
-        patience: Seconds for which a stable offset stands at the limit until a rebalance is due.
+        patience: Seconds without a move of a stable offset at the limit until a rebalance is due.
     """
 
     patience: float
@@ -44,7 +44,7 @@ class LimitWatch:
     _asked_at: float = float("-inf")
 
     def look(self, partitions: Iterable[Partition], now: float) -> list[str]:
-        """What is to be said of crowded partitions, of each at most once in `SAY_EVERY` seconds.
+        """Returns warnings of crowded partitions, each at most once in `SAY_EVERY` seconds.
 
         Args:
             partitions: What is known of the partitions.
@@ -88,7 +88,7 @@ class LimitWatch:
 
 
 def crowd_warning(partition: Partition) -> str:
-    """One sentence on a crowded partition: how full it is, and what holds its stable offset."""
+    """Returns a warning of a crowded partition: how full it is, what blocks its stable offset."""
     much = f"{partition.ranges:,} committed ranges"
     limit = f"maxNumRanges is {partition.max_ranges:,}"
     name = f"{partition.topic}-{partition.partition}"

@@ -1,4 +1,4 @@
-"""Which offsets are read together: a few reads that cover all that is wanted, and little else."""
+"""Chooses reads that cover the wanted offsets: few reads, with little between."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from commits import OffsetRanges
 
-#: Offsets between two wanted ranges that are cheaper to read through than to open a second read.
+#: Gap between two wanted ranges up to which one read is cheaper than two, in offsets.
 MERGE_GAP = 5_000
-#: The same where ranges are scattered: less than a separate read fetches (two producer batches).
+#: The same for scattered ranges: less than a separate read fetches (two producer batches).
 NEAR = 30
-#: Offsets between ranges in all, and for each range, up to which they are not scattered.
+#: Offsets between all ranges, and per range, up to which ranges are not scattered.
 READ_THROUGH = 20_000
 READ_THROUGH_EACH = 300
-#: Separate reads of one partition in one batch.
+#: Reads of one partition in one batch, at most.
 MAX_READS = 12
-#: Offsets that are rather read through than by another batch, for each batch that it saves, and at
-#: most.
+#: Unwanted offsets that a read may pass to save a batch, for each batch saved, and at most.
 READ_FOR_A_BATCH = 20_000
 STRETCH = 250_000
 
@@ -34,21 +33,21 @@ class Read:
 
 
 def is_far_apart(first: int, last: int) -> bool:
-    """Whether what lies between two offsets is not read in passing."""
+    """Whether two offsets are too far apart for one read."""
     return last - first > MERGE_GAP
 
 
 def reach_of(offsets: OffsetRanges, window: int = 0, *, scattered: bool = False) -> int:
-    """How far apart wanted ranges may lie to be read as one.
+    """Returns how far apart wanted ranges may lie to be read as one.
 
-    Where ranges are near each other, or reading through all of them takes fewer batches, one read
-    costs less than several. Where they are scattered over a long stretch, it would fetch most of
-    the log for a few records.
+    If ranges are near each other, or if one read through all of them saves batches, one read costs
+    less than several. If they are scattered, one read would fetch most of the log for a few
+    records.
 
     Args:
-        offsets: What is wanted.
-        window: Offsets that a batch may span; 0: it is all read at once.
-        scattered: Whether they were scattered before. They stay so when only a few are left.
+        offsets: The wanted offsets.
+        window: Offsets that a batch may span; 0: no limit.
+        scattered: Whether they were scattered before; they stay so when only a few are left.
     """
     firsts, lasts = offsets.bounds()
     between = firsts[1:] - lasts[:-1] - 1
@@ -63,7 +62,7 @@ def reach_of(offsets: OffsetRanges, window: int = 0, *, scattered: bool = False)
 
 
 def covering(offsets: OffsetRanges, reach: int) -> list[tuple[int, int]]:
-    """Ascending reads that cover all wanted offsets."""
+    """Returns ascending reads that cover all wanted offsets."""
     reads: list[tuple[int, int]] = []
     for first, last in offsets:
         if reads and first - reads[-1][1] <= reach:
@@ -74,10 +73,10 @@ def covering(offsets: OffsetRanges, reach: int) -> list[tuple[int, int]]:
 
 
 def cluster(offsets: OffsetRanges, span: int, reach: int) -> tuple[list[tuple[int, int]], bool]:
-    """Ascending reads of the first of some wanted offsets, and whether others are left for later.
+    """Returns ascending reads of the first wanted offsets, and whether others are left for later.
 
-    Ranges that lie near each other are read as one; at most `MAX_READS` reads and ``span``
-    offsets, but always at least one offset if any is wanted.
+    Ranges near each other are read as one. There are at most `MAX_READS` reads of ``span`` offsets
+    together, and at least one offset if any is wanted.
     """
     reads: list[tuple[int, int]] = []
     used = 0

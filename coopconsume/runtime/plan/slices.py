@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 def deal_stock(
     partitions: Sequence[Partition], slots: Sequence[int], sizes: Mapping[int, int], now: float
 ) -> None:
-    """Gives free slots slices of what is acquired.
+    """Gives free slots slices of the acquired offsets.
 
-    A slot that has offsets left gets the rest of its size. If there is less than all of them could
-    take, each gets its part by size. A slot gets offsets of few partitions, those with most first.
+    A slot that has offsets left gets what is missing to its size. If there are too few offsets for
+    all slots, each gets a part in proportion to its size. A slot gets offsets of as few partitions
+    as possible, of those with most offsets first.
 
     Args:
         partitions: The partitions.

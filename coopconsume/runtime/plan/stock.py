@@ -1,4 +1,4 @@
-"""What a member of a cooperative epoch has acquired of a partition. Pure."""
+"""The offsets of a partition that a member of a cooperative epoch has acquired. Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ _NOTHING = OffsetRanges()
 
 @dataclass
 class Stock:
-    """What a member has acquired of a partition and has no outcome of.
+    """The acquired offsets of a partition that have no outcome yet.
 
     Attributes:
-        acquired: The offsets that this member holds and has no outcome of.
+        acquired: The offsets that this member holds and that have no outcome.
         undealt: Those of them that no slot has.
-        failing: Offsets that have failed, and whose failure is not in the commit log: they are
-            held until it is.
-        parked: Records of the partition that wait for a decision, as the commit log had them.
-        pending: How many records of the partition have failed and wait, by any member.
+        failing: Offsets that have failed; they are held until the failure is in the commit log.
+        parked: Records of the partition that wait for a decision, as of the last read of the log.
+        pending: How many records of the partition are pending, of all members.
     """
 
     acquired: OffsetRanges = field(default_factory=OffsetRanges)
@@ -34,7 +33,7 @@ class Stock:
     parked: list[Waiting] = field(default_factory=list)
 
     def add(self, offsets: OffsetRanges) -> None:
-        """Takes offsets that are acquired and that no slot has."""
+        """Adds newly acquired offsets."""
         self.acquired |= offsets
         self.undealt |= offsets
 
@@ -45,19 +44,19 @@ class Stock:
         return taken
 
     def settle(self, done: OffsetRanges, failed: OffsetRanges = _NOTHING) -> None:
-        """Notes outcomes: offsets that are done, and offsets that have failed."""
+        """Notes the offsets that are done, and those that have failed."""
         self.acquired = self.acquired - done - failed
         self.undealt -= done
         self.failing = (self.failing | failed) - done
 
     def keep(self, held: OffsetRanges) -> OffsetRanges:
-        """Forgets what this member does not hold any more.
+        """Keeps only offsets that this member holds.
 
         Args:
-            held: What it holds, as the commit log says.
+            held: The offsets that it holds, as the commit log says.
 
         Returns:
-            What of that has no outcome here and is new to it.
+            Those of them that are new here.
         """
         new = held - self.acquired - self.failing
         self.acquired &= held
@@ -66,7 +65,7 @@ class Stock:
         return new
 
     def forget_below(self, stable: int) -> None:
-        """Nothing below the stable offset is left to do."""
+        """Forgets the offsets below the stable offset."""
         self.acquired = self.acquired.clip(stable, MAX_OFFSET)
         self.undealt = self.undealt.clip(stable, MAX_OFFSET)
         self.failing = self.failing.clip(stable, MAX_OFFSET)

@@ -23,19 +23,20 @@ class Waiting:
     Attributes:
         offset, key_hash: Which record.
         attempts: Failures so far.
-        due: When it is tried again, on the monotonic clock; infinity: it is parked until
-            somebody decides about it.
-        error: What the handler said.
-        key: Its key for people, where this process has read it or the commit log has it.
-        behind: Higher offsets of the same lane that wait for it.
+        due: When it is tried again, on the monotonic clock; infinity: it is parked until an
+            operator decides.
+        error: The error of its last attempt.
+        key: Its key for people, if this process has read it or the commit log has it.
+        behind: Higher offsets of its lane, which wait for it. A *lane* has the records that are
+            handled strictly in order: those of a key, or of the partition.
         is_trying: Whether it is due and is retried alone while the offsets behind it still wait.
-        is_undelivered: Whether it is handled, and what it gave cannot be written for now: it is not
-            tried again, and its lane waits until that is written.
-        is_running: Whether a handler works on it in a slot that has given back all other records,
+        is_undelivered: Whether it is handled, but its dead letter or outputs cannot be written for
+            now: it is not tried again, and its lane waits until they are written.
+        is_running: Whether a handler works on it, in a slot that has given back all other records
             or in an earlier owner.
         may_run_until: Until when, on the monotonic clock, the handler of a lost slot may work on
             it.
-        next: The next higher failed record of the same lane, which waits for this one.
+        next: The next higher failed record of its lane, which waits for this one.
         headers: All headers that handlers have added to it, and its ordering key for people.
     """
 
@@ -59,21 +60,21 @@ class Waiting:
 
     @property
     def is_far(self) -> bool:
-        """Whether the offsets behind it are too far away to be read together with it."""
+        """Whether the offsets behind it are too far away for one read with it."""
         return bool(self.behind) and is_far_apart(self.offset, max(self.behind))
 
     @property
     def held(self) -> list[int]:
-        """The offsets that must not start now, those of the next failed records excluded."""
+        """The offsets that must not start now, without those of the next failed records."""
         is_read = self.is_trying or self.offset == EARLIER_OWNER
         return self.behind if is_read else [self.offset, *self.behind]
 
     @property
     def is_parked(self) -> bool:
-        """Whether it waits until somebody decides about it."""
+        """Whether it waits until an operator decides."""
         return self.due == math.inf and not (self.is_undelivered or self.is_running)
 
 
 def shown_key(key: bytes) -> str:
-    """A key for people."""
+    """Returns a key as text for people."""
     return key[:SHOWN_KEY_BYTES].decode("utf-8", "backslashreplace")

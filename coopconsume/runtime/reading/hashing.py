@@ -1,12 +1,10 @@
 """Key hashes, key ranges and slots as Spark SQL.
 
-Texts, and no columns: each call that makes a part of a column is a round trip to the JVM, and a
-batch's columns were hundreds of them. Of the columns' names, ``offset`` alone is a word that strict
-SQL keeps for itself.
+The functions return SQL as text. To build columns, each part would be a round trip to the JVM,
+hundreds per batch. Of the names of columns, only ``offset`` is reserved in strict SQL.
 
-``xxhash64`` of Spark SQL equals `assignors.key_hash` of Python. Which Spark task a row goes to is
-``repartition``'s own Murmur3 of the expression it is given: so each slot gets a number whose hash
-falls on the task that is to be its own.
+``xxhash64`` of Spark SQL equals `assignors.key_hash` of Python. ``repartition`` sends a row to the
+task that the Murmur3 hash of an expression names. So each slot has a number whose hash is its task.
 """
 
 from __future__ import annotations
@@ -26,15 +24,15 @@ if TYPE_CHECKING:
     from assignors import KeyRange
 
 _U32 = 0xFFFFFFFF
-#: Ranges up to this number are compared one by one; more are looked up in a bit set.
+#: Up to this number, ranges are compared one by one; more are looked up in bit sets.
 _COMPARED = 32
-#: Offsets that a bit set spans in passing. Longer ranges are compared, and what lies farther apart
-#: has bit sets of its own.
+#: Longer ranges are compared, and ranges that are farther apart have bit sets of their own; in
+#: offsets.
 _STRETCH = 8_192
 
 
 def key_hash_sql(key: str = "key") -> str:
-    """`assignors.key_hash` of a binary column; null where it is null.
+    """Returns the SQL of `assignors.key_hash` of a binary column; null if it is null.
 
     Args:
         key: The column with the keys that records are dealt by.
@@ -43,7 +41,7 @@ def key_hash_sql(key: str = "key") -> str:
 
 
 def deal_hash_sql(key: str = "key") -> str:
-    """The place of a record in the hash space: its key's hash or, without a key, its offset's.
+    """Returns the SQL of the hash that a record is dealt by: of its key; without a key, its offset.
 
     Args:
         key: As for `key_hash_sql`.
@@ -53,7 +51,7 @@ def deal_hash_sql(key: str = "key") -> str:
 
 
 def task_of(number: int, tasks: int) -> int:
-    """Task that ``repartition(tasks, lit(number))`` sends a row to: Spark's Murmur3, seed 42."""
+    """Returns the task of ``repartition(tasks, lit(number))``: Spark's Murmur3 with seed 42."""
     k = (number & _U32) * 0xCC9E2D51 & _U32
     k = ((k << 15) | (k >> 17)) & _U32
     h = 42 ^ (k * 0x1B873593 & _U32)
@@ -69,7 +67,7 @@ def task_of(number: int, tasks: int) -> int:
 
 @lru_cache(maxsize=64)
 def task_numbers(tasks: int) -> tuple[int, ...]:
-    """For each task, the least number that ``repartition(tasks, …)`` sends to it."""
+    """Returns for each task the lowest number that ``repartition(tasks, …)`` sends to it."""
     found: dict[int, int] = {}
     number = 0
     while len(found) < tasks:
@@ -79,7 +77,7 @@ def task_numbers(tasks: int) -> tuple[int, ...]:
 
 
 def slot_sql(deal_hash: str, ranges: Sequence[tuple[KeyRange, int | None]]) -> str:
-    """The value that goes with the range a hash lies in; null where none does.
+    """Returns the SQL of the value of the range that has a hash; null outside all ranges.
 
     Args:
         deal_hash: The hashes.
@@ -107,7 +105,7 @@ def slot_sql(deal_hash: str, ranges: Sequence[tuple[KeyRange, int | None]]) -> s
 
 
 def slice_sql(slices: Sequence[tuple[OffsetRanges, int]]) -> str:
-    """The value that goes with the set the column ``offset`` is in; null where it is in none.
+    """Returns the SQL of the value of the set that has ``offset``; null outside all sets.
 
     Args:
         slices: Disjoint sets of offsets, each with its value.
@@ -119,10 +117,10 @@ def slice_sql(slices: Sequence[tuple[OffsetRanges, int]]) -> str:
 
 
 def in_ranges_sql(ranges: OffsetRanges) -> str:
-    """Whether the column ``offset`` is in the set.
+    """Returns the SQL of whether ``offset`` is in a set.
 
-    The size of the text grows with the number of ranges, not with their length or distance: each
-    stretch of near ranges has a bit set of its own, and a search over the stretches finds it.
+    The text grows with the number of ranges, not with their lengths or distances: ranges near each
+    other share a bit set, and a binary search finds the bit set.
     """
     if ranges.range_count <= _COMPARED:
         return _compared_sql(ranges.pairs())
@@ -153,7 +151,7 @@ def _compared_sql(pairs: Sequence[tuple[int, int]]) -> str:
 
 
 def _bit_set_sql(ranges: OffsetRanges) -> str:
-    """A literal bit set of 64-bit words, which Spark folds once."""
+    """Returns a literal bit set of 64-bit words, which Spark folds once."""
     base, last = ranges.first, ranges.last
     assert base is not None
     offsets = ranges.offsets() - base

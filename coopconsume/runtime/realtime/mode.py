@@ -1,7 +1,7 @@
-"""When a job runs in real time, and when by batches. Pure: times come in as seconds.
+"""Decides when a job runs in real time, and when in batches. Pure: callers pass the time.
 
-Batches catch up. Once they have little left, a real-time run begins. Whatever its slots cannot do
-themselves ends it, and batches take over until they have caught up again.
+Batches catch up with the log. Once little is left, a real-time run begins. Work that its slots
+cannot do, such as retries and gaps, ends the run; then batches catch up again.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Offsets that a partition may have left as a real-time run begins.
+#: Offsets that a partition may have left when a run begins.
 SMALL_LAG: Final = 20_000
-#: Ranges of records done above the position of a share with which a run begins, at most.
+#: Committed ranges above the position of a share with which a run may begin.
 _MOST_RANGES: Final = 1_000
 #: Seconds in which all slots of a run must have connected.
 START_TIME: Final = 30.0
-#: Seconds without a read of a slot that has nothing to do although there are records.
+#: Seconds after which a slot that does not read although there are records ends the run.
 STALLED: Final = 10.0
-#: Seconds until a retry is due with which no run begins.
+#: No run begins if a retry is due within this time, in seconds.
 _SOON: Final = 1.0
-#: Pause after a run that has failed; each one more doubles it, up to the longest.
+#: Pause after a failed run, in seconds; each further failure doubles it, up to a limit.
 _PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
-#: Seconds after which a run that ends was not a failure at once.
+#: Seconds of a run after which its failures are counted from 0 again.
 _WORKED: Final = 10.0
 
 
@@ -41,11 +41,11 @@ class RealTimeMode:
 
     Args:
         duration: Seconds of a run.
-        max_pending: Records of a partition that wait or are held back with which a run ends.
-        small_lag: Offsets that a partition may have left as a run begins.
+        max_pending: Pending and held-back records of a partition that end a run.
+        small_lag: Offsets that a partition may have left when a run begins.
 
     Attributes:
-        why: Why the last run has ended, or none begins; for people.
+        why: Why the last run has ended; for people.
     """
 
     duration: float
@@ -56,7 +56,7 @@ class RealTimeMode:
     _not_before: float = -math.inf
 
     def why_not(self, partitions: Iterable[Partition], now: float) -> str:
-        """Returns why no run may begin now; empty: one may."""
+        """Returns why a run must not begin now; empty: it may."""
         if now < self._not_before:
             return self.why or "a real-time run has failed"
         for partition in partitions:
@@ -73,7 +73,7 @@ class RealTimeMode:
     def why_end(
         self, partitions: Iterable[Partition], read_at: dict[tuple[int, int], float], now: float
     ) -> str:
-        """Returns why the records of a run need batches; empty: it goes on.
+        """Returns why a run must end; empty: it continues.
 
         Args:
             partitions: Those with something left to do.
@@ -101,7 +101,7 @@ class RealTimeMode:
         return partition.is_crowded or partition.held_back >= self.max_pending
 
     def next_due(self, partitions: Iterable[Partition]) -> float | None:
-        """Returns when the next failed record is due; None: none is."""
+        """Returns when the next failed record is due; None: no record is."""
         dues = [
             waiting.due
             for partition in partitions
@@ -112,7 +112,7 @@ class RealTimeMode:
         return min(dues, default=None)
 
     def ended(self, why: str, started: float, now: float, *, failed: bool) -> None:
-        """A run ends.
+        """Notes the end of a run.
 
         Args:
             why: The reason, for people; empty: its time was over.
@@ -155,5 +155,5 @@ def _unready_share(share: Share, now: float) -> str:
 
 
 def _is_due(share: Share, now: float) -> Collection[bool]:
-    """Whether each of the failed records of a share is due that is the first of its lane."""
+    """Returns for the first failed record of each lane whether it is due."""
     return [w.due <= now for w in share.waiting.values()]

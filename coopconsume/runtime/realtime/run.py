@@ -1,4 +1,4 @@
-"""A real-time run: its plan, and its Spark job."""
+"""The plan of a real-time run, and its Spark job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def plan_run(partitions: Sequence[Partition]) -> BatchPlan | None:
-    """Has every slot read its shares by itself; None: there are no partitions."""
+    """Returns a plan in which every slot reads its shares itself; None without partitions."""
     work: dict[int, dict[int, PartitionWork]] = {}
     for partition in partitions:
         for slot in partition.shares:
@@ -39,9 +39,9 @@ def plan_run(partitions: Sequence[Partition]) -> BatchPlan | None:
 
 
 def finders_of_holes(partitions: Sequence[Partition], *, firsts: set[int]) -> dict[int, set[int]]:
-    """Returns, by slot, the indexes of the partitions that it reports holes of.
+    """Returns for each slot the partitions whose holes it reports, by index.
 
-    Where the partition is this member's alone, holes follow from the positions of all its slots.
+    If this member has a whole partition, its holes follow from the positions of all slots.
 
     Args:
         partitions: Of the run.

@@ -1,4 +1,4 @@
-"""Begins, watches and ends the real-time runs of a job; every method is the loop's to call."""
+"""Begins, watches and ends the real-time runs of a job. Only the loop calls its methods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks whether a run needs batches.
+#: Seconds between two checks whether a run must end.
 _LOOK_EVERY: Final = 0.05
 
 
@@ -32,7 +32,7 @@ class RealTimeRuns:
         duration: Seconds of a run.
         options: Of the consumer.
         leases: The channel to the slots.
-        stop: Has the slots of a batch start nothing more.
+        stop: Has the slots of a batch start no more records.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RealTimeRuns:
         return plan_run(epoch_state.partitions)
 
     def begins(self, running: Running) -> None:
-        """A run goes to Spark."""
+        """Notes that a run is about to be given to Spark."""
         running.is_live = True
         owned = running.epoch_state.holding.owned
         firsts = {p.part for p in running.parts if owned[p.topic, p.partition].owns_first}
@@ -71,7 +71,7 @@ class RealTimeRuns:
         log.info("real time on %d slots for %g s", len(running.plan.slots), self._duration)
 
     def watch(self, running: Running, now: float, *, is_open: bool) -> None:
-        """Ends a run that needs batches.
+        """Ends a run if its records need batches.
 
         Args:
             running: The run.
@@ -105,7 +105,7 @@ class RealTimeRuns:
             self.end(running, why, now, failed="does not read" in why)
 
     def end(self, running: Running, why: str, now: float, *, failed: bool = False) -> None:
-        """Has the slots of a run start nothing more: batches take over.
+        """Ends a run: its slots start no more records, and batches take over.
 
         Args:
             running: The run.
@@ -121,7 +121,7 @@ class RealTimeRuns:
         self._stop(running)
 
     def drain(self, running: Running) -> None:
-        """Has the slots of a run read nothing more, and handle what they have read in time."""
+        """Has the slots of a run read no more records, and handle those that they have read."""
         if running.ending:
             return
         running.ending = "stopped"
@@ -133,7 +133,7 @@ class RealTimeRuns:
                 running.withdrawn |= {slot for _, slot in self._leases.stop({at})}
 
     def reported(self, running: Running, report: SlotReport, now: float) -> None:
-        """Takes note of the final report of a slot."""
+        """Takes the final report of a slot."""
         why = report.read_error or report.channel_error
         if why:
             running.epoch_state.look_again()
