@@ -596,7 +596,7 @@ class Job:
         question.answer.give(may_keep)
 
     def _hand_back(self, epoch_state: EpochState, hand_over: _HandOver) -> None:
-        """Hands all shares over once slots have reported and that is committed, or at a deadline."""
+        """Hands all shares over, once slots have reported and that is committed, or at the end."""
         out = self._dispatcher.at_work(epoch_state)
         if out and not hand_over.is_late and time.monotonic() < hand_over.until:
             return
