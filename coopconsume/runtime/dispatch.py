@@ -381,7 +381,7 @@ class Dispatcher:
         for partition in epoch_state.undealt:
             partition.deal_again(self._slots, now, closed)
         epoch_state.undealt = [p for p in epoch_state.undealt if p.is_undealt]
-        found = {partition.slot_to_ask(now, closed) for partition in epoch_state.undealt}
+        found = {partition.dealer.slot_to_ask(now, closed) for partition in epoch_state.undealt}
         asked = {slot for slot in found if slot is not None}
         for running in self.of(epoch_state):
             for slot in sorted(asked & (running.active - running.stopped)):
@@ -729,7 +729,7 @@ class Dispatcher:
             if report.leaving is not None and report.leaving[0] == running.epoch_state.leavings:
                 for i, partition in enumerate(parts):
                     at_work = {o: key for part, o, key in report.leaving[1] if part == i}
-                    partition.withheld(slot, at_work)
+                    partition.dealer.withheld(slot, at_work)
         running.epoch_state.saver.take(report, parts, now)
         self._note(running, report)
         self.leases.taken(report)

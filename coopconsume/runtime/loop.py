@@ -556,7 +556,7 @@ class Job:
         """Gives shares up once no handler of them runs and their done records are committed."""
         now = time.monotonic()
         is_late = now > leaving.until
-        if not is_late and any(partition.leaves(now) for partition in leaving.partitions):
+        if not is_late and any(partition.dealer.leaves(now) for partition in leaving.partitions):
             self._dispatcher.leave(epoch_state, leaving.partitions)
             return
         if leaving.mark is None:

@@ -94,7 +94,7 @@ def test_keys_that_stay_go_on_while_others_are_given_up(world, pieces, is_late):
     assert member.holding is holding
     assert holding.shares == shares
     (partition,) = job.partitions
-    there.until(lambda: partition.undealt_since is None)
+    there.until(lambda: partition.dealer.undealt_since is None)
     assert all(share.ranges for share in partition.shares.values()), "a slot has nothing to do"
     slow.opened.set()
     there.until(lambda: stays <= there.done(member))

@@ -320,7 +320,7 @@ class World:
         for slot, part, outcome, at_work in reported:
             self.partitions[part].progressed(slot, outcome, self.now)
             self.note_failures(part, outcome)
-            self.partitions[part].withheld(slot, at_work)
+            self.partitions[part].dealer.withheld(slot, at_work)
 
     def deliver(self, slot, *, lost):
         """A slot's report reaches the driver, or never does."""
@@ -445,7 +445,7 @@ class World:
             self.undo(part, first, data.draw(st.integers(first, max(first, self.ends[part] - 1))))
         elif what == "m":
             for p in self.partitions:
-                p.is_quiet, p.undealt_since = False, self.now
+                p.is_quiet, p.dealer.undealt_since = False, self.now
         elif what == "w":
             self.now += 30
             self.see_ends()
@@ -470,7 +470,7 @@ class World:
         The other member does all that is left of them at once, and finds all holes, unless it does
         not keep them.
         """
-        if any(p.leaves(self.now) or p.unsaved for p in self.partitions):
+        if any(p.dealer.leaves(self.now) or p.unsaved for p in self.partitions):
             return False
         self.moved, self.ranges = (), difference(self.ranges, moved)
         for p in self.partitions:

@@ -276,7 +276,7 @@ KEEPING = [
         "given-up-while-at-work",
         "Key ranges are given up once no handler of them runs.",
         "coopconsume/runtime/loop.py",
-        "if not is_late and any(partition.leaves(now) for partition in leaving.partitions):",
+        "if not is_late and any(partition.dealer.leaves(now) for partition in leaving.partitions):",
         "if not is_late and any(() for partition in leaving.partitions):",
         (_REBALANCE + "test_keys_that_stay_go_on_while_others_are_given_up",),
     ),
@@ -344,7 +344,7 @@ KEEPING = [
     Mutant(
         "dealt-again-from-the-first",
         "Key ranges that are dealt again keep what slots that lag have not looked at.",
-        "coopconsume/runtime/plan/partition.py",
+        "coopconsume/runtime/plan/dealer.py",
         "todo = OffsetRanges([(s.position, position - 1) for s in shares if s.position < position])",
         "todo = OffsetRanges()",
         (_LOOP,),
@@ -352,9 +352,9 @@ KEEPING = [
     Mutant(
         "dealt-again-without-what-waits",
         "Records that wait, or that handlers work on, wait with their new slots.",
-        "coopconsume/runtime/plan/partition.py",
-        "                owner.wait(self.lane(one.key_hash, one.offset), one)\n\n    def _share_of",
-        "                pass\n\n    def _share_of",
+        "coopconsume/runtime/plan/dealer.py",
+        "                owner.wait(self._lane(one.key_hash, one.offset), one)\n\n    def share_of",
+        "                pass\n\n    def share_of",
         (_LOOP,),
     ),
     Mutant(
@@ -392,9 +392,9 @@ KEEPING = [
     Mutant(
         "gained-ranges-begin-at-once",
         "Key ranges that come begin once no earlier owner can be at work on them.",
-        _PARTITION,
-        "gains = [gain for gain in self._gains if gain.until <= now]",
-        "gains = [*self._gains]",
+        "coopconsume/runtime/plan/dealer.py",
+        "gains = [gain for gain in self.gains if gain.until <= now]",
+        "gains = [*self.gains]",
         (_COME,),
     ),
     Mutant(
@@ -408,9 +408,9 @@ KEEPING = [
     Mutant(
         "gained-ranges-from-here-on",
         "Of key ranges that come all that is not done is looked at.",
-        _PARTITION,
-        "            todo = self.done.complement(self.stable, position - 1)\n        for",
-        "            todo = todo\n        for",
+        "coopconsume/runtime/plan/dealer.py",
+        "        todo = done.complement(stable, position - 1)\n",
+        "        todo = todo\n",
         (_COME,),
     ),
     Mutant(
@@ -433,7 +433,8 @@ KEEPING = [
         "gained-ranges-kept-as-they-leave",
         "Key ranges that leave before they have started never start.",
         _PARTITION,
-        "        gains = [gain.without(ranges) for gain in self._gains]\n        self._gains = [gain for gain in gains if gain.ranges]\n",
+        "        gains = [gain.without(ranges) for gain in self.dealer.gains]\n"
+        "        self.dealer.gains = [gain for gain in gains if gain.ranges]\n",
         "",
         (_PLAN + "test_what_comes_waits_until_no_earlier_owner_can_be_at_work",),
     ),
@@ -441,7 +442,7 @@ KEEPING = [
         "ends-before-gained-ranges-begin",
         "A job that handles what is there does not end before gained ranges have started.",
         _PARTITION,
-        "        if self._gains:\n            return False\n",
+        "        if self.dealer.gains:\n            return False\n",
         "",
         (_PLAN + "test_a_partition_is_not_drained_before_gained_ranges_have_started",),
     ),
@@ -512,7 +513,7 @@ KEEPING = [
     Mutant(
         "running-of-withheld-forgotten",
         "Key ranges are released once no handler of them is at work.",
-        _PARTITION,
+        "coopconsume/runtime/plan/dealer.py",
         "            or share.leaving_at_work\n",
         "",
         (_PLAN + "test_records_of_keys_that_have_left_are_not_planned_again",),
@@ -560,7 +561,7 @@ KEEPING = [
     Mutant(
         "slots-that-only-have-more-are-asked",
         "A slot that just has more than others goes on until it comes free.",
-        _PARTITION,
+        "coopconsume/runtime/plan/dealer.py",
         "        if not is_urgent and all(share.size for share in self.shares.values()):\n"
         "            return None\n",
         "",
@@ -569,7 +570,7 @@ KEEPING = [
     Mutant(
         "dealt-while-part-of-it-leaves",
         "Key ranges that wait for a slot are not dealt while some of them leave.",
-        _PARTITION,
+        "coopconsume/runtime/plan/dealer.py",
         "is_leaving = unassigned is not None and bool(unassigned.leaving)",
         "is_leaving = False",
         (_PLAN + "test_records_that_wait_go_with_their_keys_to_the_next_slot_that_comes_free",),
@@ -617,15 +618,15 @@ KEEPING = [
     Mutant(
         "closed-slots-hold-back-what-comes",
         "Gained key ranges start while a slot is in doubt.",
-        _PARTITION,
-        "if closed and not is_urgent:\n            return\n        if is_urgent and",
-        "if closed:\n            return\n        if is_urgent and",
+        "coopconsume/runtime/plan/dealer.py",
+        "if closed and not is_urgent:\n            return None\n        if is_urgent and",
+        "if closed:\n            return None\n        if is_urgent and",
         (_MOVING + "test_gained_key_ranges_start_while_a_slot_is_in_doubt",),
     ),
     Mutant(
         "dealt-to-closed-slots",
         "A slot that is in doubt gets none of the key ranges that come.",
-        _PARTITION,
+        "coopconsume/runtime/plan/dealer.py",
         "for s in range(slots) if s not in closed]",
         "for s in range(slots)]",
         (_MOVING + "test_gained_key_ranges_start_while_a_slot_is_in_doubt",),

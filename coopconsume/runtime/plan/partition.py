@@ -6,19 +6,19 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
-from assignors import KeyRange, coverage, merge
+from assignors import KeyRange, coverage
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.blocker import blocker_at
-from coopconsume.runtime.plan.dealing import cut, is_uneven, part_of
+from coopconsume.runtime.plan.dealer import Dealer
 from coopconsume.runtime.plan.range_limit import crowded_at
 from coopconsume.runtime.plan.reads import MERGE_GAP, reach_of
-from coopconsume.runtime.plan.share import Share, deal, scope_of
+from coopconsume.runtime.plan.share import Share, scope_of
 from coopconsume.runtime.plan.waiting import EARLIER_OWNER, Waiting
 from coopconsume.worker.report import PartitionWork, unpack_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from coopconsume.group.owned import Failed
     from coopconsume.runtime.plan.gain import Gain
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 _NOTHING = OffsetRanges()
 #: Running records of a slot that are named one by one as in doubt; with more, all of its keys are.
 _MOST_NAMED = 100
-#: Seconds for which key ranges wait for a slot that comes back, before one is asked to.
-_DEAL_WITHIN = 0.5
-#: The slot of key ranges that wait for one.
-_NO_SLOT = -1
 
 
 class Partition:
@@ -104,10 +100,6 @@ class Partition:
         self.reach = reach_of(OffsetRanges())
         #: From which offset on a real-time slot reports holes; None: none does.
         self.live_from: int | None = None
-        #: Since when, on the monotonic clock, key ranges wait to be dealt; None: they are dealt.
-        self.undealt_since: float | None = None
-        #: Key ranges that have come to it and are not dealt to slots yet.
-        self._gains: list[Gain] = []
         #: Whether any key range of it is still ours.
         self.is_ours = True
         #: Whether nothing could be planned the last time as too much waits.
@@ -119,6 +111,8 @@ class Partition:
             # Slots read nothing but their slices.
             position, gaps = MAX_OFFSET, OffsetRanges()
         self.shares = {slot: Share(slot, ranges, position, gaps) for slot, ranges in shares}
+        #: Deals key ranges that come or go.
+        self.dealer = Dealer(part, ordering, self.shares, self.lane)
 
     # -- what is known
 
@@ -141,7 +135,7 @@ class Partition:
             not (self.unsaved or self.unsaved_holes or self.undelivered)
             and all(share.is_quiet(self.end) for share in self.shares.values())
             and self.first_open() >= max(self.end, self.position)
-            and not self._gains
+            and not self.dealer.gains
         )
 
     @property
@@ -228,7 +222,7 @@ class Partition:
         What is parked, and what waits behind it, is nothing that a job could do.
         """
         is_full = self._is_full and bool(self.parked)
-        if self._gains:
+        if self.dealer.gains:
             return False
         if self.stock is not None:
             return self._first_free() >= self.end
@@ -241,7 +235,7 @@ class Partition:
         if self.stable >= end:
             return True
         uncommitted = self.unsaved | (self.undelivered & self.done)
-        if self._gains or not self.parked or uncommitted.clip(0, end - 1):
+        if self.dealer.gains or not self.parked or uncommitted.clip(0, end - 1):
             return False
         # The end that is known may be older than the one that is asked for.
         if self.end >= end and self.is_drained:
@@ -290,7 +284,7 @@ class Partition:
     def in_doubt(self, now: float) -> float:
         """Returns for how many seconds an earlier owner may still be at work on part of it."""
         untils = [share.barred_until for share in self.shares.values()]
-        untils += [gain.until for gain in self._gains]
+        untils += [gain.until for gain in self.dealer.gains]
         for share in self.shares.values():
             untils += [w.due for w in share.waiting.values() if w.offset == EARLIER_OWNER]
         return max((until - now for until in untils), default=0.0)
@@ -441,175 +435,47 @@ class Partition:
     def leave(self, ranges: Sequence[KeyRange]) -> None:
         """Starts nothing more of some key ranges, which are about to be given back."""
         self.is_quiet = self.whole = False
-        gains = [gain.without(ranges) for gain in self._gains]
-        self._gains = [gain for gain in gains if gain.ranges]
+        gains = [gain.without(ranges) for gain in self.dealer.gains]
+        self.dealer.gains = [gain for gain in gains if gain.ranges]
         for share in self.shares.values():
             share.leave(ranges)
-
-    def leaves(self, now: float) -> bool:
-        """Whether records of the key ranges to be given back may be started, or are at work."""
-        return any(
-            share.may_start_leaving
-            or share.leaving_at_work
-            or any(
-                one.contains(waiting.key_hash)
-                for waiting in share.may_run(now)
-                for one in share.leaving
-            )
-            for share in self.shares.values()
-            if share.leaving
-        )
-
-    def withheld(self, slot: int, at_work: Mapping[int, int]) -> None:
-        """A slot starts nothing more of the key ranges to be given back.
-
-        Args:
-            slot: The slot.
-            at_work: Key hashes of their records, by offset, that its handlers work on.
-        """
-        share = self.shares.get(slot)
-        if share is not None and share.leaving and share.flying is not None:
-            share.may_start_leaving = False
-            share.leaving_at_work = {
-                offset: key_hash
-                for offset, key_hash in at_work.items()
-                if any(one.contains(key_hash) for one in share.leaving)
-            }
 
     def has_left(self, now: float) -> None:
         """The key ranges are given back; with the last of them, what is not committed."""
         self.is_quiet = False
         for share in self.shares.values():
             share.has_left()
-        self.is_ours = bool(self._gains) or any(share.ranges for share in self.shares.values())
+        self.is_ours = bool(self.dealer.gains) or any(
+            share.ranges for share in self.shares.values()
+        )
         if self.is_ours:
-            self.undealt_since = now  # Until slots have a fair part of what is left.
+            self.dealer.undealt_since = now  # Until slots have a fair part of what is left.
         else:
             self.unsaved = self.unsaved_holes = self.unsaved_filtered = OffsetRanges()
 
     def extend(self, gain: Gain) -> None:
-        """Key ranges of it are ours besides; `deal_again` deals them once nobody else has them."""
+        """Adds gained key ranges; `deal_again` deals them once no earlier owner is at work."""
         self.is_quiet = False
         self.done |= gain.committed
         self._advance(gain.stable)
-        self._gains.append(gain)
+        self.dealer.gains.append(gain)
 
     @property
     def is_undealt(self) -> bool:
         """Whether key ranges of it wait to be dealt to all slots."""
-        return self.is_ours and (self.undealt_since is not None or bool(self._gains))
+        return self.is_ours and (self.dealer.undealt_since is not None or bool(self.dealer.gains))
 
     def deal_again(self, slots: int, now: float, closed: Collection[int] = ()) -> None:
-        """Deals gained and old key ranges again to slots that may start nothing now.
-
-        Slots at work keep their key ranges until they have reported. What a free slot has more than
-        its part waits for the next slot that comes free, so that slots need not be free at the same
-        time. Records that handlers still work on wait in their new slots until the handlers have
-        ended.
-
-        Args:
-            slots: How many slots there are.
-            now: The time, on the monotonic clock.
-            closed: Slots that keep what they have. While there are any, the others get what has
-                come, and are made even later.
-        """
-        gains = [gain for gain in self._gains if gain.until <= now]
-        is_urgent = bool(gains) or self._has_unassigned
-        if closed and not is_urgent:
+        """Deals gained and old key ranges again, see `Dealer.deal_again`."""
+        gains = self.dealer.deal_again(slots, now, closed, self.stable, self.done)
+        if gains is None:
             return
-        if is_urgent and self.undealt_since is None:
-            self.undealt_since = now
-        before = self._sizes(slots)
-        if not (is_urgent or is_uneven(before)):
-            self.undealt_since = None
-            return
-        open_slots = [s for s in range(slots) if s not in closed]
-        free = [s for s in open_slots if s not in self.shares or self.shares[s].is_free(now)]
-        if not free:
-            return
-        unassigned = self.shares.get(_NO_SLOT)
-        is_leaving = unassigned is not None and bool(unassigned.leaving)
-        sources = free if is_leaving else [*free, _NO_SLOT]
-        shares = [self.shares[s] for s in sources if s in self.shares]
-        found = [share.ranges for share in shares] + [gain.ranges for gain in gains]
-        ranges = merge(one for some in found for one in some)
-        busy = [before[s] for s in open_slots if s not in free and not is_leaving]
-        ranges, later = cut(ranges, part_of(len(free), sum(r.size for r in ranges), busy))
-        if not (is_urgent or later or is_uneven([before[slot] for slot in free])):
-            return
-        dealt = [(free[n], some) for n, some in deal(ranges, len(free), self.part, self.ordering)]
-        self._deal([*dealt, *([(_NO_SLOT, later)] if later else [])], shares, gains)
         self.whole = not coverage(one for s in self.shares.values() for one in s.staying).holes
-        self._gains = [gain for gain in self._gains if gain not in gains]
-        is_final = len(free) == slots or not is_uneven(self._sizes(slots))
         self.is_quiet = False
-        if not later:
-            self.undealt_since = None if is_final else now
         for gain in gains:
             self.restore(failed for failed in gain.pending if gain.has(failed.key_hash))
             for key_range, until in gain.doubts:
                 self.doubt(key_range, until)
-
-    @property
-    def _has_unassigned(self) -> bool:
-        """Whether key ranges that a slot had wait for another one."""
-        share = self.shares.get(_NO_SLOT)
-        return share is not None and bool(share.ranges) and not share.leaving
-
-    def _sizes(self, slots: int) -> list[int]:
-        """How many key hashes each slot has."""
-        return [self.shares[s].size if s in self.shares else 0 for s in range(slots)]
-
-    def slot_to_ask(self, now: float, closed: Collection[int] = ()) -> int | None:
-        """Returns the slot that is to give back, as key ranges have waited long to be dealt.
-
-        A slot that gives back is idle until its next batch begins. So this is the one with least if
-        key ranges wait for a slot, and the one with most if another slot has none. Slots that just
-        have more than others are dealt again once they come free by themselves.
-
-        Args:
-            now: The time, on the monotonic clock.
-            closed: As for `deal_again`.
-        """
-        if self.undealt_since is None or now - self.undealt_since < _DEAL_WITHIN:
-            return None
-        is_urgent = self._has_unassigned or any(gain.until <= now for gain in self._gains)
-        if closed and not is_urgent:
-            return None
-        if not is_urgent and all(share.size for share in self.shares.values()):
-            return None
-        busy = [s for s in self.shares.values() if s.flying is not None and s.slot not in closed]
-        pick = min if is_urgent else max
-        return pick(busy, key=lambda share: share.size).slot if busy else None
-
-    def _deal(
-        self,
-        dealt: Iterable[tuple[int, tuple[KeyRange, ...]]],
-        old: Sequence[Share],
-        gains: Sequence[Gain],
-    ) -> None:
-        """Gives slots key ranges of shares and gains; what waits in shares goes with its key."""
-        shares = [share for share in old if share.ranges]
-        position = max([s.position for s in shares] + [gain.position for gain in gains])
-        todo = OffsetRanges([(s.position, position - 1) for s in shares if s.position < position])
-        for share in shares:
-            todo |= share.todo
-        if gains and position > self.stable:
-            # Of what is not done nobody knows whose key it is.
-            todo = self.done.complement(self.stable, position - 1)
-        for share in old:
-            del self.shares[share.slot]
-        for slot, some in dealt:
-            self.shares[slot] = Share(slot, some, position, todo)
-        for one in [one for share in old for one in share.failed()]:
-            one.next = None
-            owner = self._share_of(one.key_hash)
-            if owner is not None:
-                owner.wait(self.lane(one.key_hash, one.offset), one)
-
-    def _share_of(self, key_hash: int) -> Share | None:
-        """The share that a key is of; None: it is not ours any more."""
-        return next((share for share in self.shares.values() if share.has(key_hash)), None)
 
     def open_of(self, slot: int, offsets: OffsetRanges) -> OffsetRanges:
         """Those of some offsets that a slot may still have to handle."""
@@ -620,7 +486,7 @@ class Partition:
 
     def has(self, key_hash: int) -> bool:
         """Returns whether a key is still ours; if not, a late failure of it is ignored."""
-        return self._share_of(key_hash) is not None
+        return self.dealer.share_of(key_hash) is not None
 
     def take_along(self, offsets: OffsetRanges) -> None:
         """These are done, and were not committed yet."""
@@ -829,7 +695,7 @@ class Partition:
 
     def _keep(self, failure: Failure, now: float) -> None:
         """A record has failed: it waits for its next attempt, if its key is still ours."""
-        share = self._share_of(failure.key_hash)
+        share = self.dealer.share_of(failure.key_hash)
         if share is None:
             return
         self.attempts[failure.offset] = failure.attempts

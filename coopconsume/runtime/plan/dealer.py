@@ -1,0 +1,204 @@
+"""Deals the key ranges of a partition to slots again, when some come or go. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assignors import KeyRange, merge
+from commits import OffsetRanges
+from coopconsume.runtime.plan.dealing import cut, is_uneven, part_of
+from coopconsume.runtime.plan.share import Share, deal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from coopconsume.runtime.plan.gain import Gain
+    from coopconsume.worker.report import Ordering
+
+#: Seconds for which key ranges wait for a slot that comes back, before one is asked to.
+_DEAL_WITHIN = 0.5
+#: The slot of key ranges that wait for one.
+_NO_SLOT = -1
+
+
+class Dealer:
+    """The key ranges of a partition that come and go, and how they are dealt to slots.
+
+    Args:
+        part: Index of the partition.
+        ordering: What is handled strictly one after another.
+        shares: The shares of the partition, by slot; they are replaced in place.
+        lane: Returns the lane of a record, from its key hash and offset.
+
+    Attributes:
+        gains: Key ranges that have come and are not dealt to slots yet.
+        undealt_since: Since when, on the monotonic clock, key ranges wait to be dealt; None: they
+            are dealt.
+    """
+
+    def __init__(
+        self,
+        part: int,
+        ordering: Ordering,
+        shares: dict[int, Share],
+        lane: Callable[[int, int], int],
+    ) -> None:
+        self.gains: list[Gain] = []
+        self.undealt_since: float | None = None
+        self.shares = shares
+        self._part = part
+        self._ordering = ordering
+        self._lane = lane
+
+    def leaves(self, now: float) -> bool:
+        """Whether records of the key ranges to be given back may be started, or are at work."""
+        return any(
+            share.may_start_leaving
+            or share.leaving_at_work
+            or any(
+                one.contains(waiting.key_hash)
+                for waiting in share.may_run(now)
+                for one in share.leaving
+            )
+            for share in self.shares.values()
+            if share.leaving
+        )
+
+    def withheld(self, slot: int, at_work: Mapping[int, int]) -> None:
+        """A slot starts nothing more of the key ranges to be given back.
+
+        Args:
+            slot: The slot.
+            at_work: Key hashes of their records, by offset, that its handlers work on.
+        """
+        share = self.shares.get(slot)
+        if share is not None and share.leaving and share.flying is not None:
+            share.may_start_leaving = False
+            share.leaving_at_work = {
+                offset: key_hash
+                for offset, key_hash in at_work.items()
+                if any(one.contains(key_hash) for one in share.leaving)
+            }
+
+    def deal_again(
+        self, slots: int, now: float, closed: Collection[int], stable: int, done: OffsetRanges
+    ) -> list[Gain] | None:
+        """Deals gained and old key ranges again to slots that may start nothing now.
+
+        Slots at work keep their key ranges until they have reported. What a free slot has more than
+        its part waits for the next slot that comes free, so that slots need not be free at the same
+        time. Records that handlers still work on wait in their new slots until the handlers have
+        ended.
+
+        Args:
+            slots: How many slots there are.
+            now: The time, on the monotonic clock.
+            closed: Slots that keep what they have. While there are any, the others get what has
+                come, and are made even later.
+            stable: The stable offset of the partition.
+            done: What is done of it.
+
+        Returns:
+            The gains that were dealt; None: nothing was dealt.
+        """
+        gains = [gain for gain in self.gains if gain.until <= now]
+        is_urgent = bool(gains) or self._has_unassigned
+        if closed and not is_urgent:
+            return None
+        if is_urgent and self.undealt_since is None:
+            self.undealt_since = now
+        before = self._sizes(slots)
+        if not (is_urgent or is_uneven(before)):
+            self.undealt_since = None
+            return None
+        open_slots = [s for s in range(slots) if s not in closed]
+        free = [s for s in open_slots if s not in self.shares or self.shares[s].is_free(now)]
+        if not free:
+            return None
+        unassigned = self.shares.get(_NO_SLOT)
+        is_leaving = unassigned is not None and bool(unassigned.leaving)
+        sources = free if is_leaving else [*free, _NO_SLOT]
+        shares = [self.shares[s] for s in sources if s in self.shares]
+        found = [share.ranges for share in shares] + [gain.ranges for gain in gains]
+        ranges = merge(one for some in found for one in some)
+        busy = [before[s] for s in open_slots if s not in free and not is_leaving]
+        ranges, later = cut(ranges, part_of(len(free), sum(r.size for r in ranges), busy))
+        if not (is_urgent or later or is_uneven([before[slot] for slot in free])):
+            return None
+        dealt = [(free[n], some) for n, some in deal(ranges, len(free), self._part, self._ordering)]
+        todo = _todo_of(shares, gains, stable, done)
+        self._deal([*dealt, *([(_NO_SLOT, later)] if later else [])], shares, *todo)
+        self.gains = [gain for gain in self.gains if gain not in gains]
+        is_final = len(free) == slots or not is_uneven(self._sizes(slots))
+        if not later:
+            self.undealt_since = None if is_final else now
+        return gains
+
+    @property
+    def _has_unassigned(self) -> bool:
+        """Whether key ranges that a slot had wait for another one."""
+        share = self.shares.get(_NO_SLOT)
+        return share is not None and bool(share.ranges) and not share.leaving
+
+    def _sizes(self, slots: int) -> list[int]:
+        """How many key hashes each slot has."""
+        return [self.shares[s].size if s in self.shares else 0 for s in range(slots)]
+
+    def slot_to_ask(self, now: float, closed: Collection[int] = ()) -> int | None:
+        """Returns the slot that is to give back, as key ranges have waited long to be dealt.
+
+        A slot that gives back is idle until its next batch begins. So this is the one with least if
+        key ranges wait for a slot, and the one with most if another slot has none. Slots that just
+        have more than others are dealt again once they come free by themselves.
+
+        Args:
+            now: The time, on the monotonic clock.
+            closed: As for `deal_again`.
+        """
+        if self.undealt_since is None or now - self.undealt_since < _DEAL_WITHIN:
+            return None
+        is_urgent = self._has_unassigned or any(gain.until <= now for gain in self.gains)
+        if closed and not is_urgent:
+            return None
+        if not is_urgent and all(share.size for share in self.shares.values()):
+            return None
+        busy = [s for s in self.shares.values() if s.flying is not None and s.slot not in closed]
+        pick = min if is_urgent else max
+        return pick(busy, key=lambda share: share.size).slot if busy else None
+
+    def _deal(
+        self,
+        dealt: Iterable[tuple[int, tuple[KeyRange, ...]]],
+        old: Sequence[Share],
+        position: int,
+        todo: OffsetRanges,
+    ) -> None:
+        """Gives slots key ranges; what waits in the old shares goes with its key."""
+        for share in old:
+            del self.shares[share.slot]
+        for slot, some in dealt:
+            self.shares[slot] = Share(slot, some, position, todo)
+        for one in [one for share in old for one in share.failed()]:
+            one.next = None
+            owner = self.share_of(one.key_hash)
+            if owner is not None:
+                owner.wait(self._lane(one.key_hash, one.offset), one)
+
+    def share_of(self, key_hash: int) -> Share | None:
+        """The share that a key is of; None: it is not ours any more."""
+        return next((share for share in self.shares.values() if share.has(key_hash)), None)
+
+
+def _todo_of(
+    old: Sequence[Share], gains: Sequence[Gain], stable: int, done: OffsetRanges
+) -> tuple[int, OffsetRanges]:
+    """Returns the position of new shares, and what they must look at again below it."""
+    shares = [share for share in old if share.ranges]
+    position = max([s.position for s in shares] + [gain.position for gain in gains])
+    todo = OffsetRanges([(s.position, position - 1) for s in shares if s.position < position])
+    for share in shares:
+        todo |= share.todo
+    if gains and position > stable:
+        # Of what is not done nobody knows whose key it is.
+        todo = done.complement(stable, position - 1)
+    return position, todo
