@@ -45,7 +45,7 @@ from commits.errors import (
     CorruptCommitLog,
     UnsupportedTarget,
 )
-from commits.places import local_path, refuse_unsafe_path
+from commits.places import local_path, refuse_unsafe_path, refuse_unwritable
 from commits.rows import SCHEMA
 from commits.secrets import hidden
 
@@ -228,6 +228,7 @@ class PathEngine:
             self.refresh()
         token = uuid.uuid4().hex
         try:
+            refuse_unwritable(self._uri, rows.nbytes)
             write_deltalake(
                 self._table,
                 rows,
@@ -325,6 +326,7 @@ class PathEngine:
         # The handle is at the folded version, so that later appends to the closed segments are a
         # conflict. A newer handle would remove these rows unread.
         try:
+            refuse_unwritable(self._uri, rows.nbytes)
             pinned = DeltaTable(self._uri, version=at, storage_options=self._options)
             write_deltalake(
                 pinned,

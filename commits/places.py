@@ -6,6 +6,7 @@ writers can both create the same entry, one overwrites the other, and acknowledg
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -27,6 +28,7 @@ __all__ = [
     "mount_kind",
     "refuse_unsafe_path",
     "refuse_unsafe_spark",
+    "refuse_unwritable",
     "taking_turns",
 ]
 
@@ -47,6 +49,7 @@ _FUSE_OF_DATABRICKS = ("/dbfs/", "/Volumes/")
 _FILE = "file://"
 _LOCAL = "file:"  # Spark's form: one slash and no escapes
 _SHARED = ("fuse", "nfs", "cifs", "smb")
+_SPACE = 16_384  # bytes of an entry of the log, and of a file without rows
 # deltalake interprets the first as an escape and fails on the others.
 _UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|]" + ("" if os.sep == "\\" else r"|\\"))
 
@@ -118,6 +121,38 @@ def refuse_unsafe_spark(name: str, location: str, spark: Any) -> None:
         f"{_S3_LOG_STORE.format(scheme)}=io.delta.storage.S3DynamoDBLogStore in all of them, or "
         "give the URI instead of the name, which deltalake commits to by conditional puts",
     )
+
+
+def refuse_unwritable(uri: str, size: int = 0) -> None:
+    """Refuse a folder on a local disk to which nothing can be written at the moment.
+
+    `deltalake` finds that out itself, but a thread of its Rust library then also panics, with a
+    dump on standard error.
+
+    Args:
+        uri: The path or URI of a Delta table.
+        size: How many bytes are to be written, compressed or not.
+
+    Raises:
+        OSError: The file system is read-only or full, or this user may not write to the folder.
+    """
+    if "://" in uri and not uri.startswith(_FILE):
+        return
+    path = Path(local_path(uri))
+    # A table that does not exist is created in the nearest folder that does.
+    for place in (path, path / "_delta_log"):
+        folder = next((one for one in (place, *place.parents) if one.is_dir()), Path())
+        disk = os.statvfs(folder)
+        free = disk.f_frsize * (disk.f_bavail if os.geteuid() else disk.f_bfree)
+        problem = 0
+        if disk.f_flag & os.ST_RDONLY:
+            problem = errno.EROFS
+        elif disk.f_blocks and free < size + _SPACE:
+            problem = errno.ENOSPC
+        elif not os.access(folder, os.W_OK):
+            problem = errno.EACCES
+        if problem:
+            raise OSError(problem, os.strerror(problem), str(folder))
 
 
 def local_path(uri: str) -> str:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from commits import CommitStore
+from commits import CommitLogUnavailable, CommitStore
+from commits.places import refuse_unwritable
 from commits.table import is_named
 from coopconsume.cli.catalog import given_session
 from coopconsume.cli.logs import LogScreen
@@ -366,6 +367,11 @@ def _check_before_starting(options: Options, session: SparkSession | None) -> No
             CommitStore.open(options.commit_table, spark=session, cluster=cluster.cluster_id)
     finally:
         cluster.close()
+    if not is_named(options.commit_table):
+        try:
+            refuse_unwritable(options.commit_table)
+        except OSError as error:
+            raise CommitLogUnavailable(options.commit_table, "open", str(error)) from error
 
 
 def _local_session(master: str | None, conf: dict[str, str], slots: int | None) -> SparkSession:

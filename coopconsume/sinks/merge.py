@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commits.places import refuse_unwritable
 from coopconsume.sinks.base import ORIGIN, ROW, arrow_schema
 from coopconsume.sinks.table import Table
 
@@ -88,14 +89,15 @@ class MergeTable(Table):
 
         if not rows.num_rows and not gone.num_rows:
             return
-        table = DeltaTable.create(
-            self.path, self._full, mode="ignore", storage_options=self._storage_options or None
-        )
         source = pa.concat_tables(
             part.select(self._full.names)
             .cast(self._full)
             .append_column(_GONE, pa.repeat(pa.scalar(is_gone), part.num_rows))
             for part, is_gone in ((rows, False), (gone, True))
+        )
+        refuse_unwritable(self.path, source.nbytes)
+        table = DeltaTable.create(
+            self.path, self._full, mode="ignore", storage_options=self._storage_options or None
         )
         span = pc.min_max(source.column("_offset")).as_py()
         same = " AND ".join(f"t.{name} = s.{name}" for name in _IDENTITY)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import pyarrow as pa
 
+from commits.places import refuse_unwritable
 from coopconsume.errors import OutputNotWritten, TableUnusable
 from coopconsume.sinks.base import ORIGIN, ROW, arrow_schema
 
@@ -103,6 +104,7 @@ class Table:
     def _write(self, rows: pa.Table) -> None:
         from deltalake import write_deltalake
 
+        refuse_unwritable(self.path, rows.nbytes)
         write_deltalake(
             self.path, rows, mode="append", storage_options=self._storage_options or None
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commits.places import refuse_unwritable
 from commits.secrets import hidden
 from coopconsume.errors import OutputNotWritten, StateNotReadable
 
@@ -60,6 +61,7 @@ class StateTable:
     def writing(self) -> Iterator[None]:
         """Raises what fails within it as `OutputNotWritten`."""
         try:
+            refuse_unwritable(self.path)
             yield
         except Exception as error:  # deltalake raises more than its own errors
             raise OutputNotWritten(

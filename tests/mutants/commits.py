@@ -69,6 +69,16 @@ COMMITS = [
         ),
     ),
     Mutant(
+        "dump-of-a-full-disk",
+        "A disk that takes nothing is found before the Rust library writes, and panics.",
+        "commits/places.py",
+        "if problem:",
+        "if problem and size < 0:",
+        (
+            "tests/unit/commits/test_commit_outage.py::test_a_disk_that_takes_nothing_is_found_before_the_write",
+        ),
+    ),
+    Mutant(
         "group-says-its-errors",
         "What an exception group holds is asked of the base class.",
         "coopconsume/worker/answers.py",

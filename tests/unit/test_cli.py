@@ -203,10 +203,8 @@ def test_a_misspelt_option_names_the_closest(folder: Path) -> None:
     assert not (folder / "commits").exists()
 
 
-def test_a_table_of_a_catalog_is_left_to_spark(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a session yet, a name in a catalog is no error: Spark is started to open it."""
+def start_of_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``run`` find a cluster with all topics, and say where it starts Spark."""
 
     class Known:
         cluster_id = "c"
@@ -223,7 +221,27 @@ def test_a_table_of_a_catalog_is_left_to_spark(
     monkeypatch.setattr(module, "Cluster", Known)
     monkeypatch.setattr(module, "find_java", lambda **_: None)
     monkeypatch.setattr(module, "_local_session", start)
+
+
+def test_a_table_of_a_catalog_is_left_to_spark(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a session yet, a name in a catalog is no error: Spark is started to open it."""
+    start_of_run(monkeypatch)
     assert "Spark starts" in one_sentence(run(folder, commitTable="main.ops.commits"))
+
+
+def test_a_commit_table_that_cannot_be_written_is_refused_before_spark_starts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job would wait for its disk for ever."""
+    start_of_run(monkeypatch)
+    assert "Spark starts" in one_sentence(run(folder))
+    disk = MagicMock(f_flag=os.ST_RDONLY)
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+    result = run(folder)
+    assert result.exit_code == 1
+    assert "the file system is read-only" in one_sentence(result)
 
 
 def test_a_missing_option_is_named(folder: Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import subprocess
+import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -230,3 +234,95 @@ def test_an_outage_while_recovering_is_no_damage(tmp_path: Path) -> None:
         newest.write_bytes(nonsense)
         with pytest.raises(CorruptCommitLog, match="rows are missing"):
             CommitStore.open(path)
+
+
+_WRITES = """
+import pyarrow as pa
+from commits import CommitStore
+from coopconsume.sinks.merge import MergeTable
+from coopconsume.sinks.table import Table
+from coopconsume.state.table import StateTable
+from deltalake import write_deltalake
+
+def append():
+    store = CommitStore.open("./commits", cluster="c")
+    store.open_epoch("g", {"m": [("t", 0)]}, previous=store.current_epoch("g"))
+
+def output():
+    table = Table("rows", pa.schema([("a", pa.int64())]))
+    table._append(table._full.empty_table())
+
+def merge():
+    table = MergeTable("merged", pa.schema([("a", pa.int64())]))
+    row = {name: None for name in table._full.names} | {"_offset": 1}
+    table._repeated(lambda: table._merge(pa.Table.from_pylist([row], table._full),
+                                         table._full.empty_table()))
+
+def state():
+    with StateTable(".", "state").writing():
+        write_deltalake("state", pa.table({"a": [1]}), mode="append")
+
+for write in (append, output, merge, state):
+    try:
+        write()
+        print("written")
+    except Exception as error:
+        print(error)
+"""
+
+
+def _without_rights_of_root() -> None:
+    """Lets permissions count for root, too; others may not do this and need not."""
+    libc = ctypes.CDLL(None)
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+
+
+def _program(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True,
+        preexec_fn=_without_rights_of_root,
+    )  # fmt: skip
+
+
+def test_a_folder_that_nobody_may_write_to_is_a_sentence_and_no_dump(tmp_path: Path) -> None:
+    """Where deltalake finds it out, a thread of its Rust library panics on standard error."""
+    assert _program(_WRITES, tmp_path).stdout.splitlines() == ["written"] * 4
+    folders = [path for path in tmp_path.rglob("*") if path.is_dir()]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        refused = _program(_WRITES, tmp_path)
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    said = refused.stdout.splitlines()
+    assert len(said) == 4
+    assert all("permission denied" in line.lower() for line in said), said
+    assert refused.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("disk", "said"),
+    [
+        ({"f_flag": os.ST_RDONLY}, "the file system is read-only"),
+        ({"f_bavail": 1, "f_bfree": 1}, "the disk is full"),
+        ({"f_blocks": 0, "f_bavail": 0, "f_bfree": 0}, ""),
+    ],
+)
+def test_a_disk_that_takes_nothing_is_found_before_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: dict[str, int], said: str
+) -> None:
+    """A file system that does not say how large it is counts as one with space."""
+    store = CommitStore.open(tmp_path / "commits")
+    found = os.statvfs(tmp_path)
+    names = ("f_frsize", "f_blocks", "f_bavail", "f_bfree", "f_flag")
+    facts = {name: getattr(found, name) for name in names} | disk
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**facts))
+    if not said:
+        opened(store)
+        return
+    with pytest.raises(CommitLogUnavailable, match=said):
+        opened(store)
+    monkeypatch.undo()
+    opened(store)
