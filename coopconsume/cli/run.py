@@ -16,14 +16,14 @@ from commits import CommitLogUnavailable, CommitStore
 from commits.places import refuse_unwritable
 from commits.table import is_named
 from coopconsume.cli.catalog import given_session
-from coopconsume.cli.logs import LogScreen
+from coopconsume.cli.logs import LogScreen, TextScreen
 from coopconsume.cli.outcome import INTERRUPTED, OK, example, reported
 from coopconsume.cli.place import consumer_options, pairs
 from coopconsume.consumer import CooperativeConsumer
 from coopconsume.errors import InvalidOption
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.monitoring import LoggingListener
-from coopconsume.monitoring.screen import Rate, Screen
+from coopconsume.monitoring.screen import Rate
 from coopconsume.option_values import parse_seconds
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from coopconsume.monitoring.listener import Progress
+    from coopconsume.monitoring.screen import Screen
     from coopconsume.query import CooperativeQuery
 
 NEWEST_JAVA = 21
@@ -162,11 +163,12 @@ def run(
     session = given_session()
     _check_before_starting(parsed, session)
     with ExitStack() as stack:
+        # First, as what Spark's JVM writes is logged, too.
+        as_json = log_format == "json"
+        screen = stack.enter_context((LogScreen if as_json else TextScreen)(sys.stderr))
         if session is None:
             session = _local_session(master, spark_conf, parsed.slots)
             stack.callback(stop_session, session)
-        as_json = log_format == "json"
-        screen = stack.enter_context((LogScreen if as_json else Screen)(sys.stderr))
         stopper = stack.enter_context(_Stopper(screen))
         with CooperativeConsumer(options, session) as consumer:
             job = consumer.foreach(

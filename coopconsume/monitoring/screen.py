@@ -1,10 +1,12 @@
-"""Console output of a command: lines, and a status line that a terminal updates in place."""
+"""Console output of a command: lines, and a status that a terminal updates in place."""
 
 from __future__ import annotations
 
 import io
 import shutil
 import sys
+import textwrap
+import threading
 import time
 from typing import TextIO
 
@@ -17,7 +19,9 @@ _RATE_SPAN = 3.0
 
 
 class Screen(Closing):
-    """Writes lines and a status line. Without a terminal it writes a status every ten seconds.
+    """Writes lines and a status. Without a terminal it writes a status every ten seconds.
+
+    A terminal shows the whole status, in as many rows as it takes. All threads may write.
 
     Args:
         stream: The stream; by default standard output.
@@ -26,38 +30,44 @@ class Screen(Closing):
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
         self._moving = self._stream.isatty()
-        self._shown = ""
+        self._rows = 0
         self._written_at = 0.0
+        self._lock = threading.RLock()
 
     def line(self, text: str = "") -> None:
         """Write a line that stays."""
-        self._wipe()
-        self._write(f"{text}\n")
-        self._written_at = time.monotonic()
+        with self._lock:
+            self._wipe()
+            self._write(f"{text}\n")
+            self._written_at = time.monotonic()
 
     def status(self, text: str, *, force: bool = False) -> None:
-        """Replace the status line, unless the last one is too recent."""
-        now = time.monotonic()
-        interval = _REDRAW_EVERY if self._moving else _PLAIN_EVERY
-        if now - self._written_at < interval and not force:
-            return
-        self._written_at = now
-        if not self._moving:
-            self._write(f"{text}\n")
-            return
-        width = shutil.get_terminal_size().columns - 1
-        self._wipe()
-        self._shown = text[:width]
-        self._write(self._shown)
+        """Replace the status, unless the last one is too recent."""
+        with self._lock:
+            now = time.monotonic()
+            interval = _REDRAW_EVERY if self._moving else _PLAIN_EVERY
+            if now - self._written_at < interval and not force:
+                return
+            self._written_at = now
+            if not self._moving:
+                self._write(f"{text}\n")
+                return
+            size = shutil.get_terminal_size()
+            # What scrolls out of the terminal cannot be removed.
+            rows = textwrap.wrap(text, max(1, size.columns - 1))[: max(1, size.lines - 1)]
+            self._wipe()
+            self._write("\n".join(rows))
+            self._rows = len(rows)
 
     def close(self) -> None:
-        """Remove the status line."""
-        self._wipe()
+        """Remove the status."""
+        with self._lock:
+            self._wipe()
 
     def _wipe(self) -> None:
-        if self._shown:
-            self._write("\r\x1b[2K")
-            self._shown = ""
+        if self._rows:
+            self._write("\r\x1b[2K" + "\x1b[1A\x1b[2K" * (self._rows - 1))
+            self._rows = 0
 
     def _write(self, text: str) -> None:
         try:

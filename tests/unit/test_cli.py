@@ -459,6 +459,20 @@ def test_a_terminal_has_one_line_that_moves() -> None:
     assert stream.getvalue() == f"one{wipe}two{wipe}done\nthree{wipe}"
 
 
+def test_a_terminal_shows_all_of_a_long_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a job waits for is at its end, and a terminal has 80 columns."""
+    monkeypatch.setenv("COLUMNS", "21")
+    monkeypatch.setenv("LINES", "4")
+    stream = Terminal()
+    with Screen(stream) as screen:
+        screen.status("950 done, 0/s, lag 50; waiting for the next retry", force=True)
+        screen.status("rows beyond those of the terminal " * 9, force=True)
+    wipe = "\r\x1b[2K" + "\x1b[1A\x1b[2K" * 2
+    first = "950 done, 0/s, lag\n50; waiting for the\nnext retry"
+    assert stream.getvalue().startswith(first + wipe)
+    assert stream.getvalue().count("\n") == 4
+
+
 def test_elsewhere_lines_are_plain_and_few() -> None:
     """No control characters, and not a line for each status."""
     stream = io.StringIO()

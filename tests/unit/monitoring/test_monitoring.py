@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 from assignors import KeyRange
 from commits import OffsetRanges
-from coopconsume.cli.logs import LogScreen
+from coopconsume.cli.logs import LogScreen, TextScreen
 from coopconsume.monitoring import (
     JsonFormatter,
     LoggingListener,
@@ -279,6 +280,51 @@ def test_a_command_that_logs_json_says_nothing_else():
         "stopped: 1,000 records done", "batch 3 failed"
     ]  # fmt: skip
     assert before == (root.level, root.propagate, list(root.handlers))
+
+
+_OTHERS = """
+import logging, subprocess, sys, warnings
+from coopconsume.cli.logs import LogScreen
+
+logging.basicConfig(format="of the user's module: %(message)s")
+with LogScreen(sys.stderr) as screen:
+    screen.line("a line")
+    subprocess.run(["sh", "-c", "echo of a JVM >&2"], check=True)
+    logging.getLogger("commits.log").warning("of a library")
+    warnings.warn("of Python")
+print("afterwards", file=sys.stderr)
+"""
+
+
+def test_all_of_standard_error_is_json_while_a_command_logs_json():
+    """Spark's JVM, other libraries and Python itself write there, too."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _OTHERS], capture_output=True, text=True, check=True
+    )
+    *lines, last = ran.stderr.splitlines()
+    assert last == "afterwards"
+    said = {(found["logger"], found["msg"].splitlines()[0]) for found in map(json.loads, lines)}
+    assert {logger for logger, _ in said} == {
+        "coopconsume.run", "stderr", "commits.log", "py.warnings"
+    }  # fmt: skip
+    assert {("stderr", "of a JVM"), ("commits.log", "of a library")} < said
+
+
+def test_warnings_do_not_mix_with_the_status_of_a_terminal(monkeypatch):
+    """They take its place, as lines do; a program's own logging is left alone."""
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    with TextScreen(stream) as screen:
+        screen.status("1,000 done", force=True)
+        logging.getLogger("coopconsume.runtime.loop").warning("batch %d failed", 3)
+    assert stream.getvalue() == "1,000 done\r\x1b[2Kbatch 3 failed\n"
+    assert root.handlers == []
+    own = logging.NullHandler()
+    monkeypatch.setattr(root, "handlers", [own])
+    with TextScreen(stream):
+        assert root.handlers == [own]
 
 
 def test_logs_are_json_with_what_was_given_beside(caplog):
