@@ -154,18 +154,34 @@ class Partition:
         """
         if self.stock is not None:
             return self.stock.pending
-        failed = (
-            not (waiting.is_undelivered or waiting.is_running)
-            for share in self.shares.values()
-            for waiting in share.failed()
+        found = self._waiting()
+        found.update(
+            offset
+            for offset, failed in self._failed.items()
+            if failed.is_logged and any(share.handles(offset) for share in self.shares.values())
         )
-        return sum(failed) + (len(self.undelivered) if self.is_stalled else 0)
+        return len(found) + self._stalled
 
     @property
     def held_back(self) -> int:
-        """The number of pending records, and of records that wait behind one of their key."""
+        """The number of failed records that wait, and of records behind one of their key."""
+        if self.stock is not None:
+            return self.stock.pending
         behind = (len(w.behind) for share in self.shares.values() for w in share.failed())
-        return self.pending + (sum(behind) if self.stock is None else 0)
+        return len(self._waiting()) + self._stalled + sum(behind)
+
+    def _waiting(self) -> set[int]:
+        """Our failed records that wait for an attempt or a decision."""
+        return {
+            waiting.offset
+            for share in self.shares.values()
+            for waiting in share.failed()
+            if not (waiting.is_undelivered or waiting.is_running)
+        }
+
+    @property
+    def _stalled(self) -> int:
+        return len(self.undelivered) if self.is_stalled else 0
 
     @property
     def parked(self) -> list[Waiting]:
@@ -424,7 +440,7 @@ class Partition:
                     continue
                 waiting = self._failed[offset] = Waiting(
                     offset, failed.key_hash, failed.attempts, failed.due, failed.error,
-                    headers=failed.headers,
+                    headers=failed.headers, is_logged=True,
                 )  # fmt: skip
                 share.wait(self.lane(failed.key_hash, offset), waiting)
                 if share.position <= offset:
@@ -542,7 +558,9 @@ class Partition:
         for failure in report.retrying:
             if failure.offset in share.flying:
                 self.attempts[failure.offset] = failure.attempts
-                self._failed[failure.offset] = _waiting(failure, now)
+                before = self._failed.get(failure.offset)
+                is_logged = before is not None and before.is_logged
+                self._failed[failure.offset] = _waiting(failure, now, is_logged=is_logged)
 
     def _extend(self, share: Share, report: PartitionReport, position: int) -> None:
         self.is_quiet = False
@@ -700,7 +718,7 @@ class Partition:
             return
         self.attempts[failure.offset] = failure.attempts
         self._may_have_parked |= failure.delay == math.inf
-        failed = self._failed[failure.offset] = _waiting(failure, now)
+        failed = self._failed[failure.offset] = _waiting(failure, now, is_logged=True)
         share.wait(self.lane(failure.key_hash, failure.offset), failed)
 
     def replay(self, offset: int, now: float) -> None:
@@ -895,10 +913,10 @@ class Partition:
         return {} if self.ordering == "none" else blocked
 
 
-def _waiting(failure: Failure, now: float) -> Waiting:
+def _waiting(failure: Failure, now: float, *, is_logged: bool) -> Waiting:
     return Waiting(
         failure.offset, failure.key_hash, failure.attempts, now + failure.delay, failure.error,
-        failure.key, headers=failure.headers,
+        failure.key, headers=failure.headers, is_logged=is_logged,
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ class Waiting:
             it.
         next: The next higher failed record of its lane, which waits for this one.
         headers: All headers that handlers have added to it, and its ordering key for people.
+        is_logged: Whether the commit log has its failure, or gets it: not if its slot retries it.
     """
 
     offset: int
@@ -53,6 +54,7 @@ class Waiting:
     may_run_until: float = -math.inf
     next: Waiting | None = None
     headers: Headers = ()
+    is_logged: bool = False
 
     def __post_init__(self) -> None:
         if self.key is None:

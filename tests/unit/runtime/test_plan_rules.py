@@ -218,6 +218,22 @@ def test_pending_records_are_those_of_the_commit_log_and_the_limit_counts_what_w
     assert p.plan([0], 0.0, Limits(100, 5, 100))
 
 
+def test_a_record_that_is_tried_again_is_pending_until_it_is_done():
+    """Else its number would come and go with each attempt, and differ from the commit log's."""
+    p = partition()
+    p.plan([0], 0.0, LIMITS)
+    p.progressed(0, PartitionReport(retrying=[failed(1, 8)]), 0.0)
+    assert p.pending == 0  # The commit log does not know of it.
+    p.reported(0, PartitionReport(packed(*range(1, 10)), None, [failed(0, 7)]), 0.0)
+    assert p.pending == 1
+    assert p.plan([0], 10.0, LIMITS) == {0: OffsetRanges([(0, 0)])}
+    assert (p.blocker(10.0)["state"], p.pending) == ("in flight", 1)
+    p.progressed(0, PartitionReport(retrying=[failed(0, 7)]), 10.0)
+    assert p.pending == 1
+    p.reported(0, PartitionReport(packed(0)), 11.0)
+    assert p.pending == 0
+
+
 def test_what_waits_of_keys_that_are_given_up_is_forgotten():
     """Only a handler that still runs is remembered, until it ends; other keys go on waiting."""
     p = partition()
