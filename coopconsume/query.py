@@ -254,6 +254,7 @@ class CooperativeForeach:
         check_settings(
             consumer.options, handler, concurrency=concurrency, ordering=ordering, policy=policy,
             dead_letter=place, on_dead=on_dead, output=output, output_schema=output_schema,
+            output_mode=output_mode,
         )  # fmt: skip
         check_handler(handler, with_state=state is not None)
         self._handler = handler

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["given_session", "session_for"]
+__all__ = ["given_session", "no_catalog", "session_for"]
 
 
 def given_session() -> SparkSession | None:
@@ -30,6 +30,15 @@ def given_session() -> SparkSession | None:
     from pyspark.sql import SparkSession
 
     return SparkSession.builder.getOrCreate() if submitted else SparkSession.getActiveSession()
+
+
+def no_catalog(table: str) -> click.UsageError:
+    """Returns the error of a command that has no session, and no catalog for a local one."""
+    return click.UsageError(
+        f"commit table {table!r} is in a catalog, which only Spark can open: configure the catalog "
+        "by --spark-conf KEY=VALUE, or run this command with spark-submit, as jobs.py; for a path "
+        f"write './{table}'"
+    )
 
 
 @contextmanager
@@ -63,11 +72,7 @@ def session_for(
         try:
             yield None  # Other errors are reported first.
         except UnsupportedTarget as error:
-            raise click.UsageError(
-                f"commit table {table!r} is in a catalog, which only Spark can open: configure "
-                "the catalog by --spark-conf KEY=VALUE, or run this command with "
-                f"spark-submit, as jobs.py; for a path write './{table}'"
-            ) from error
+            raise no_catalog(table) from error
         return
     session = local_session(conf=conf)
     try:

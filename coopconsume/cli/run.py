@@ -15,7 +15,7 @@ import click
 from commits import CommitLogUnavailable, CommitStore
 from commits.places import refuse_unwritable
 from commits.table import is_named
-from coopconsume.cli.catalog import given_session
+from coopconsume.cli.catalog import given_session, no_catalog
 from coopconsume.cli.logs import LogScreen, TextScreen
 from coopconsume.cli.outcome import INTERRUPTED, OK, example, reported
 from coopconsume.cli.place import consumer_options, pairs
@@ -28,12 +28,13 @@ from coopconsume.option_values import parse_seconds
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
 from coopconsume.runtime.checks import check_handler, check_settings
+from coopconsume.sinks.base import topic_of
 from coopconsume.testing.local.java import find_java
 from coopconsume.testing.local.session import local_session, stop_session
 from coopconsume.worker.histogram import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from types import TracebackType
 
     from pyspark.sql import SparkSession
@@ -158,10 +159,15 @@ def run(
     check_settings(
         parsed, handler, concurrency=concurrency, ordering=ordering, policy=policy,
         dead_letter=dead_letter or parsed.dead_letter, on_dead=on_dead, output=output,
-        output_schema=output_schema,
+        output_schema=output_schema, output_mode=output_mode,
     )  # fmt: skip
     session = given_session()
-    _check_before_starting(parsed, session)
+    if session is None and master is None and not spark_conf and is_named(parsed.commit_table):
+        raise no_catalog(parsed.commit_table)  # That of a local session ends with the command.
+    letters = topic_of(dead_letter or parsed.dead_letter)
+    if parsed.dead_letter_partitions:
+        letters = None  # The job creates it.
+    _check_before_starting(parsed, session, filter(None, (letters, topic_of(output))))
     with ExitStack() as stack:
         # First, as what Spark's JVM writes is logged, too.
         as_json = log_format == "json"
@@ -352,8 +358,15 @@ def _find_handlers_here() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, *paths]))
 
 
-def _check_before_starting(options: Options, session: SparkSession | None) -> None:
+def _check_before_starting(
+    options: Options, session: SparkSession | None, written: Iterable[str]
+) -> None:
     """Checks Java, the broker, the topics and the commit table before Spark starts.
+
+    Args:
+        options: The options of the consumer.
+        session: The session, if there is one already.
+        written: The topics to which the job writes, and which must exist.
 
     Raises:
         CoopConsumeError: Java, the broker or a topic is missing.
@@ -364,6 +377,7 @@ def _check_before_starting(options: Options, session: SparkSession | None) -> No
     cluster = Cluster(options)
     try:
         cluster.subscribed(options.subscribe, options.subscribe_pattern)
+        cluster.check_topics(written)
         # A table in a catalog needs a session, so without one it is checked later.
         if session is not None or not is_named(options.commit_table):
             CommitStore.open(options.commit_table, spark=session, cluster=cluster.cluster_id)

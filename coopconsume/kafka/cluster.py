@@ -217,6 +217,17 @@ class Cluster:
         counts = {topic.name: topic.partitions for topic in found}
         return [tp for tp in wanted if tp[1] < counts.get(tp[0], 0)]
 
+    def check_topics(self, names: Iterable[str]) -> None:
+        """Check that topics exist; of those that this user may not describe it is not known.
+
+        Raises:
+            TopicNotFound: A topic does not exist.
+        """
+        wanted = list(names)
+        found, hidden = self.visible_topics(wanted)
+        for name in sorted({*wanted} - {*hidden, *(topic.name for topic in found)}):
+            raise TopicNotFound(name, self._servers)
+
     def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
         """Return the ids of the topics that exist."""
         return {t.name: t.id for t in self.topics(sorted(set(names)), missing_ok=True)}

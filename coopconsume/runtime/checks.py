@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import HandlerNotUsable, InvalidOption
 from coopconsume.runtime.batch import rates_of
+from coopconsume.sinks.others import check_output
 from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.slot import resolve_handler
 
@@ -29,6 +30,7 @@ def check_settings(
     on_dead: OnDead,
     output: Any,
     output_schema: Any,
+    output_mode: str,
 ) -> None:
     """Checks the settings of a job, one beside the other.
 
@@ -42,9 +44,11 @@ def check_settings(
         on_dead: As for ``foreach``.
         output: As for ``foreach``.
         output_schema: As for ``foreach``.
+        output_mode: As for ``foreach``.
 
     Raises:
         InvalidOption: A setting is wrong, or does not fit another one.
+        MissingOption: ``purgatory`` is missing for a transactional topic.
     """
     if not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_HANDLERS:
         raise InvalidOption("concurrency", repr(concurrency), f"give 1 to {_MOST_HANDLERS}")
@@ -61,8 +65,7 @@ def check_settings(
             "retry", f"{policy} without dead_letter",
             "say by dead_letter=… where records go that are given up",
         )  # fmt: skip
-    if (output is None) != (output_schema is None):
-        raise InvalidOption("output", repr(output), "give output and output_schema together")
+    _check_output(options, output, output_schema, output_mode)
     if ordering != "key" and options.max_records_per_second_per_key is not None:
         raise InvalidOption(
             "maxRecordsPerSecondPerKey", f"ordering={ordering!r}", "it needs ordering='key'"
@@ -75,6 +78,13 @@ def check_settings(
         raise InvalidOption("on_dead", repr(on_dead), "give continue or park")
     if on_dead == "park" and dead_letter is None:
         raise InvalidOption("on_dead", "park without dead_letter", "give dead_letter=…, too")
+
+
+def _check_output(options: Options, output: Any, schema: Any, mode: str) -> None:
+    if (output is None) != (schema is None):
+        raise InvalidOption("output", repr(output), "give output and output_schema together")
+    if output is not None:
+        check_output(output, mode, options)
 
 
 def check_handler(handler: Any, *, with_state: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
 #: The prefix of a topic where a path is possible as well.
 TOPIC_PREFIX = "kafka:"
+
+
+def topic_of(place: Any) -> str | None:
+    """Returns the topic of a place that is written as ``kafka:TOPIC``; None for other places."""
+    is_topic = isinstance(place, str) and place.startswith(TOPIC_PREFIX)
+    return place.removeprefix(TOPIC_PREFIX) if is_topic else None
+
 
 #: The number of a row among the rows of its record, from 0.
 ROW = pa.field("_row", pa.int32())

@@ -11,7 +11,7 @@ from coopconsume.errors import InvalidOption
 from coopconsume.kafka.creation import create_topic
 from coopconsume.kafka.producer import Message, Producer
 from coopconsume.record import ordering_key_of
-from coopconsume.sinks.base import TOPIC_PREFIX
+from coopconsume.sinks.base import topic_of
 from coopconsume.sinks.table import Table
 
 if TYPE_CHECKING:
@@ -172,9 +172,9 @@ def open_dead_letters(place: str, options: Options) -> DeadLetterSink:
         InvalidOption: The name of the topic is empty.
         TableUnusable: The table at the path has other columns, or the path is not a table.
     """
-    if not place.startswith(TOPIC_PREFIX):
+    topic = topic_of(place)
+    if topic is None:
         return DeadLetterTable(place)
-    topic = place.removeprefix(TOPIC_PREFIX)
     if not topic:
         raise InvalidOption("dead_letter", repr(place), "write it as kafka:TOPIC, or give a path")
     return DeadLetterTopic(topic, options)

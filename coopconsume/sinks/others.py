@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from coopconsume.errors import InvalidOption, OutputNotWritten
-from coopconsume.sinks.base import TOPIC_PREFIX, arrow_schema
+from coopconsume.errors import InvalidOption, MissingOption, OutputNotWritten
+from coopconsume.sinks.base import arrow_schema, topic_of
 from coopconsume.sinks.merge import MergeTable
 from coopconsume.sinks.table import OutputTable
 from coopconsume.sinks.topic import OutputTopic
@@ -67,6 +67,29 @@ class OutputFunction:
         """Does nothing; no connection stays open."""
 
 
+def check_output(place: Any, mode: str, options: Options) -> None:
+    """Checks that the place and the mode of outputs fit; the arguments are those of `open_output`.
+
+    Raises:
+        InvalidOption: The mode is unknown or does not fit the place, or the place is invalid.
+        MissingOption: ``purgatory`` is missing for a transactional topic.
+    """
+    if mode not in ("append", "merge", "transactional"):
+        raise InvalidOption("output_mode", repr(mode), "give append, merge or transactional")
+    topic = topic_of(place)
+    is_path = isinstance(place, str) and topic is None
+    if mode == "merge" and not is_path:
+        raise InvalidOption("output_mode", "merge", "it needs a Delta table: give a path as output")
+    if mode == "transactional" and (is_path or callable(place)):
+        raise InvalidOption("output_mode", mode, "it needs a topic: give kafka:TOPIC as output")
+    if not (is_path or topic or callable(place)):
+        raise InvalidOption(
+            "output", repr(place), "give a path, kafka:TOPIC, or a function of (DataFrame, id)"
+        )
+    if mode == "transactional" and options.purgatory is None:
+        raise MissingOption("purgatory")
+
+
 def open_output(
     place: Any, mode: str, schema: Any, options: Options, spark: SparkSession
 ) -> OutputSink:
@@ -85,21 +108,11 @@ def open_output(
         MissingOption: ``purgatory`` is missing for a transactional topic.
         TableUnusable: The table at the path has other columns, or the path is not a table.
     """
-    if mode not in ("append", "merge", "transactional"):
-        raise InvalidOption("output_mode", repr(mode), "give append, merge or transactional")
-    is_path = isinstance(place, str) and not place.startswith(TOPIC_PREFIX)
-    if mode == "merge" and not is_path:
-        raise InvalidOption("output_mode", "merge", "it needs a Delta table: give a path as output")
-    if mode == "transactional" and (is_path or callable(place)):
-        raise InvalidOption("output_mode", mode, "it needs a topic: give kafka:TOPIC as output")
-    if is_path:
-        return MergeTable(place, schema) if mode == "merge" else OutputTable(place, schema)
+    check_output(place, mode, options)
     if callable(place):
         return OutputFunction(place, schema, spark)
-    topic = place.removeprefix(TOPIC_PREFIX) if isinstance(place, str) else ""
-    if not topic:
-        raise InvalidOption(
-            "output", repr(place), "give a path, kafka:TOPIC, or a function of (DataFrame, id)"
-        )
+    topic = topic_of(place)
+    if topic is None:
+        return MergeTable(place, schema) if mode == "merge" else OutputTable(place, schema)
     kind = TransactionalTopic if mode == "transactional" else OutputTopic
     return kind(topic, schema, options)

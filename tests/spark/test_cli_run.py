@@ -242,6 +242,22 @@ def test_no_such_topic_is_one_sentence(kafka: LocalKafka, folder: Path) -> None:
     assert not (folder / "commits").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--dead-letter", "kafka:absent", "--max-attempts", "2"],
+        ["--output", "kafka:absent", "--output-schema", "value string"],
+    ],
+)
+def test_a_topic_to_write_to_that_does_not_exist_is_found_before_spark_starts(
+    kafka: LocalKafka, topic: TopicFactory, folder: Path, words: list[str]
+) -> None:
+    """Spark's JVM writes to standard error as it starts."""
+    command = Running(folder, *arguments(kafka, folder, topic(), "length", *words))
+    assert command.end() == 1
+    assert command.said.read_text().startswith("coopconsume: no topic 'absent' on ")
+
+
 def test_a_table_of_another_format_is_one_sentence(
     kafka: LocalKafka, topic: TopicFactory, folder: Path
 ) -> None:

@@ -212,7 +212,7 @@ def start_of_run(monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self, *_: object) -> None:
             pass
 
-        topics = subscribed = close = __init__
+        topics = subscribed = close = check_topics = __init__
 
     def start(*_: object) -> None:
         raise RuntimeError("Spark starts")
@@ -228,7 +228,19 @@ def test_a_table_of_a_catalog_is_left_to_spark(
 ) -> None:
     """Without a session yet, a name in a catalog is no error: Spark is started to open it."""
     start_of_run(monkeypatch)
-    assert "Spark starts" in one_sentence(run(folder, commitTable="main.ops.commits"))
+    catalog = "spark.sql.catalog.main=org.example.Catalog"
+    result = run(folder, HANDLER, "--spark-conf", catalog, commitTable="main.ops.commits")
+    assert "Spark starts" in one_sentence(result)
+
+
+def test_a_table_in_the_catalog_of_a_session_that_ends_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newcomer forgets the slash; the commits would be gone with each end of the command."""
+    start_of_run(monkeypatch)
+    result = run(folder, commitTable="commits")
+    assert result.exit_code == 2
+    assert "for a path write './commits'" in result.stderr
 
 
 def test_a_commit_table_that_cannot_be_written_is_refused_before_spark_starts(
@@ -260,6 +272,9 @@ def test_all_missing_options_are_named_at_once(folder: Path) -> None:
     assert all(f"'{name}'" in one_sentence(result) for name in names)
 
 
+_ROWS = ["--output-schema", "value string"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -267,6 +282,10 @@ def test_all_missing_options_are_named_at_once(folder: Path) -> None:
         (["--on-dead", "park"], "park without dead_letter"),
         (["--output", "out"], "output_schema"),
         (["--ordering", "none", "-o", "maxRecordsPerSecondPerKey=1"], "it needs ordering='key'"),
+        ([*_ROWS, "--output", "kafka:t", "--output-mode", "merge"], "it needs a Delta table"),
+        ([*_ROWS, "--output", "out", "--output-mode", "transactional"], "it needs a topic"),
+        ([*_ROWS, "--output", "kafka:t", "--output-mode", "transactional"], "'purgatory'"),
+        ([*_ROWS, "--output", "kafka:"], "kafka:TOPIC"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_before_anything_starts(

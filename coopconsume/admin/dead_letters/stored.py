@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.kafka.producer import NULL_HEADERS, Message, Producer
-from coopconsume.sinks.base import ORIGIN, TOPIC_PREFIX
+from coopconsume.sinks.base import ORIGIN, topic_of
 from coopconsume.sinks.letters import HEADERS
 from coopconsume.sinks.table import Table
 
@@ -254,6 +254,5 @@ def _of_record(
 
 def open_letters(place: str, options: Options) -> LetterStore:
     """Opens the dead letters at the path of a Delta table, or at ``kafka:`` and a topic."""
-    if place.startswith(TOPIC_PREFIX):
-        return _TopicStore(place.removeprefix(TOPIC_PREFIX), options)
-    return _TableStore(place)
+    topic = topic_of(place)
+    return _TableStore(place) if topic is None else _TopicStore(topic, options)
