@@ -28,6 +28,8 @@ _MOST: Final = 20
 _FORGOTTEN: Final = 600.0
 #: Seconds that the first request for a group waits for its status.
 _FIRST: Final = 5.0
+#: Seconds for which the end of all waits for readings.
+_LAST_READING: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,10 @@ class GroupWatch(Closing):
         """Ends the thread after its reading; returns at once."""
         self._closed.set()
 
+    def join(self, timeout: float) -> None:
+        """Waits until the thread has ended, for at most so many seconds."""
+        self._thread.join(timeout)
+
     def _run(self) -> None:
         reader: GroupReader | None = None
         try:
@@ -212,7 +218,15 @@ class Watches(Closing):
                 del self._watches[group]
 
     def close(self) -> None:
-        """Ends all threads; returns at once."""
+        """Ends all threads, and waits some seconds for readings that have begun.
+
+        A process that ends while one of its threads is in the Rust or C++ code that reads a commit
+        table would crash.
+        """
         with self._lock:
-            for watch in self._watches.values():
-                watch.close()
+            watches = list(self._watches.values())
+        for watch in watches:
+            watch.close()
+        until = time.monotonic() + _LAST_READING
+        for watch in watches:
+            watch.join(max(0.0, until - time.monotonic()))

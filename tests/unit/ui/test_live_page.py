@@ -380,6 +380,28 @@ def test_rates_are_those_between_two_readings(two: GroupReading) -> None:
     assert third.done_rate == 0.0
 
 
+def test_the_end_of_all_waits_for_a_reading_that_has_begun() -> None:
+    """Else the process may end while a thread is in native code, and crash."""
+    ready, ended = threading.Event(), []
+
+    class Slow:
+        def read(self) -> None:
+            ready.wait(PATIENCE)
+            watch._closed.wait(PATIENCE)
+            ended.append(1)
+            raise OSError
+
+        def close(self) -> None:
+            ended.append(2)
+
+    watches = Watches(lambda _: Slow(), 60.0, "g")
+    watch = watches.of("g")
+    assert watch is not None
+    ready.set()
+    watches.close()
+    assert ended == [1, 2]
+
+
 def test_groups_that_do_not_exist_take_no_place(two: GroupReading) -> None:
     """There is a limit, and it concerns names that somebody still asks for."""
     source = Source(two)
