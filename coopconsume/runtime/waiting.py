@@ -21,6 +21,8 @@ Reason = Literal[
 ]  # fmt: skip
 
 _NAMED = 5
+#: Seconds in which slots usually start.
+_SOON = 2.0
 
 
 @dataclass(frozen=True)
@@ -290,6 +292,8 @@ def _running(batches: Sequence[BatchFacts]) -> WaitingFor:
             f"waiting for handlers: {named}nothing reported for {silent:.0f} s, batch "
             f"{oldest.number} runs for {oldest.age:.0f} s{late}",
         )
+    if oldest.age < _SOON:
+        return WaitingFor("slots", f"waiting for Spark: batch {oldest.number} begins")
     why = {
         None: "Spark reads the records, or has no free core",
         0: "Spark runs no task of it: it still plans the batch, other jobs use all cores, or no "

@@ -297,7 +297,7 @@ def test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way(wo
     there.until(lambda: job._meter.waiting is not None)
     waiting = job._meter.recent[-1]["waitingFor"]
     assert waiting["reason"] == "slots"
-    assert waiting["message"].startswith("waiting for Spark: none of ")
+    assert waiting["message"].startswith("waiting for Spark: ")
     job.pause()
     there.until(lambda: not job._dispatcher.running)
     assert not job._dispatcher.barred

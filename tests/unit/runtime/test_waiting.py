@@ -82,6 +82,12 @@ def test_each_wait_has_a_reason_and_a_sentence(reason):
     assert found.describe() == {"reason": reason, "message": found.message}
 
 
+def test_a_batch_that_has_just_begun_is_no_trouble_with_spark():
+    """A job that only retries has nothing committed for long, and a new batch every few seconds."""
+    batches = [BatchFacts(3, 0.4, 1, 0, 0.4, 0)]
+    assert waiting_for(Facts(batches=batches), 0.0).message == "waiting for Spark: batch 3 begins"
+
+
 def test_the_handler_call_that_takes_long_is_named():
     """Of several batches the oldest one."""
     calls = [OldestCall("orders", 1, 58, 42.0), OldestCall("orders", 0, 7, 8.0), None]
