@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import logging
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from commits.secrets import hidden
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.kafka.producer import NULL_HEADERS, Message, Producer
 from coopconsume.sinks.base import ORIGIN, topic_of
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
 
     Headers = tuple[tuple[str, bytes | None], ...]
+
+log = logging.getLogger(__name__)
 
 #: The header of a mark in a topic that names the decision. Its other headers name the letter.
 DECISION = "coopconsume.decision"
@@ -98,6 +102,10 @@ class _TableStore:
         from deltalake import DeltaTable
 
         if not DeltaTable.is_deltatable(self._path):
+            log.warning(
+                "there is no table of dead letters at %s: check the path; the first dead letter "
+                "creates the table", hidden(self._path),
+            )  # fmt: skip
             return []
         table, decisions = DeltaTable(self._path), f"{self._path}_decisions"
         marks = {}

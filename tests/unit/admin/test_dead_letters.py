@@ -160,14 +160,18 @@ def test_wrong_usage_is_refused(arguments, words):
     assert words in result.stderr
 
 
-def test_letters_are_read_back_from_a_table(tmp_path):
-    """As they were written, if their commit counts; without the bulk where it is not needed."""
+def test_letters_are_read_back_from_a_table(tmp_path, caplog):
+    """As they were written, if their commit counts; without the bulk where it is not needed.
+
+    A job without dead letters has no table; a mistyped path is not the same.
+    """
     path = str(tmp_path / "dead")
     options = Options.parse(
         {"kafka.bootstrap.servers": "a:1", "kafka.group.id": "g", "commitTable": "commits"}
     )
     store = open_letters(path, options)
     assert store.read(lambda _: True, whole=True) == []
+    assert f"no table of dead letters at {path}: check the path" in caplog.text
     letter = DeadLetter("t", 0, 1, b"k", b"v", 5, (("a", None), ("a", b"1")), 2, "why", "trace")
     DeadLetterTable(path).append([letter], {"t": "id"}, "c-1")
     assert store.read(lambda _: False, whole=True) == []
