@@ -397,10 +397,13 @@ class EpochState:
         Raises:
             DataLoss, TopicNotFound, TopicReplaced: A topic was deleted.
         """
+        if not self.saver.may_rebalance:
+            return False
         try:
-            return self.saver.may_rebalance and not (self.deleted or self._check_topics())
+            self._check_topics()
         except (BrokerUnreachable, CommitLogUnavailable):
             return False
+        return len(self.holding.logs.present) == len(self.holding.owned)
 
     def may_continue(self, error: CoopConsumeError) -> bool:
         """Whether the job continues after an error of these checks, see `HeldLogs.may_continue`."""

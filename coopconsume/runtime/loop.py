@@ -359,6 +359,7 @@ class Job:
                     # log was cut.
                     if not self._may_continue(error):
                         raise
+                    self._dispatcher.stop(self._epoch_state)
                     if not self._membership.rejoin(str(error), self._left_of(self._epoch_state)):
                         raise
                     self._drop()
@@ -814,6 +815,7 @@ class Job:
         raise InterruptedError("the job was asked to leave at once")
 
     def _close(self) -> None:
+        self._dispatcher.stop(self._epoch_state)
         self._dispatcher.interrupt()
         self._dispatcher.close()
         hand_over, epoch_state = self._hand_over, self._epoch_state

@@ -267,6 +267,24 @@ def test_who_asks_for_a_rebalance_begins_again(group):
     stopping.join(_PATIENCE)
 
 
+def test_a_member_whose_topic_is_deleted_hands_over_at_a_rebalance(world):
+    """Also if the rebalance had begun before the member asked for one; the next epoch is without it.
+
+    If the member went on, it would lose all that it has, and all of that would be in doubt.
+    """
+    group = Group(world(channel=True, onMissingTopic="wait"))
+    there, member = group.there, group.member
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    job = there.run(member, there.gate())
+    there.until(lambda: there.done(member) == set(range(20)))
+    there.kafka.is_deleted, there.kafka.end = True, 0
+    there.until(lambda: member.holding.owned[TP].is_deleted)
+    there.turns(job)
+    member._hands_over = False
+    assert not member.keep()
+
+
 def test_a_member_that_closes_between_two_epochs_leaves_nothing_in_doubt(group):
     """It gives its key ranges back under the epoch in force, which it does not know yet."""
     there, member = group.there, group.member

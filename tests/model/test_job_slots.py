@@ -13,7 +13,7 @@ from assignors import KeyRange, key_hash
 from coopconsume.consumer import CooperativeConsumer
 from coopconsume.query import CooperativeQuery
 from coopconsume.record import Reject
-from tests.model.job_group import KEYS, slot_mates
+from tests.model.job_group import KEYS, WHOLE, Group, slot_mates
 from tests.model.job_sinks import Unreliable
 from tests.model.job_world import _PATIENCE, TP, until
 
@@ -305,6 +305,36 @@ def test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way(wo
     job.resume()
     there.until(lambda: there.done(member) == set(range(20)))
     assert sorted(offset for offset, _ in gate.calls) == list(range(20))
+
+
+def test_a_batch_that_has_not_begun_is_in_nobodys_way_if_its_job_fails(world):
+    """Its slots never begin."""
+    there = world(channel=True)
+    there.without_core = {0, 1}
+    member, gate = there.claim(), there.gate()
+    job = there.run(member, gate)
+    there.until(lambda: job._dispatcher.running)
+    job.fail(RuntimeError("the group is gone"))
+    until(job.ended.is_set)
+    assert member.holding.waits(TP, [KeyRange()]) <= 0
+    there.end(job)
+
+
+def test_a_batch_that_has_not_begun_is_in_nobodys_way_if_its_topic_is_created_again(world):
+    """The member joins again, and gives back all that it had without a doubt."""
+    group = Group(world(channel=True, failOnDataLoss=False))
+    there, member = group.there, group.member
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    group.joins_a_group()
+    there.without_core = {0, 1}
+    job = there.run(member, there.gate())
+    there.until(lambda: job._dispatcher.running)
+    there.kafka.topic_id, there.kafka.end = "new", 0
+    there.until(lambda: not member.holds)
+    there.until(lambda: job._epoch_state is None)
+    group.opens([], [WHOLE])
+    assert not group.in_doubt(WHOLE)
 
 
 @pytest.mark.parametrize("how", ["stop", "hand over", "late hand over"])

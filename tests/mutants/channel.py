@@ -613,6 +613,26 @@ CHANNEL_DRIVER = [
         (_SLOTS + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
     ),
     Mutant(
+        "unbegun-batch-of-a-failed-job-in-doubt",
+        "Slots that have not begun never begin once their job fails.",
+        "coopconsume/runtime/loop.py",
+        "        self._dispatcher.stop(self._epoch_state)\n        self._dispatcher.interrupt()\n"
+        "        self._dispatcher.close()\n",
+        "        self._dispatcher.interrupt()\n        self._dispatcher.close()\n",
+        (_SLOTS + "test_a_batch_that_has_not_begun_is_in_nobodys_way_if_its_job_fails",),
+    ),
+    Mutant(
+        "unbegun-batch-of-a-new-topic-in-doubt",
+        "Slots that have not begun never begin once their member joins again.",
+        "coopconsume/runtime/loop.py",
+        "                    self._dispatcher.stop(self._epoch_state)\n",
+        "",
+        (
+            _SLOTS
+            + "test_a_batch_that_has_not_begun_is_in_nobodys_way_if_its_topic_is_created_again",
+        ),
+    ),
+    Mutant(
         "failed-batch-repeats-running-slots",
         "Of a failed batch only slots that never connected are planned again at once.",
         _DISPATCH,

@@ -159,6 +159,14 @@ KEEPING = [
         (_HAND_OVER + "test_a_member_that_loses_part_of_its_work_begins_again",),
     ),
     Mutant(
+        "deleted-topic-keeps",
+        "A member hands over at a rebalance if a topic of its shares was deleted.",
+        "coopconsume/runtime/epoch_state.py",
+        "return len(self.holding.logs.present) == len(self.holding.owned)",
+        "return not self.deleted",
+        (_REBALANCE + "test_a_member_whose_topic_is_deleted_hands_over_at_a_rebalance",),
+    ),
+    Mutant(
         "own-rebalance-keeps",
         "A member that asked for a rebalance hands over at it.",
         "coopconsume/group/membership.py",
