@@ -268,7 +268,7 @@ def test_who_asks_for_a_rebalance_begins_again(group):
 
 
 def test_a_member_whose_topic_is_deleted_hands_over_at_a_rebalance(world):
-    """Also if the rebalance had begun before the member asked for one; the next epoch is without it.
+    """Also if the rebalance had begun before the member asked for one; the topic is gone by then.
 
     If the member went on, it would lose all that it has, and all of that would be in doubt.
     """
