@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 # The Spark that this working copy is developed with.
-SPARK  := pyspark~=4.0.0
+SPARK  := pyspark~=4.2.0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-all test-matrix lint docs bench mutants chaos chaos-store chaos-log clean

@@ -249,7 +249,7 @@ def run_batch(
     with tagged(spark, running.tag, running.title, _description(running)):
         frame = batch_frame(spark, options, spans, wanted, plan.slots, slices, headers=spec.headers)
         try:
-            rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
+            rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()
         except Exception as error:
             # The next batch reads around what is found.
             TIMESTAMP_OVERFLOWS.learn(options, error, spans)

@@ -28,4 +28,4 @@ if __name__ == "__main__":
 
     from pyspark.daemon import manager
 
-    manager()  # type: ignore[no-untyped-call]
+    manager()

@@ -127,7 +127,7 @@ def check_workers(
         raise RealTimeUnavailable(error or "there is no channel to the slots", network)
     looks = _Look(channel.host, channel.port, packages)
     tasks = spark.range(0, slots, 1, slots)
-    rows = tasks.mapInArrow(looks, "missing string, unreachable string").collect()  # type: ignore[arg-type]
+    rows = tasks.mapInArrow(looks, "missing string, unreachable string").collect()
     for row in rows:
         if row.missing:
             raise RealTimeUnavailable(f"a worker has no {row.missing}", _install())

@@ -128,5 +128,5 @@ def run_slots(
     count = len(plan.slots)
     with tagged(spark, running.tag, running.title, f"{running.title} real time: {count} slots"):
         tasks = spark.range(0, count, 1, count)
-        rows = tasks.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
+        rows = tasks.mapInArrow(runner, REPORT_SCHEMA).collect()
     return {row.slot: None if row.report is None else bytes(row.report) for row in rows}
