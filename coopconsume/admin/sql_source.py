@@ -7,9 +7,10 @@ Example::
         view 'gaps', group 'shop', commitTable '/data/commits',
         `kafka.bootstrap.servers` 'localhost:9092')
 
-Spark plans such a query in a process beside the driver, which reads Kafka and the commit log. That
-process has no session, so it cannot open a commit table of a catalog: use `coopconsume.admin.views`
-for DataFrames and temporary views of such a table.
+A Spark task reads Kafka and the commit log for each query, so its executor must reach both. Spark
+4.2 plans the reads of a temporary view only once, so what is read is not looked up as they are
+planned. A task has no session, so it cannot open a commit table of a catalog: use
+`coopconsume.admin.views` for DataFrames and temporary views of such a table.
 """
 
 from __future__ import annotations
@@ -65,26 +66,15 @@ class CommitsSource(DataSource):
         return _Reader(dict(self.options))
 
 
-class _Rows(InputPartition):
-    """The rows, read when the query was planned."""
-
-    def __init__(self, batches: list[pa.RecordBatch]) -> None:
-        super().__init__(None)
-        self.batches = batches
-
-
 class _Reader(DataSourceReader):
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
         from commits.table import is_named
-        from coopconsume.admin.views import view_table
         from coopconsume.errors import InvalidOption
 
-        options: dict[str, Any] = dict(self._options)
-        view, group = options.pop("view", "partitions"), options.pop("group", None)
-        table = next((v for name, v in options.items() if name.lower() == "committable"), "")
+        table = next((v for k, v in self._options.items() if k.lower() == "committable"), "")
         if is_named(table):
             raise InvalidOption(
                 "commitTable",
@@ -92,8 +82,11 @@ class _Reader(DataSourceReader):
                 "source has none",
                 "use coopconsume.admin.views instead, such as create_views(spark, options)",
             )
-        return [_Rows(view_table(view, options, group).to_batches())]
+        return [InputPartition(None)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Rows)
-        yield from partition.batches
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        from coopconsume.admin.views import view_table
+
+        options: dict[str, Any] = dict(self._options)
+        view, group = options.pop("view", "partitions"), options.pop("group", None)
+        yield from view_table(view, options, group).to_batches()
