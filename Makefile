@@ -11,7 +11,7 @@ SPARK  := pyspark~=4.2.0
 help: ## show what there is to do
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-$(VENV)/.ready-demo: pyproject.toml
+$(VENV)/.ready-demo: pyproject.toml Makefile
 	@echo "==> virtual environment and dependencies in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo]' '$(SPARK)'

@@ -19,6 +19,7 @@ from coopconsume.testing.local.broker import LocalKafka
 from coopconsume.testing.local.jars import KAFKA_VERSION
 from coopconsume.testing.local.session import local_session, stop_session
 from tests import browser
+from tests.jvm import JVM_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 
 # Inherited by every process that the run starts, directly or not, those of pytest-xdist included.
 _MARK = os.environ.setdefault("COOPCONSUME_TEST_RUN", str(uuid.uuid4()))
-# The many JVMs of a run live for seconds: one that optimises what it runs takes twice their time.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("JDK_JAVA_OPTIONS", JVM_OPTIONS)
 
 # A run in the background inherits from its shell that Ctrl-C is ignored, and so would the programs
 # that tests start and interrupt.

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.jvm import JVM_OPTIONS
+
 Report = Callable[[str], None]
 
 
@@ -35,8 +37,7 @@ def run(
     Returns:
         The exit code: 1 if a promise was broken.
     """
-    # The many JVMs of a run live for minutes: to optimise what they run takes longer than it saves.
-    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    os.environ.setdefault("JDK_JAVA_OPTIONS", JVM_OPTIONS)
     parser = argparse.ArgumentParser(prog=f"tests.{name}", description=about)
     parser.add_argument("--rounds", type=int, default=rounds, help=f"how many ({rounds})")
     parser.add_argument("--seed", type=int, help="of the draws; by default a new one")

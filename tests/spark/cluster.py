@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.demo.processes import process_tree
 from coopconsume.testing.local.jars import pyspark_home
+from tests.jvm import JVM_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: On few cores a short run's time goes to the compiler otherwise. Executors inherit them.
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _START_TIMEOUT = 300.0
 _END_TIMEOUT = 120.0
 _LOOK_EVERY = 0.02

@@ -18,7 +18,8 @@ from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.testing.history import check, read_history
 from coopconsume.testing.local.jars import pyspark_home, spark_jars
 from coopconsume.testing.local.process import suspend
-from tests.spark.cluster import JVM_OPTIONS, is_there, standalone_cluster, wait_until
+from tests.jvm import JVM_OPTIONS
+from tests.spark.cluster import is_there, standalone_cluster, wait_until
 from tests.spark.deaths import Deaths
 from tests.spark.shipping import ROOT, bare_python, checkout, documented_commands
 from tests.spark.support import PATIENCE, done_book, pending_book
