@@ -132,7 +132,7 @@ class CooperativeConsumer(Closing):
         return self
 
     def _subscribe(self, join: Callable[[Membership], None]) -> None:
-        with self._poller.handout.in_use():
+        with self._poller.session.in_use():
             membership = self._join(join)
         threading.Thread(
             target=self._leave_when_unused, args=(membership, join), name="coopconsume-unused",
@@ -143,14 +143,14 @@ class CooperativeConsumer(Closing):
         self, membership: Membership, join: Callable[[Membership], None]
     ) -> None:
         """In a thread of its own: leaves the group after ``maxPollInterval`` without a call."""
-        handout, most = self._poller.handout, self.options.max_poll_interval
-        while self._membership is membership and not handout.closed.is_set():
+        session, most = self._poller.session, self.options.max_poll_interval
+        while self._membership is membership and not session.closed.is_set():
             if self._query is not None and self._query.isActive:
-                with handout.in_use():
+                with session.in_use():
                     pass
-            left = most - handout.unused()
+            left = most - session.unused()
             if left > 0:
-                handout.closed.wait(min(left, _UNUSED_EVERY))
+                session.closed.wait(min(left, _UNUSED_EVERY))
                 continue
             log.warning(
                 "group %s: no call of poll, commit, retry or reject for maxPollInterval (%g s): "
@@ -198,7 +198,7 @@ class CooperativeConsumer(Closing):
                 raise InvalidOption("subscribe", "called twice", "call unsubscribe() first")
             # A listener's first call, and `close` in another thread, find it before it has joined.
             membership = self._membership = Membership(
-                self.options, self.slots(), self._poller.handout, self.spark
+                self.options, self.slots(), self._poller.session, self.spark
             )
         try:
             membership.need_whole_partitions(needed=self._whole_partitions)
@@ -238,14 +238,14 @@ class CooperativeConsumer(Closing):
         """Leaves the group; the next `poll` joins again if it is said how."""
         membership.revoke()
         with self._joining:
-            is_called = join_again is not None and self._poller.handout.unused() == 0
+            is_called = join_again is not None and self._poller.session.unused() == 0
             if self._membership is not membership or is_called:
                 return  # A query that starts meanwhile works with it.
             self._membership, self._join_again = None, join_again
         try:
             membership.leave()
         finally:
-            self._poller.handout.forget()
+            self._poller.session.forget()
 
     def membership(self, *, whole_partitions: bool = False) -> Membership:
         """Returns the member's place in the group; joins first where an option names the topics.
@@ -335,7 +335,7 @@ class CooperativeConsumer(Closing):
 
         A poll that has found records returns them; the next one raises. Nothing is lost.
         """
-        self._poller.handout.wake()
+        self._poller.session.wake()
 
     @property
     def status(self) -> dict[str, Any]:
@@ -734,7 +734,7 @@ class CooperativeConsumer(Closing):
 
     def in_use(self) -> AbstractContextManager[None]:
         """While a call is made that needs the group, `maxPollInterval` does not count."""
-        return self._poller.handout.in_use()
+        return self._poller.session.in_use()
 
     def run_by(self, query: CooperativeQuery) -> None:
         """A query now works for this consumer; it has one at a time."""
@@ -821,9 +821,9 @@ class CooperativeConsumer(Closing):
             return None  # The notebook takes the text.
 
         def draw() -> str:
-            holding = membership.holding
+            assignment = membership.assignment
             group = overview_of(self.options, membership.cluster, membership.store, history=False)
-            return group_html(group, holding.member if holding else None)
+            return group_html(group, assignment.member if assignment else None)
 
         return in_time(_DRAW_TIMEOUT, draw)
 

@@ -194,7 +194,7 @@ class Replay:
         })  # fmt: skip
         membership: Any = SimpleNamespace(
             options=options, may_work_for=lambda *_: "BatchWithheld" not in self.seen,
-            holding=None, joining="", rebalance=lambda _: None,
+            assignment=None, joining="", rebalance=lambda _: None,
         )  # fmt: skip
         identity = {"id": "replay", "runId": "replay", "name": None, "groupId": "replay"}
         job = Job(mock.sentinel.spark, membership, work, line["slots"],
@@ -211,44 +211,44 @@ class Replay:
         return None if name is None else SimpleNamespace(hears_all=False, close=lambda: None)
 
     def _assignment(self, line: Line, options: Options) -> EpochAssignment:
-        holding: Any = EpochAssignment.__new__(EpochAssignment)
-        holding.options, holding.topic_ids, holding.is_between_epochs = options, {}, False
-        holding._lock = contextlib.nullcontext()
-        holding.owned = {}
-        holding._waits = []
+        assignment: Any = EpochAssignment.__new__(EpochAssignment)
+        assignment.options, assignment.topic_ids, assignment.is_between_epochs = options, {}, False
+        assignment._lock = contextlib.nullcontext()
+        assignment.owned = {}
+        assignment._waits = []
         for one in line["owned"].values():
             tp = one["topic"], one["partition"]
-            holding.owned[tp] = Owned(
+            assignment.owned[tp] = Owned(
                 *tp, tuple(KeyRange(*pair) for pair in one["ranges"]), one["stable"],
                 OffsetRanges(one["committed"]),
                 _failed(one["pending"]),
                 one["range_count"], one["last_committed"], one["max_ranges"],
                 is_cooperative=options.is_cooperative,
             )  # fmt: skip
-            holding._waits += [
+            assignment._waits += [
                 (SimpleNamespace(topic=tp[0], partition=tp[1], key_range=KeyRange(*pair)), until)
-                for *pair, until in one["doubts"]
+                for *pair, until in one["in_doubt"]
             ]
-        holding._grant = EpochGrant(
+        assignment._grant = EpochGrant(
             Epoch(line["epoch"], "replay"), "replay",
             tuple(
                 Share(*tp, key_range)
-                for tp, owned in holding.owned.items() for key_range in owned.ranges
+                for tp, owned in assignment.owned.items() for key_range in owned.ranges
             ),
             {}, (), 0,
         )  # fmt: skip
-        holding.cluster = SimpleNamespace(log_ends=self._ends, record_bytes=lambda _: None)
-        holding.logs = SimpleNamespace(
-            present=list(holding.owned), is_cut=lambda _: False, check_topics=lambda _: [],
+        assignment.cluster = SimpleNamespace(log_ends=self._ends, record_bytes=lambda _: None)
+        assignment.logs = SimpleNamespace(
+            present=list(assignment.owned), is_cut=lambda _: False, check_topics=lambda _: [],
             check_starts=self._starts,
         )  # fmt: skip
-        holding.primary = SimpleNamespace(
+        assignment.primary = SimpleNamespace(
             publish_by=lambda _: None, has_unpublished=False, publishes=False, is_publishing=False,
             troubled={}, given_up=lambda _: None, stop_publishing=lambda: None,
             write_quietly=lambda **_: None,
         )  # fmt: skip
-        holding.check, holding.stop_repeating = self._check, lambda: None
-        found: EpochAssignment = holding
+        assignment.check, assignment.stop_repeating = self._check, lambda: None
+        found: EpochAssignment = assignment
         return found
 
     def _check(self, _within: float | None = None) -> float:
@@ -270,9 +270,9 @@ class Replay:
         options, of = job._options, line.get
         match line["kind"]:
             case "AssignmentReceived":
-                holding = self._assignment(line["holding"], options)
-                job._membership.holding = holding  # type: ignore[misc]
-                return events.AssignmentReceived(holding)
+                assignment = self._assignment(line["assignment"], options)
+                job._membership.assignment = assignment  # type: ignore[misc]
+                return events.AssignmentReceived(assignment)
             case "DrainRequested":
                 return events.DrainRequested(line["until"], events.Answer(()))
             case "SharesRevoked":
@@ -301,13 +301,14 @@ class Replay:
                         for tp, (done, stable) in line["offsets"].items()
                     },
                     _ranges(line["holes"]), tuple(line["took"]),
-                    frozenset(map(_tp, line["held"])), _pending(line["later"]), line["answered_at"],
+                    frozenset(map(_tp, line["over_limit"])), _pending(line["later"]),
+                    line["answered_at"],
                     _ranges(line["failed"]), _ranges(line["not_held"]), _acquired(line["acquired"]),
                 )  # fmt: skip
             case "LogRead":
                 chunks = _chunks(line["chunks"])
                 for tp, one in (chunks.partitions if chunks else {}).items():
-                    job._membership.holding.owned[tp].leads = one.leads  # type: ignore[union-attr]
+                    job._membership.assignment.owned[tp].leads = one.leads  # type: ignore[union-attr]
                 stable = {_tp(tp): stable for tp, stable in line["stable"].items()}
                 return events.LogRead(stable, chunks)
             case "OffsetsMirrored":
@@ -321,7 +322,7 @@ class Replay:
             case "BlockersRead":
                 return None  # Keys are for people.
             case "ParcelWritten":
-                under_way = job._saver.outbox._by_name[line["what"]]._under_way
+                under_way = job._committer.outbox._by_name[line["what"]]._under_way
                 assert under_way is not None
                 written = Written(under_way, "replay", line["written"][2])
                 return events.ParcelWritten(line["what"], written, Parcel())

@@ -1,5 +1,5 @@
 """Membership in a Kafka consumer group whose members share partitions by key range."""
 
-from coopconsume.group.member import GroupMember, Tenant
+from coopconsume.group.member import AssignmentOwner, GroupMember
 
-__all__ = ["GroupMember", "Tenant"]
+__all__ = ["AssignmentOwner", "GroupMember"]

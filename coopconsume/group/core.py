@@ -658,12 +658,12 @@ def _check_whole(row: EpochRow, claimed: Sequence[OwnedShare]) -> None:
 
 def waits_of(shares: Iterable[Share], row: EpochRow) -> tuple[tuple[Share, float], ...]:
     """Returns parts of shares that a row has in doubt, and for how many seconds."""
-    doubts: dict[tuple[str, int], list[tuple[OwnedShare, int]]] = {}
-    for doubt in row.doubts:
-        doubts.setdefault((doubt.share.topic, doubt.share.partition), []).append(doubt)
+    in_doubt: dict[tuple[str, int], list[tuple[OwnedShare, int]]] = {}
+    for one in row.doubts:
+        in_doubt.setdefault((one.share.topic, one.share.partition), []).append(one)
     waits = []
     for share in shares:
-        for part, life_ms in doubts.get((share.topic, share.partition), ()):
+        for part, life_ms in in_doubt.get((share.topic, share.partition), ()):
             first = max(share.key_range.first, part.first)
             last = min(share.key_range.last, part.last)
             if first <= last:

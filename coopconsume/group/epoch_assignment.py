@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from commits import AcquireRequest, CommitRefused, MaxIndividualCommitsReached, OffsetRanges
 from commits.affordable import affordable
 from coopconsume.errors import ExternalReset
+from coopconsume.group.assigned_logs import AssignedLogs
 from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.chunks import Acquired, ChunkReader, failures_in
-from coopconsume.group.held_logs import HeldLogs
 from coopconsume.group.keeping import by_partition, common, shares_of, without
 from coopconsume.group.ordering_keys import check_ordering_key
 from coopconsume.group.owned import LEASE, Failed, Owned, left_ms
@@ -95,7 +95,9 @@ class EpochAssignment:
         prefix = uuid.uuid4().hex
         # Ids of one prefix take little space in the log (see `CommitIds`).
         self._ids = (f"{prefix}-{number}" for number in itertools.count(1))
-        self.logs = HeldLogs(options, cluster, store, lambda: self._grant, self.owned, self._lock)
+        self.logs = AssignedLogs(
+            options, cluster, store, lambda: self._grant, self.owned, self._lock
+        )
         self.primary = PrimaryOffsets(
             options.group_id, store, lambda: self._grant, self.owned, self._lock, self.refresh,
             write_primary, cluster.commit_primary,
@@ -273,7 +275,7 @@ class EpochAssignment:
             default=0.0,
         )
 
-    def doubts(self, tp: TopicPartition) -> list[tuple[KeyRange, float]]:
+    def in_doubt(self, tp: TopicPartition) -> list[tuple[KeyRange, float]]:
         """Returns key ranges of a partition that an earlier owner may be at work on.
 
         Each with the instant of the monotonic clock at which that has ended, in the order of these.

@@ -2,7 +2,7 @@
 
 A thread of its own polls a `KafkaConsumer` whose partitions are all paused: it is there for the
 group, not for data. So membership goes on while a batch runs for minutes. What the member is given
-and has to give back goes to a `Tenant`.
+and has to give back goes to an `AssignmentOwner`.
 """
 
 from __future__ import annotations
@@ -77,15 +77,15 @@ _NAMED = 20
 _MOVING = "some of the shares are to move"
 
 
-class Tenant(Protocol):
+class AssignmentOwner(Protocol):
     """Who works on what the member is given; all calls come one after another."""
 
     @property
     def holds(self) -> bool:
-        """Whether the tenant has shares."""
+        """Whether the owner has shares."""
 
     def keep(self) -> bool:
-        """Go on with the shares while the group rebalances; whether the tenant does."""
+        """Go on with the shares while the group rebalances; whether the owner does."""
 
     def follow(self, epoch: Epoch, member: str, waits: Iterable[tuple[Share, float]] = ()) -> None:
         """The shares are ours under this epoch, too, which another rebalance ends already.
@@ -100,7 +100,7 @@ class Tenant(Protocol):
     def hand_over(self) -> None:
         """Stop working, commit what is done and give the shares back; bounded by drainTimeout."""
 
-    def moved_in(self, grant: EpochGrant) -> None:
+    def assigned(self, grant: EpochGrant) -> None:
         """These shares are ours; those that are to move are to be released before it returns."""
 
     def lost(self, why: str) -> None:
@@ -118,7 +118,7 @@ class GroupMember:
         store: The commit store.
         cluster: For the topics.
         slots: Tasks side by side that the member offers.
-        tenant: Takes and gives back shares.
+        owner: Takes and gives back shares.
         life_ms: How long the member's work may go on after its death.
         application: The name of the application, for the default ``client.id``.
 
@@ -127,13 +127,13 @@ class GroupMember:
     """
 
     def __init__(
-        self, options: Options, store: CommitStore, cluster: Cluster, slots: int, tenant: Tenant,
-        life_ms: int, application: str = "",
+        self, options: Options, store: CommitStore, cluster: Cluster, slots: int,
+        owner: AssignmentOwner, life_ms: int, application: str = "",
     ) -> None:  # fmt: skip
         self._options = options
         self._store = store
         self._cluster = cluster
-        self._tenant = tenant
+        self._owner = owner
         self._group = options.group_id
         self._core = GroupCore(
             self._group, store.id, cluster.cluster_id, slots, options.allow_key_share,
@@ -161,7 +161,7 @@ class GroupMember:
         self._thread = threading.Thread(target=self._run, name="coopconsume-group", daemon=True)
 
     def start(self, topics: Iterable[str] | None, pattern: str | None) -> None:
-        """Begin to join; what comes of it reaches the tenant."""
+        """Begin to join; what comes of it reaches the owner."""
         self._pattern = TopicPattern(pattern) if pattern else None
         self._core.by_pattern = self._pattern is not None
         self._topics = () if pattern else tuple(topics or ())
@@ -230,8 +230,8 @@ class GroupMember:
                     self._turn()
                 except Exception as error:  # noqa: BLE001 - sorted out there
                     self._cope(error)
-        except BaseException as error:  # noqa: BLE001 - the tenant reports it to the user
-            self._tenant.failed(error)
+        except BaseException as error:  # noqa: BLE001 - the owner reports it to the user
+            self._owner.failed(error)
         finally:
             if self._consumer is not None:
                 # In the thread that opens epochs: one that is being opened now comes before it.
@@ -298,7 +298,7 @@ class GroupMember:
 
     def _settle(self, me: str, data: bytes) -> None:
         """Look at what we were handed, and begin with it."""
-        if not self._tenant.holds:
+        if not self._owner.holds:
             self._core.hold(holds=False)
         row = self._store.assignment(self._group)
         decision = self._core.take(me, data, row, self._claims.claimed())
@@ -312,7 +312,7 @@ class GroupMember:
             log.info("group %s: waiting for another assignment: %s", self._group, decision.reason)
             self._handed, self._waits_since = None, time.monotonic()
         else:
-            self._tenant.moved_in(decision)
+            self._owner.assigned(decision)
             self._core.taken(decision)
             if decision.moving:
                 # Who begins again begins with all of it, and releases it at the next rebalance.
@@ -398,7 +398,7 @@ class GroupMember:
         unbegun = self._core.follow(me, row)
         if row is not None and unbegun is not None:
             waits = waits_of(unbegun, row)
-            self._tenant.follow(row.epoch, me, waits)
+            self._owner.follow(row.epoch, me, waits)
             if unbegun:
                 self._worker.submit(self._give_back_part, row, me, unbegun, left_ms(waits))
         return row
@@ -482,18 +482,18 @@ class GroupMember:
     # -- callbacks of kafka-python
 
     def revoke(self) -> Future[None]:
-        """A rebalance begins: what we have is handed over, unless the tenant can go on with it."""
+        """A rebalance begins: what we have is handed over, unless the owner can go on with it."""
         handed, self._handed, self._waits_since = self._handed, None, None
         return self._worker.submit(self._hand_over, handed)
 
     def _hand_over(self, handed: tuple[str, bytes] | None) -> None:
         if self._core.is_holding:
             self._follow()
-        holds = self._core.may_hold and self._tenant.keep()
+        holds = self._core.may_hold and self._owner.keep()
         self._core.hold(holds=holds)
         if holds:
             return
-        self._tenant.hand_over()
+        self._owner.hand_over()
         if handed is not None:
             try:
                 self._give_back(*handed)
@@ -526,7 +526,7 @@ class GroupMember:
     def out(self, why: str) -> None:
         """What was ours is not any more."""
         self._core.lost()
-        self._tenant.lost(why)
+        self._owner.lost(why)
         # Should the log have refused it meanwhile: we are to join again as it is.
         self._again = None
 

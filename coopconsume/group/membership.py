@@ -64,7 +64,7 @@ _LISTENER_PAUSE = 0.05
 class Worker(Protocol):
     """Who works on what a consumer holds; called from the membership's threads, one at a time."""
 
-    def begin(self, holding: EpochAssignment) -> None:
+    def begin(self, assignment: EpochAssignment) -> None:
         """Work on this from now on; returns at once."""
 
     def keep(self, timeout: float) -> bool:
@@ -131,7 +131,7 @@ class Membership:
     Args:
         options: Of the consumer.
         slots: Tasks side by side that it offers its group.
-        worker: Who works on what is held, until another one is attached.
+        worker: Works on the assignment, until another worker is attached.
         spark: The session, for a commit table that is in a catalog.
 
     Raises:
@@ -156,7 +156,7 @@ class Membership:
         self._allow_key_share = options.allow_key_share
         self._group: GroupMember | None = None
         self._claim: ClaimKeeper | None = None
-        self._holding: EpochAssignment | None = None
+        self._assignment: EpochAssignment | None = None
         self._latest: EpochAssignment | None = None
         self._refused: EpochAssignment | None = None
         #: For which a rebalance was asked for, as work would go on for longer than others wait.
@@ -210,7 +210,7 @@ class Membership:
         self._joining_since = time.monotonic()
         due = self._joining_since + _FIRST_WARNING
         with self._changed:
-            while self._holding is None:
+            while self._assignment is None:
                 self._raise_error()
                 self._check_open()
                 self._changed.wait(0.2)
@@ -220,7 +220,7 @@ class Membership:
 
     @property
     def joining(self) -> str:
-        """Why nothing is held now, for people."""
+        """Why there is no assignment now, for people."""
         return (
             f"waiting for group {self.options.group_id} for "
             f"{time.monotonic() - self._joining_since:.0f} s: it rebalances when all members have "
@@ -237,9 +237,9 @@ class Membership:
         Raises:
             InvalidOption: Parts of partitions are assigned by hand.
         """
-        holding = self._holding
-        if needed and self._group is None and holding is not None:
-            for tp, owned in holding.owned.items():
+        assignment = self._assignment
+        if needed and self._group is None and assignment is not None:
+            for tp, owned in assignment.owned.items():
                 if not owned.is_whole:
                     raise InvalidOption(
                         "ordering", f"'partition' with a part of {tp[0]}-{tp[1]}",
@@ -262,26 +262,26 @@ class Membership:
         if self._group is not None:
             self._group.work_may_last(self._life_ms)
 
-    def may_work_for(self, holding: EpochAssignment, lease: float | None) -> bool:
+    def may_work_for(self, assignment: EpochAssignment, lease: float | None) -> bool:
         """Returns whether the next owners wait long enough for work.
 
         If not, it asks for a rebalance, or claims the same key ranges once more: that begins with
         a hand-over, after which the worker gets them back.
 
         Args:
-            holding: What the work is done under.
+            assignment: What the work is done under.
             lease: As for `work_under_leases`.
         """
         self.work_under_leases(lease)
-        if holding.life_ms >= self._life_ms:
+        if assignment.life_ms >= self._life_ms:
             return True
-        if self._asked_for is holding:
+        if self._asked_for is assignment:
             return False
-        self._asked_for = holding
+        self._asked_for = assignment
         if self._claim is not None:
             # The worker drains meanwhile, so it must not wait here.
             threading.Thread(
-                target=self._claim_again, args=(holding,), name="coopconsume-claim", daemon=True
+                target=self._claim_again, args=(assignment,), name="coopconsume-claim", daemon=True
             ).start()
             return False
         self.rebalance(
@@ -374,13 +374,13 @@ class Membership:
             others.append(row.epoch)
         agree_on_ordering_key(self.store, group, self.options.ordering_key, at_work=others)
 
-    def _claim_again(self, holding: EpochAssignment) -> None:
+    def _claim_again(self, assignment: EpochAssignment) -> None:
         """In a thread of its own: gives a claim back and makes it again, with another life."""
         try:
             if self._claim is not None:
                 self._claim.stop()
             self.hand_over()
-            self.assign(holding.key_ranges, takeover=False)
+            self.assign(assignment.key_ranges, takeover=False)
         except BaseException as error:  # noqa: BLE001 - the worker reports it to the user
             if not self._leaving.is_set():
                 self.failed(error)
@@ -400,7 +400,7 @@ class Membership:
                 raise TopicRangeFetchNotAllowed(topic)
 
     def leave(self) -> None:
-        """Gives back what is held and leaves the group; harmless when repeated.
+        """Gives the assignment back and leaves the group; harmless when repeated.
 
         It may be called from any thread, a listener's call included. If another thread is leaving
         already, it returns when that one is done.
@@ -412,28 +412,28 @@ class Membership:
             self._leave()
 
     def revoke(self) -> None:
-        """Calls `on_revoked` for what is held, as the consumer closes; then no listener any more.
+        """Calls `on_revoked` for the assignment, as the consumer closes; then no listener any more.
 
         It returns when the listener does. A listener that closes its consumer is not called again.
         """
         with self._changed:
             is_due = self._is_announced and not self._is_revoked
-            self._is_revoked, holding = True, self._holding
-        if is_due and holding is not None:
-            self._call_listener("on_revoked", holding.key_ranges)
+            self._is_revoked, assignment = True, self._assignment
+        if is_due and assignment is not None:
+            self._call_listener("on_revoked", assignment.key_ranges)
 
     def _leave(self) -> None:
         group, self._group = self._group, None
         if self._claim is not None:
             self._claim.stop()
         try:
-            held = self._holding
-            if group is not None and held is not None and held.is_between_epochs:
+            current = self._assignment
+            if group is not None and current is not None and current.is_between_epochs:
                 group.follow()  # Under an epoch that has passed nothing can be given back.
-            holding = self._stop_holding()
-            if holding is not None:
-                holding.primary.write_quietly(force=True)
-                self._give_back(holding, ())
+            assignment = self._end_assignment()
+            if assignment is not None:
+                assignment.primary.write_quietly(force=True)
+                self._give_back(assignment, ())
         finally:
             try:
                 if group is not None:
@@ -443,27 +443,27 @@ class Membership:
             finally:
                 self.cluster.close()
 
-    # -- what is held
+    # -- the assignment
 
     @property
-    def holding(self) -> EpochAssignment | None:
-        """What is held now; None between a group's epochs.
+    def assignment(self) -> EpochAssignment | None:
+        """The current assignment; None between a group's epochs.
 
         Raises:
             CoopConsumeError: The member has left the group permanently.
         """
         with self._changed:
             self._raise_error()
-            return self._holding
+            return self._assignment
 
     @property
     def owned(self) -> Mapping[TopicPartition, Owned]:
         """Returns the partitions that we own a part of; empty between a group's epochs."""
-        holding = self.holding
-        return holding.owned if holding is not None else {}
+        assignment = self.assignment
+        return assignment.owned if assignment is not None else {}
 
-    def wait_for_holding(self, timeout: float | None = None) -> EpochAssignment | None:
-        """Returns what is held now; between epochs it waits for the next one.
+    def wait_for_assignment(self, timeout: float | None = None) -> EpochAssignment | None:
+        """Returns the current assignment; between epochs it waits for the next one.
 
         Args:
             timeout: Seconds; then None is returned, as after `leave`.
@@ -473,17 +473,17 @@ class Membership:
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._holding or self._error or self._leaving.is_set(), timeout
+                lambda: self._assignment or self._error or self._leaving.is_set(), timeout
             )
             self._raise_error()
-            return self._holding
+            return self._assignment
 
     def attach(self, worker: Worker) -> None:
-        """Have somebody else work on what is held, from now on."""
+        """Has another worker work on the assignment from now on."""
         with self._changed:
             self._worker = worker
-            if self._holding is not None:
-                worker.begin(self._holding)
+            if self._assignment is not None:
+                worker.begin(self._assignment)
             if self._error is not None:
                 worker.fail(self._error)
 
@@ -492,8 +492,8 @@ class Membership:
         with self._changed:
             self._worker = self._idle_worker
             self.need_whole_partitions(needed=False)
-            if self._holding is not None:
-                self._worker.begin(self._holding)
+            if self._assignment is not None:
+                self._worker.begin(self._assignment)
 
     def fenced(self, why: str, *, handing_over: bool = False) -> bool:
         """The log does not count what we do.
@@ -524,16 +524,16 @@ class Membership:
         """
         if self._group is None:
             return False
-        holding = self._refuse()
-        if holding is not None:
-            self._give_back(holding, running)
+        assignment = self._refuse()
+        if assignment is not None:
+            self._give_back(assignment, running)
             self._group.rejoin(why)
         return True
 
     def _refuse(self) -> EpochAssignment | None:
         """Drops all shares; the group's thread notifies the listener."""
         with self._changed:
-            refused, self._holding = self._holding, None
+            refused, self._assignment = self._assignment, None
             self._joining_since = time.monotonic()
             self._refused = refused or self._refused
         return refused
@@ -547,110 +547,110 @@ class Membership:
             self._hands_over = True
             self._group.rebalance(why)
 
-    # -- the group's tenant
+    # -- the group's owner
 
     @property
     def holds(self) -> bool:
-        """Whether anything is held."""
-        return self._holding is not None
+        """Whether there is an assignment."""
+        return self._assignment is not None
 
     def keep(self) -> bool:
-        """Go on with what is held while the group rebalances; returns whether the worker does."""
+        """Continues the work while the group rebalances; returns whether the worker does."""
         hands_over, self._hands_over = self._hands_over, False
-        if hands_over or self._holding is None:
+        if hands_over or self._assignment is None:
             return False
         return self._worker.keep(self.options.drain_timeout)
 
     def follow(self, epoch: Epoch, member: str, waits: Iterable[tuple[Share, float]] = ()) -> None:
-        """What is held is ours under this epoch, too, which another rebalance ends already."""
-        holding = self._holding
-        if holding is not None:
-            holding.follow(epoch, member, waits)
+        """The assignment is ours under this epoch, too, which another rebalance ends already."""
+        assignment = self._assignment
+        if assignment is not None:
+            assignment.follow(epoch, member, waits)
 
     def hand_over(self) -> None:
         """Stop working, commit what is done and give the shares back."""
-        holding = self._holding
-        if holding is None:
+        assignment = self._assignment
+        if assignment is None:
             return
-        running = self._drain(holding, self.options.drain_timeout)
+        running = self._drain(assignment, self.options.drain_timeout)
         if self._was_refused("the commit log refused what was to be handed over"):
             return
-        self._notify("on_revoked", holding.key_ranges)
-        if self._stop_holding() is None:
+        self._notify("on_revoked", assignment.key_ranges)
+        if self._end_assignment() is None:
             return
-        holding.primary.write_quietly(force=True)
-        self._give_back(holding, running)
+        assignment.primary.write_quietly(force=True)
+        self._give_back(assignment, running)
 
-    def moved_in(self, grant: EpochGrant) -> None:
+    def assigned(self, grant: EpochGrant) -> None:
         """These shares are ours; those that are to move are released."""
-        holding, rest = self._holding, None
+        assignment, rest = self._assignment, None
         if not grant.continues:
-            if holding is not None:
+            if assignment is not None:
                 self.lost("the next epoch does not leave all of them with this member")
             rest = grant
-        elif holding is not None:
-            rest = self._continue(holding, grant)
+        elif assignment is not None:
+            rest = self._continue(assignment, grant)
         elif self._group is not None:
             self._group.rejoin("the work that it was to go on with was given up")
         if rest is not None:
             self._hold(rest)
 
-    def _continue(self, holding: EpochAssignment, grant: EpochGrant) -> EpochGrant | None:
-        """Goes on with what is held under the next epoch.
+    def _continue(self, assignment: EpochAssignment, grant: EpochGrant) -> EpochGrant | None:
+        """Continues the work under the next epoch.
 
         Returns:
             What to begin with, once the worker is drained as something moves; None: nothing does.
         """
-        gained = without(without(grant.shares, holding.shares), grant.moving)
-        holding.continue_under(grant)
+        gained = without(without(grant.shares, assignment.shares), grant.moving)
+        assignment.continue_under(grant)
         moving = grant.moving
-        if not moving or self._give_up(holding, moving):
+        if not moving or self._give_up(assignment, moving):
             moving = ()
-            if self._extend(holding, replace(grant, shares=gained, waits=())):
+            if self._extend(assignment, replace(grant, shares=gained, waits=())):
                 return None
-        running = self._drain(holding, self.options.drain_timeout)
+        running = self._drain(assignment, self.options.drain_timeout)
         refused = "the commit log refused what was to be handed over"
         if self._was_refused(refused):
             if self._group is not None:
                 self._group.rejoin(refused)
             return None
-        self._notify("on_revoked", holding.key_ranges)
-        if self._stop_holding() is None:
+        self._notify("on_revoked", assignment.key_ranges)
+        if self._end_assignment() is None:
             return None
-        holding.primary.write_quietly(force=True)
+        assignment.primary.write_quietly(force=True)
         if moving:
             with self._warning():
-                holding.release(running, moving)
+                assignment.release(running, moving)
         shares = without(grant.shares, grant.moving)
         waits = [
             (part, left)
-            for share, left in holding.waits_left() for part in common([share], shares)
+            for share, left in assignment.waits_left() for part in common([share], shares)
         ]  # fmt: skip
         return replace(grant, shares=shares, waits=tuple(waits), continues=False, moving=())
 
-    def _give_up(self, holding: EpochAssignment, shares: Sequence[Share]) -> bool:
+    def _give_up(self, assignment: EpochAssignment, shares: Sequence[Share]) -> bool:
         """Releases shares while the worker continues with the others, if it can."""
-        ranges = by_partition(common(shares, holding.shares))
+        ranges = by_partition(common(shares, assignment.shares))
         running = self._worker.give_up(shares, self.options.drain_timeout)
         if running is None:
             return False
-        holding.left_running(running, holding.life_ms / 1000)
+        assignment.left_running(running, assignment.life_ms / 1000)
         # Shares that the log has refused meanwhile are lost, and `on_lost` reports that.
-        if self._holding is holding:
+        if self._assignment is assignment:
             self._notify(
                 "on_revoked", {tp: list(some) for tp, some in ranges.items()}, goes_on=True
             )
             with self._warning():
-                holding.release(running, shares)
+                assignment.release(running, shares)
         return True
 
-    def _extend(self, holding: EpochAssignment, gained: EpochGrant) -> bool:
+    def _extend(self, assignment: EpochAssignment, gained: EpochGrant) -> bool:
         """Adds gained shares while the worker continues with the others, if it can."""
         if not gained.shares:
             return True
-        ids = holding.topic_ids
+        ids = assignment.topic_ids
         is_other = any(ids.get(name, found) != found for name, found in gained.topic_ids.items())
-        if self._holding is not holding or is_other:
+        if self._assignment is not assignment or is_other:
             return False
         try:
             extended = self._worker.extend(lambda: self._load(gained))
@@ -661,33 +661,33 @@ class Membership:
             self._notify("on_assigned", extended.key_ranges)
         return extended is not None
 
-    def _drain(self, holding: EpochAssignment, timeout: float) -> Sequence[Share]:
+    def _drain(self, assignment: EpochAssignment, timeout: float) -> Sequence[Share]:
         """Drains the worker; every later release names what still runs, which is in doubt."""
         running = self._worker.drain(timeout)
         if self.options.is_cooperative:
             # The log keeps chunks of these partitions with this member, which may get them again.
-            until = time.monotonic() + holding.life_ms / 1000
+            until = time.monotonic() + assignment.life_ms / 1000
             self._left_running = [(share, until) for share in running]
-        holding.left_running(running, holding.life_ms / 1000)
+        assignment.left_running(running, assignment.life_ms / 1000)
         return running
 
     def lost(self, why: str) -> None:
         """The shares are gone: others may have them already."""
         # What is done may still count: the log decides.
-        holding = self._holding
-        running = self._drain(holding, 0.0) if holding is not None else ()
+        assignment = self._assignment
+        running = self._drain(assignment, 0.0) if assignment is not None else ()
         self._worker.drop()
         if self._was_refused(why):
             return
-        holding = self._stop_holding()
-        if holding is not None:
-            self._notify_lost(holding, why)
-            self._give_back(holding, running)
+        assignment = self._end_assignment()
+        if assignment is not None:
+            self._notify_lost(assignment, why)
+            self._give_back(assignment, running)
 
     def failed(self, error: BaseException) -> None:
         """The member has left the group permanently."""
         with self._changed:
-            self._error, self._holding = error, None
+            self._error, self._assignment = error, None
             self._changed.notify_all()
             self._worker.fail(error)
 
@@ -707,7 +707,7 @@ class Membership:
 
     def _hold(self, grant: EpochGrant) -> None:
         try:
-            holding = self._load(grant)
+            assignment = self._load(grant)
             self._check_left_behind()
         except BaseException:
             # No record was started: the next owner of the shares does not have to wait.
@@ -719,13 +719,13 @@ class Membership:
         with self._changed:
             is_open = not self._leaving.is_set()
             if is_open:
-                self._holding = self._latest = holding
-                self._worker.begin(holding)
+                self._assignment = self._latest = assignment
+                self._worker.begin(assignment)
                 self._changed.notify_all()
         if is_open:
-            self._notify("on_assigned", holding.key_ranges)
+            self._notify("on_assigned", assignment.key_ranges)
         else:
-            self._give_back(holding, ())
+            self._give_back(assignment, ())
 
     def _check_left_behind(self) -> None:
         """Makes sure that the topics of the last epoch were not deleted before they were done.
@@ -733,7 +733,7 @@ class Membership:
         The new epoch does not have a deleted topic, so nothing else would notice it.
 
         Raises:
-            DataLoss, TopicNotFound: As for `HeldLogs.check_topics`.
+            DataLoss, TopicNotFound: As for `AssignedLogs.check_topics`.
         """
         if self._latest is None:
             return
@@ -744,9 +744,9 @@ class Membership:
         except (BrokerUnreachable, CommitLogUnavailable) as error:
             log.warning("whether a topic of the last epoch was deleted is not known: %s", error)
 
-    def _give_back(self, holding: EpochAssignment, running: Sequence[Share]) -> None:
+    def _give_back(self, assignment: EpochAssignment, running: Sequence[Share]) -> None:
         with self._warning():
-            holding.release(running)
+            assignment.release(running)
 
     @contextmanager
     def _warning(self) -> Iterator[None]:
@@ -764,15 +764,15 @@ class Membership:
             self._notify_lost(refused, why)
         return refused is not None
 
-    def _notify_lost(self, holding: EpochAssignment, why: str) -> None:
+    def _notify_lost(self, assignment: EpochAssignment, why: str) -> None:
         log.warning("group %s: all shares are lost: %s", self.options.group_id, why)
-        self._notify("on_lost", holding.key_ranges)
+        self._notify("on_lost", assignment.key_ranges)
 
-    def _stop_holding(self) -> EpochAssignment | None:
+    def _end_assignment(self) -> EpochAssignment | None:
         with self._changed:
-            holding, self._holding = self._holding, None
+            assignment, self._assignment = self._assignment, None
             self._joining_since = time.monotonic()
-            return holding
+            return assignment
 
     def _notify(
         self,

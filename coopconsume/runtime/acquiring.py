@@ -128,7 +128,7 @@ class Acquirer:
             due = self._due_now(tp, partition, now).head(demand)
             count = min(left, is_open)
             if count or due:
-                is_full = partition.is_crowded or len(chunks.pending) >= self._max_pending
+                is_full = partition.is_at_limit or len(chunks.pending) >= self._max_pending
                 last = -1 if is_full else partition.end - 1
                 found[tp] = Wanted(count + len(due), last, due)
                 left -= count
@@ -152,5 +152,5 @@ class Acquirer:
 def _unstarted(partition: Partition) -> int:
     if partition.stock is None:
         return 0
-    slices = (len(share.todo) for share in partition.shares.values() if share.flying is None)
+    slices = (len(share.todo) for share in partition.shares.values() if share.in_flight is None)
     return len(partition.stock.undealt) + sum(slices)

@@ -92,7 +92,7 @@ class Running:
     #: Those of them that cannot have started any record.
     withdrawn: set[int] = field(default_factory=set)
     #: Whether it is a real-time run.
-    is_live: bool = False
+    is_real_time: bool = False
     #: Why a real-time run ends; empty: it goes on, or its time is over.
     ending: str = ""
     #: Of its slots, the partitions whose holes they report.
@@ -136,8 +136,8 @@ class Running:
     @property
     def is_idle(self) -> bool:
         """Whether it is a real-time run all of whose slots wait for records."""
-        return self.is_live and not any(
-            part.shares[slot].flying
+        return self.is_real_time and not any(
+            part.shares[slot].in_flight
             for part in self.parts
             for slot in self.waiting
             if slot in part.shares
@@ -145,12 +145,12 @@ class Running:
 
     def given(self, slot: int) -> dict[int, OffsetRanges]:
         """Offsets that a slot may start, by partition; in a real-time run, those it has read."""
-        if self.is_live:
+        if self.is_real_time:
             shares = {
                 part: self.epoch_state.partitions[part].shares[slot]
                 for part in self.plan.work[slot]
             }
-            return {part: share.flying or OffsetRanges() for part, share in shares.items()}
+            return {part: share.in_flight or OffsetRanges() for part, share in shares.items()}
         return {part: OffsetRanges(work.ranges) for part, work in self.plan.work[slot].items()}
 
     def left(self, slot: int) -> dict[int, OffsetRanges]:
@@ -159,7 +159,7 @@ class Running:
         if slot in self.kept:
             return {part: o - partitions[part].done for part, o in self.kept[slot].items()}
         return {
-            part: offsets & (partitions[part].shares[slot].flying or nothing)
+            part: offsets & (partitions[part].shares[slot].in_flight or nothing)
             for part, offsets in self.given(slot).items()
         }
 

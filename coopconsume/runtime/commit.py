@@ -57,7 +57,7 @@ class Mark:
 
 
 def save(
-    holding: EpochAssignment,
+    assignment: EpochAssignment,
     offsets: Mapping[TopicPartition, OffsetRanges],
     holes: Mapping[TopicPartition, OffsetRanges],
     pending: Mapping[TopicPartition, list[Pending]],
@@ -69,7 +69,7 @@ def save(
     """Commits offsets that are done; reports those that the limit on ranges leaves out.
 
     Args:
-        holding: What is owned.
+        assignment: What is owned.
         offsets: What is done.
         holes: What is proven never to be delivered.
         pending: What failed.
@@ -84,7 +84,7 @@ def save(
         commits.CommitLogUnavailable: The log did not answer.
     """
     started = time.monotonic()
-    fit = holding.affordable(offsets, holes)
+    fit = assignment.affordable(offsets, holes)
     left = {tp: done - fit[tp] for tp, done in offsets.items()}
     reported = {tp: list(records) for tp, records in pending.items()}
     if written is not None:
@@ -96,12 +96,12 @@ def save(
     results: Mapping[TopicPartition, CommitResult] = {}
     try:
         if fit or reported or holes or request is None:
-            results = holding.commit(
+            results = assignment.commit(
                 fit, pending=reported, holes=holes, filtered=dropped, commit_id=commit_id,
                 limited=written is None, request=request,
             )  # fmt: skip
         else:
-            holding.acquire(request)
+            assignment.acquire(request)
     except MaxIndividualCommitsReached as error:
         # Other members were quicker.
         results = error.results or {}
@@ -111,7 +111,7 @@ def save(
         for tp, result in results.items()
         if tp not in refused
     }
-    held = frozenset(refused | {tp for tp, some in left.items() if some})
+    over_limit = frozenset(refused | {tp for tp, some in left.items() if some})
     later = {tp: records for tp, records in reported.items() if tp in refused}
     failed = {
         tp: OffsetRanges.from_offsets([one.offset for one in records])
@@ -120,7 +120,7 @@ def save(
     }
     not_held = {tp: result.not_held for tp, result in results.items() if result.not_held}
     took = (written.took if written else 0.0, time.monotonic() - started)
-    acquired = None if request is None else holding.acquired(request)
+    acquired = None if request is None else assignment.acquired(request)
     return CommitAnswered(
-        answered, holes, took, held, later, time.time(), failed, not_held, acquired
+        answered, holes, took, over_limit, later, time.time(), failed, not_held, acquired
     )

@@ -64,7 +64,7 @@ class Committer:
     Only the loop calls its methods; the thread answers by events, through ``post``.
 
     Args:
-        holding: What is owned, and the way to commit it.
+        assignment: What is owned, and the way to commit it.
         work: Where dead letters and outputs go.
         partitions: The partitions of the epoch.
         meter: Takes note of commits.
@@ -75,7 +75,7 @@ class Committer:
 
     def __init__(
         self,
-        holding: EpochAssignment,
+        assignment: EpochAssignment,
         work: Work,
         partitions: Sequence[Partition],
         meter: Meter,
@@ -83,14 +83,14 @@ class Committer:
         post: Callable[[Event], None],
         trace: Trace | None = None,
     ) -> None:
-        self._holding = holding
+        self._assignment = assignment
         self._work = work
         self._partitions = {(p.topic, p.partition): p for p in partitions}
         self._meter = meter
         self._ids = commit_ids
         self._trace = trace or Trace()
         self._post = post
-        self._interval = holding.options.commit_interval
+        self._interval = assignment.options.commit_interval
         self._linger = min(_LINGER, self._interval)
         self._unsaved = Unsaved()
         self._looked_at = time.monotonic()
@@ -114,18 +114,20 @@ class Committer:
         self._is_acquiring = False
         prefix = uuid.uuid4().hex
         self._request_ids = (f"{prefix}-{number}" for number in itertools.count(1))
-        if holding.options.is_cooperative:
-            self._acquirer = Acquirer(self._partitions, holding.options.max_pending)
+        if assignment.options.is_cooperative:
+            self._acquirer = Acquirer(self._partitions, assignment.options.max_pending)
             self._looked_at = -math.inf
-        self._mirror = Mirror(holding.primary, post, self._mirrored)
-        self.outbox = Outbox(holding, work, self._partitions, commit_ids, post, self._failed)
+        self._mirror = Mirror(assignment.primary, post, self._mirrored)
+        self.outbox = Outbox(assignment, work, self._partitions, commit_ids, post, self._failed)
 
     @property
     def has_all(self) -> bool:
         """Whether all that came in is committed, and decisions were read once."""
         unsaved = bool(self._open())
         unlooked = self._decisions_at == -math.inf and (self._work.park or bool(self._parked()))
-        waits = self._unsaved.since or unsaved or unlooked or self._holding.primary.has_unpublished
+        waits = (
+            self._unsaved.since or unsaved or unlooked or self._assignment.primary.has_unpublished
+        )
         return not (self.is_busy or waits or self.outbox.has_any)
 
     def extend(self, partition: Partition) -> None:
@@ -150,21 +152,23 @@ class Committer:
         )
 
     @property
-    def held(self) -> frozenset[TopicPartition]:
+    def over_limit(self) -> frozenset[TopicPartition]:
         """Partitions whose done records wait, as they have too many ranges."""
-        return self._refused | self.outbox.held
+        return self._refused | self.outbox.over_limit
 
     @property
     def has_all_it_can(self) -> bool:
         """Whether all is committed, except what the limit on ranges or a destination holds back."""
         if self.has_all:
             return True
-        primary = self._holding.primary
+        primary = self._assignment.primary
         moves = self.outbox.is_moving or primary.is_publishing
         if self.is_busy or self._unsaved.since or moves:
             return False
-        is_left = any((p.topic, p.partition) not in self.held for p in self._open())
-        return not is_left and bool(self.held or self.outbox.has_any or primary.has_unpublished)
+        is_left = any((p.topic, p.partition) not in self.over_limit for p in self._open())
+        return not is_left and bool(
+            self.over_limit or self.outbox.has_any or primary.has_unpublished
+        )
 
     @property
     def may_rebalance(self) -> bool:
@@ -177,7 +181,7 @@ class Committer:
     @property
     def refused_for(self) -> float:
         """Seconds since the log refused a commit of a passed epoch; 0: the epoch is in force."""
-        is_refused = self._passed is not None and self._holding.epoch == self._passed
+        is_refused = self._passed is not None and self._assignment.epoch == self._passed
         return time.monotonic() - self._passed_at if is_refused else 0.0
 
     def raise_given_up(self) -> None:
@@ -188,8 +192,8 @@ class Committer:
             OutputsNotPublished: A topic does not take the outputs of transactions.
         """
         self.outbox.raise_refused()
-        primary = self._holding.primary
-        error = primary.given_up(self._holding.options.batch_time)
+        primary = self._assignment.primary
+        error = primary.given_up(self._assignment.options.batch_time)
         if error is not None and primary.has_unpublished:
             raise error
 
@@ -274,13 +278,13 @@ class Committer:
         if self.is_busy or self._looks_at_decisions():
             return
         self._find_holes()
-        ready = () if self._holding.is_between_epochs else self.outbox.ready
+        ready = () if self._assignment.is_between_epochs else self.outbox.ready
         if self._looks_at_chunks(now, is_resting=is_resting):
             return
         request = self._request(demand)
         is_early &= not self._is_starving(request)
         if not (self._unsaved.since or self._open() or ready or request):
-            every = _LOOK_EVERY if self._holding.is_shared else _MIRROR_EVERY
+            every = _LOOK_EVERY if self._assignment.is_shared else _MIRROR_EVERY
             if time.monotonic() - self._looked_at > every:
                 self._run(self._look)
             return
@@ -299,7 +303,7 @@ class Committer:
 
     def _looks_at_chunks(self, now: float, *, is_resting: bool) -> bool:
         """Begins to read the chunks of a cooperative epoch, or to return them, if it is time."""
-        if self._acquirer is None or self._holding.is_between_epochs:
+        if self._acquirer is None or self._assignment.is_between_epochs:
             return False
         has_outcomes = self._unsaved.since or self._open() or self.outbox.has_any
         if is_resting and self._acquirer.has_any and not has_outcomes:
@@ -311,7 +315,7 @@ class Committer:
         return False
 
     def _request(self, demand: int) -> AcquireRequest | None:
-        if self._acquirer is None or self._holding.is_between_epochs:
+        if self._acquirer is None or self._assignment.is_between_epochs:
             return None
         return self._acquirer.request(demand)
 
@@ -335,7 +339,7 @@ class Committer:
     def _looks_at_decisions(self) -> bool:
         """Begins to read decisions on parked records, if it is time and records are parked."""
         is_due = time.monotonic() - self._decisions_at > _DECIDE_EVERY
-        if self._holding.is_between_epochs or not is_due:
+        if self._assignment.is_between_epochs or not is_due:
             return False
         parked = self._parked()
         # At the start, too: decisions that an earlier process has applied are removed.
@@ -380,9 +384,9 @@ class Committer:
 
     def close(self, *, well: bool) -> None:
         """Waits for the running commit; if the job ended well, mirrors the offsets to Kafka."""
-        self._holding.stop_repeating()
+        self._assignment.stop_repeating()
         if not well:
-            self._holding.primary.stop_publishing()
+            self._assignment.primary.stop_publishing()
         self._thread.shutdown(wait=True)
         self._mirror.close(well=well)
 
@@ -393,7 +397,7 @@ class Committer:
         return [p for p in self._busy() if p.unsaved or p.unsaved_holes]
 
     def _parked(self) -> list[tuple[TopicPartition, Waiting]]:
-        owned = self._holding.owned
+        owned = self._assignment.owned
         return [
             ((p.topic, p.partition), waiting)
             for p in self._busy()
@@ -426,7 +430,7 @@ class Committer:
     ) -> None:
         try:
             saved = save(
-                self._holding, offsets, holes, pending, commit_id, written, filtered, request
+                self._assignment, offsets, holes, pending, commit_id, written, filtered, request
             )
         except FencedMember as error:
             self._post(CommitFenced(error, pending))
@@ -434,7 +438,7 @@ class Committer:
             self._post(CommitFailed(error))
         else:
             if written is not None and self._work.state is not None:
-                self._work.state.committed(self._holding, written.commit_id)
+                self._work.state.committed(self._assignment, written.commit_id)
             self._post(saved)
 
     def _look(self) -> None:
@@ -442,8 +446,8 @@ class Committer:
         chunks = None
         try:
             if self._acquirer is not None:
-                chunks = self._holding.look_at_chunks()
-            stable = self._holding.refresh()
+                chunks = self._assignment.look_at_chunks()
+            stable = self._assignment.refresh()
         except Exception as error:  # noqa: BLE001 - the next look may do
             log.warning("the commit log could not be read for now: %s", error)
         self._post(LogRead(stable, chunks))
@@ -451,7 +455,7 @@ class Committer:
     def _give_back(self) -> None:
         """Returns the acquired chunks, as no slot is about to work on them."""
         try:
-            self._holding.return_chunks()
+            self._assignment.return_chunks()
         except Exception as error:  # noqa: BLE001 - the next turn tries again
             log.warning("chunks could not be returned for now: %s", error)
         self._look()
@@ -459,7 +463,7 @@ class Committer:
     def _decide(self, parked: Sequence[tuple[TopicPartition, Waiting]]) -> None:
         applied: list[Decision] = []
         try:
-            applied = apply_decisions(self._holding, parked, self._ids)
+            applied = apply_decisions(self._assignment, parked, self._ids)
         except FencedMember as error:
             self._post(CommitFenced(error, {}))
             return
@@ -477,16 +481,16 @@ class Committer:
             partition = self._partitions[decision.topic, decision.partition]
             act = partition.replay if decision.action == "replay" else partition.discard
             act(decision.offset, time.monotonic())
-            owned = self._holding.owned.get((decision.topic, decision.partition))
+            owned = self._assignment.owned.get((decision.topic, decision.partition))
             stable = partition.stable if owned is None else owned.stable
             partition.saved(OffsetRanges(), stable, OffsetRanges())
 
     def _mirrored(self, error: BaseException | None) -> None:
-        if isinstance(error, FencedMember) and self._holding.may_be_late(error):
+        if isinstance(error, FencedMember) and self._assignment.may_be_late(error):
             self._passed, self._passed_at = error.epoch, time.monotonic()
         elif error is not None:
             raise error
-        troubled = self._holding.primary.troubled
+        troubled = self._assignment.primary.troubled
         for tp in self._troubled | troubled.keys():
             self._partitions[tp].unpublished = troubled.get(tp)
         self._troubled = frozenset(troubled)
@@ -500,7 +504,7 @@ class Committer:
         for tp, offset in stable.items():
             if offset != self._partitions[tp].stable:
                 self._partitions[tp].saved(OffsetRanges(), offset, OffsetRanges())
-        if self._holding.is_shared:
+        if self._assignment.is_shared:
             self._count_ranges(stable)
         if self._count_parked() != before:
             # By any member. The commit that parks a record does not know which are parked after it.
@@ -511,13 +515,13 @@ class Committer:
 
     def _wake_mirror(self) -> None:
         # While the group rebalances Kafka takes no offsets; a later commit or look writes them.
-        if not self._holding.is_between_epochs:
+        if not self._assignment.is_between_epochs:
             self._mirror.wake()
 
     def fenced(self, event: CommitFenced) -> None:
         """Takes the refusal of a commit; its records are committed under the next epoch, if any."""
         error = event.error
-        if self._commits_written or not self._holding.may_be_late(error):
+        if self._commits_written or not self._assignment.may_be_late(error):
             self._failed(error)
         self.is_busy = self._is_acquiring = False
         self._passed, self._passed_at = error.epoch, time.monotonic()
@@ -536,9 +540,9 @@ class Committer:
             holes = saved.holes.get(tp, OffsetRanges())
             self._partitions[tp].saved(offsets, stable, holes)
         self._take_chunks(saved)
-        self._count_ranges({*saved.offsets, *saved.held})
-        self._refused = saved.held
-        if saved.held:
+        self._count_ranges({*saved.offsets, *saved.over_limit})
+        self._refused = saved.over_limit
+        if saved.over_limit:
             # They wait until gaps below them are done.
             self._again_at = time.monotonic() + _REFUSED_WAIT
             self._unsaved.put_back(saved.later)
@@ -565,7 +569,7 @@ class Committer:
 
     def _count_ranges(self, places: Iterable[TopicPartition]) -> None:
         for tp in places:
-            partition, owned = self._partitions[tp], self._holding.owned.get(tp)
+            partition, owned = self._partitions[tp], self._assignment.owned.get(tp)
             if owned is not None:
                 partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
 

@@ -28,22 +28,22 @@ class Crashes:
 
     def __init__(self, max_attempts: int | None) -> None:
         self._max_attempts = max_attempts
-        self._suspects: dict[int, PoisonBisect] = {}
+        self._bisects: dict[int, PoisonBisect] = {}
 
     def forget(self) -> None:
         """Forgets all crashes, as the partitions change."""
-        self._suspects.clear()
+        self._bisects.clear()
 
     def concern(self, slot: int) -> bool:
         """Whether records of a slot are suspected, as its worker has crashed."""
-        return slot in self._suspects and self._suspects[slot].has_any
+        return slot in self._bisects and self._bisects[slot].has_any
 
     def settle(self, partitions: Sequence[Partition]) -> None:
         """Drops suspects that are done, deleted or given up by now.
 
         No slot handles them again, so nothing else would clear them.
         """
-        for slot, suspects in self._suspects.items():
+        for slot, suspects in self._bisects.items():
             suspects.narrow(partial(_open_of, partitions, slot))
 
     def confine(self, partitions: Sequence[Partition], slots: Iterable[int]) -> dict[int, Parts]:
@@ -53,10 +53,10 @@ class Crashes:
             What such slots may start, by partition.
         """
         allowed: dict[int, Parts] = {}
-        if not self._suspects:
+        if not self._bisects:
             return allowed
         for slot in slots:
-            some = self._suspects[slot].allowed if slot in self._suspects else None
+            some = self._bisects[slot].allowed if slot in self._bisects else None
             if some is not None:
                 allowed[slot] = some
             for part, partition in enumerate(partitions):
@@ -68,7 +68,7 @@ class Crashes:
     def passed(self, partitions: Sequence[Partition], slot: int, given: Parts) -> None:
         """Drops the suspects that a slot has handled; those that are left to do stay suspected."""
         shares = {part: partitions[part].shares[slot] for part in given}
-        self._suspects[slot].passed({part: o - shares[part].todo for part, o in given.items()})
+        self._bisects[slot].passed({part: o - shares[part].todo for part, o in given.items()})
 
     def crashed(
         self,
@@ -88,7 +88,7 @@ class Crashes:
             at_work: The records at work in it, if they are known.
             charged: Whether the record that killed it was found and charged.
         """
-        suspects = self._suspects.setdefault(slot, PoisonBisect())
+        suspects = self._bisects.setdefault(slot, PoisonBisect())
         suspects.crashed(given, at_work, charged=charged)
         culprit = suspects.culprit
         if culprit is not None:

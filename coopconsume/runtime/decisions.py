@@ -79,7 +79,7 @@ def decided(store: CommitStore, group: str, topics: Iterable[str]) -> list[Decis
 
 
 def apply_decisions(
-    holding: EpochAssignment,
+    assignment: EpochAssignment,
     parked: Sequence[tuple[TopicPartition, Waiting]],
     commit_ids: Iterator[str],
 ) -> list[Decision]:
@@ -89,7 +89,7 @@ def apply_decisions(
     taken away.
 
     Args:
-        holding: What is owned.
+        assignment: What is owned.
         parked: The parked records of it.
         commit_ids: Ids for commits.
 
@@ -100,10 +100,10 @@ def apply_decisions(
         commits.FencedMember: Another member holds the group.
         commits.CommitStoreError: The log cannot be read or written.
     """
-    group = holding.options.group_id
+    group = assignment.options.group_id
     waiting = {(*tp, record.offset): record for tp, record in parked}
-    found = decided(holding.store, group, (topic for topic, _ in holding.owned))
-    in_log = holding.store.pending(group) if found else {}
+    found = decided(assignment.store, group, (topic for topic, _ in assignment.owned))
+    in_log = assignment.store.pending(group) if found else {}
     taken = []
     stale = []
     offsets: dict[TopicPartition, OffsetRanges] = {}
@@ -111,11 +111,11 @@ def apply_decisions(
     for one in found:
         record = waiting.get((one.topic, one.partition, one.offset))
         if record is None:
-            held = in_log.get((one.topic, one.partition), {}).get(one.offset)
-            if held is None or not held.is_parked:  # Else it is another member's.
+            logged = in_log.get((one.topic, one.partition), {}).get(one.offset)
+            if logged is None or not logged.is_parked:  # Else it is another member's.
                 stale.append(one)
             continue
-        if one.topic_id not in ("", holding.topic_ids.get(one.topic, "")):
+        if one.topic_id not in ("", assignment.topic_ids.get(one.topic, "")):
             log.warning("the %s of %s-%d@%d is dropped: its topic was deleted since",
                         one.action, one.topic, one.partition, one.offset)  # fmt: skip
             stale.append(one)
@@ -127,15 +127,15 @@ def apply_decisions(
             pending.setdefault(tp, []).append(again)
         else:
             offsets[tp] = offsets.get(tp, OffsetRanges()) | OffsetRanges([(one.offset, one.offset)])
-    fit = holding.affordable(offsets, {})
+    fit = assignment.affordable(offsets, {})
     # A discarded record that the limit on ranges leaves out waits until it fits.
     taken = [
         one for one in taken
         if one.action == "replay" or one.offset in fit[one.topic, one.partition]
     ]  # fmt: skip
     if taken:
-        holding.commit(fit, pending=pending, commit_id=next(commit_ids), limited=False)
+        assignment.commit(fit, pending=pending, commit_id=next(commit_ids), limited=False)
         for one in taken:
             log.info("%s of %s-%d@%d", one.action, one.topic, one.partition, one.offset)
-    holding.store.set_settings((one.topic, one.setting(group), None) for one in [*stale, *taken])
+    assignment.store.set_settings((one.topic, one.setting(group), None) for one in [*stale, *taken])
     return taken

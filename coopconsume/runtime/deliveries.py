@@ -172,11 +172,11 @@ class Deliveries:
 
     def to_show(self, now: float) -> Iterator[Parcel]:
         """Returns parcels whose records are held back and whose error was not shown yet."""
-        held = list(self.refused)
+        found = list(self.refused)
         if self.is_in_trouble(now):
-            held += self._waiting
-            held += [self._under_way] if self._under_way else []
-        for parcel in held:
+            found += self._waiting
+            found += [self._under_way] if self._under_way else []
+        for parcel in found:
             slow = f"{self.what} have not been written for {self._patience:g} s"
             parcel.error = parcel.error or self._error or slow
             if parcel.shown != (parcel.error, parcel.is_refused):

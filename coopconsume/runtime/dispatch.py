@@ -137,7 +137,7 @@ class Dispatcher:
             lambda *call: post(CallReported(*call)), real_time=work.real_time is not None,
         )  # fmt: skip
         meter.channel_error = self.leases.error
-        self._live = (
+        self._real_time = (
             None
             if work.real_time is None
             else RealTimeRuns(work.real_time, options, self.leases, self._stop)
@@ -150,7 +150,7 @@ class Dispatcher:
         self._failures = FailuresInARow()
         self._failure_log = FailureLog()
         self._crashes = Crashes(work.policy.max_attempts)
-        self._carried = SlotCarryover()
+        self._carryover = SlotCarryover()
         # Every slot may be a straggler in a batch of its own, and keep a record of another one.
         self._batches = ThreadPoolExecutor(
             2 * slots + BATCHES_AT_ONCE, thread_name_prefix="coopconsume-batch"
@@ -279,7 +279,7 @@ class Dispatcher:
     def keep_leases(self, epoch_state: EpochState | None) -> None:
         """Renews the leases of the slots that work in this epoch, and of no other."""
         slots: set[tuple[int, int]] = set().union(*(r.connections for r in self.of(epoch_state)))
-        self.leases.keep(epoch_state.holding if epoch_state else None, slots)
+        self.leases.keep(epoch_state.assignment if epoch_state else None, slots)
 
     def stop(self, epoch_state: EpochState | None) -> None:
         """Stops slots that have a channel: they start no more records; running handlers end.
@@ -390,8 +390,8 @@ class Dispatcher:
     def drain(self, epoch_state: EpochState | None) -> None:
         """Has real-time slots read nothing more; what they have read is handled."""
         for running in self.of(epoch_state):
-            if running.is_live and self._live is not None:
-                self._live.drain(running)
+            if running.is_real_time and self._real_time is not None:
+                self._real_time.drain(running)
 
     def interrupt_overdue(self) -> None:
         """Have Spark end what was given up, once its time has come, and what never starts anything.
@@ -425,7 +425,7 @@ class Dispatcher:
             return
         now = time.monotonic()
         self.barred = {slot: at for slot, at in self.barred.items() if at > now}
-        self._watch_live(epoch_state, now)
+        self._watch_real_time(epoch_state, now)
         too_soon = stopping or now - self._batch_at < self._work.interval
         on_trial = any(r.trial for r in self.running.values())
         if too_soon or on_trial or not self.breaker.may_start(now):
@@ -434,9 +434,9 @@ class Dispatcher:
         self._relieve(epoch_state, now)
         self._deal_again(epoch_state, now)
         young = 0
-        if self._begins_live(epoch_state, now):
+        if self._begins_real_time(epoch_state, now):
             return
-        for running in [one for one in self.of(epoch_state) if not one.is_live]:
+        for running in [one for one in self.of(epoch_state) if not one.is_real_time]:
             since, taken = running.first_report, now - running.started
             if since is None:
                 young += 1
@@ -453,47 +453,49 @@ class Dispatcher:
         if plan is not None:
             self._start(epoch_state, plan, now, trial=self.breaker.state == "trial")
 
-    def _watch_live(self, epoch_state: EpochState, now: float) -> None:
+    def _watch_real_time(self, epoch_state: EpochState, now: float) -> None:
         """Ends real-time runs that need batches."""
-        if self._live is None:
+        if self._real_time is None:
             return
-        live = [running for running in self.of(epoch_state) if running.is_live and running.waiting]
-        for running in live:
-            self._live.watch(running, now, is_open=self.breaker.state == "closed")
-        self._meter.mode = "realTime" if any(not one.ending for one in live) else "batch"
+        runs = [
+            running for running in self.of(epoch_state) if running.is_real_time and running.waiting
+        ]
+        for running in runs:
+            self._real_time.watch(running, now, is_open=self.breaker.state == "closed")
+        self._meter.mode = "realTime" if any(not one.ending for one in runs) else "batch"
 
-    def _begins_live(self, epoch_state: EpochState, now: float) -> bool:
+    def _begins_real_time(self, epoch_state: EpochState, now: float) -> bool:
         """Begins a real-time run, if there is to be one and all slots are free for it."""
-        if self._live is None or self.barred or self.breaker.state != "closed":
+        if self._real_time is None or self.barred or self.breaker.state != "closed":
             return False
         if any(running.waiting for running in self.running.values()):
             return False
         if not self._is_ours(epoch_state) or not self._may_work(epoch_state):
             return False
-        plan = self._live.plan(epoch_state, now)
+        plan = self._real_time.plan(epoch_state, now)
         if plan is not None:
-            self._start(epoch_state, plan, now, is_live=True)
+            self._start(epoch_state, plan, now, is_real_time=True)
         return plan is not None
 
     def _start(
         self, epoch_state: EpochState, plan: BatchPlan, now: float, *, trial: bool = False,
-        is_live: bool = False,
+        is_real_time: bool = False,
     ) -> None:  # fmt: skip
         """Gives a batch to Spark."""
         number = next(self._numbers)
         tag = f"coopconsume-{self._run_id}-{number}"
         running = Running(
             number, plan, set(plan.slots), now, tag, epoch_state, self._run_id, trial,
-            dict(self._carried.streaks),
+            dict(self._carryover.streaks),
         )  # fmt: skip
         running.latest_start = self._latest_start.of_batch()
         running.title = self._meter.title
         running.channel = self.leases.spec
         state = self._work.state
         running.state = None if state is None else state.spec(running.key_ranges)
-        running.gates = self._carried.gates(plan.slots, running.names, now)
-        if is_live and self._live is not None:
-            self._live.begins(running)
+        running.gates = self._carryover.gates(plan.slots, running.names, now)
+        if is_real_time and self._real_time is not None:
+            self._real_time.begins(running)
         self.running[number] = running
         self._busy |= dict.fromkeys(plan.slots, number)
         self._batch_at = now
@@ -514,12 +516,12 @@ class Dispatcher:
         While tasks keep records, there are more free slots than tasks to start. They take turns, as
         any of them may have nothing to do.
         """
-        if epoch_state.saver.awaits_chunks:
+        if epoch_state.committer.awaits_chunks:
             return []
         free = [
             s for s in range(self._slots)
             if s not in self._busy and s not in self.barred
-            and epoch_state.saver.outbox.is_written(s)
+            and epoch_state.committer.outbox.is_written(s)
         ]  # fmt: skip
         tasks = self._slots - self._tasks()
         if tasks >= len(free):
@@ -572,7 +574,7 @@ class Dispatcher:
 
     def _may_work(self, epoch_state: EpochState) -> bool:
         """Whether the next owners would wait long enough for what a new batch may leave behind."""
-        may_work = self._membership.may_work_for(epoch_state.holding, self.leases.lease)
+        may_work = self._membership.may_work_for(epoch_state.assignment, self.leases.lease)
         if not may_work:
             self._trace.write(BatchWithheld())
         return may_work
@@ -580,7 +582,7 @@ class Dispatcher:
     def _is_ours(self, epoch_state: EpochState) -> bool:
         """Whether the log says that the shares are still ours; it must not be long ago."""
         try:
-            epoch_state.holding.check()
+            epoch_state.assignment.check()
         except CommitLogUnavailable as error:
             self.refusal = str(error)
             self._trace.write(BatchWithheld())
@@ -589,7 +591,7 @@ class Dispatcher:
                 self._warned_at = time.monotonic()
             return False
         except FencedMember as error:
-            if not epoch_state.holding.may_be_late(error):
+            if not epoch_state.assignment.may_be_late(error):
                 raise
             self._trace.write(BatchWithheld())
             return False
@@ -602,7 +604,7 @@ class Dispatcher:
         try:
             rows = run_slots(
                 self._spark, self._options, self._work, running, self._slots, self._send
-            ) if running.is_live else run_batch(
+            ) if running.is_real_time else run_batch(
                 self._spark, self._options, self._work, running, running.epoch_state.partitions,
                 slices, self._slots, self._send,
             )  # fmt: skip
@@ -643,7 +645,7 @@ class Dispatcher:
             self._meter.message = report.state_error
             self.barred[report.slot] = time.monotonic() + _STATE_PAUSE
         if report.slot not in running.kept:
-            self._carried.closed(report.slot, report.gates, running.names, time.monotonic())
+            self._carryover.closed(report.slot, report.gates, running.names, time.monotonic())
         if not self._counts(running.epoch_state):
             self._free(running, report.slot)
         elif report.unknown:
@@ -676,8 +678,8 @@ class Dispatcher:
             self._crashes.passed(running.epoch_state.partitions, report.slot, given)
         self._look_for_a_pause(running, report, handled, now)
         self._note(running, report)
-        if running.is_live and self._live is not None:
-            self._live.reported(running, report, now)
+        if running.is_real_time and self._real_time is not None:
+            self._real_time.reported(running, report, now)
         elif not running.waiting and running.stopped:
             self.window.stopped(running)
         elif not running.waiting:
@@ -701,7 +703,7 @@ class Dispatcher:
                 "none of them: give Spark Connect's server more free cores, or a session fewer "
                 "slots", report.slot, report.late, report.batch,
             )  # fmt: skip
-        elif not running.is_live:
+        elif not running.is_real_time:
             self.window.reported(report)
 
     def progressed(self, report: SlotReport) -> None:
@@ -719,7 +721,7 @@ class Dispatcher:
         running.heard_at[slot] = now
         if report.kept is not None and slot not in running.kept:
             give_back(running, report, now)
-            self._carried.closed(slot, report.gates, running.names, now)
+            self._carryover.closed(slot, report.gates, running.names, now)
             self._free(running, slot)
         elif slot in running.kept:
             settle_kept(running, report, now)
@@ -730,7 +732,7 @@ class Dispatcher:
                 for i, partition in enumerate(parts):
                     at_work = {o: key for part, o, key in report.leaving[1] if part == i}
                     partition.dealer.withheld(slot, at_work)
-        running.epoch_state.saver.take(report, parts, now)
+        running.epoch_state.committer.take(report, parts, now)
         self._note(running, report)
         self.leases.taken(report)
 
@@ -759,7 +761,7 @@ class Dispatcher:
                 "paused for %.0f s by the circuit breaker: %s", breaker.until - now, breaker.reason
             )
         restarts = running.trial or breaker.state != "closed"
-        self._carried.failed(report.slot, report.streak, restarts=restarts)
+        self._carryover.failed(report.slot, report.streak, restarts=restarts)
 
     def _take_in(self, running: Running, report: SlotReport, now: float) -> None:
         parts = running.parts
@@ -769,7 +771,7 @@ class Dispatcher:
         else:
             for i, outcome in report.partitions.items():
                 parts[i].reported(report.slot, outcome, now)
-        running.epoch_state.saver.take(report, parts, now)
+        running.epoch_state.committer.take(report, parts, now)
 
     def _lost(self, running: Running, slot: int, now: float) -> None:
         """A slot's outcome is not known: its work waits until the batch's life is surely over."""
@@ -784,8 +786,8 @@ class Dispatcher:
                 running.epoch_state.partitions[part].unknown(slot)
         self._meter.lost(slot)
         self._crashes.crashed(running.epoch_state.partitions, slot, given, None, charged=False)
-        if running.is_live and self._live is not None:
-            self._live.lost(running, slot, now)
+        if running.is_real_time and self._real_time is not None:
+            self._real_time.lost(running, slot, now)
 
     def batch_ended(self, event: BatchEnded) -> None:
         """Takes the end of a batch's Spark job."""
@@ -801,8 +803,8 @@ class Dispatcher:
             self._ended_without_report(running, slot, event)
         del self.running[running.number]
         self.leases.ended(running.number)
-        if running.is_live and self._live is not None:
-            self._live_ended(running, error, self._live)
+        if running.is_real_time and self._real_time is not None:
+            self._real_time_ended(running, error, self._real_time)
         elif error is None:
             self._failures.succeeded()
         elif self._counts(running.epoch_state) and running.interrupt_at is None:
@@ -820,7 +822,7 @@ class Dispatcher:
         else:
             self._lost(running, slot, time.monotonic())
 
-    def _live_ended(
+    def _real_time_ended(
         self, running: Running, error: BaseException | None, runs: RealTimeRuns
     ) -> None:
         """A real-time run is over; if it has failed, batches find out whether they fail, too."""

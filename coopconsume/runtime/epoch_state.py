@@ -48,14 +48,14 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 #: A key range, and until when an earlier owner may be at work on it, on the monotonic clock.
-_Doubt: TypeAlias = "tuple[KeyRange, float]"
+_InDoubt: TypeAlias = "tuple[KeyRange, float]"
 
 _ENDS_EVERY = 0.5
 _STARTS_EVERY = 10.0
 
 
 @dataclass(frozen=True)
-class Held:
+class OverLimit:
     """Done records of a partition that did not fit into the commit log.
 
     Attributes:
@@ -76,7 +76,7 @@ class EpochState:
 
     Args:
         spark: The session.
-        holding: What is owned.
+        assignment: What is owned.
         work: What to do.
         slots: Spark tasks side by side.
         meter: Takes note of commits.
@@ -93,7 +93,7 @@ class EpochState:
     def __init__(
         self,
         spark: SparkSession,
-        holding: EpochAssignment,
+        assignment: EpochAssignment,
         work: Work,
         slots: int,
         meter: Meter,
@@ -102,7 +102,7 @@ class EpochState:
         post: Callable[[Event, EpochState], None],
         trace: Trace | None = None,
     ) -> None:
-        self.holding = holding
+        self.assignment = assignment
         self.is_over = False
         self.deleted: list[str] = []
         self._work = work
@@ -111,41 +111,41 @@ class EpochState:
         self._trace = trace or Trace()
         self._fixed_ends = ends
         self._ends_at = self._starts_at = -math.inf
-        self._audit = Audit(spark, holding.options)
+        self._audit = Audit(spark, assignment.options)
         self._auditing = False
         self._audits = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-audit")
-        self._blocker_keys = BlockerKeys(holding.options, self._post)
+        self._blocker_keys = BlockerKeys(assignment.options, self._post)
         sink = work.outputs
-        holding.primary.publish_by(
-            sink.begin(holding) if isinstance(sink, TransactionalTopic) else None
+        assignment.primary.publish_by(
+            sink.begin(assignment) if isinstance(sink, TransactionalTopic) else None
         )
         if work.state is not None:
-            work.state.begin(holding)
+            work.state.begin(assignment)
         waits = isinstance(sink, TransactionalTopic)
-        self._most_waiting = holding.options.max_outputs_waiting if waits else None
+        self._most_waiting = assignment.options.max_outputs_waiting if waits else None
         #: All partitions since the epoch began, by index; also those that were given up.
         self.partitions: list[Partition] = []
         #: Partitions with key ranges that wait to be dealt to slots.
         self.undealt: list[Partition] = []
-        for _, owned in sorted(holding.owned.items()):
+        for _, owned in sorted(assignment.owned.items()):
             self._make_partition(owned)
         #: The partitions that we own key ranges of.
         self.ours = [*self.partitions]
         #: How often the job was asked to give key ranges up.
         self.leavings = 0
-        self.saver = Committer(
-            holding, work, self.partitions, meter, commit_ids, self._post, self._trace
+        self.committer = Committer(
+            assignment, work, self.partitions, meter, commit_ids, self._post, self._trace
         )
         self.refresh_ends(force=True)
 
     def _make_partition(self, owned: Owned) -> Partition:
         part = len(self.partitions)
         ranges, later = owned.ranges, []
-        doubts = self.holding.doubts((owned.topic, owned.partition))
+        in_doubt = self.assignment.in_doubt((owned.topic, owned.partition))
         if not (owned.is_cooperative or self._work.ordering == "partition"):
             later = [gain for gain in self._gains(owned) if gain.until]
             ranges = difference(ranges, [one for gain in later for one in gain.ranges])
-            doubts = self._doubts(owned)[0]
+            in_doubt = self._in_doubt(owned)[0]
         partition = Partition(
             part, owned.topic, owned.partition,
             stable=owned.stable, committed=owned.committed,
@@ -157,8 +157,8 @@ class EpochState:
             ordering=self._work.ordering, whole=owned.is_whole and not later,
             max_ranges=owned.max_ranges, max_outputs_waiting=self._most_waiting,
         )  # fmt: skip
-        for key_range, until in doubts:
-            partition.doubt(key_range, until)
+        for key_range, until in in_doubt:
+            partition.mark_in_doubt(key_range, until)
         if not owned.is_cooperative:
             partition.restore(owned.pending)
         for gain in later:
@@ -172,11 +172,11 @@ class EpochState:
     def extend(self, gained: EpochAssignment) -> None:
         """Adds the gained shares."""
         ours = {(p.topic, p.partition): p for p in self.ours}
-        self.holding.extend(gained)
+        self.assignment.extend(gained)
         for tp, owned in sorted(gained.owned.items()):
             partition = ours.get(tp)
             if partition is None:
-                self.saver.extend(self._make_partition(owned))
+                self.committer.extend(self._make_partition(owned))
             else:
                 for gain in self._gains(owned):
                     partition.extend(gain)
@@ -191,7 +191,7 @@ class EpochState:
         Key ranges on which an earlier owner may be at work are gains of their own, so that the
         others do not wait for them.
         """
-        keys, wide = self._doubts(owned)
+        keys, wide = self._in_doubt(owned)
         parts, left = [], owned.ranges
         for key_range, until in sorted(wide, key=lambda one: one[1], reverse=True):
             parts.append((intersection(left, [key_range]), until))
@@ -202,16 +202,16 @@ class EpochState:
             if ranges
         ]
 
-    def _doubts(self, owned: Owned) -> tuple[list[_Doubt], list[_Doubt]]:
+    def _in_doubt(self, owned: Owned) -> tuple[list[_InDoubt], list[_InDoubt]]:
         """Returns the keys, and the wider key ranges, on which an earlier owner may be at work."""
-        doubts = [
+        in_doubt = [
             (part, until)
-            for key_range, until in self.holding.doubts((owned.topic, owned.partition))
+            for key_range, until in self.assignment.in_doubt((owned.topic, owned.partition))
             for part in intersection(owned.ranges, [key_range])
         ]
         is_key = self._work.ordering == "key"
-        keys = [one for one in doubts if is_key and one[0].size == 1]
-        return keys, [one for one in doubts if one not in keys]
+        keys = [one for one in in_doubt if is_key and one[0].size == 1]
+        return keys, [one for one in in_doubt if one not in keys]
 
     def warn_of_waits(self, meter: Meter) -> None:
         """Logs for which earlier owners the job waits, and until when."""
@@ -237,7 +237,7 @@ class EpochState:
             if partition.is_undealt and partition not in self.undealt:
                 self.undealt.append(partition)
         self.ours = [p for p in self.partitions if p.is_ours]
-        self.holding.give_up(shares)
+        self.assignment.give_up(shares)
 
     @property
     def uncommitted(self) -> dict[TopicPartition, OffsetRanges]:
@@ -261,34 +261,34 @@ class EpochState:
         """Ends the work: waits for a running commit, and drops everything else."""
         self.is_over = True
         self._audits.shutdown(wait=False, cancel_futures=True)
-        self.saver.close(well=well)
+        self.committer.close(well=well)
 
-    def held(self) -> list[Held]:
+    def over_limit(self) -> list[OverLimit]:
         """Returns done records that did not fit into the commit log, but not waiting outputs."""
         # It is not known what a running commit leaves out.
-        if self.saver.is_busy:
+        if self.committer.is_busy:
             return []
         return [
-            Held(
-                (p.topic, p.partition), self.holding.topic_ids.get(p.topic, ""),
-                self.holding.owned[p.topic, p.partition].ranges, p.unsaved,
+            OverLimit(
+                (p.topic, p.partition), self.assignment.topic_ids.get(p.topic, ""),
+                self.assignment.owned[p.topic, p.partition].ranges, p.unsaved,
             )
             for p in self.ours
-            if p.unsaved and (p.topic, p.partition) in self.saver.held
+            if p.unsaved and (p.topic, p.partition) in self.committer.over_limit
         ]  # fmt: skip
 
-    def take_along(self, held: Held) -> bool:
+    def take_along(self, records: OverLimit) -> bool:
         """Takes over records of an earlier epoch, if their keys are still ours; returns whether."""
-        topic, _ = held.partition
-        if self.holding.topic_ids.get(topic, "") != held.topic_id:
+        topic, _ = records.partition
+        if self.assignment.topic_ids.get(topic, "") != records.topic_id:
             return False
         for partition in self.ours:
-            if (partition.topic, partition.partition) == held.partition:
-                ours = self.holding.owned[held.partition].ranges
+            if (partition.topic, partition.partition) == records.partition:
+                ours = self.assignment.owned[records.partition].ranges
                 if all(any(r.first <= h.first and h.last <= r.last for r in ours)
-                       for h in held.ranges):  # fmt: skip
+                       for h in records.ranges):  # fmt: skip
                     # A log that was cut meanwhile holds other records from its end on.
-                    partition.take_along(held.offsets.clip(0, max(0, partition.end - 1)))
+                    partition.take_along(records.offsets.clip(0, max(0, partition.end - 1)))
                     return True
         return False
 
@@ -355,7 +355,7 @@ class EpochState:
             TopicNotFound, TopicReplaced: A topic was deleted, and the job does not go on without
                 it, or it was made again.
         """
-        logs = self.holding.logs
+        logs = self.assignment.logs
         try:
             if time.monotonic() - self._starts_at > _STARTS_EVERY:
                 self._check_starts()
@@ -364,7 +364,7 @@ class EpochState:
             every = _STARTS_EVERY if self._work.available_now else _ENDS_EVERY
             if not force and time.monotonic() - self._ends_at < every:
                 return
-            found = self._without_deleted(lambda: self.holding.cluster.log_ends(logs.present))
+            found = self._without_deleted(lambda: self.assignment.cluster.log_ends(logs.present))
             if logs.is_cut(found):
                 self._check_topics()  # Brokers may report a lower end of a deleted topic.
                 loss = logs.follow_cut()
@@ -397,17 +397,17 @@ class EpochState:
         Raises:
             DataLoss, TopicNotFound, TopicReplaced: A topic was deleted.
         """
-        if not self.saver.may_rebalance:
+        if not self.committer.may_rebalance:
             return False
         try:
             self._check_topics()
         except (BrokerUnreachable, CommitLogUnavailable):
             return False
-        return len(self.holding.logs.present) == len(self.holding.owned)
+        return len(self.assignment.logs.present) == len(self.assignment.owned)
 
     def may_continue(self, error: CoopConsumeError) -> bool:
-        """Whether the job continues after an error of these checks, see `HeldLogs.may_continue`."""
-        return self.holding.logs.may_continue(error, self._done())
+        """Whether the job continues after such an error, see `AssignedLogs.may_continue`."""
+        return self.assignment.logs.may_continue(error, self._done())
 
     def _done(self) -> dict[TopicPartition, OffsetRanges]:
         return {(p.topic, p.partition): p.done for p in self.partitions}
@@ -423,10 +423,10 @@ class EpochState:
 
     def _check_topics(self) -> list[str]:
         """Notices deleted topics: nothing of them is left to do."""
-        deleted = self.holding.logs.check_topics(self._done())
+        deleted = self.assignment.logs.check_topics(self._done())
         for partition in self.ours:
             if partition.topic in deleted:
-                pending = self.holding.owned[partition.topic, partition.partition].pending
+                pending = self.assignment.owned[partition.topic, partition.partition].pending
                 ends = [offset + 1 for offset, *_ in pending]
                 partition.log_start(max(partition.end, (partition.done.last or 0) + 1, *ends))
         self.deleted += deleted
@@ -434,7 +434,7 @@ class EpochState:
 
     def _check_starts(self) -> None:
         self._check_topics()
-        passed = self._without_deleted(lambda: self.holding.logs.check_starts(self._done()))
+        passed = self._without_deleted(lambda: self.assignment.logs.check_starts(self._done()))
         if passed:
             self._trace.write(StartsRead(passed))
         for partition in self.partitions:
@@ -464,11 +464,11 @@ class EpochState:
                 continue
             if partition.stock is not None:
                 continue  # Who acquires an offset finds out whether there is a record.
-            owned = self.holding.owned[partition.topic, partition.partition]
+            owned = self.assignment.owned[partition.topic, partition.partition]
             first = partition.first_open()
             # What a real-time slot has read needs no look: it reports the holes.
-            live_from = partition.live_from
-            position = partition.position if live_from is None else live_from
+            real_time_from = partition.real_time_from
+            position = partition.position if real_time_from is None else real_time_from
             span = self._audit.due(owned, first, position)
             if span is not None and partition.unclaimed(first, first):
                 self._auditing = True
@@ -490,4 +490,4 @@ class EpochState:
         if holes is None:
             self._starts_at = -math.inf  # Perhaps records were deleted.
         if holes and partition.is_ours:
-            self.saver.amend(partition, holes)
+            self.committer.amend(partition, holes)

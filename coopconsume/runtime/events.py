@@ -94,7 +94,7 @@ class EndsAwaited(Event):
 class AssignmentReceived(Event):
     """The member owns these shares from now on."""
 
-    holding: EpochAssignment
+    assignment: EpochAssignment
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class CommitAnswered(Event):
         offsets: What was committed, with the stable offset after it, of each partition.
         holes: Offsets that were committed as holes.
         took: Seconds for dead letters and outputs, and for the commit log.
-        held: Partitions with done offsets that were left out, as they have too many ranges.
+        over_limit: Partitions with done offsets that were left out, as they have too many ranges.
         later: Failed records of partitions that were refused completely.
         answered_at: When the answer came, in seconds since the epoch.
         failed: Offsets of the failed records that were written.
@@ -214,7 +214,7 @@ class CommitAnswered(Event):
     offsets: Mapping[TopicPartition, tuple[OffsetRanges, int]]
     holes: Mapping[TopicPartition, OffsetRanges]
     took: tuple[float, float]
-    held: frozenset[TopicPartition] = frozenset()
+    over_limit: frozenset[TopicPartition] = frozenset()
     later: Mapping[TopicPartition, list[Pending]] = field(default_factory=dict)
     answered_at: float = 0.0
     failed: Mapping[TopicPartition, OffsetRanges] = field(default_factory=dict)

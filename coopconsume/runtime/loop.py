@@ -38,7 +38,7 @@ from coopconsume.errors import (
 )
 from coopconsume.group.keeping import common
 from coopconsume.runtime.dispatch import Dispatcher
-from coopconsume.runtime.epoch_state import EpochState, Held
+from coopconsume.runtime.epoch_state import EpochState, OverLimit
 from coopconsume.runtime.events import (
     AbortRequested,
     Answer,
@@ -171,7 +171,7 @@ class Job:
         )
         self._epoch_state: EpochState | None = None
         self._unbegun: EpochAssignment | None = None
-        self._held: list[Held] = []
+        self._over_limit: list[OverLimit] = []
         self._ends: dict[TopicPartition, int] = {}
         self._hand_over: _HandOver | None = None
         self._question: RebalanceBegun | None = None
@@ -262,11 +262,11 @@ class Job:
     def _ends_now(self) -> Mapping[TopicPartition, int]:
         """Returns where the logs end; nothing once the job has ended or the consumer is closed."""
         while True:
-            holding = self._membership.wait_for_holding()
-            if holding is None:
+            assignment = self._membership.wait_for_assignment()
+            if assignment is None:
                 return {}
             try:
-                return holding.cluster.ends(holding.logs.present)
+                return assignment.cluster.ends(assignment.logs.present)
             except (BrokerUnreachable, TopicNotFound) as error:
                 # The loop finds out itself, and continues or ends.
                 log.debug("trying again: %s", error)
@@ -275,9 +275,9 @@ class Job:
 
     # -- the membership's worker, from its threads
 
-    def begin(self, holding: EpochAssignment) -> None:
+    def begin(self, assignment: EpochAssignment) -> None:
         """Begins the work on an assignment."""
-        self._post(AssignmentReceived(holding))
+        self._post(AssignmentReceived(assignment))
 
     def drain(self, timeout: float) -> Sequence[Share]:
         """Starts no more records, lets running handlers end in time, and commits what is done.
@@ -373,16 +373,16 @@ class Job:
         """Whether the job continues after an error of the checks of topics and logs."""
         if self._epoch_state is not None:
             return self._epoch_state.may_continue(error)
-        # It comes from the first look at what is held: nothing of that has begun.
-        holding = self._membership.holding
+        # It comes from the first look at the assignment: nothing of it has begun.
+        assignment = self._membership.assignment
         lossy = not self._options.fail_on_data_loss
-        return lossy if holding is None else holding.logs.may_continue(error)
+        return lossy if assignment is None else assignment.logs.may_continue(error)
 
     def _turn(self) -> None:
         self._trace.write(TurnBegun())
         if self._unbegun is not None:
-            holding, self._unbegun = self._unbegun, None
-            self._begin(holding)
+            assignment, self._unbegun = self._unbegun, None
+            self._begin(assignment)
         self._dispatcher.interrupt_overdue()
         epoch_state = self._epoch_state
         if epoch_state is not None:
@@ -391,8 +391,8 @@ class Job:
             except FencedMember as error:
                 # A hand-over must not wait for an epoch that may never come.
                 is_awaited = self._hand_over is not None or self._question is not None
-                is_current = error.epoch == epoch_state.holding.epoch
-                if not epoch_state.holding.may_be_late(error) or (is_awaited and is_current):
+                is_current = error.epoch == epoch_state.assignment.epoch
+                if not epoch_state.assignment.may_be_late(error) or (is_awaited and is_current):
                     raise
                 # The next epoch is in force, and its assignment is about to come.
                 log.debug("refused between two epochs: %s", error)
@@ -401,7 +401,7 @@ class Job:
         self._take_events(self._patience())
 
     def _work_on(self, epoch_state: EpochState) -> None:
-        self._note_epoch(epoch_state.holding)
+        self._note_epoch(epoch_state.assignment)
         epoch_state.refresh_ends()
         if epoch_state.deleted:
             self._membership.rebalance(f"deleted: {', '.join(epoch_state.deleted)}")
@@ -415,7 +415,7 @@ class Job:
         is_last = self._hand_over is not None or is_awaited or self._stopping
         self._answer(epoch_state)
         rests = self._is_paused or self._dispatcher.breaker.state == "open"
-        epoch_state.saver.save(
+        epoch_state.committer.save(
             more_to_come=more_to_come, is_last=is_last,
             demand=0 if is_last or rests else self._dispatcher.demand,
             is_resting=rests and not is_last and not self._dispatcher.of(epoch_state),
@@ -429,10 +429,10 @@ class Job:
             self._dispatcher.launch(epoch_state, stopping=self._stopping or self._is_paused)
         epoch_state.settle()
 
-    def _note_epoch(self, holding: EpochAssignment) -> None:
-        if holding.epoch != self._epoch:
-            self._epoch = holding.epoch
-            self._meter.joined(holding.epoch.number)
+    def _note_epoch(self, assignment: EpochAssignment) -> None:
+        if assignment.epoch != self._epoch:
+            self._epoch = assignment.epoch
+            self._meter.joined(assignment.epoch.number)
 
     def _look_for_waits(self) -> None:
         """Updates what progress and status say that the job waits for, if it commits nothing."""
@@ -444,9 +444,9 @@ class Job:
         self._waits_at = now
         self._meter.silent = self._dispatcher.silent(self._epoch_state, now)
         self._meter.oldest_call = self._dispatcher.oldest_call(self._epoch_state, now)
-        is_held = self._is_paused or self._dispatcher.breaker.state == "open"
+        is_paused = self._is_paused or self._dispatcher.breaker.state == "open"
         found = None
-        if is_held or self._meter.is_quiet:
+        if is_paused or self._meter.is_quiet:
             found = waiting_for(self._facts(now), now)
         self._meter.waits(found, self.partitions)
 
@@ -471,11 +471,11 @@ class Job:
     def _watch_limits(self, epoch_state: EpochState) -> None:
         busy = epoch_state.busy
         for partition in busy:
-            partition.stand(time.monotonic())
+            partition.stable_age(time.monotonic())
         now = time.monotonic()
         for words in self._limits.look(busy, now):
             log.warning("%s", words)
-        why = self._limits.ask(busy, epoch_state.saver.held, now)
+        why = self._limits.ask(busy, epoch_state.committer.over_limit, now)
         if why is not None and self._hand_over is None:
             self._membership.rebalance(why)
 
@@ -484,36 +484,36 @@ class Job:
         late = self._hand_over is not None and self._hand_over.is_late
         return epoch_state is self._epoch_state and not late
 
-    def _begin(self, holding: EpochAssignment) -> None:
+    def _begin(self, assignment: EpochAssignment) -> None:
         self._end_epoch(take_along=True)
-        if self._membership.holding is not holding:
+        if self._membership.assignment is not assignment:
             return  # Given back before it was begun.
-        if self._work.ordering == "partition" and holding.is_shared:
+        if self._work.ordering == "partition" and assignment.is_shared:
             self._membership.rebalance("ordering='partition' needs whole partitions")
             return
-        if self._work.state is not None and self._work.state.is_in_doubt(holding.epoch):
+        if self._work.state is not None and self._work.state.is_in_doubt(assignment.epoch):
             self._membership.rebalance("only the next epoch decides which changes of state count")
             return
         try:
             self._epoch_state = EpochState(
-                self._spark, holding, self._work, self._slots, self._meter, self._commit_ids,
+                self._spark, assignment, self._work, self._slots, self._meter, self._commit_ids,
                 self._ends, self._post, self._trace,
             )  # fmt: skip
         except (BrokerUnreachable, CommitLogUnavailable, StateNotReadable) as error:
             log.warning("%s; trying again", error)
-            self._unbegun = holding
+            self._unbegun = assignment
             return
         self._take_along(self._epoch_state)
         self._meter.latency.keep(self._epoch_state.uncommitted)
         self._epoch = None
-        self._note_epoch(holding)
+        self._note_epoch(assignment)
         self._epoch_state.warn_of_waits(self._meter)
-        self._begin_window(holding)
+        self._begin_window(assignment)
 
-    def _begin_window(self, holding: EpochAssignment) -> None:
+    def _begin_window(self, assignment: EpochAssignment) -> None:
         window = self._dispatcher.window
-        if holding.owned and not window.has_begun:
-            window.begin(holding.cluster.record_bytes(holding.logs.present))
+        if assignment.owned and not window.has_begun:
+            window.begin(assignment.cluster.record_bytes(assignment.logs.present))
 
     def _drain(self, event: DrainRequested) -> None:
         if self._epoch_state is None:
@@ -541,7 +541,7 @@ class Job:
         if epoch_state is not None:
             epoch_state.extend(event.gained)
             epoch_state.warn_of_waits(self._meter)
-            self._begin_window(epoch_state.holding)
+            self._begin_window(epoch_state.assignment)
         event.answer.give(epoch_state is not None)
 
     def _leave(self, event: SharesRevoked) -> None:
@@ -562,9 +562,9 @@ class Job:
             return
         if leaving.mark is None:
             self._dispatcher.leave(epoch_state, leaving.partitions, is_late=is_late)
-            leaving.mark = epoch_state.saver.mark(leaving.partitions)
-        is_over = epoch_state.saver.refused_for > 0 or now > leaving.until + _LAST_COMMIT
-        if not (epoch_state.saver.has_since(leaving.mark) or is_over):
+            leaving.mark = epoch_state.committer.mark(leaving.partitions)
+        is_over = epoch_state.committer.refused_for > 0 or now > leaving.until + _LAST_COMMIT
+        if not (epoch_state.committer.has_since(leaving.mark) or is_over):
             return
         unsure = self._dispatcher.unsure_of(leaving.partitions)
         running = common(epoch_state.may_run(unsure), leaving.shares)
@@ -587,12 +587,12 @@ class Job:
         may_keep = False
         is_over = self._hand_over is not None or self._stopping or time.monotonic() > question.until
         if self._dispatcher.leases.spec is not None and not is_over:
-            epoch_state.holding.keep()
-            if not epoch_state.saver.may_rebalance:
+            epoch_state.assignment.keep()
+            if not epoch_state.committer.may_rebalance:
                 return
             may_keep = epoch_state.may_keep
         if not may_keep:
-            epoch_state.holding.is_between_epochs = False
+            epoch_state.assignment.is_between_epochs = False
         self._question = None
         question.answer.give(may_keep)
 
@@ -609,11 +609,11 @@ class Job:
                 log.warning(
                     "slots %s did not finish within drainTimeout; new owners wait up to %.0f s and "
                     "reprocess their uncommitted records", sorted(out),
-                    epoch_state.holding.life_ms / 1000,
+                    epoch_state.assignment.life_ms / 1000,
                 )  # fmt: skip
-        saver = epoch_state.saver
-        is_over = saver.refused_for > 0 or time.monotonic() > hand_over.until + _LAST_COMMIT
-        if saver.has_all_it_can or is_over:
+        committer = epoch_state.committer
+        is_over = committer.refused_for > 0 or time.monotonic() > hand_over.until + _LAST_COMMIT
+        if committer.has_all_it_can or is_over:
             self._end_epoch(take_along=True)
             hand_over.answer.give(hand_over.answer.value)
             self._hand_over = None
@@ -631,7 +631,7 @@ class Job:
         """
         if self._options.is_cooperative:
             try:
-                epoch_state.holding.return_chunks(self._left_of(epoch_state))
+                epoch_state.assignment.return_chunks(self._left_of(epoch_state))
             except Exception as error:  # noqa: BLE001 - they are returned as the member leaves
                 log.debug("chunks are not returned: %s", error)
 
@@ -654,18 +654,18 @@ class Job:
         self._dispatcher.forget_crashes()
         if epoch_state is not None:
             epoch_state.end(well=well)
-            self._held += epoch_state.held()
+            self._over_limit += epoch_state.over_limit()
         if not take_along:
-            self._forget_held()
+            self._forget_over_limit()
 
     def _take_along(self, epoch_state: EpochState) -> None:
         """Takes over done records that did not fit into the log, if their keys are still ours."""
-        self._held = [held for held in self._held if not epoch_state.take_along(held)]
-        self._forget_held()
+        self._over_limit = [one for one in self._over_limit if not epoch_state.take_along(one)]
+        self._forget_over_limit()
 
-    def _forget_held(self) -> None:
-        left = sum(len(held.offsets) for held in self._held)
-        self._held = []
+    def _forget_over_limit(self) -> None:
+        left = sum(len(one.offsets) for one in self._over_limit)
+        self._over_limit = []
         if left:
             log.warning(
                 "%d offsets that are done could not be committed, as their partitions have "
@@ -696,27 +696,27 @@ class Job:
             case BatchEnded():
                 self._dispatcher.batch_ended(event)
             case CommitAnswered():
-                self._saver.saved(event)
+                self._committer.saved(event)
             case CommitFenced():
-                self._saver.fenced(event)
+                self._committer.fenced(event)
             case CommitFailed():
-                self._saver.failed(event)
+                self._committer.failed(event)
             case LogRead():
-                self._saver.looked(event)
+                self._committer.looked(event)
             case DecisionsApplied():
-                self._saver.decided(event)
+                self._committer.decided(event)
             case OffsetsMirrored():
-                self._saver.mirrored(event)
+                self._committer.mirrored(event)
             case ParcelWritten():
-                self._saver.outbox.written(event)
+                self._committer.outbox.written(event)
             case ParcelFailed():
-                self._saver.outbox.not_written(event)
+                self._committer.outbox.not_written(event)
             case HolesFound():
                 self._current_state.looked(event)
             case BlockersRead():
                 self._current_state.blockers_read(event)
             case AssignmentReceived():
-                self._begin(event.holding)
+                self._begin(event.assignment)
             case DrainRequested():
                 self._drain(event)
             case SharesRevoked():
@@ -746,8 +746,8 @@ class Job:
         return self._epoch_state
 
     @property
-    def _saver(self) -> Committer:
-        return self._current_state.saver
+    def _committer(self) -> Committer:
+        return self._current_state.committer
 
     def _patience(self) -> float:
         now = time.monotonic()
@@ -760,8 +760,8 @@ class Job:
             waits = [max(0.0, breaker.until - now), _IDLE_WAIT]
         if self._hand_over or self._dispatcher.is_partly_busy:
             waits.append(0.05)
-        if self._epoch_state is not None and self._epoch_state.saver.due is not None:
-            waits.append(self._epoch_state.saver.due - now)
+        if self._epoch_state is not None and self._epoch_state.committer.due is not None:
+            waits.append(self._epoch_state.committer.due - now)
         return max(0.02, min(waits))
 
     def _finished(self) -> bool:
@@ -771,15 +771,15 @@ class Job:
             return False
         if epoch_state is None:
             return self._stopping
-        if self._waiters and not epoch_state.holding.primary.has_unpublished:
+        if self._waiters and not epoch_state.assignment.primary.has_unpublished:
             for waiter, since in list(self._waiters):
                 if epoch_state.is_settled(waiter.ends, since):
                     waiter.answer.give(None)
                     self._waiters.remove((waiter, since))
         late = time.monotonic() - self._stop_by
         is_at_work = bool(self._dispatcher.of(epoch_state)) and late < 0
-        is_too_late = max(late, epoch_state.saver.refused_for) >= _LAST_COMMIT
-        if is_at_work or not (epoch_state.saver.has_all_it_can or is_too_late):
+        is_too_late = max(late, epoch_state.committer.refused_for) >= _LAST_COMMIT
+        if is_at_work or not (epoch_state.committer.has_all_it_can or is_too_late):
             return False
         if self._stopping or self._is_paused:
             return self._stopping
@@ -792,8 +792,8 @@ class Job:
         )
         if not (self._work.available_now and drained):
             return False
-        epoch_state.saver.raise_given_up()
-        return epoch_state.saver.has_all
+        epoch_state.committer.raise_given_up()
+        return epoch_state.committer.has_all
 
     def _stop(self, event: StopRequested) -> None:
         self._stopping = True
@@ -822,7 +822,7 @@ class Job:
         if epoch_state is not None:
             # Aborted, or failed: Spark is to end the batches, and may need a while.
             left = self._left_of(epoch_state)
-            epoch_state.holding.left_running(left, self._dispatcher.may_run_for(epoch_state))
+            epoch_state.assignment.left_running(left, self._dispatcher.may_run_for(epoch_state))
             if hand_over is not None and not hand_over.is_late:
                 hand_over.answer.value = left
         self._end_epoch(well=self.error is None)

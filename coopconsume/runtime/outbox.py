@@ -45,13 +45,13 @@ def due_ms(delay: float) -> int:
     return PARKED_MS if delay == math.inf else int((time.time() + delay) * 1000)
 
 
-def write(work: Work, holding: EpochAssignment, parcel: Parcel, commit_id: str) -> None:
+def write(work: Work, assignment: EpochAssignment, parcel: Parcel, commit_id: str) -> None:
     """Writes a parcel to its destinations.
 
     Raises:
         OutputNotWritten: It is not written; part of it may be.
     """
-    topic_ids = holding.topic_ids
+    topic_ids = assignment.topic_ids
     if parcel.letters and work.dead_letters is not None:
         work.dead_letters.append(parcel.letters, topic_ids, commit_id)
     sink = work.outputs
@@ -59,15 +59,15 @@ def write(work: Work, holding: EpochAssignment, parcel: Parcel, commit_id: str) 
         sink.write(Outputs(parcel.rows, parcel.offsets, topic_ids, commit_id))
     if parcel.changes and work.state is not None:
         # Last: changes that are written count as soon as slots ask for them.
-        work.state.append(holding, Outputs(parcel.changes, {}, topic_ids, commit_id))
+        work.state.append(assignment, Outputs(parcel.changes, {}, topic_ids, commit_id))
 
 
-def fitting(holding: EpochAssignment, parcel: Parcel) -> tuple[Parcel, Parcel]:
+def fitting(assignment: EpochAssignment, parcel: Parcel) -> tuple[Parcel, Parcel]:
     """What of a parcel the limit on ranges lets in, and the rest.
 
     What is written must not be refused any more, so the limit is looked at before.
     """
-    fit = holding.affordable(parcel.offsets, {})
+    fit = assignment.affordable(parcel.offsets, {})
     return parcel.divided({tp: done - fit[tp] for tp, done in parcel.offsets.items()})
 
 
@@ -77,7 +77,7 @@ class Outbox:
     Every method is the loop's to call; the threads report through ``post``.
 
     Args:
-        holding: What is owned.
+        assignment: What is owned.
         work: Where dead letters and outputs go.
         partitions: What the loop knows of them.
         commit_ids: Ids for commits, unique in the group.
@@ -90,7 +90,7 @@ class Outbox:
 
     def __init__(
         self,
-        holding: EpochAssignment,
+        assignment: EpochAssignment,
         work: Work,
         partitions: Mapping[TopicPartition, Partition],
         commit_ids: Iterator[str],
@@ -100,7 +100,7 @@ class Outbox:
         self.ready: deque[Written] = deque()
         self._left: dict[str, frozenset[TopicPartition]] = {}
         self._is_stalled = False
-        self._holding = holding
+        self._assignment = assignment
         self._work = work
         self._partitions = partitions
         self._ids = commit_ids
@@ -108,7 +108,7 @@ class Outbox:
         self._failed = failed
         self._errors: dict[str, Exception] = {}
         self._denied: dict[str, str] = {}
-        patience, gives_up = holding.options.batch_time, work.available_now
+        patience, gives_up = assignment.options.batch_time, work.available_now
         self._letters = Deliveries("dead letters", patience, gives_up=gives_up)
         self._in_order = work.state is not None
         self._rows = Deliveries("outputs", patience, gives_up=gives_up, in_order=self._in_order)
@@ -121,7 +121,7 @@ class Outbox:
         return bool(self.ready) or any(one.has_any for one in self._all)
 
     @property
-    def held(self) -> frozenset[TopicPartition]:
+    def over_limit(self) -> frozenset[TopicPartition]:
         """Returns partitions with rows that were not written, as they have too many ranges."""
         return frozenset().union(*self._left.values())
 
@@ -231,9 +231,9 @@ class Outbox:
         started = time.monotonic()
         try:
             # In order nothing is left out: later records build on the state of earlier ones.
-            fit, left = (parcel, Parcel()) if self._in_order else fitting(self._holding, parcel)
+            fit, left = (parcel, Parcel()) if self._in_order else fitting(self._assignment, parcel)
             if fit:
-                write(self._work, self._holding, fit, commit_id)
+                write(self._work, self._assignment, fit, commit_id)
         except BaseException as error:  # noqa: BLE001 - handled in the loop
             self._post(ParcelFailed(deliveries.what, error))
         else:

@@ -314,7 +314,7 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
     gaps = committed.complement(partition.stable, top)
     first = [list(pair) for pair in itertools.islice(gaps, _SHOWN_RANGES)]
     blocker = partition.blocker(now)
-    age = round(partition.stand(now), 1)
+    age = round(partition.stable_age(now), 1)
     return {
         "topic": partition.topic,
         "partition": partition.partition,
@@ -328,7 +328,7 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
         "firstGaps": first,
         "inDoubtSeconds": round(max(0.0, partition.in_doubt(now)), 1),
         "ranges": partition.ranges,
-        "isCrowded": partition.is_crowded,
+        "isCrowded": partition.is_at_limit,
         "outputsWaiting": partition.outputs_waiting,
         "outputsError": partition.unpublished[1] if partition.unpublished else None,
         "stableAgeSeconds": 0.0 if blocker is None else age,

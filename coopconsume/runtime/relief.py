@@ -42,7 +42,7 @@ def slow_slots(
     for running in batches:
         if running.channel is None or running.trial or running.interrupt_at is not None:
             continue
-        if running.is_live:
+        if running.is_real_time:
             continue  # Its slots give back records by themselves: they know whether any wait.
         # The time in which Spark reads and sorts does not count.
         for slot in sorted((running.active & running.met_at.keys()) - running.stopped):

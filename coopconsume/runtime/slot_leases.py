@@ -142,10 +142,10 @@ class SlotLeases:
             self.give_up(channel_error)
         self._has_worked = self._has_worked or not channel_error
 
-    def keep(self, holding: EpochAssignment | None, slots: Collection[At]) -> None:
+    def keep(self, assignment: EpochAssignment | None, slots: Collection[At]) -> None:
         """Renews the leases of these slots only, while the epoch of an assignment is in force."""
         with self._lock:
-            before, self._kept = self._kept, (holding, frozenset(slots), time.monotonic())
+            before, self._kept = self._kept, (assignment, frozenset(slots), time.monotonic())
         if self._kept[:2] != before[:2]:
             self._changed.set()
 
@@ -187,8 +187,8 @@ class SlotLeases:
         if self._server is None:
             return
         with self._lock:
-            holding, slots, kept_at = self._kept
-            self._kept = holding, frozenset(at for at in slots if at[0] != batch), kept_at
+            assignment, slots, kept_at = self._kept
+            self._kept = assignment, frozenset(at for at in slots if at[0] != batch), kept_at
             self._server.forget(batch)
 
     def close(self) -> None:
@@ -205,15 +205,15 @@ class SlotLeases:
         pause = self.lease / _LOOKS
         while not self._is_closing:
             self._changed.clear()
-            holding, slots, kept_at = self._kept
-            if holding is not None and slots and time.monotonic() - kept_at < _LOOP_STUCK:
-                self._renew(holding, slots, pause)
+            assignment, slots, kept_at = self._kept
+            if assignment is not None and slots and time.monotonic() - kept_at < _LOOP_STUCK:
+                self._renew(assignment, slots, pause)
             self._changed.wait(pause)
 
-    def _renew(self, holding: EpochAssignment, slots: frozenset[At], within: float) -> None:
+    def _renew(self, assignment: EpochAssignment, slots: frozenset[At], within: float) -> None:
         assert self._server is not None
         try:
-            since = holding.check(within)
+            since = assignment.check(within)
         except (CommitLogUnavailable, FencedMember) as error:
             log.debug("leases are not renewed: %s", error)  # The loop finds out for itself.
         except Exception:

@@ -61,7 +61,7 @@ class StateLog:
         self._lifetime = lifetime
         self._changelog = Changelog(path, schema)
         self._lock = threading.Lock()
-        self._holding: EpochAssignment | None = None
+        self._assignment: EpochAssignment | None = None
         self._version = -1
         #: Commits whose changes count, those of this epoch included that are not in the log yet.
         self._counted = CommitIds()
@@ -76,7 +76,7 @@ class StateLog:
         self._keys: dict[Origin, int] = {}
         self._over = threading.Event()
 
-    def begin(self, holding: EpochAssignment) -> None:
+    def begin(self, assignment: EpochAssignment) -> None:
         """Finds out which changes count; for each epoch, before its first batch.
 
         All rows of the key ranges that are owned are decided by then: those of earlier owners by
@@ -91,31 +91,31 @@ class StateLog:
             commits.CommitLogUnavailable: The commit log cannot be read.
         """
         with self._lock:
-            self._holding = None
-        self._changelog.belong_to(f"{holding.cluster.cluster_id}/{holding.options.group_id}")
-        note_state(holding.store, holding.options.group_id, self.path)
-        self._forget_snapshots(holding)
+            self._assignment = None
+        self._changelog.belong_to(f"{assignment.cluster.cluster_id}/{assignment.options.group_id}")
+        note_state(assignment.store, assignment.options.group_id, self.path)
+        self._forget_snapshots(assignment)
         version = self._changelog.version
         written = self._changelog.commits(version)
         # After the version, so that a commit is known whose rows are in it.
-        known = holding.store.counted_commits(holding.options.group_id)
+        known = assignment.store.counted_commits(assignment.options.group_id)
         counted = CommitIds(one for one in written if one in known)
-        self._check_offsets(holding, version, counted)
+        self._check_offsets(assignment, version, counted)
         with self._lock:
             self._version, self._counted, self._open = version, counted, {}
-            self._topic_ids = dict(holding.topic_ids)
-            self._has_ordering_keys = holding.options.ordering_key is not None
-            self._holding = holding
+            self._topic_ids = dict(assignment.topic_ids)
+            self._has_ordering_keys = assignment.options.ordering_key is not None
+            self._assignment = assignment
         self._over.set()
         self._over = threading.Event()
         threading.Thread(
-            target=self._keep, args=(holding, self._over), name="coopconsume-state", daemon=True
+            target=self._keep, args=(assignment, self._over), name="coopconsume-state", daemon=True
         ).start()
 
-    def _check_offsets(self, holding: EpochAssignment, version: int, counted: CommitIds) -> None:
+    def _check_offsets(self, assignment: EpochAssignment, version: int, counted: CommitIds) -> None:
         """Makes sure that all changes that count are of records that are committed."""
-        for tp, owned in holding.owned.items():
-            origin = self._origin(holding, tp)
+        for tp, owned in assignment.owned.items():
+            origin = self._origin(assignment, tp)
             ranges = [(one.first, one.last) for one in owned.ranges]
             changes = self._changelog.changes(origin, version, ranges, above=owned.stable)
             old = self._changelog.snapshots.rows(origin, ranges)
@@ -130,18 +130,18 @@ class StateLog:
                 if offset not in owned.committed:
                     raise StateAhead(hidden(self.path), *tp, offset)
 
-    def _forget_snapshots(self, holding: EpochAssignment) -> None:
+    def _forget_snapshots(self, assignment: EpochAssignment) -> None:
         """Trims nothing by a snapshot before offsets were set back: the same offsets come again."""
         kept = {}
-        for tp, owned in holding.owned.items():
-            origin = self._origin(holding, tp)
+        for tp, owned in assignment.owned.items():
+            origin = self._origin(assignment, tp)
             last = self._snapshots.get(origin)
             if last is not None and last[1] <= owned.stable:
                 kept[origin] = last
         self._snapshots = kept
 
-    def _origin(self, holding: EpochAssignment, tp: TopicPartition) -> Origin:
-        topic_id = holding.topic_ids.get(tp[0])
+    def _origin(self, assignment: EpochAssignment, tp: TopicPartition) -> Origin:
+        topic_id = assignment.topic_ids.get(tp[0])
         if not topic_id:
             raise StateNotReadable(
                 hidden(self.path), f"the broker gives no id of topic {tp[0]!r}, so it is too old"
@@ -154,8 +154,8 @@ class StateLog:
         So it is if the commit of changes was not answered before the job was to begin again.
         """
         with self._lock:
-            holding = self._holding
-            return holding is not None and holding.epoch == epoch and bool(self._open)
+            assignment = self._assignment
+            return assignment is not None and assignment.epoch == epoch and bool(self._open)
 
     def close(self) -> None:
         """Makes no snapshots any more; harmless when repeated."""
@@ -163,11 +163,11 @@ class StateLog:
 
     # -- changes
 
-    def append(self, holding: EpochAssignment, outputs: Outputs) -> None:
+    def append(self, assignment: EpochAssignment, outputs: Outputs) -> None:
         """Writes changes, before their commit and as the last part of it.
 
         Args:
-            holding: The epoch of the records.
+            assignment: The epoch of the records.
             outputs: The changes.
 
         Raises:
@@ -175,7 +175,7 @@ class StateLog:
                 never counts.
         """
         with self._lock:
-            self._check(holding)
+            self._check(assignment)
             self._appending += 1
         try:
             before, version = self._changelog.append(
@@ -185,26 +185,26 @@ class StateLog:
             with self._lock:
                 self._appending -= 1
         with self._lock:
-            self._check(holding)
+            self._check(assignment)
             self._open[outputs.commit_id] = before
             self._counted.add(outputs.commit_id)
             self._version = max(self._version, version)
 
-    def _check(self, holding: EpochAssignment) -> None:
-        if self._holding is not holding:
+    def _check(self, assignment: EpochAssignment) -> None:
+        if self._assignment is not assignment:
             raise OutputNotWritten("changes of the state", hidden(self.path), "the epoch is over")
 
-    def committed(self, holding: EpochAssignment, commit_id: str) -> None:
+    def committed(self, assignment: EpochAssignment, commit_id: str) -> None:
         """A commit was answered. If it changed nothing, its changes do not count.
 
         Args:
-            holding: The epoch of the commit.
+            assignment: The epoch of the commit.
             commit_id: Its id.
         """
         # Its answer does not show it: a repeat is a duplicate, whatever the first one changed.
-        counts = holding.store.has_counted(holding.options.group_id, commit_id)
+        counts = assignment.store.has_counted(assignment.options.group_id, commit_id)
         with self._lock:
-            if self._holding is holding:
+            if self._assignment is assignment:
                 self._open.pop(commit_id, None)
                 if not counts:
                     self._counted.discard(commit_id)
@@ -236,11 +236,11 @@ class StateLog:
             StateNotReadable: The state cannot be read, or the job has not begun.
             commits.CommitLogUnavailable: The commit log cannot be read.
         """
-        holding = self._holding
-        if holding is None:
+        assignment = self._assignment
+        if assignment is None:
             raise StateNotReadable(hidden(self.path), "the job has no key ranges yet")
-        counted = holding.store.counted_commits(holding.options.group_id)
-        topic_id = holding.topic_ids.get(topic, "")
+        counted = assignment.store.counted_commits(assignment.options.group_id)
+        topic_id = assignment.topic_ids.get(topic, "")
         found = (
             self._changelog.value(origin, key, counted.__contains__)
             for origin in self._changelog.origins()
@@ -250,14 +250,14 @@ class StateLog:
 
     # -- snapshots
 
-    def _keep(self, holding: EpochAssignment, over: threading.Event) -> None:
+    def _keep(self, assignment: EpochAssignment, over: threading.Event) -> None:
         """Makes snapshots of partitions with many changes. In a thread of its own."""
         while not over.wait(_LOOK_EVERY):
             try:
                 self._move_on()
-                for tp, owned in holding.owned.items():
+                for tp, owned in assignment.owned.items():
                     if any(one.first == 0 for one in owned.ranges) and not over.is_set():
-                        self._snapshot_if_due(holding, tp)
+                        self._snapshot_if_due(assignment, tp)
             except Exception as error:  # noqa: BLE001 - the next look may do
                 log.warning("the state has no new snapshot for now: %s", error)
 
@@ -268,16 +268,16 @@ class StateLog:
             if not self._open and not self._appending:
                 self._version = max(self._version, version)
 
-    def _snapshot_if_due(self, holding: EpochAssignment, tp: TopicPartition) -> None:
-        origin = self._origin(holding, tp)
+    def _snapshot_if_due(self, assignment: EpochAssignment, tp: TopicPartition) -> None:
+        origin = self._origin(assignment, tp)
         rows, files = self._changelog.size(origin, self._changelog.version)
         *_, rows_before, files_before = self._snapshots.get(origin, (0, 0, 0, 0))
         # A snapshot costs by its keys, so it waits for as many changes.
         enough = max(SNAPSHOT_ROWS, self._keys.get(origin, 0))
         if rows >= rows_before + enough or files >= files_before + SNAPSHOT_FILES:
-            self.snapshot(holding, tp)
+            self.snapshot(assignment, tp)
 
-    def snapshot(self, holding: EpochAssignment, tp: TopicPartition) -> None:
+    def snapshot(self, assignment: EpochAssignment, tp: TopicPartition) -> None:
         """Replaces the snapshot of a partition, and removes the changes that the last one has.
 
         Raises:
@@ -286,16 +286,16 @@ class StateLog:
             commits.CommitLogUnavailable: The commit log cannot be read.
             commits.FencedMember: The epoch is over.
         """
-        origin, group = self._origin(holding, tp), holding.options.group_id
+        origin, group = self._origin(assignment, tp), assignment.options.group_id
         # In this order: all changes below the stable offset are in the version, and all commits
         # of the version that count are known.
-        stable = holding.store.state(group)[tp].stable_offset
+        stable = assignment.store.state(group)[tp].stable_offset
         version = self._changelog.version
-        counted = holding.store.counted_commits(group)
+        counted = assignment.store.counted_commits(group)
         # By the log, not by an earlier look: after the epoch, offsets and state may be set back.
-        check = partial(holding.check, within=0)
+        check = partial(assignment.check, within=0)
         self._keys[origin] = self._changelog.write_snapshot(
-            origin, version, counted.__contains__, commits=holding.store.version(), check=check
+            origin, version, counted.__contains__, commits=assignment.store.version(), check=check
         )
         last = self._snapshots.get(origin)
         if last is not None:

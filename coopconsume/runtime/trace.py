@@ -194,7 +194,7 @@ def plain(value: Any, name: str = "") -> Any:  # noqa: C901, PLR0912 - one match
             found = value if name in _NAMES else bool(value)
         case bytes() if name in _OFFSETS:
             found = plain(OffsetRanges.from_offsets(unpack_offsets(value).to_numpy()))
-        case (str(), int()) if name == "held":
+        case (str(), int()) if name == "over_limit":
             found = _key(value)
         case OffsetRanges():
             found = [list(pair) for pair in value]
@@ -220,9 +220,9 @@ def _key(key: Any) -> str:
     return f"{key[0]}-{key[1]}" if isinstance(key, tuple) else str(key)
 
 
-def _assignment(holding: EpochAssignment) -> dict[str, Any]:
+def _assignment(assignment: EpochAssignment) -> dict[str, Any]:
     return {
-        "epoch": holding.epoch.number,
+        "epoch": assignment.epoch.number,
         "owned": {
             _key(tp): {
                 "topic": owned.topic,
@@ -234,8 +234,10 @@ def _assignment(holding: EpochAssignment) -> dict[str, Any]:
                 "range_count": owned.range_count,
                 "last_committed": owned.last_committed,
                 "max_ranges": owned.max_ranges,
-                "doubts": [[one.first, one.last, until] for one, until in holding.doubts(tp)],
+                "in_doubt": [
+                    [one.first, one.last, until] for one, until in assignment.in_doubt(tp)
+                ],
             }
-            for tp, owned in sorted(holding.owned.items())
+            for tp, owned in sorted(assignment.owned.items())
         },
     }

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from coopconsume.runtime.plan.range_limit import crowd_warning
+from coopconsume.runtime.plan.range_limit import limit_warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -189,7 +189,7 @@ class PollFacts:
         full: Partitions with so many waiting keys that nothing new is handed out.
         in_doubt: For how long earlier owners are waited for, by partition.
         next_due: When the next record is retried; None: no record is retried by itself.
-        held: How many records wait for a retry or a decision.
+        pending: How many records wait for a retry or a decision.
         parked: How many records wait for a decision.
     """
 
@@ -201,7 +201,7 @@ class PollFacts:
     full: Sequence[str] = ()
     in_doubt: Mapping[str, float] = field(default_factory=dict)
     next_due: float | None = None
-    held: int = 0
+    pending: int = 0
     parked: int = 0
 
 
@@ -243,7 +243,7 @@ def _causes_of_poll(facts: PollFacts) -> Iterator[WaitingFor]:
     if facts.next_due is not None:
         yield WaitingFor(
             "retry",
-            f"waiting for the next retry until {_until(facts.next_due)}, {facts.held:,} pending",
+            f"waiting for the next retry until {_until(facts.next_due)}, {facts.pending:,} pending",
         )
     if facts.parked:
         yield _DECISION
@@ -312,9 +312,9 @@ def _of_work(todo: Sequence[Partition], facts: Facts, now: float) -> Iterator[Wa
         yield WaitingFor(
             "trigger", f"waiting for the trigger's interval until {_until(facts.next_trigger)}"
         )
-    crowded = [p for p in todo if p.is_crowded]
-    if crowded:
-        yield WaitingFor("limit", f"waiting at a limit: {crowd_warning(crowded[0])}")
+    at_limit = [p for p in todo if p.is_at_limit]
+    if at_limit:
+        yield WaitingFor("limit", f"waiting at a limit: {limit_warning(at_limit[0])}")
     dues = [due - now for p in todo if (due := p.next_due()) is not None]
     if dues and math.isfinite(min(dues)):
         pending = sum(p.pending for p in todo)

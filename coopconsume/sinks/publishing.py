@@ -122,7 +122,7 @@ class Publishing:
     """Publishes the rows of one epoch's partitions.
 
     Args:
-        holding: What is owned.
+        assignment: What is owned.
         topic: The topic that is written to.
         purgatory: Where rows wait.
         messages: Makes records of them.
@@ -135,13 +135,13 @@ class Publishing:
 
     def __init__(
         self,
-        holding: EpochAssignment,
+        assignment: EpochAssignment,
         topic: str,
         purgatory: Purgatory,
         messages: Callable[[Chunk], Iterable[Message]],
     ) -> None:
         self.topic = topic
-        self._holding = holding
+        self._assignment = assignment
         self._purgatory = purgatory
         self._messages = messages
         self.troubles: dict[TopicPartition, Trouble] = {}
@@ -256,17 +256,17 @@ class Publishing:
         self._check()
 
     def _check(self) -> None:
-        holding = self._holding
-        holding.store.check(holding.options.group_id, holding.epoch, holding.member)
+        assignment = self._assignment
+        assignment.store.check(assignment.options.group_id, assignment.epoch, assignment.member)
 
     def _publish(self, tp: TopicPartition, stable: int) -> bool:
         lane = self._lanes.get(tp) or self._open(tp)
-        origin = Origin(self._holding.topic_ids.get(tp[0], ""), tp[1])
+        origin = Origin(self._assignment.topic_ids.get(tp[0], ""), tp[1])
         if stable == lane.position:
             self._transact(tp, lane, None, stable)  # So that Kafka does not forget it.
         while lane.position < stable and not self._over.is_set():
             # Asked for each time, as others' commits are among them.
-            counted = self._holding.store.counted_commits(self._holding.options.group_id)
+            counted = self._assignment.store.counted_commits(self._assignment.options.group_id)
             chunk = self._purgatory.chunk(origin, lane.position, stable, ROWS, counted.__contains__)
             self._transact(tp, lane, chunk, chunk.next)
         if time.monotonic() - lane.forgotten > _FORGET_EVERY:
@@ -276,20 +276,20 @@ class Publishing:
 
     def _open(self, tp: TopicPartition) -> Lane:
         """Fences the former publisher, and reads how far it got."""
-        holding = self._holding
-        group = holding.options.group_id
+        assignment = self._assignment
+        group = assignment.options.group_id
         channel = TransactionChannel(
-            holding.options, self.topic, transactional_id(group, *tp), _TRANSACTION
+            assignment.options, self.topic, transactional_id(group, *tp), _TRANSACTION
         )
         try:
             channel.init(_TRANSACTION)
-            primary = holding.cluster.stable_primary(tp)
+            primary = assignment.cluster.stable_primary(tp)
             self._check()
-            stable = holding.store.state(group)[tp].stable_offset
+            stable = assignment.store.state(group)[tp].stable_offset
         except BaseException:
             channel.drop()
             raise
-        position = begin(primary, holding.topic_ids.get(tp[0], ""), stable)
+        position = begin(primary, assignment.topic_ids.get(tp[0], ""), stable)
         if primary is not None and position < primary.offset:
             log.warning(
                 "%s-%d: Kafka's offset %d is beyond the stable offset %d, which was set back: what "
@@ -299,13 +299,13 @@ class Publishing:
         return lane
 
     def _transact(self, tp: TopicPartition, lane: Lane, chunk: Chunk | None, offset: int) -> None:
-        holding, channel = self._holding, lane.channel
+        assignment, channel = self._assignment, lane.channel
         until = time.monotonic() + _TRANSACTION
-        mark = primary_mark(holding.topic_ids.get(tp[0], ""), holding.epoch, self.topic)
+        mark = primary_mark(assignment.topic_ids.get(tp[0], ""), assignment.epoch, self.topic)
         channel.begin()
         if chunk is not None and chunk.rows.num_rows:
             channel.send(self._messages(chunk), until - time.monotonic())
-        channel.add_offsets({tp: (offset, mark)}, holding.place(), until - time.monotonic())
+        channel.add_offsets({tp: (offset, mark)}, assignment.place(), until - time.monotonic())
         channel.commit(until - time.monotonic())
         lane.position = offset
 

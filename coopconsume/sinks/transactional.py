@@ -62,11 +62,11 @@ class TransactionalTopic:
         """
         self._purgatory.write(outputs, self.schema)
 
-    def begin(self, holding: EpochAssignment) -> Publishing:
+    def begin(self, assignment: EpochAssignment) -> Publishing:
         """Publishes under an epoch; publishing under an earlier one has ended."""
         self.close()
         self._purgatory.begin()
-        self._publishing = Publishing(holding, self._name, self._purgatory, self._messages)
+        self._publishing = Publishing(assignment, self._name, self._purgatory, self._messages)
         return self._publishing
 
     def close(self) -> None:

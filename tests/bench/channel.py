@@ -61,7 +61,7 @@ class Noting:
 class _Idle:
     """A worker that has nothing to give back."""
 
-    def begin(self, holding: EpochAssignment) -> None:
+    def begin(self, assignment: EpochAssignment) -> None:
         pass
 
     def keep(self, _timeout: float) -> bool:

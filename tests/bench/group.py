@@ -51,9 +51,9 @@ class _Begun:
         self.epoch = 0
         self.changed = threading.Condition()
 
-    def begin(self, holding: EpochAssignment) -> None:
+    def begin(self, assignment: EpochAssignment) -> None:
         with self.changed:
-            self.epoch = holding.epoch.number
+            self.epoch = assignment.epoch.number
             self.changed.notify_all()
 
     def keep(self, _timeout: float) -> bool:

@@ -40,30 +40,32 @@ def idle_job(partitions: int) -> Job:
         park=False, outputs=None, interval=0.0, available_now=False,
     )  # fmt: skip
     meter = Meter({"id": "q", "runId": "r", "name": None, "groupId": "g"}, _SLOTS)
-    holding: Any = EpochAssignment.__new__(EpochAssignment)
+    assignment: Any = EpochAssignment.__new__(EpochAssignment)
     ends = {("t", number): 10 for number in range(partitions)}
-    holding.options = options
-    holding.owned = {tp: Owned(*tp, (KeyRange(),), 10, OffsetRanges()) for tp in ends}
-    holding.cluster = SimpleNamespace(log_ends=lambda tps: {tp: LogEnd(ends[tp], 0) for tp in tps})
-    holding.logs = SimpleNamespace(
+    assignment.options = options
+    assignment.owned = {tp: Owned(*tp, (KeyRange(),), 10, OffsetRanges()) for tp in ends}
+    assignment.cluster = SimpleNamespace(
+        log_ends=lambda tps: {tp: LogEnd(ends[tp], 0) for tp in tps}
+    )
+    assignment.logs = SimpleNamespace(
         is_cut=lambda *_: False,
         check_topics=lambda *_: [],
         check_starts=lambda *_: {},
         present=ends,
     )
-    holding.primary = SimpleNamespace(
+    assignment.primary = SimpleNamespace(
         publish_by=lambda _: None, has_unpublished=False, publishes=False, is_publishing=False,
         troubled={}, given_up=lambda _: None,
         write_quietly=lambda **_: None, stop_publishing=lambda: None,
     )  # fmt: skip
-    holding._grant = SimpleNamespace(epoch=Epoch(1, "n"))
-    holding.topic_ids, holding._waits, holding.is_between_epochs = {"t": "id"}, [], False
-    holding.check = holding.stop_repeating = lambda: None
+    assignment._grant = SimpleNamespace(epoch=Epoch(1, "n"))
+    assignment.topic_ids, assignment._waits, assignment.is_between_epochs = {"t": "id"}, [], False
+    assignment.check = assignment.stop_repeating = lambda: None
     membership: Any = SimpleNamespace(options=options, may_work_for=lambda *_: True)
     with mock.patch("coopconsume.runtime.dispatch.open_mailbox"):
         job = Job(mock.sentinel.spark, membership, work, _SLOTS, meter)
     job._epoch_state = EpochState(
-        mock.sentinel.spark, holding, work, _SLOTS, meter, map(str, itertools.count()), {},
+        mock.sentinel.spark, assignment, work, _SLOTS, meter, map(str, itertools.count()), {},
         job._post,
     )  # fmt: skip
     return job
@@ -75,8 +77,8 @@ def idle_turn(partitions: int) -> Iterator[Callable[[], None]]:
     job = idle_job(partitions)
     epoch_state = job._epoch_state
     assert epoch_state is not None
-    holding: Any = epoch_state.holding
-    holding.refresh = dict
+    assignment: Any = epoch_state.assignment
+    assignment.refresh = dict
 
     def turn() -> None:
         assert not job._finished()

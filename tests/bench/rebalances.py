@@ -72,8 +72,8 @@ class _Taker:
     def __init__(self) -> None:
         self.taken: list[KeyRange] = []
 
-    def begin(self, holding: EpochAssignment) -> None:
-        self.taken += [one for ranges in holding.key_ranges.values() for one in ranges]
+    def begin(self, assignment: EpochAssignment) -> None:
+        self.taken += [one for ranges in assignment.key_ranges.values() for one in ranges]
 
     def has(self, key: bytes) -> bool:
         """Whether it took a key at any time."""

@@ -47,9 +47,9 @@ def as_lists(shares: Sequence[Share]) -> list[list[Any]]:
     return [[s.topic, s.partition, s.key_range.first, s.key_range.last] for s in shares]
 
 
-def _longest_wait(holding: EpochAssignment, shares: Iterable[Share]) -> float:
+def _longest_wait(assignment: EpochAssignment, shares: Iterable[Share]) -> float:
     """For how many seconds an earlier owner may be at work on any of some shares."""
-    waits = [holding.waits((s.topic, s.partition), [s.key_range]) for s in shares]
+    waits = [assignment.waits((s.topic, s.partition), [s.key_range]) for s in shares]
     return max(waits, default=0.0)
 
 
@@ -62,38 +62,38 @@ class ReportingWorker:
 
     def __init__(self, *, keeps: bool = False) -> None:
         self.keeps = keeps
-        self.holding: EpochAssignment | None = None
+        self.assignment: EpochAssignment | None = None
         self.held: dict[int, EpochAssignment] = {}
 
-    def begin(self, holding: EpochAssignment) -> None:
+    def begin(self, assignment: EpochAssignment) -> None:
         """Report the shares, and how long to wait for an earlier owner."""
-        self.holding = self.held[holding.epoch.number] = holding
+        self.assignment = self.held[assignment.epoch.number] = assignment
         report(
-            "begin", epoch=holding.epoch.number, member=holding.member,
-            shares=as_lists(holding.shares), wait=_longest_wait(holding, holding.shares),
+            "begin", epoch=assignment.epoch.number, member=assignment.member,
+            shares=as_lists(assignment.shares), wait=_longest_wait(assignment, assignment.shares),
         )  # fmt: skip
 
     def keep(self, _timeout: float) -> bool:
         """Go on, or not; nothing runs."""
-        if self.keeps and self.holding is not None:
-            self.holding.keep()
+        if self.keeps and self.assignment is not None:
+            self.assignment.keep()
         return self.keeps
 
     def give_up(self, shares: Sequence[Share], _timeout: float) -> Sequence[Share]:
         """Report them; nothing of them runs."""
-        assert self.holding is not None
-        self.holding.give_up(shares)
+        assert self.assignment is not None
+        self.assignment.give_up(shares)
         report("give_up", shares=as_lists(shares))
         return []
 
     def extend(self, load: Callable[[], EpochAssignment]) -> EpochAssignment:
         """Report the gained shares."""
-        assert self.holding is not None
+        assert self.assignment is not None
         gained = load()
-        self.holding.extend(gained)
+        self.assignment.extend(gained)
         report(
-            "extend", epoch=self.holding.epoch.number, shares=as_lists(gained.shares),
-            wait=_longest_wait(self.holding, gained.shares),
+            "extend", epoch=self.assignment.epoch.number, shares=as_lists(gained.shares),
+            wait=_longest_wait(self.assignment, gained.shares),
         )  # fmt: skip
         return gained
 
@@ -129,9 +129,9 @@ class Listener:
 
 def mirror(worker: ReportingWorker) -> None:
     """Write the stable offset to Kafka, and report whether Kafka took it."""
-    assert worker.holding is not None
+    assert worker.assignment is not None
     try:
-        worker.holding.primary.write(force=True)
+        worker.assignment.primary.write(force=True)
         report("mirrored", taken=True)
     except KafkaError as error:
         report("mirrored", taken=False, text=str(error))
@@ -139,9 +139,9 @@ def mirror(worker: ReportingWorker) -> None:
 
 def check_topics(worker: ReportingWorker, membership: Membership) -> None:
     """Look at the topics as a job does, and join again if one was recreated."""
-    assert worker.holding is not None
+    assert worker.assignment is not None
     try:
-        worker.holding.logs.check_topics()
+        worker.assignment.logs.check_topics()
         report("topics", replaced=False)
     except TopicReplaced as error:
         report("topics", replaced=True)
@@ -171,7 +171,7 @@ def main(config: dict[str, Any]) -> None:
     if config.get("freezes_as_leader"):
         freeze_before(membership.store, "open_epoch")
     if config.get("freezes_as_owner"):
-        freeze_before(membership, "moved_in")
+        freeze_before(membership, "assigned")
     if config.get("waits"):
         report("ready")
         sys.stdin.readline()
@@ -194,27 +194,27 @@ def main(config: dict[str, Any]) -> None:
             mirror(worker)
             continue
         if command == "epoch":
-            assert worker.holding is not None
-            while worker.holding.epoch.number < int(words[0]):
+            assert worker.assignment is not None
+            while worker.assignment.epoch.number < int(words[0]):
                 time.sleep(0.02)
-            report("epoch", number=worker.holding.epoch.number)
+            report("epoch", number=worker.assignment.epoch.number)
             continue
         if command == "topics":
             check_topics(worker, membership)
             continue
         if command == "lease":
-            assert worker.holding is not None
-            may = membership.may_work_for(worker.holding, float(words[0]) or None)
+            assert worker.assignment is not None
+            may = membership.may_work_for(worker.assignment, float(words[0]) or None)
             report("lease", may=may)
             continue
         offset, *epoch = map(int, words)
-        holding = worker.held[epoch[0]] if epoch else worker.holding
-        assert holding is not None
-        share = holding.shares[0]
+        assignment = worker.held[epoch[0]] if epoch else worker.assignment
+        assert assignment is not None
+        share = assignment.shares[0]
         tp = (share.topic, share.partition)
         try:
-            holding.commit({tp: OffsetRanges([(offset, offset)])})
-            report("committed", offset=offset, epoch=holding.epoch.number)
+            assignment.commit({tp: OffsetRanges([(offset, offset)])})
+            report("committed", offset=offset, epoch=assignment.epoch.number)
         except CommitStoreError as error:
             report("refused", offset=offset, error=type(error).__name__, text=str(error))
             membership.fenced(str(error))

@@ -109,25 +109,27 @@ def test_a_decision_is_taken_once_even_if_its_taker_dies(kafka, topic, tmp_path,
     membership = Membership(options, 1, PollSession())
     try:
         membership.subscribe([orders], None, None)
-        holding = membership.wait_for_holding()
-        group, store = options.group_id, holding.store
+        assignment = membership.wait_for_assignment()
+        group, store = options.group_id, assignment.store
         parked = [(at, Waiting(o, 33, 2, float("inf"), "no")) for o in (3, 5)]
         log = {at: [Pending(o, 33, 2, PARKED_MS, "no") for o in (3, 5)]}
-        holding.commit({}, pending=log, commit_id="run-0")
+        assignment.commit({}, pending=log, commit_id="run-0")
         decide(store, group, [Decision(orders, 0, 3, "replay"), Decision(orders, 0, 5, "discard")])
         ids = (f"again-{number}" for number in range(9))
         with monkeypatch.context() as broken:
             broken.setattr(store, "set_settings", die)
             with pytest.raises(OSError, match="gone"):
-                apply_decisions(holding, parked, ids)
+                apply_decisions(assignment, parked, ids)
         pending = store.pending(group)[at]
         assert [(o, p.attempts, p.is_parked) for o, p in pending.items()] == [(3, 0, False)]
         assert store.state(group)[at].ranges.pairs() == [(5, 5)]
         assert len(decided(store, group, [orders])) == 2
-        assert apply_decisions(holding, [], ids) == [], "the next process starts with none parked"
+        assert apply_decisions(assignment, [], ids) == [], (
+            "the next process starts with none parked"
+        )
         assert decided(store, group, [orders]) == []
-        holding.commit({}, pending={at: log[at][:1]}, commit_id="run-1")
-        assert apply_decisions(holding, parked[:1], ids) == []
+        assignment.commit({}, pending={at: log[at][:1]}, commit_id="run-1")
+        assert apply_decisions(assignment, parked[:1], ids) == []
         assert store.pending(group)[at][3].is_parked
     finally:
         membership.leave()

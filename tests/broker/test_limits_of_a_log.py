@@ -48,7 +48,7 @@ def two(harness: GroupHarness) -> Iterator[tuple[EpochAssignment, EpochAssignmen
         lose(member.store, "answer")  # of the claim: it is made once, and asked for again
         member.assign({(harness.topic, 0): [half]}, takeover=False)
         members.append(member)
-    first, second = (member.holding for member in members)
+    first, second = (member.assignment for member in members)
     assert first is not None
     assert second is not None
     assert len(harness.store.claims(harness.group)) == 2
@@ -58,29 +58,29 @@ def two(harness: GroupHarness) -> Iterator[tuple[EpochAssignment, EpochAssignmen
 
 
 def saved(
-    holding: EpochAssignment, *pairs: tuple[int, int], commit_id: str, pending: Any = None
+    assignment: EpochAssignment, *pairs: tuple[int, int], commit_id: str, pending: Any = None
 ) -> CommitAnswered:
     """Save what is done of the partition, as the loop does."""
-    (tp,) = holding.owned
-    return save(holding, {tp: OffsetRanges(pairs)}, {}, pending or {}, commit_id)
+    (tp,) = assignment.owned
+    return save(assignment, {tp: OffsetRanges(pairs)}, {}, pending or {}, commit_id)
 
 
 def test_what_fits_is_committed_and_the_rest_is_held(
     two: tuple[EpochAssignment, EpochAssignment],
 ) -> None:
     """The topic's own limit counts; filling a gap frees a range."""
-    holding, _ = two
-    (tp,) = holding.owned
-    assert holding.owned[tp].max_ranges == 2
-    answer = saved(holding, (1, 1), (3, 3), (5, 5), (7, 7), commit_id="a-1")
-    assert answer.held == {tp}
+    assignment, _ = two
+    (tp,) = assignment.owned
+    assert assignment.owned[tp].max_ranges == 2
+    answer = saved(assignment, (1, 1), (3, 3), (5, 5), (7, 7), commit_id="a-1")
+    assert answer.over_limit == {tp}
     assert answer.offsets == {tp: (OffsetRanges([(1, 1), (3, 3)]), 0)}
-    answer = saved(holding, (0, 0), (5, 5), (7, 7), commit_id="a-2")
-    assert answer.held == {tp}
+    answer = saved(assignment, (0, 0), (5, 5), (7, 7), commit_id="a-2")
+    assert answer.over_limit == {tp}
     assert answer.offsets == {tp: (OffsetRanges([(0, 0), (5, 5)]), 2)}
-    answer = saved(holding, (2, 2), (7, 7), commit_id="a-3")
-    assert not answer.held
-    assert holding.store.state(holding.options.group_id)[tp] == PartitionCommits(
+    answer = saved(assignment, (2, 2), (7, 7), commit_id="a-3")
+    assert not answer.over_limit
+    assert assignment.store.state(assignment.options.group_id)[tp] == PartitionCommits(
         4, [(5, 5), (7, 7)]
     )
 
@@ -142,7 +142,7 @@ def test_rows_wait_with_the_offsets_they_belong_to(
     answer, left = save_rows(parcel_of(10), "a-3")
     assert sink.written["a-3"] == [10]
     assert not left
-    assert not answer.held, "its row is written: it is one range over the limit"
+    assert not answer.over_limit, "its row is written: it is one range over the limit"
 
 
 def test_a_refusal_because_others_were_quicker_keeps_everything(
@@ -156,7 +156,7 @@ def test_a_refusal_because_others_were_quicker_keeps_everything(
     assert first.owned[tp].range_count == 0, "the store has heard of that, the member has not"
     failed = Pending(6, attempts=1)
     answer = saved(first, (8, 8), commit_id="a-1", pending={tp: [failed]})
-    assert answer.held == {tp}
+    assert answer.over_limit == {tp}
     assert not answer.offsets
     assert answer.later == {tp: [failed]}
     assert first.owned[tp].range_count == 2, "now it has"
@@ -171,8 +171,8 @@ def test_repeats_are_one_warning_a_commit_with_counts(
     two: tuple[EpochAssignment, EpochAssignment], caplog: pytest.LogCaptureFixture
 ) -> None:
     """However many offsets were committed before; without repeats there is no warning."""
-    holding, _ = two
-    (tp,) = holding.owned
+    assignment, _ = two
+    (tp,) = assignment.owned
     caplog.set_level(logging.WARNING, "coopconsume")
 
     def messages() -> list[str]:
@@ -180,10 +180,10 @@ def test_repeats_are_one_warning_a_commit_with_counts(
         ours = [one for one in caplog.records if one.name.startswith(("coopconsume", "commits"))]
         return [record.getMessage() for record in ours]
 
-    saved(holding, (0, 5), commit_id="a-1")
+    saved(assignment, (0, 5), commit_id="a-1")
     assert not messages()
-    saved(holding, (3, 7), commit_id="a-2")
-    saved(holding, (0, 1), commit_id="a-3")
+    saved(assignment, (3, 7), commit_id="a-2")
+    saved(assignment, (0, 1), commit_id="a-3")
     assert messages() == [
         f"3 offsets were committed before, and count once ({tp[0]}-0: 3)",
         f"2 offsets were committed before, and count once ({tp[0]}-0: 2)",

@@ -68,7 +68,7 @@ def test_a_listener_may_leave_the_group_in_any_call(harness: GroupHarness, when:
         membership.fenced("a test asks for it")
     assert listener.has_left.wait(PATIENCE), "it waits for itself"
     membership.leave()
-    assert membership.wait_for_holding() is None
+    assert membership.wait_for_assignment() is None
     other = harness.start()
     harness.settled(other)
     # Shares that the log had refused before were not handed over: they are in doubt.
@@ -109,7 +109,7 @@ def test_a_topic_that_is_deleted_before_a_rebalance_is_a_loss(
     }  # fmt: skip
     membership = Membership(Options.parse(options), 1, ReportingWorker())
     membership.subscribe([harness.topic, gone], None)
-    first = membership.holding
+    first = membership.assignment
     assert first is not None
     assert (gone, 0) in first.owned
     admin = KafkaAdminClient(bootstrap_servers=harness.kafka.bootstrap_servers)
@@ -118,7 +118,7 @@ def test_a_topic_that_is_deleted_before_a_rebalance_is_a_loss(
 
     def has_moved_on() -> bool:
         """The member itself notices that a topic is gone, and joins again."""
-        found = membership.wait_for_holding(0.05)
+        found = membership.wait_for_assignment(0.05)
         return found not in (None, first)
 
     if fail == "true":
@@ -143,14 +143,14 @@ def test_assigned_topics_must_exist_and_the_deletion_of_one_leaves_the_others(
     with pytest.raises(TopicNotFound):
         membership.assign({**parts, (f"{gone}-later", 0): []}, takeover=False)
     membership.assign(parts, takeover=False)
-    held = membership.holding
+    held = membership.assignment
     assert held is not None
     admin = KafkaAdminClient(bootstrap_servers=harness.kafka.bootstrap_servers)
     admin.delete_topics([gone])
     admin.close()
     wait_until(lambda: held.logs.check_topics() == [gone])
     membership.rebalance(f"deleted: {gone}")
-    assert membership.holding is held
+    assert membership.assignment is held
     assert held.logs.present == [(harness.topic, 0)]
     assert held.owned[gone, 0].is_deleted
     membership.leave()

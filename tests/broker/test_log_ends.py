@@ -73,8 +73,8 @@ def test_new_records_under_old_offsets_are_not_considered_done(
     done = {P0: OffsetRanges([(0, 2), (4, 19)])}
     live, next_start = (member(broker, tmp_path, name) for name in ("live", "next"))
     for one in (live, next_start):
-        assert one.holding is not None
-        one.holding.commit(done, pending={P0: [Pending(3, attempts=2)]})
+        assert one.assignment is not None
+        one.assignment.commit(done, pending={P0: [Pending(3, attempts=2)]})
     next_start.leave()
     read_under = LOG_IDENTITIES.read_group("g")
     live.cluster.ends([P0])
@@ -87,18 +87,18 @@ def test_new_records_under_old_offsets_are_not_considered_done(
 
     caplog.set_level(logging.WARNING, "coopconsume")
     after = PartitionCommits(3, [(4, 9)])
-    holding = live.holding
-    assert holding is not None
+    assignment = live.assignment
+    assert assignment is not None
     assert live.cluster.ends([P0]) == {P0: 13}
     assert LOG_IDENTITIES.read_group("g") != read_under, "Spark may still hold what was cut"
-    assert holding.logs.is_cut(live.cluster.log_ends([P0]))
-    loss = holding.logs.follow_cut()
+    assert assignment.logs.is_cut(live.cluster.log_ends([P0]))
+    loss = assignment.logs.follow_cut()
     assert loss is not None
     assert (loss.first, loss.last) == (10, 19)
     assert live.store.state("live") == {P0: after}
-    assert (holding.owned[P0].stable, holding.owned[P0].committed) == (3, after.ranges)
-    assert not holding.logs.is_cut(live.cluster.log_ends([P0]))
-    assert holding.logs.follow_cut() is None
+    assert (assignment.owned[P0].stable, assignment.owned[P0].committed) == (3, after.ranges)
+    assert not assignment.logs.is_cut(live.cluster.log_ends([P0]))
+    assert assignment.logs.follow_cut() is None
     assert "offsets 10 to 19 of t-0" in caplog.text
     live.leave()
     assert live.store.history("live")[-2]["kind"] == "truncation"
@@ -112,7 +112,7 @@ def test_new_records_under_old_offsets_are_not_considered_done(
     assert [one[:3] for one in goes_on.owned[P0].pending] == [(3, 0, 2)]
 
     # Cut once more, and grown beyond its old end before anybody looks.
-    logs = goes_on.holding.logs
+    logs = goes_on.assignment.logs
     assert produce(broker, 12)[-1] == 24
     assert not logs.is_cut(goes_on.cluster.log_ends([P0]))
     broker.kill()
@@ -126,9 +126,9 @@ def test_new_records_under_old_offsets_are_not_considered_done(
     assert not logs.is_cut(goes_on.cluster.log_ends([P0]))
 
     # The same while nobody has the partition: the leader epoch of the commits shows it.
-    assert goes_on.holding is not None
-    goes_on.holding.commit({P0: OffsetRanges([(3, 26), (28, 29)])})
-    goes_on.holding.primary.write()
+    assert goes_on.assignment is not None
+    goes_on.assignment.commit({P0: OffsetRanges([(3, 26), (28, 29)])})
+    goes_on.assignment.primary.write()
     goes_on.leave()
     broker.kill()
     cut(tmp_path / "kafka", 22)
@@ -141,8 +141,8 @@ def test_new_records_under_old_offsets_are_not_considered_done(
     assert again.store.state("next") == {P0: PartitionCommits(22)}
     # Kafka's offset is still that of before the cut, and it is no other cut.
     assert again.cluster.primary()[P0].offset == 27
-    assert again.holding is not None
-    again.holding.commit({P0: OffsetRanges([(24, 25)])})
+    assert again.assignment is not None
+    again.assignment.commit({P0: OffsetRanges([(24, 25)])})
     next_one = member(broker, tmp_path, "next")
     assert next_one.store.state("next") == {P0: PartitionCommits(22, [(24, 25)])}
     again.leave()

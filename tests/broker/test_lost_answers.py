@@ -43,14 +43,14 @@ def test_whatever_lost_its_answer_is_repeated(
             member.assign({at: []}, takeover=False)
         else:
             member.subscribe([name], None, None)
-        holding = member.wait_for_holding()
-        assert holding.epoch.number == 1
+        assignment = member.wait_for_assignment()
+        assert assignment.epoch.number == 1
         done = OffsetRanges([(0, 4), (6, 6)])
         pending = {at: [Pending(5, 33, 1, 0, "no luck")]}
-        result = holding.commit({at: done}, pending=pending)[at]
+        result = assignment.commit({at: done}, pending=pending)[at]
         assert (result.stable_offset, result.committed, result.duplicates) == (5, 6, 0)
-        assert holding.commit({at: OffsetRanges([(5, 5)])}, commit_id="run-0")[at].committed == 1
-        holding.logs.check_starts()
+        assert assignment.commit({at: OffsetRanges([(5, 5)])}, commit_id="run-0")[at].committed == 1
+        assignment.logs.check_starts()
     finally:
         member.leave()
     first = "claim" if by_hand else "epoch"

@@ -46,19 +46,19 @@ class Process:
         self.tp = (topic, 0)
         self.member = Membership(options, 1, ReportingWorker())
         self.member.assign({self.tp: []}, takeover=True)
-        found = self.member.holding
+        found = self.member.assignment
         assert found is not None
-        self.holding = found
+        self.assignment = found
         self.sink = TransactionalTopic(out, SCHEMA, options)
         if publishes:
-            self.holding.primary.publish_by(self.sink.begin(self.holding))
+            self.assignment.primary.publish_by(self.sink.begin(self.assignment))
         self._ids = (f"run{next(self._runs)}-{i}" for i in itertools.count())
 
     def do(self, *offsets: int, rows: int = 2) -> None:
         """Do records: their rows wait, then they are committed."""
         commit_id = next(self._ids)
         self.sink.write(self.outputs(offsets, rows, commit_id))
-        self.holding.commit({self.tp: OffsetRanges.from_offsets(offsets)}, commit_id=commit_id)
+        self.assignment.commit({self.tp: OffsetRanges.from_offsets(offsets)}, commit_id=commit_id)
 
     def outputs(self, offsets: tuple[int, ...], rows: int, commit_id: str) -> Outputs:
         """So many rows of each record."""
@@ -75,12 +75,12 @@ class Process:
         with pa.ipc.new_stream(out, table.schema) as writer:
             writer.write_table(table)
         parts = [((self.tp,), out.getvalue().to_pybytes())]
-        return Outputs(parts, {}, self.holding.topic_ids, commit_id)
+        return Outputs(parts, {}, self.assignment.topic_ids, commit_id)
 
     @property
     def undone(self) -> list[int]:
         """Offsets of records that the log does not have."""
-        stable = self.holding.owned[self.tp]
+        stable = self.assignment.owned[self.tp]
         return [o for o in range(COUNT) if o >= stable.stable and o not in stable.committed]
 
     def leave(self) -> None:
@@ -152,17 +152,17 @@ def test_rows_wait_until_the_stable_offset_passes_them(places):
     options, name, out = places
     process = Process(options, name, out)
     process.do(5, 6)
-    process.holding.primary.write()
+    process.assignment.primary.write()
     assert seen(options, out) == []
     process.do(0, 1, 2, 3)
-    assert process.holding.primary.has_unpublished
-    process.holding.primary.write()
-    assert not process.holding.primary.has_unpublished
+    assert process.assignment.primary.has_unpublished
+    process.assignment.primary.write()
+    assert not process.assignment.primary.has_unpublished
     assert seen(options, out) == rows(0, 1, 2, 3)
     process.do(4)
-    process.holding.primary.write()
+    process.assignment.primary.write()
     assert seen(options, out) == rows(*range(7))
-    primary = process.holding.cluster.stable_primary(process.tp)
+    primary = process.assignment.cluster.stable_primary(process.tp)
     assert primary is not None
     assert (primary.offset, primary.outputs) == (7, out)
     process.leave()
@@ -171,7 +171,7 @@ def test_rows_wait_until_the_stable_offset_passes_them(places):
 def work(process: Process, offset: int) -> None:
     """Do a record, and publish what can be."""
     process.do(offset)
-    process.holding.primary.write()
+    process.assignment.primary.write()
 
 
 STEPS = [
@@ -191,30 +191,30 @@ def test_who_wakes_late_publishes_nothing(places):
     options, name, out = places
     late = Process(options, name, out)
     late.do(0)
-    late.holding.primary.write()
-    (lane,) = late.holding.primary._publishing._lanes.values()  # type: ignore[union-attr]
+    late.assignment.primary.write()
+    (lane,) = late.assignment.primary._publishing._lanes.values()  # type: ignore[union-attr]
     late.do(1)
     lane.channel.begin()
     lane.channel.send([Message(out, b"1", b"1.0", [(ORIGIN_HEADER, b"@1")])], 30.0)
     lane.channel.add_offsets({late.tp: (2, "")}, options.group_id, 30.0)
     heir = Process(options, name, out)
-    heir.holding.primary.write()
+    heir.assignment.primary.write()
     with pytest.raises(EngineDoubt):
         lane.channel.commit(30.0)
     with pytest.raises(FencedMember):
-        late.holding.primary.write()
+        late.assignment.primary.write()
     heir.do(2)
-    heir.holding.primary.write()
+    heir.assignment.primary.write()
     assert seen(options, out) == rows(0, 1, 2)
     plain = Process(options, name, out, publishes=False)
     plain.do(3)
-    plain.holding.primary.write()
-    plain.holding.primary.write_last()
-    primary = plain.holding.cluster.stable_primary(plain.tp)
+    plain.assignment.primary.write()
+    plain.assignment.primary.write_last()
+    primary = plain.assignment.cluster.stable_primary(plain.tp)
     assert primary is not None
     assert primary.offset == 3, "what waits is passed by no plain commit"
     with pytest.raises(OutputsNotPublished, match="--to-log"):
-        plain.holding.primary.publish_by(Publishing(plain.holding, "other", None, list))  # type: ignore[arg-type]
+        plain.assignment.primary.publish_by(Publishing(plain.assignment, "other", None, list))  # type: ignore[arg-type]
     for process in (late, heir, plain):
         process.leave()
 
@@ -224,7 +224,7 @@ def test_a_record_that_the_topic_does_not_take_is_tried_again(places, monkeypatc
     options, name, out = places
     process = Process(options, name, out)
     process.do(0)
-    primary = process.holding.primary
+    primary = process.assignment.primary
     primary.write()
     process.do(1, rows=1)
     set_largest(options, out, 100)  # A marker of a transaction has 78 bytes.
@@ -272,12 +272,12 @@ def test_a_kill_between_any_two_steps_leaves_each_row_once(places, monkeypatch):
             raise Killed
 
         process = Process(options, name, out)
-        process.holding.primary.write()
+        process.assignment.primary.write()
         offset = process.undone[0]
         with monkeypatch.context() as patch:
             patch.setattr(kind, step, killed)
             if step == "init":
-                process.holding.primary.publish_by(process.sink.begin(process.holding))
+                process.assignment.primary.publish_by(process.sink.begin(process.assignment))
             with pytest.raises(Killed):
                 work(process, offset)
         gone.append(process)

@@ -53,7 +53,7 @@ class Group:
 
     def begins(self, *, continues=True, moving=(), waits=()):
         """The member gets its assignment of the epoch."""
-        self.member.moved_in(
+        self.member.assigned(
             EpochGrant(
                 self.epoch, self.name, self.mine, {"t": "topic-id"}, waits, LIFE_MS, continues,
                 moving,

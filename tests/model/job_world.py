@@ -1,7 +1,7 @@
 """A job in this process: everything is real but Kafka and Spark.
 
-The loop, the dispatcher, the saver, the membership and the commit table are the library's own. A
-batch's rows are dealt to the slots' code here, as its DataFrame would deal them.
+The loop, the dispatcher, the committer, the membership and the commit table are the library's own.
+A batch's rows are dealt to the slots' code here, as its DataFrame would deal them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def until(holds, seconds=_PATIENCE):
 class Idle:
     """A worker for a membership without a job."""
 
-    def begin(self, holding):
+    def begin(self, assignment):
         """Nothing to begin."""
 
     def keep(self, timeout):

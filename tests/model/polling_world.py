@@ -13,7 +13,7 @@ from assignors.ranges import offset_hash
 from commits import FencedMember, MaxIndividualCommitsReached, OffsetRanges, PartitionCommits
 from commits.affordable import affordable
 from commits.partition import CommitResult
-from coopconsume.group.held_logs import HeldLogs
+from coopconsume.group.assigned_logs import AssignedLogs
 from coopconsume.group.owned import Failed, Owned
 from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.record import ORDERING_KEY
@@ -146,7 +146,7 @@ class MemoryFrames:
         ]  # fmt: skip
 
 
-class Holding:
+class FakeAssignment:
     """What a member holds under one epoch of a `Log`."""
 
     def __init__(self, log, ranges):
@@ -176,7 +176,7 @@ class Holding:
             state=lambda _: {(TOPIC, p): c for p, c in log.commits.items()},
             reached=lambda _: {},
         )
-        self.logs = HeldLogs(
+        self.logs = AssignedLogs(
             log.options, self.cluster, state, lambda: grant, self.owned, contextlib.nullcontext()
         )
         self.logs.check_ends()
@@ -237,7 +237,7 @@ class Member:
 
     def __init__(self, log):
         self.log = log
-        self.holding = None
+        self.assignment = None
         self.given = set()  # (partition, offset) that a frame contained, and not answered for
         options = types.SimpleNamespace(
             max_offsets_per_trigger=None,
@@ -253,9 +253,9 @@ class Member:
 
     def fenced(self, _why):
         """The next rebalance brings new shares."""
-        self.holding = None
+        self.assignment = None
         self.given = set()
-        self.poller.handout.drop()
+        self.poller.session.drop()
         return True
 
     def rejoin(self, why, _running):
@@ -264,9 +264,9 @@ class Member:
 
     def begin(self, ranges):
         """Get shares of the epoch in force."""
-        self.holding = Holding(self.log, ranges)
+        self.assignment = FakeAssignment(self.log, ranges)
         self.given = set()
-        self.poller.handout.begin(self.holding)
+        self.poller.session.begin(self.assignment)
 
     def append(self, letters, _topic_ids, _commit_id):
         """Take dead letters."""
@@ -285,7 +285,7 @@ class Member:
 
     def is_ours(self, partition, offset):
         """Whether a record's hash is in our ranges."""
-        owned = self.holding.owned.get((TOPIC, partition))
+        owned = self.assignment.owned.get((TOPIC, partition))
         dealt = self.log.hash_of(partition, offset)
         return owned is not None and any(r.contains(dealt) for r in owned.ranges)
 

@@ -27,7 +27,7 @@ def world(monkeypatch, tmp_path):
             Pending(o, offset_hash(o) if keys[o] is None else key_hash(keys[o]), 3, PARKED_MS, "no")
             for o in parked
         ]
-        before.holding.commit({}, pending={TP: pending}, commit_id="before")
+        before.assignment.commit({}, pending={TP: pending}, commit_id="before")
         before.leave()
         return there
 

@@ -195,7 +195,7 @@ def test_chunks_of_a_member_that_is_gone_come_back_after_its_handlers_have_ended
         "g", {"b": [TP]}, previous=epoch, topic_ids=ids, sharing="cooperative", life_ms=life,
         continues={"b": epoch.number},
     )  # fmt: skip
-    other.moved_in(EpochGrant(epoch, "b", (Share(*TP),), ids, life_ms=life, continues=True))
+    other.assigned(EpochGrant(epoch, "b", (Share(*TP),), ids, life_ms=life, continues=True))
     there.until(lambda: there.done(one) == set(range(COUNT)))
     assert time.monotonic() - began >= life / 1000
     assert calls.count == dict.fromkeys(LOG, 1)

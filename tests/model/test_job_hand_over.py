@@ -40,7 +40,7 @@ def test_a_hand_over_waits_for_running_handlers_and_commits_them(world, channel)
     # With a channel the slot starts no further record; without one it goes on to its end.
     assert called == set(range(20)) if not channel else not slot_mates(3) <= called
     after = there.claim()
-    assert after.holding.waits(TP, [KeyRange()]) <= 0
+    assert after.assignment.waits(TP, [KeyRange()]) <= 0
 
 
 def test_what_a_hand_over_gives_up_is_in_doubt_and_done_again(world):
@@ -52,7 +52,7 @@ def test_what_a_hand_over_gives_up_is_in_doubt_and_done_again(world):
     member.hand_over()
     assert 3 not in there.done(member)
     after = there.claim()
-    assert after.holding.waits(TP, [KeyRange()]) > 0
+    assert after.assignment.waits(TP, [KeyRange()]) > 0
     gate.opened.set()
 
 
@@ -94,10 +94,10 @@ def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost)
     gate.opened.set()
     before, stuck = len(gate.calls), key_hash(KEYS[3])
     after = there.claim()
-    assert after.holding.waits(TP, [KeyRange(stuck, stuck)]) > 0
+    assert after.assignment.waits(TP, [KeyRange(stuck, stuck)]) > 0
     others = [KeyRange(0, stuck - 1), KeyRange(stuck + 1)]
-    assert after.holding.waits(TP, others) <= 0
-    until_when = dict(after.holding.doubts(TP))[KeyRange(stuck, stuck)]
+    assert after.assignment.waits(TP, others) <= 0
+    until_when = dict(after.assignment.in_doubt(TP))[KeyRange(stuck, stuck)]
     there.run(after, gate)
     there.until(lambda: there.done(after) == set(range(20)))
     again = gate.calls[before:]
@@ -139,9 +139,9 @@ def test_what_moves_is_drained_and_released_and_the_rest_begins_again(group):
     group.opens([LOW], [HIGH])
     (doubt,) = member.store.assignment("g").doubts
     assert doubt.share == OwnedShare(*TP, *astuple(LOW.key_range))
-    holding = member.holding
+    assignment = member.assignment
     group.begins()
-    assert member.holding is holding
+    assert member.assignment is assignment
 
 
 @pytest.mark.usefixtures("drains_all")
@@ -184,8 +184,8 @@ def test_late_handlers_alone_are_in_doubt_of_what_moves(world):
     job._hand_over.until = 0.0
     moves.join(_PATIENCE)
     stuck, ours = key_hash(KEYS[high]), key_hash(KEYS[low])
-    assert member.holding.waits(TP, [KeyRange(ours, ours)]) > 0
-    assert member.holding.waits(TP, [KeyRange(0, ours - 1)]) <= 0
+    assert member.assignment.waits(TP, [KeyRange(ours, ours)]) > 0
+    assert member.assignment.waits(TP, [KeyRange(0, ours - 1)]) <= 0
     group.opens([LOW], [HIGH])
     doubts = [d.share for d in member.store.assignment("g").doubts]
     assert OwnedShare(*TP, stuck, stuck) in doubts
@@ -198,11 +198,11 @@ def test_a_member_that_loses_part_of_its_work_begins_again(group):
     there.run(member, gate)
     there.until(lambda: gate.at_work)
     assert member.keep()
-    before = member.holding
+    before = member.assignment
     group.opens([LOW], [HIGH])
     group.begins(continues=False)
     gate.opened.set()
-    assert member.holding is not before
+    assert member.assignment is not before
     low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
     there.until(lambda: low <= there.done(member))
     assert there.done(member) <= low
@@ -240,7 +240,7 @@ def test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended(wo
         member.hand_over()
     elif how == "rejoins":
         group.joins_a_group()
-        member.holding.continue_under(
+        member.assignment.continue_under(
             EpochGrant(group.epoch, "a", group.mine, {"t": "topic-id"}, waits, LIFE_MS)
         )
         assert member.rejoin("the log was cut", ())
@@ -293,7 +293,7 @@ def test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up(world
     assert member.keep()
     group.opens([WHOLE])
     group.begins(moving=(HIGH,))
-    assert member.holding.shares == (LOW,)
+    assert member.assignment.shares == (LOW,)
     assert member.keep()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
@@ -361,9 +361,9 @@ def test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended(world
     assert member.keep()
     group.opens([WHOLE])
     group.begins(moving=(moved,))
-    assert member.holding is job._epoch_state.holding
+    assert member.assignment is job._epoch_state.assignment
     left = (Share(*TP, KeyRange(0, moved.key_range.first - 1)),)
-    assert member.holding.shares == left
+    assert member.assignment.shares == left
     group.opens(left, [moved])
     assert group.in_doubt(moved) == (moved,)
     doubts = member.store.assignment("g").doubts

@@ -63,8 +63,8 @@ def test_a_commit_shows_that_the_epoch_was_in_force_when_it_was_asked_for(world,
         return results
 
     monkeypatch.setattr(member.store, "commit", slow)
-    member.holding.commit({TP: OffsetRanges([(0, 3)])})
-    assert member.holding.check(60.0) <= asked[0]
+    member.assignment.commit({TP: OffsetRanges([(0, 3)])})
+    assert member.assignment.check(60.0) <= asked[0]
 
 
 class Slow:
@@ -134,13 +134,13 @@ def test_slots_that_reach_no_driver_work_without_a_channel(world, monkeypatch):
     member, gate = there.member(), there.gate()
     member.work_under_leases(LEASE)
     member.assign({TP: [KeyRange()]}, takeover=False)
-    short = member.holding.life_ms
+    short = member.assignment.life_ms
     assert short == 1000 * (LEASE + member.options.handler_timeout)
     job = there.run(member, gate)
     there.until(lambda: there.done(member) == set(range(20)))
     assert sorted(offset for offset, _ in gate.calls) == list(range(20))
     # Its claim was made again, so that the next owner waits for as long as a batch may go on.
-    assert member.holding.life_ms == short + 1000 * member.options.batch_time
+    assert member.assignment.life_ms == short + 1000 * member.options.batch_time
     event = until(lambda: job._meter.recent)[-1]
     assert f"no channel to the driver at 127.0.0.1:{port}" in event["channelError"]
     assert job._dispatcher.leases.spec is None

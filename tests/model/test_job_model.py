@@ -182,7 +182,7 @@ def test_a_log_that_was_cut_and_has_grown_while_nobody_had_it_is_noticed(world):
     there = world(**options)
     there.kafka.former = [0]
     member = there.claim()
-    member.holding.commit({TP: OffsetRanges([(0, 2), (4, 19)])})
+    member.assignment.commit({TP: OffsetRanges([(0, 2), (4, 19)])})
     member.hand_over()
     there.kafka.elect_leader(20, 30)
     there.claim().hand_over()
@@ -196,9 +196,9 @@ def test_a_log_that_was_cut_and_has_grown_while_nobody_had_it_is_noticed(world):
     member = there.claim(takeover=True)
     assert there.done(member) == set(range(12)) - {3}
     there.options = replace(there.options, fail_on_data_loss=True)
-    member.holding.commit({TP: OffsetRanges([(14, 14)])})
+    member.assignment.commit({TP: OffsetRanges([(14, 14)])})
     member = there.claim(takeover=True)  # It is not notified again.
-    member.holding.commit({TP: OffsetRanges([(25, 27)])})
+    member.assignment.commit({TP: OffsetRanges([(25, 27)])})
     there.kafka.elect_leader(29, 40)  # Nobody had done what this cuts.
     assert there.done(there.claim(takeover=True)) == {*range(12), 14, *range(25, 28)} - {3}
 
@@ -226,8 +226,8 @@ def test_the_next_owner_waits_for_the_life_of_a_batch(world):
     there = world(batchTime="0.3 seconds", handlerTimeout="0.3 seconds")
     first = there.claim()
     second = there.claim(takeover=True)
-    wait = second.holding.waits(TP, [KeyRange()])
-    claimed = second.holding._seen
+    wait = second.assignment.waits(TP, [KeyRange()])
+    claimed = second.assignment._seen
     assert wait > 0
     gate = there.gate()
     job = there.run(second, gate)
@@ -299,6 +299,6 @@ def test_a_deleted_topic_whose_log_seems_cut_ends_no_job(world, monkeypatch):
     there.until(lambda: there.done(member) == set(range(20)))
     there.turns(job)
     there.kafka.is_deleted, there.kafka.end = True, 0
-    there.until(lambda: member.holding.owned[TP].is_deleted)
+    there.until(lambda: member.assignment.owned[TP].is_deleted)
     there.turns(job)
     assert job.error is None

@@ -29,18 +29,18 @@ def test_work_goes_on_through_a_rebalance_that_moves_none_of_it(group):
     there.until(lambda: gate.at_work)
     held_back = slot_mates(13)
     there.until(lambda: set(range(20)) - held_back <= there.done(member))
-    holding, keys = member.holding, {KEYS[o] for o in held_back}
+    assignment, keys = member.assignment, {KEYS[o] for o in held_back}
     for end in (40, 60):
         assert member.keep()
         group.opens([WHOLE])
         there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(end - 20, end)}
         there.kafka.end = end
-        job._epoch_state.holding._seen = -math.inf
+        job._epoch_state.assignment._seen = -math.inf
         there.turns(job, 5)
         group.begins()
         others = {o for o in range(end) if b"k%d" % (o % 5) not in keys}
         there.until(lambda others=others: others <= there.done(member))
-    assert member.holding is holding
+    assert member.assignment is assignment
     gate.opened.set()
     there.until(lambda: there.done(member) == set(range(60)))
     assert sorted(offset for offset, _ in gate.calls) == list(range(60))
@@ -70,7 +70,7 @@ def test_keys_that_stay_go_on_while_others_are_given_up(world, pieces, is_late):
 
     job = there.run(member, handler)
     there.until(lambda: gate.at_work)
-    holding, shares = member.holding, (Share(*TP, KeyRange(0, moved.first - 1)),)
+    assignment, shares = member.assignment, (Share(*TP, KeyRange(0, moved.first - 1)),)
     assert member.keep()
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (Share(*TP, moved),)})
@@ -91,8 +91,8 @@ def test_keys_that_stay_go_on_while_others_are_given_up(world, pieces, is_late):
     else:
         gate.opened.set()
     gives_up.join(_PATIENCE)
-    assert member.holding is holding
-    assert holding.shares == shares
+    assert member.assignment is assignment
+    assert assignment.shares == shares
     (partition,) = job.partitions
     there.until(lambda: partition.dealer.undealt_since is None)
     assert all(share.ranges for share in partition.shares.values()), "a slot has nothing to do"
@@ -114,7 +114,7 @@ def test_keys_that_stay_go_on_while_others_are_given_up(world, pieces, is_late):
     assert max(calls.values()) == 1
     assert [o for o, _ in slow.calls if o % 5 == key] == list(range(key, 100, 5))
     assert called - doubts <= there.done(member) <= called | stays
-    assert member.holding is holding
+    assert member.assignment is assignment
 
 
 @pytest.mark.parametrize("doubt", ["nothing", "a key", "a range"])
@@ -130,7 +130,7 @@ def test_keys_that_stay_go_on_while_others_come(world, doubt):
     gate = there.gate(low[0])
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
-    holding, (partition,) = member.holding, job.partitions
+    assignment, (partition,) = member.assignment, job.partitions
     member.store.commit(
         "g", group.epoch, "b", {TP: OffsetRanges.from_offsets(theirs)},
         pending={TP: [Pending(failed, key_hash(KEYS[failed]), 3, 0, "not yet")]}, holes={},
@@ -145,9 +145,9 @@ def test_keys_that_stay_go_on_while_others_come(world, doubt):
     begun, wait = time.monotonic(), 2.0
     group.begins(waits=tuple((one, wait) for one in share))
     listener.on_assigned.assert_called_once_with({TP: [HIGH.key_range]})
-    assert member.holding is holding
+    assert member.assignment is assignment
     assert job.partitions == [partition]
-    assert holding.key_ranges == {TP: [KeyRange()]}
+    assert assignment.key_ranges == {TP: [KeyRange()]}
     key = {o for o in low if KEYS[o] == KEYS[low[0]]}
     there.until(lambda: set(range(20)) - key <= there.done(member))
     assert gate.at_work, "it was stopped"
@@ -169,11 +169,11 @@ def test_a_returned_partition_starts_again(group):
     gate = there.gate()
     job = there.run(member, gate)
     there.until(lambda: there.done(member) == set(range(20)))
-    holding = member.holding
+    assignment = member.assignment
     assert member.keep()
     group.opens([WHOLE])
     group.begins(moving=(WHOLE,))
-    assert (member.holding, job.partitions, member.owned) == (holding, [], {})
+    assert (member.assignment, job.partitions, member.owned) == (assignment, [], {})
     assert member.keep()
     group.opens([], [WHOLE], continues={"a": group.epoch.number})
     group.begins()
@@ -185,11 +185,11 @@ def test_a_returned_partition_starts_again(group):
     assert member.keep()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
-    assert member.holding is holding
+    assert member.assignment is assignment
     there.until(lambda: there.done(member) == set(range(40)))
     calls = sorted(offset for offset, _ in gate.calls)
     assert calls == [*range(20), *range(25, 40)]
-    assert holding.key_ranges == {TP: [KeyRange()]}
+    assert assignment.key_ranges == {TP: [KeyRange()]}
 
 
 def test_ranges_that_cannot_be_added_restart_all(group, monkeypatch):
@@ -199,7 +199,7 @@ def test_ranges_that_cannot_be_added_restart_all(group, monkeypatch):
     group.begins(continues=False)
     job = there.run(member, gate)
     there.until(lambda: job._epoch_state is not None)
-    holding = member.holding
+    assignment = member.assignment
     assert member.keep()
     group.opens([WHOLE], continues={"a": group.epoch.number})
 
@@ -208,7 +208,7 @@ def test_ranges_that_cannot_be_added_restart_all(group, monkeypatch):
 
     monkeypatch.setattr(job, "extend", refuse)
     group.begins()
-    assert member.holding is not holding
+    assert member.assignment is not assignment
     there.until(lambda: there.done(member) == set(range(20)))
     assert sorted(offset for offset, _ in gate.calls) == list(range(20))
 
@@ -221,7 +221,7 @@ def test_what_the_log_refuses_between_two_epochs_is_committed_under_the_next(gro
     assert member.keep()
     group.opens([WHOLE])
     gate.opened.set()
-    there.until(lambda: job._epoch_state is None or job._epoch_state.saver.refused_for > 0)
+    there.until(lambda: job._epoch_state is None or job._epoch_state.committer.refused_for > 0)
     assert job._epoch_state is not None, "it was stopped"
     assert there.done(member) == set()
     group.begins()
@@ -238,7 +238,7 @@ def test_what_is_written_between_two_epochs_is_committed_under_the_next(group):
     assert member.keep()
     group.opens([WHOLE])
     handler.opened.set()
-    there.until(lambda: job._epoch_state is None or job._epoch_state.saver.outbox.ready)
+    there.until(lambda: job._epoch_state is None or job._epoch_state.committer.outbox.ready)
     there.turns(job, 5)
     assert job._epoch_state is not None, "it was stopped"
     assert there.done(member) == set()
@@ -279,7 +279,7 @@ def test_a_member_whose_topic_is_deleted_hands_over_at_a_rebalance(world):
     job = there.run(member, there.gate())
     there.until(lambda: there.done(member) == set(range(20)))
     there.kafka.is_deleted, there.kafka.end = True, 0
-    there.until(lambda: member.holding.owned[TP].is_deleted)
+    there.until(lambda: member.assignment.owned[TP].is_deleted)
     there.turns(job)
     member._hands_over = False
     assert not member.keep()
@@ -316,7 +316,7 @@ def test_a_member_that_keeps_under_another_id_commits_under_that(group):
     group.begins()
     gate.opened.set()
     there.until(lambda: there.done(member) == set(range(20)))
-    assert member.holding.member == "a2"
+    assert member.assignment.member == "a2"
     assert sorted(offset for offset, _ in gate.calls) == list(range(20))
 
 
@@ -361,7 +361,7 @@ def test_a_log_that_retention_shortens_between_two_epochs_hangs_no_hand_over(wor
     assert member.keep()
     group.opens([LOW], [HIGH])
     gate.opened.set()
-    there.until(lambda: job._epoch_state is None or job._epoch_state.saver.refused_for > 0)
+    there.until(lambda: job._epoch_state is None or job._epoch_state.committer.refused_for > 0)
     there.kafka.start = 20
     job._epoch_state._starts_at = -math.inf
 
@@ -375,6 +375,6 @@ def test_a_log_that_retention_shortens_between_two_epochs_hangs_no_hand_over(wor
     # In a thread, as it would wait for ever.
     threading.Thread(target=next_epoch, daemon=True).start()
     there.until(
-        lambda: job._epoch_state is not None and job._epoch_state.holding.epoch == group.epoch
+        lambda: job._epoch_state is not None and job._epoch_state.assignment.epoch == group.epoch
     )
-    assert job._epoch_state.holding is member.holding
+    assert job._epoch_state.assignment is member.assignment

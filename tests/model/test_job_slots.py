@@ -249,7 +249,7 @@ def test_a_stop_leaves_what_outlasts_its_timeout_in_doubt(world, how):
     there.until(lambda: gate.at_work)
     if how == "stop":
         job.stop(0.2)
-        waits = member.holding.waits(TP, [KeyRange()])
+        waits = member.assignment.waits(TP, [KeyRange()])
     else:
         consumer = object.__new__(CooperativeConsumer)
         vars(consumer).update(
@@ -258,7 +258,7 @@ def test_a_stop_leaves_what_outlasts_its_timeout_in_doubt(world, how):
         )  # fmt: skip
         consumer.close(timeout=0.2)
         member = there.claim()
-        waits = member.holding.waits(TP, [KeyRange()])
+        waits = member.assignment.waits(TP, [KeyRange()])
     assert waits > 0
     assert job.ended.is_set()
     assert job.error is None
@@ -316,7 +316,7 @@ def test_a_batch_that_has_not_begun_is_in_nobodys_way_if_its_job_fails(world):
     there.until(lambda: job._dispatcher.running)
     job.fail(RuntimeError("the group is gone"))
     until(job.ended.is_set)
-    assert member.holding.waits(TP, [KeyRange()]) <= 0
+    assert member.assignment.waits(TP, [KeyRange()]) <= 0
     there.end(job)
 
 
@@ -357,7 +357,7 @@ def test_a_slot_that_waits_for_a_core_is_in_nobodys_way(world, how):
         gate.opened.set()
     ends.join(_PATIENCE)
     assert not ends.is_alive()
-    holding = member.holding or there.claim().holding
-    assert holding.waits(TP, [halves[1 - at_work]]) <= 0
-    assert (holding.waits(TP, [halves[at_work]]) > 0) == (how == "late hand over")
+    assignment = member.assignment or there.claim().assignment
+    assert assignment.waits(TP, [halves[1 - at_work]]) <= 0
+    assert (assignment.waits(TP, [halves[at_work]]) > 0) == (how == "late hand over")
     assert {offset for offset, _ in gate.calls} <= slot_mates(3)

@@ -15,8 +15,8 @@ from coopconsume.runtime.plan.range_limit import (
     ASK_EVERY,
     SAY_EVERY,
     LimitWatch,
-    crowd_warning,
-    crowded_at,
+    limit_warning,
+    read_limit,
 )
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
 from tests.examples import examples
@@ -42,7 +42,7 @@ def test_what_is_affordable_is_never_refused_and_no_more_would_fit(stable, known
             after.copy(max_ranges=limit).commit([whole])
 
 
-class Crowded(World):
+class AtLimit(World):
     """A world whose log takes only so many ranges, and that checks what is planned.
 
     There may also be limits on the records whose outputs wait for the stable offset, and on those
@@ -63,19 +63,22 @@ class Crowded(World):
             p.log_ranges = p.done.range_count
 
     def launch(self, window, *, batch_time, relief=None):
-        """While a partition is crowded, nothing above what is done or passed is read."""
+        """While a partition is at its limit, nothing above what is done or passed is read."""
         tops = [
             (p, max(
                 p.done.last + 1 if p.done else 0,
                 p.log_last + 1,
-                *(s.position if s.flying is None else s.next_position for s in p.shares.values()),
+                *(
+                    s.position if s.in_flight is None else s.next_position
+                    for s in p.shares.values()
+                ),
             ))
-            for p in self.partitions if p.is_crowded
+            for p in self.partitions if p.is_at_limit
         ]  # fmt: skip
         launched = super().launch(window, batch_time=batch_time, relief=relief)
         for p, top in tops:
             for share in p.shares.values():
-                assert share.flying is None or share.next_position <= top
+                assert share.in_flight is None or share.next_position <= top
         return launched
 
     def commit(self):
@@ -100,7 +103,7 @@ class Crowded(World):
 
 
 @st.composite
-def crowded_worlds(draw):
+def worlds_at_limit(draw):
     """Worlds that are full of failures, so that ranges pile up."""
     logs = {}
     for part in range(draw(st.integers(1, 2))):
@@ -108,7 +111,7 @@ def crowded_worlds(draw):
         logs[part] = {offset: draw(keys) for offset in sorted(offsets)}
     every = [(p, o) for p, log in logs.items() for o in log]
     failing = draw(st.lists(st.sampled_from(every), max_size=25)) if every else []
-    return Crowded(
+    return AtLimit(
         logs,
         {at: draw(st.integers(1, 4)) for at in failing},
         slots=draw(st.integers(1, 4)),
@@ -121,9 +124,9 @@ def crowded_worlds(draw):
     )
 
 
-@given(crowded_worlds(), st.data())
+@given(worlds_at_limit(), st.data())
 @settings(max_examples=examples(150), deadline=None)
-def test_a_crowded_partition_comes_to_its_end(world, data):
+def test_a_partition_at_its_limit_comes_to_its_end(world, data):
     """However few ranges there may be: nothing is lost, and all is done in the end."""
     world.run(data, 500, most=30)
     assert not world.breaks
@@ -132,7 +135,7 @@ def test_a_crowded_partition_comes_to_its_end(world, data):
         assert all(world.succeeded[part, offset] for offset in log)
 
 
-def crowded_partition(*, whole: bool = True) -> Partition:
+def partition_at_limit(*, whole: bool = True) -> Partition:
     """A partition of a hundred records with five ranges, of ten that it may have."""
     p = Partition(
         0, "t", 0, stable=10, committed=OffsetRanges([(o, o) for o in range(12, 27, 2)]),
@@ -143,10 +146,10 @@ def crowded_partition(*, whole: bool = True) -> Partition:
     return p
 
 
-def test_a_share_that_fell_behind_goes_on_in_a_crowded_partition() -> None:
+def test_a_share_that_fell_behind_goes_on_in_a_partition_at_its_limit() -> None:
     """What others have passed is a gap; beyond it nothing is read."""
-    p = crowded_partition()
-    assert p.is_crowded
+    p = partition_at_limit()
+    assert p.is_at_limit
     assert [share.position for share in p.shares.values()] == [27, 27]
     p.shares[1].position = 15
     planned = p.plan([0, 1], 0.0, Limits(1000, 1000))
@@ -163,27 +166,27 @@ def test_a_limit_does_not_stop_the_member_that_has_the_stable_offset() -> None:
     )  # fmt: skip
     p.end = 100
     p.log_ranges, p.log_last = 10, 59
-    assert p.is_crowded
+    assert p.is_at_limit
     assert p.plan([0], 0.0, Limits(1000, 1000)) == {0: OffsetRanges([(10, 59)])}
 
 
 def test_where_others_share_it_the_logs_ranges_count() -> None:
     """Our records lie between theirs: only the log knows."""
-    p = crowded_partition(whole=False)
-    assert p.is_crowded
+    p = partition_at_limit(whole=False)
+    assert p.is_at_limit
     p.log_ranges = 1
-    assert not p.is_crowded
+    assert not p.is_at_limit
 
 
 def test_waiting_outputs_stop_new_reads_and_are_reported() -> None:
     """As many as there may be: gaps alone are read, until the stable offset passes them."""
-    p = crowded_partition()
+    p = partition_at_limit()
     p.max_ranges, p.max_outputs_waiting = 1000, 9
     assert p.outputs_waiting == 8
-    assert not p.is_crowded
+    assert not p.is_at_limit
     p.done |= OffsetRanges([(28, 28)])
-    assert p.is_crowded
-    assert crowd_warning(p).startswith(
+    assert p.is_at_limit
+    assert limit_warning(p).startswith(
         "t-0 has the outputs of 9 records waiting above its stable offset, maxOutputsWaiting is 9: "
         "nothing new is read until gaps are done. It is blocked by offset 10, "
     )
@@ -191,33 +194,33 @@ def test_waiting_outputs_stop_new_reads_and_are_reported() -> None:
     assert max(offsets.last for offsets in planned.values()) < 28
     p.done |= OffsetRanges([(10, 11)])
     assert p.outputs_waiting == 8, "what is done in one piece waits for its commit alone"
-    assert not p.is_crowded
+    assert not p.is_at_limit
     p.saved(OffsetRanges(), 17, OffsetRanges())
     assert p.outputs_waiting == 6
 
 
 def test_outputs_that_their_topic_does_not_take_keep_news_away() -> None:
     """They are records below the stable offset; gaps are read all the same."""
-    p = crowded_partition()
+    p = partition_at_limit()
     p.max_ranges, p.max_outputs_waiting = 1000, 12
     p.unpublished = 7, "the topic is away"
     assert p.outputs_waiting == 8 + 3
-    assert not p.is_crowded
+    assert not p.is_at_limit
     p.unpublished = 6, "the topic is away"
-    assert p.is_crowded
-    assert crowd_warning(p) == (
+    assert p.is_at_limit
+    assert limit_warning(p) == (
         "t-0 has the outputs of 12 records waiting, maxOutputsWaiting is 12: nothing new is read "
         "until they are published. The last attempt failed: the topic is away"
     )
     planned = p.plan([0, 1], 0.0, Limits(1000, 1000))
     assert max(offsets.last for offsets in planned.values()) < 28
     p.unpublished = None
-    assert not p.is_crowded
+    assert not p.is_at_limit
 
 
 def test_the_warning_names_offset_and_key_and_comes_once_in_a_while() -> None:
     """And it describes the blocker, whatever its state is."""
-    p = crowded_partition()
+    p = partition_at_limit()
     p.plan([0, 1], 5.0, Limits(1000, 1000))
     watch = LimitWatch(10.0)
     (words,) = watch.look([p], 5.0)
@@ -235,16 +238,16 @@ def test_the_warning_names_offset_and_key_and_comes_once_in_a_while() -> None:
         "times: no"
     )
     p.plan([0], 7.0, Limits(1000, 1000))
-    assert crowd_warning(p).endswith(
+    assert limit_warning(p).endswith(
         "offset 10, which slot 0 processes (key 'bad', hash 5), and failed 3 times: no"
     )
-    p = crowded_partition()
+    p = partition_at_limit()
     p.shares[0].todo = p.shares[1].todo = OffsetRanges()
-    assert crowd_warning(p).endswith(
+    assert limit_warning(p).endswith(
         "offset 10, which belongs to another member, or is not in the log"
     )
     p.shares[0].todo = OffsetRanges([(10, 10)])
-    assert crowd_warning(p).endswith("offset 10, which has not started")
+    assert limit_warning(p).endswith("offset 10, which has not started")
     p.amend(OffsetRanges([(10, 99)]))
     assert p.blocker(0.0) is None
     assert not watch.look([p], 5.0 + 2 * SAY_EVERY)
@@ -252,7 +255,7 @@ def test_the_warning_names_offset_and_key_and_comes_once_in_a_while() -> None:
 
 def test_a_rebalance_is_asked_for_once_in_a_while_and_only_if_nothing_moves() -> None:
     """The stable offset has stood for the patience, at the limit."""
-    p, tp = crowded_partition(), ("t", 0)
+    p, tp = partition_at_limit(), ("t", 0)
     watch = LimitWatch(10.0)
     assert watch.ask([p], {tp}, 100.0) is None
     p.stable = 12
@@ -269,12 +272,12 @@ def test_a_rebalance_is_asked_for_once_in_a_while_and_only_if_nothing_moves() ->
 
 def test_the_limit_is_never_below_one() -> None:
     """A limit of one range still lets a partition begin."""
-    assert [crowded_at(n) for n in (0, 1, 2, 10)] == [1, 1, 1, 8]
+    assert [read_limit(n) for n in (0, 1, 2, 10)] == [1, 1, 1, 8]
 
 
 def test_what_is_done_counts_again_once_it_fits() -> None:
     """Held back offsets stay ours, and are no gap to read again."""
-    p = crowded_partition()
+    p = partition_at_limit()
     p.plan([0, 1], 0.0, Limits(1000, 1000))
     done = OffsetRanges([(11, 11), (15, 15)])
     report = PartitionReport(done=pack_offsets(_arrow(done)))
@@ -284,7 +287,7 @@ def test_what_is_done_counts_again_once_it_fits() -> None:
     assert p.unsaved == OffsetRanges([(15, 15)])
     assert 15 not in p.committed
     assert not any(15 in share.todo for share in p.shares.values())
-    after = crowded_partition()
+    after = partition_at_limit()
     after.take_along(p.unsaved)
     assert (15 in after.done, 15 in after.committed, after.unsaved) == (True, False, p.unsaved)
     assert not any(15 in share.todo for share in after.shares.values())

@@ -334,7 +334,7 @@ class World:
         if lost:
             for part in planned:
                 share = self.partitions[part].shares[slot]
-                lost = (share.flying or OffsetRanges()) - self.partitions[part].done
+                lost = (share.in_flight or OffsetRanges()) - self.partitions[part].done
                 self.forget(part, lost, share.ranges)
                 self.partitions[part].unknown(slot)
                 for offset in lost.offsets().tolist():

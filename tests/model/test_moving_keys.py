@@ -86,7 +86,7 @@ def test_what_a_late_handler_fails_with_is_not_committed_over_its_next_owners_wo
     gate.opened.set()
     there.until(lambda: of(LOW) <= there.done(member))
     there.until(lambda: not job._dispatcher.running)
-    there.until(lambda: job._epoch_state.saver.has_all)
+    there.until(lambda: job._epoch_state.committer.has_all)
     assert member.store.pending("g")[TP][at].error == "theirs"
     assert at not in there.done(member)
     assert not letters.offsets
@@ -249,7 +249,7 @@ def test_what_moves_is_committed_at_once_however_rarely_a_job_commits(begun):
     gate = there.gate()
     job = there.run(member, gate)
     there.until(lambda: job._epoch_state is not None)
-    job._epoch_state.saver._begun_at = math.inf
+    job._epoch_state.committer._begun_at = math.inf
     until(lambda: {o for o, _ in gate.calls} == set(range(20)))
     assert member.keep()
     group.opens([WHOLE])
@@ -311,7 +311,7 @@ def test_partitions_that_stay_go_on_while_others_come_and_go(world, is_late):
 
     job = there.run(member, handler, ordering="partition", concurrency=2)
     there.until(lambda: (2, 3) in handler.at_work)
-    holding = member.holding
+    assignment = member.assignment
     assert member.keep()
     group.opens(FOUR)
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": FOUR[2:]})
@@ -326,8 +326,8 @@ def test_partitions_that_stay_go_on_while_others_come_and_go(world, is_late):
     else:
         handler.opened.set()
     gives_up.join(_PATIENCE)
-    assert member.holding is holding
-    assert holding.shares == FOUR[:2]
+    assert member.assignment is assignment
+    assert assignment.shares == FOUR[:2]
     assert done(2) == set(handler.of(2)) - ({3} if is_late else set())
     assert done(3) == set(handler.of(3))
     assert member.keep()
@@ -345,7 +345,7 @@ def test_partitions_that_stay_go_on_while_others_come_and_go(world, is_late):
     begun = time.monotonic()
     group.begins(waits=((FOUR[2], 1.0),) if is_late else ())
     there.until(lambda: all(done(partition) == set(range(80)) for partition in range(4)))
-    assert member.holding is holding
+    assert member.assignment is assignment
     assert not handler.breaks
     for partition in (0, 1, 3):
         assert handler.of(partition) == list(range(80))
@@ -413,7 +413,7 @@ def test_state_goes_on_through_a_rebalance_that_moves_none_of_it(begun, state):
     there, member, handler = group.there, group.member, Counting(13)
     job = there.run(member, handler, state=state)
     there.until(lambda: handler.at_work)
-    holding, stuck = member.holding, {o for o in range(100) if o % 5 == 3 and o >= 13}
+    assignment, stuck = member.assignment, {o for o in range(100) if o % 5 == 3 and o >= 13}
     there.until(lambda: there.done(member) == set(range(20)) - stuck)
     for end in (40, 60):
         assert member.keep()
@@ -424,7 +424,7 @@ def test_state_goes_on_through_a_rebalance_that_moves_none_of_it(begun, state):
         group.opens([WHOLE])
         group.begins()
         there.until(lambda others=others: there.done(member) == others)
-    assert member.holding is holding
+    assert member.assignment is assignment
     assert member.keep()
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
@@ -445,7 +445,7 @@ def test_state_does_not_begin_again_under_an_epoch_that_may_count_more(begun, st
     there, member, handler = group.there, group.member, Counting(3)
     job = there.run(member, handler, state=state)
     there.until(lambda: handler.at_work)
-    there.until(lambda: job._epoch_state.saver.has_all_it_can)
+    there.until(lambda: job._epoch_state.committer.has_all_it_can)
     group.joins_a_group()
     assert member.keep()
     group.opens([WHOLE])
@@ -460,7 +460,7 @@ def test_state_does_not_begin_again_under_an_epoch_that_may_count_more(begun, st
     moves.start()
     there.until(lambda: job._hand_over is not None)
     handler.opened.set()
-    there.until(lambda: job._epoch_state.saver.is_busy)
+    there.until(lambda: job._epoch_state.committer.is_busy)
     job._hand_over.until = 0.0
     moves.join(_PATIENCE)
     there.until(lambda: "next epoch" in (member._group._wanted or ""))
@@ -485,14 +485,14 @@ class Transactional(TransactionalTopic):
     schema = pa.schema([("text", pa.string())])
 
     def __init__(self):
-        self.rows, self.holding, self.begun = [], None, 0
+        self.rows, self.assignment, self.begun = [], None, 0
         self.published, self.refused = 0, 0
         self.unpublished = {}
 
-    def begin(self, holding):
+    def begin(self, assignment):
         """Publishes under an epoch."""
         self.begun += 1
-        self.holding = holding
+        self.assignment = assignment
         return self
 
     def write(self, outputs):
@@ -501,9 +501,9 @@ class Transactional(TransactionalTopic):
 
     def publish(self, _tp, stable):
         """Publishes them."""
-        holding = self.holding
+        assignment = self.assignment
         try:
-            holding.store.check("g", holding.epoch, holding.member)
+            assignment.store.check("g", assignment.epoch, assignment.member)
         except FencedMember:
             self.refused += 1
             raise
@@ -537,7 +537,7 @@ def test_outputs_in_transactions_go_on_through_a_rebalance_that_moves_none_of_th
     others = set(range(40)) - stuck
     there.until(lambda: others <= set(sink.rows))
     group.opens([WHOLE])
-    member.holding.primary._written.clear()
+    member.assignment.primary._written.clear()
     there.until(lambda: sink.refused)
     there.turns(job)
     group.begins()

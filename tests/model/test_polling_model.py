@@ -55,7 +55,7 @@ class World:
 
     def is_current(self, member):
         """Whether a member holds its shares under the epoch in force."""
-        return member.holding is not None and member.holding.epoch == self.log.epoch
+        return member.assignment is not None and member.assignment.epoch == self.log.epoch
 
     def snapshot(self):
         """Everything that an answer could change."""
@@ -133,7 +133,7 @@ class World:
         else:
             for (_, p), what in done.items():
                 if isinstance(what, int):
-                    owned = member.holding is not None and (TOPIC, p) in member.holding.owned
+                    owned = member.assignment is not None and (TOPIC, p) in member.assignment.owned
                     strange |= set() if owned else {(p, what)}
                     asked |= {one for one in member.given if one[0] == p and one[1] < what}
                 else:
@@ -197,11 +197,11 @@ class World:
 
     def hand_over(self, member):
         """What the member still has is reported; with nothing open nothing is waited for."""
-        handout = member.poller.handout
+        session = member.poller.session
         if not member.given:
-            assert handout.drain(SOON) == [], "it waited, though everything was answered for"
+            assert session.drain(SOON) == [], "it waited, though everything was answered for"
             return
-        out = {share.partition for share in handout.drain(0.0)}
+        out = {share.partition for share in session.drain(0.0)}
         held = {p for p, _ in member.given}
         has_holes = any(len(log) < self.log.ends[p] for p, log in self.log.records.items())
         assert held <= out
@@ -301,7 +301,7 @@ def step(world, data):
         case "s":
             stall = data.draw(st.sampled_from(world.members))
             world.log.epoch += 1  # Somebody opened an epoch that this member knows nothing of.
-            if stall.holding is not None:
+            if stall.assignment is not None:
                 world.commit(stall, None)
             world.deal(splits(world, data))
 
@@ -325,7 +325,7 @@ def finish(world, data):
     for p, log in world.log.records.items():
         parked = {r.key_hash for r in world.log.pending[p].values() if r.is_parked}
         for offset in log:
-            owners = [m for m in world.members if m.holding and m.is_ours(p, offset)]
+            owners = [m for m in world.members if m.assignment and m.is_ours(p, offset)]
             if not all(map(world.is_current, owners)) or world.log.hash_of(p, offset) in parked:
                 continue
             is_open = any((p, offset) in member.given for member in owners)
@@ -428,11 +428,11 @@ def test_a_hole_is_no_record_to_answer_for_and_no_reason_to_wait():
         assert not member.letters
         member.poller._options.max_offsets_per_trigger = None
         member.poller.commit(member, {(TOPIC, 0): OffsetRanges([(4, 4)])})
-        handout = member.poller.handout
-        place = handout.places[TOPIC, 0]
-        assert handout.drain(0.2) == list(member.holding.shares), "0 and 2 are still open"
-        with handout.lock:
-            assert handout.lock.wait_for(lambda: len(place.polled) == 2, SOON)
+        session = member.poller.session
+        place = session.places[TOPIC, 0]
+        assert session.drain(0.2) == list(member.assignment.shares), "0 and 2 are still open"
+        with session.lock:
+            assert session.lock.wait_for(lambda: len(place.polled) == 2, SOON)
         assert place.polled.pairs() == [(0, 0), (2, 2)]
 
 
@@ -465,14 +465,14 @@ def test_a_poll_goes_on_once_what_was_away_is_back(error):
             stack.enter_context(patch)
         world.deal({0: (0, 1)})
         (member,) = world.members
-        ends, failures = member.holding.cluster.log_ends, [error, error]
+        ends, failures = member.assignment.cluster.log_ends, [error, error]
 
         def log_ends(partitions):
             if failures:
                 raise failures.pop()
             return ends(partitions)
 
-        member.holding.cluster.log_ends = log_ends
+        member.assignment.cluster.log_ends = log_ends
         member.poller._options.max_offsets_per_trigger = None
         assert member.poller.poll(member, 60) == [(0, 0)]
         failures.append(error)
@@ -490,12 +490,12 @@ def test_a_poll_that_waits_holds_no_hand_over_up_and_ends_with_close():
         world.deal({0: (0, 1)})
         (member,) = world.members
         assert world.poll(member, 40) == [(0, 0)]
-        handout = member.poller.handout
+        session = member.poller.session
         stack.callback(member.poller.close)
         waiting = pool.submit(member.poller.poll, member, 600)
-        with handout.lock:
-            assert handout.lock.wait_for(lambda: handout._is_polling, SOON)
-        assert handout.drain(SOON) == [], "nobody works on the record that is open"
+        with session.lock:
+            assert session.lock.wait_for(lambda: session._is_polling, SOON)
+        assert session.drain(SOON) == [], "nobody works on the record that is open"
         member.poller.close()
         with pytest.raises(AlreadyClosed):
             waiting.result(SOON)
@@ -516,7 +516,7 @@ def test_a_discarded_record_waits_for_free_ranges():
         world.give_back(member, (0, 5), park=True)
         assert world.commit(member, Frame([(0, 2)]))
         decision = {"deadLetter/g/0/5": {"action": "discard"}}
-        store = member.holding.store
+        store = member.assignment.store
         store.settings, store.pending = lambda _: decision, lambda _: {}
         store.set_settings = lambda changes: [decision.pop(name) for _, name, _ in changes]
         world.log.now += 100
@@ -560,7 +560,7 @@ def test_the_commit_log_has_the_ordering_keys_of_records_that_were_polled(ordere
         own = shown(3) and ((ORDERING_KEY, log.ordered_by(3)),)
         assert member.letters[0].headers == own
         decision = {"deadLetter/g/0/3": {"action": "replay"}}
-        store = member.holding.store
+        store = member.assignment.store
         store.settings, store.pending = lambda _: decision, lambda _: {}
         store.set_settings = lambda changes: [decision.pop(name) for _, name, _ in changes]
         world.poll(member, 4)
@@ -601,11 +601,11 @@ def test_no_record_of_a_topic_that_was_created_again_is_handed_out(records, has_
             assert (error.value.known_id, error.value.found_id) == ("first", "second")
         else:
             assert member.poll(6) == []
-            assert member.holding is None
+            assert member.assignment is None
         world.log.options.fail_on_data_loss = False
-        if member.holding is not None:
+        if member.assignment is not None:
             assert member.poll(6) == []
-        assert member.holding is None, "the next assignment has the new topic"
+        assert member.assignment is None, "the next assignment has the new topic"
 
 
 @pytest.mark.parametrize("records", [4, 9])
@@ -618,15 +618,15 @@ def test_a_topic_that_is_created_again_while_a_poll_waits_is_noticed(records):
         world.deal({0: (0, 1)})
         (member,) = world.members
         assert world.commit(member, world.poll(member, 6))
-        ends_before = member.holding.cluster.log_ends
+        ends_before = member.assignment.cluster.log_ends
 
         def ends(partitions):
             world.log.records[0] = dict.fromkeys(range(records), b"new")
             world.log.ends[0], world.log.topic_id = records, "second"
             return ends_before(partitions)
 
-        member.holding.cluster.log_ends = ends
-        logs = member.holding.logs
+        member.assignment.cluster.log_ends = ends
+        logs = member.assignment.logs
         with pytest.raises(TopicReplaced):
             member.poll(6)
         assert not logs.losses_of(TOPIC, {}), "all of the old topic was done"
@@ -639,17 +639,17 @@ def test_what_is_paused_stays_so_where_it_stays_ours():
         for patch in in_memory(world.log, lambda: world.asking):
             stack.enter_context(patch)
         member = world.members[0]
-        places = member.poller.handout.places
+        places = member.poller.session.places
 
         def paused():
-            return {p for (_, p), place in member.poller.handout.places.items() if place.paused}
+            return {p for (_, p), place in member.poller.session.places.items() if place.paused}
 
         world.deal({0: (0, 1), 1: (0, 1), 2: (0, 1)})
         for p in (0, 1):
             member.poller.place((TOPIC, p)).paused = True
         world.hand_over(member)
         world.deal({0: (0, 1), 1: (1, 1), 2: (0, 1)})
-        assert member.poller.handout.places is not places
+        assert member.poller.session.places is not places
         assert paused() == {0}
         assert set(world.poll(member, 100)) == {(2, 0)}
         member.fenced("another epoch is in force")
@@ -671,7 +671,7 @@ def test_at_the_limit_no_letter_is_written_of_what_does_not_fit():
         assert error.value.uncommitted == {(TOPIC, 0): OffsetRanges([(5, 5)])}
         assert [letter.offset for letter in member.letters] == [2]
         assert world.log.commits[0] == PartitionCommits(0, [(2, 2)])
-        assert 5 in member.poller.handout.places[TOPIC, 0].polled
+        assert 5 in member.poller.session.places[TOPIC, 0].polled
 
 
 def test_at_the_limit_a_commit_takes_what_fits_and_says_what_is_left():
@@ -692,7 +692,7 @@ def test_at_the_limit_a_commit_takes_what_fits_and_says_what_is_left():
         assert "2 offsets of t-0 from 6 on are not committed" in str(error.value)
         member.poller.commit(member, Frame([(0, 0), (0, 1), (0, 3), (0, 5), (0, 6), (0, 8)]))
         assert world.log.commits[0] == PartitionCommits(7, [(8, 8)])
-        assert member.poller.handout.places[TOPIC, 0].polled.pairs() == [(7, 7), (9, 9)]
+        assert member.poller.session.places[TOPIC, 0].polled.pairs() == [(7, 7), (9, 9)]
 
 
 def test_while_dead_letters_wait_for_their_place_others_commit_and_the_call_ends(monkeypatch):
@@ -727,7 +727,7 @@ def test_while_dead_letters_wait_for_their_place_others_commit_and_the_call_ends
                 member.poller.reject(member, Frame([(0, 4)]), "no", "continue")
             assert error.value.retriable
         assert world.snapshot() == was
-        assert 4 in member.poller.handout.places[TOPIC, 0].polled
+        assert 4 in member.poller.session.places[TOPIC, 0].polled
         is_back.set()
         monkeypatch.setattr("coopconsume.runtime.polling.letters.LIMIT", SOON)
         member.poller.reject(member, Frame([(0, 4)]), "no", "continue")

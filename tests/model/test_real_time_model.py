@@ -404,7 +404,7 @@ def test_a_rebalance_that_moves_nothing_ends_no_run(world, monkeypatch):
     gate = there.gate(22)
     job = there.run(group.member, gate, concurrency=4, real_time=LONG)
     there.until(lambda: there.runs and len(there.sources) == 2)
-    holding = group.member.holding
+    assignment = group.member.assignment
     grow(there, 20)
     there.until(lambda: gate.at_work)
     for _ in range(2):
@@ -412,13 +412,13 @@ def test_a_rebalance_that_moves_nothing_ends_no_run(world, monkeypatch):
         grow(there, 20)
         others = {o for o in range(there.kafka.end) if o < 22 or o % 5 != 2}
         there.until(lambda others=others: others <= {o for o, _ in gate.calls})
-        assert there.runs == 1, job._dispatcher._live.mode.why
+        assert there.runs == 1, job._dispatcher._real_time.mode.why
         group.opens([WHOLE])
         group.begins()
         there.until(lambda others=others: there.done(group.member) == others)
     gate.opened.set()
     there.until(lambda: there.done(group.member) == set(range(there.kafka.end)))
-    assert group.member.holding is holding
+    assert group.member.assignment is assignment
     assert sorted(o for o, _ in gate.calls) == list(range(there.kafka.end))
-    assert there.runs == 1, job._dispatcher._live.mode.why
+    assert there.runs == 1, job._dispatcher._real_time.mode.why
     assert job.error is None

@@ -11,11 +11,11 @@ from assignors import KeyRange
 from commits import OffsetRanges, PartitionCommits
 from coopconsume import RetryPolicy
 from tests.examples import examples
-from tests.model.test_limits_model import Crowded
+from tests.model.test_limits_model import AtLimit
 from tests.model.test_loop_model import keys
 
 
-class Member(Crowded):
+class Member(AtLimit):
     """One of several members: it has a part of the hash space, and shares the log and the store.
 
     Args:
@@ -41,7 +41,7 @@ class Member(Crowded):
         free = set(range(self.slots)) - set(self.busy)
         launched = super().launch(window, batch_time=batch_time, relief=relief)
         planned = [slot for slot in free if slot in self.busy]
-        lowest = min((p.shares[slot].flying.first for slot in planned), default=p.stable)
+        lowest = min((p.shares[slot].in_flight.first for slot in planned), default=p.stable)
         assert lowest >= p.stable
         if lowest < self.group.log_start:
             for slot in planned:

@@ -47,7 +47,7 @@ def test_a_topic_that_is_deleted_is_not_waited_for(world, monkeypatch):
     there.kafka.ends = ends
     job.wait_for_available()
     assert gone.is_set()
-    assert member.holding.owned[TP].is_deleted
+    assert member.assignment.owned[TP].is_deleted
     assert job.error is None
 
 
@@ -62,7 +62,7 @@ def test_records_of_an_earlier_topic_of_the_name_are_not_waited_for(world):
 
     job = there.run(member, handler, policy=RetryPolicy(backoff=1000, max_backoff=1000, jitter=0))
     there.until(lambda: there.done(member) == set(range(20)) - {7, 12, 17})
-    first = member.holding
+    first = member.assignment
 
     def rejoin(_why, _running):
         """A member of a group joins again; here the shares are claimed once more."""
@@ -75,6 +75,6 @@ def test_records_of_an_earlier_topic_of_the_name_are_not_waited_for(world):
     there.until(lambda: job._waiters)
     there.kafka.log = dict.fromkeys(range(5), b"k0")
     there.kafka.topic_id, there.kafka.end = "new", 5
-    there.until(lambda: member.holding not in (None, first) and len(there.done(member)) == 5)
+    there.until(lambda: member.assignment not in (None, first) and len(there.done(member)) == 5)
     waiting.join(_PATIENCE)
     assert not waiting.is_alive()

@@ -159,8 +159,8 @@ SHOWN = [
         "quiet-job-without-a-reason",
         "A job that commits nothing says what it waits for.",
         "coopconsume/runtime/loop.py",
-        "if is_held or self._meter.is_quiet:",
-        "if is_held:",
+        "if is_paused or self._meter.is_quiet:",
+        "if is_paused:",
         (_SLOTS + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
     ),
     Mutant(
@@ -185,7 +185,7 @@ SHOWN = [
         "holes-behind-the-end",
         "A commit of polled records looks for holes up to the end of a log only.",
         "coopconsume/runtime/polling/poller.py",
-        "position = min(place.position, holding.logs.seen_end(tp))",
+        "position = min(place.position, assignment.logs.seen_end(tp))",
         "position = place.position",
         (
             "tests/model/test_polling_model.py::test_a_commit_is_answered_whatever_becomes_of_the_look_for_holes",
@@ -211,7 +211,7 @@ SHOWN = [
         "recreated-topic-ends-a-job-that-begins",
         "A job that begins takes up a topic that was created again, if nothing of the old is lost.",
         "coopconsume/runtime/loop.py",
-        "return lossy if holding is None else holding.logs.may_continue(error)",
+        "return lossy if assignment is None else assignment.logs.may_continue(error)",
         "return lossy",
         (_JOB + "test_a_topic_that_is_created_again_before_a_job_begins_is_taken_up_alike",),
     ),

@@ -30,7 +30,7 @@ COMMITS = [
         "unknown-outcome-forgotten",
         "Where an outcome is not known all of it is done again.",
         "coopconsume/runtime/plan/share.py",
-        "self.todo |= self.flying\n            self.position",
+        "self.todo |= self.in_flight\n            self.position",
         "self.position",
         (_PLAN + "test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again",),
     ),
@@ -39,7 +39,7 @@ COMMITS = [
         "Where an outcome is not known nothing counts.",
         "coopconsume/runtime/plan/partition.py",
         "self.shares[slot].give_up()",
-        "self.unsaved |= self.shares[slot].flying or OffsetRanges()",
+        "self.unsaved |= self.shares[slot].in_flight or OffsetRanges()",
         (_PLAN + "test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again", _LOOP),
     ),
     Mutant(
@@ -133,7 +133,7 @@ COMMITS = [
     Mutant(
         "regrown-log-not-seen",
         "A log that was cut and has grown again is noticed by its leader epoch.",
-        "coopconsume/group/held_logs.py",
+        "coopconsume/group/assigned_logs.py",
         "if ends[tp].offset < before.offset or self._has_new_leader(before, ends[tp])",
         "if ends[tp].offset < before.offset",
         (_JOB + "test_a_log_that_was_cut_is_noticed_also_once_it_has_grown_again",),
@@ -141,7 +141,7 @@ COMMITS = [
     Mutant(
         "former-leader-believed",
         "The end that a former leader reports is not used.",
-        "coopconsume/group/held_logs.py",
+        "coopconsume/group/assigned_logs.py",
         "if self._cut(ends) or any(self._is_older(tp, end) for tp, end in ends.items()):",
         "if self._cut(ends):",
         (_JOB + "test_a_former_leader_that_answers_late_has_cut_nothing",),
@@ -166,8 +166,8 @@ COMMITS = [
         "beyond-the-end",
         "Nothing beyond the end of the log is planned.",
         "coopconsume/runtime/plan/partition.py",
-        "if not crowded:\n            return min(self.end, most)",
-        "if not crowded:\n            return most",
+        "if not is_limited:\n            return min(self.end, most)",
+        "if not is_limited:\n            return most",
         (_PLAN + "test_nothing_beyond_the_end_of_the_log_is_planned",),
     ),
     Mutant(

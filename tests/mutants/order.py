@@ -106,7 +106,7 @@ ORDER = [
         "reported-early-and-done-again",
         "What a slot reported while it worked is not done again if the slot is lost.",
         "coopconsume/runtime/plan/partition.py",
-        "self._settle_flying(share, share.flying, report, share.flying, now, blocked)",
+        "self._settle_in_flight(share, share.in_flight, report, share.in_flight, now, blocked)",
         "pass",
         (_PLAN + "test_what_a_slot_reported_while_it_worked_is_not_done_again",),
     ),
@@ -142,10 +142,10 @@ ORDER = [
 
 LIMITS = [
     Mutant(
-        "crowded-reads-on",
+        "partition-at-its-limit-reads-on",
         "Nothing new is read of a partition near its limit of ranges.",
         "coopconsume/runtime/plan/partition.py",
-        "return self.ranges >= crowded_at(self.max_ranges) or self.has_outputs_enough",
+        "return self.ranges >= read_limit(self.max_ranges) or self.has_outputs_enough",
         "return False",
         ("tests/model/test_limits_model.py::test_waiting_outputs_stop_new_reads_and_are_reported",),
     ),

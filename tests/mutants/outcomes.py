@@ -102,7 +102,7 @@ RETRIES = [
         "self._hold(Waiting(offset, key_hash, attempts, due, error, headers=headers))",
         "self._hold(Waiting(offset, key_hash, attempts, due, error))",
         (
-            "tests/unit/runtime/test_held.py::test_polled_records_come_in_the_order_of_their_keys_until_done",
+            "tests/unit/runtime/test_retry_buffer.py::test_polled_records_come_in_the_order_of_their_keys_until_done",
         ),
     ),
     Mutant(
@@ -198,8 +198,8 @@ OUTPUTS = [
         "commit-before-letter",
         "Dead letters and output rows are written before the commit that they count with.",
         "coopconsume/runtime/outbox.py",
-        "write(self._work, self._holding, fit, commit_id)",
-        "self._holding.commit(fit.offsets, commit_id=commit_id); write(self._work, self._holding, fit, commit_id)",
+        "write(self._work, self._assignment, fit, commit_id)",
+        "self._assignment.commit(fit.offsets, commit_id=commit_id); write(self._work, self._assignment, fit, commit_id)",
         (
             _OUTPUTS + "test_a_dead_letter_is_there_before_its_record_counts_as_done",
             _OUTPUTS + "test_an_output_row_is_there_before_its_record_counts_as_done",
@@ -300,7 +300,7 @@ OUTPUTS = [
         "reject-blocks-other-calls",
         "Calls of other threads go on while a polling member writes dead letters.",
         "coopconsume/runtime/polling/poller.py",
-        "            with self.handout.in_use():\n                writer.write(",
+        "            with self.session.in_use():\n                writer.write(",
         "            with self._calls:\n                writer.write(",
         (
             _POLLING
@@ -311,7 +311,7 @@ OUTPUTS = [
         "rejected-after-another-answer",
         "A record that was answered for while its dead letter was written is not given up.",
         "coopconsume/runtime/polling/answers.py",
-        "done = handout.check_open(holding, reasons)",
+        "done = session.check_open(assignment, reasons)",
         "done = {tp: OffsetRanges.from_offsets(list(of)) for tp, of in reasons.items()}",
         (_POLLING + "test_only_what_was_handed_out_is_answered_for_and_nothing_is_lost",),
     ),

@@ -64,8 +64,8 @@ REALTIME = [
         "begun-records-not-to-do",
         "What a real-time slot has read is in flight until it is done.",
         _SHARE,
-        "            self.flying |= offsets\n            self.todo |= offsets\n",
-        "            self.flying |= offsets\n",
+        "            self.in_flight |= offsets\n            self.todo |= offsets\n",
+        "            self.in_flight |= offsets\n",
         (_EXTENDS,),
     ),
     Mutant(
@@ -80,7 +80,7 @@ REALTIME = [
         "attempts-in-a-slot-forgotten",
         "The attempts of a record that is tried again in its slot are known if the slot is lost.",
         _PARTITION,
-        "if failure.offset in share.flying:",
+        "if failure.offset in share.in_flight:",
         "if failure.offset < 0:",
         (_MODEL + "test_a_record_that_is_tried_again_in_its_slot_is_seen_and_keeps_its_attempts",),
     ),
@@ -97,7 +97,7 @@ REALTIME = [
         "A run begins once there are no gaps that a batch must read.",
         _MODE,
         "    if share.todo:\n",
-        "    if share.todo and share.is_live:\n",
+        "    if share.todo and share.is_real_time:\n",
         (_UNIT + "test_batches_catch_up_before_a_run",),
     ),
     Mutant(

@@ -151,7 +151,7 @@ def test_listeners_stop_their_query_and_close_its_consumer(spark, kafka, topic, 
         assert second.poll(PATIENCE).count() == 1
         with ThreadPoolExecutor(1) as pool, CooperativeConsumer(opts, spark) as third:
             pool.submit(third.subscribe)
-            until(lambda: second._poller.handout.holding is None)
+            until(lambda: second._poller.session.assignment is None)
             second.close()  # It has a record open; drainTimeout is long.
             until(third.assignment)
             assert third.poll(PATIENCE).count() == 1

@@ -327,6 +327,6 @@ def test_holes_do_not_hold_up_a_hand_over(spark, kafka, topic, tmp_path, monkeyp
         frame = consumer.poll(PATIENCE)
         assert in_key_order(frame) == [(0, 0), (0, 4), (0, 8)]
         consumer.commit(frame)
-        handout = consumer.membership()._worker
-        assert handout.places[name, 0].polled, "not all holes are proven yet"
-        assert handout.drain(PATIENCE) == []
+        session = consumer.membership()._worker
+        assert session.places[name, 0].polled, "not all holes are proven yet"
+        assert session.drain(PATIENCE) == []

@@ -519,9 +519,9 @@ def test_what_was_polled_before_a_rebalance_comes_again(spark, kafka, topic, pro
         with CooperativeConsumer(opts, spark) as third:
             third.subscribe()
             until(third.assignment)
-            holding = third.membership().wait_for_holding(PATIENCE)
-            assert holding.life_ms == 1000 * (2 + 4), "a job that follows works under leases"
-            wait = holding.waits((name, 0), holding.owned[name, 0].ranges)
+            assignment = third.membership().wait_for_assignment(PATIENCE)
+            assert assignment.life_ms == 1000 * (2 + 4), "a job that follows works under leases"
+            wait = assignment.waits((name, 0), assignment.owned[name, 0].ranges)
             assert wait == 0, "everything that the others had polled was committed"
 
 

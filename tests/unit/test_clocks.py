@@ -145,14 +145,14 @@ def test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock(monkeypatch):
     epoch_state._work = SimpleNamespace(outputs=None, ordering="key")
     epoch_state._slots, epoch_state._most_waiting, epoch_state.partitions = 1, None, []
     epoch_state.undealt = []
-    holding = EpochAssignment.__new__(EpochAssignment)
-    holding.owned = {("t", 0): owned}
-    epoch_state.holding = holding
+    assignment = EpochAssignment.__new__(EpochAssignment)
+    assignment.owned = {("t", 0): owned}
+    epoch_state.assignment = assignment
     begun, real = time.monotonic(), time.time
     for step in (-86_400.0, 86_400.0):
         monkeypatch.setattr(time, "time", lambda step=step: real() + step)
-        holding._waits = []
-        holding.left_running([Share("t", 0, KeyRange())], 72.0)
+        assignment._waits = []
+        assignment.left_running([Share("t", 0, KeyRange())], 72.0)
         partition = epoch_state._make_partition(owned)
         partition.end = 10
         partition.deal_again(1, begun + 71.0)

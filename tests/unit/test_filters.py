@@ -361,7 +361,7 @@ def test_a_poll_of_filtered_records_ends_with_its_window(polling, end, error):
     def read(*window):
         windows.append(window)
         if len(windows) == 3:
-            getattr(member.poller.handout, end)()
+            getattr(member.poller.session, end)()
         return present(*window)
 
     log.present = read

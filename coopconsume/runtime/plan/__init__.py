@@ -6,7 +6,7 @@ The key ranges of a partition are divided over the slots. Such a *share* has
 - ``todo``: offsets below the position to read again: gaps at the start, records that did not fit
   into the time of a batch, retries that are due;
 - ``waiting``: failed records that are not due, each with the later records of its key behind it;
-- ``flying``: the offsets in flight, those that the batch of its slot may start.
+- ``in_flight``: the offsets that the batch of its slot may start.
 
 Three facts keep the order of keys. A share's offsets are planned in ascending order, all of
 ``todo`` before new ones. Batches name the keys that have a waiting record, and no slot starts them.

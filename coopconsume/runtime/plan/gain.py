@@ -24,7 +24,7 @@ class Gain:
         stable: The stable offset.
         committed: What is committed above it.
         pending: The records that have failed.
-        doubts: Keys on which an earlier owner may be at work, each until an instant of the
+        in_doubt: Keys on which an earlier owner may be at work, each until an instant of the
             monotonic clock. Only these keys wait.
         until: Until when, on the monotonic clock, an earlier owner may be at work on any key; all
             of the key ranges wait.
@@ -34,7 +34,7 @@ class Gain:
     stable: int
     committed: OffsetRanges
     pending: Sequence[Failed] = ()
-    doubts: Sequence[tuple[KeyRange, float]] = ()
+    in_doubt: Sequence[tuple[KeyRange, float]] = ()
     until: float = 0.0
 
     @property

@@ -11,7 +11,7 @@ from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.blocker import blocker_at
 from coopconsume.runtime.plan.dealer import Dealer
-from coopconsume.runtime.plan.range_limit import crowded_at
+from coopconsume.runtime.plan.range_limit import read_limit
 from coopconsume.runtime.plan.reads import MERGE_GAP, reach_of
 from coopconsume.runtime.plan.share import Share, scope_of
 from coopconsume.runtime.plan.waiting import EARLIER_OWNER, Waiting
@@ -96,10 +96,10 @@ class Partition:
         self._may_have_parked = False
         #: The last failure of each record that has failed and is not done, in flight or not.
         self._failed: dict[int, Waiting] = {}
-        self._stands = (-1, 0.0)
+        self._first_open_since = (-1, 0.0)
         self.reach = reach_of(OffsetRanges())
         #: From which offset on a real-time slot reports holes; None: none does.
-        self.live_from: int | None = None
+        self.real_time_from: int | None = None
         #: Whether any key range of it is still ours.
         self.is_ours = True
         #: Whether nothing could be planned the last time as too much waits.
@@ -227,9 +227,9 @@ class Partition:
         return most is not None and self.outputs_waiting >= most
 
     @property
-    def is_crowded(self) -> bool:
+    def is_at_limit(self) -> bool:
         """Whether there are so many ranges, or outputs wait, that nothing new may be read."""
-        return self.ranges >= crowded_at(self.max_ranges) or self.has_outputs_enough
+        return self.ranges >= read_limit(self.max_ranges) or self.has_outputs_enough
 
     @property
     def is_drained(self) -> bool:
@@ -263,12 +263,12 @@ class Partition:
             return False
         return all(share.is_settled(end) for share in self.shares.values())
 
-    def stand(self, now: float) -> float:
+    def stable_age(self, now: float) -> float:
         """For how many seconds the first open offset has been the same, as far as was looked."""
         first = self.first_open()
-        if self._stands[0] != first:
-            self._stands = first, now
-        return now - self._stands[1]
+        if self._first_open_since[0] != first:
+            self._first_open_since = first, now
+        return now - self._first_open_since[1]
 
     def blocker(self, now: float) -> dict[str, Any] | None:
         """Returns the record at the stable offset, see `blocker_at`; None if nothing is left."""
@@ -305,11 +305,11 @@ class Partition:
             untils += [w.due for w in share.waiting.values() if w.offset == EARLIER_OWNER]
         return max((until - now for until in untils), default=0.0)
 
-    def doubt(self, key_range: KeyRange, until: float) -> None:
+    def mark_in_doubt(self, key_range: KeyRange, until: float) -> None:
         """An earlier owner may be at work on keys until an instant: nothing of them starts before.
 
         Of a single key all other keys are independent. A wider range bars the shares that have
-        part of it. Doubts about one key come in the order of their ends.
+        part of it. Of one key the intervals come in the order of their ends.
         """
         self.is_quiet = False
         is_key = self.ordering == "key" and key_range.size == 1
@@ -349,7 +349,7 @@ class Partition:
 
     def next_due(self) -> float | None:
         """When the next waiting record is due; None without any."""
-        dues = (share.next_due() for share in self.shares.values() if share.flying is None)
+        dues = (share.next_due() for share in self.shares.values() if share.in_flight is None)
         return min((due for due in dues if due is not None), default=None)
 
     def lane(self, key_hash: int, offset: int) -> int:
@@ -391,7 +391,7 @@ class Partition:
     def looked(
         self,
         committed: OffsetRanges,
-        held: OffsetRanges,
+        acquired: OffsetRanges,
         failed: Iterable[Failed],
         parked: list[Waiting],
         pending: int,
@@ -400,8 +400,8 @@ class Partition:
 
         Args:
             committed: What is committed above the stable offset.
-            held: What this member holds.
-            failed: The last failures of what it holds.
+            acquired: What this member has acquired.
+            failed: The last failures of these.
             parked: All records that wait for a decision.
             pending: How many records have failed and wait.
         """
@@ -410,9 +410,9 @@ class Partition:
         ours = self.unsaved | self.unsaved_holes | self.undelivered
         self.done = ((self.done & ours) | committed).clip(self.stable, MAX_OFFSET)
         self.stock.parked, self.stock.pending = parked, pending
-        self.acquire(self.stock.keep(held), failed)
+        self.acquire(self.stock.keep(acquired), failed)
         for share in self.shares.values():
-            if share.flying is None:
+            if share.in_flight is None:
                 share.todo &= self.stock.acquired
 
     def not_held(self, offsets: OffsetRanges) -> None:
@@ -490,8 +490,8 @@ class Partition:
         self.is_quiet = False
         for gain in gains:
             self.restore(failed for failed in gain.pending if gain.has(failed.key_hash))
-            for key_range, until in gain.doubts:
-                self.doubt(key_range, until)
+            for key_range, until in gain.in_doubt:
+                self.mark_in_doubt(key_range, until)
 
     def open_of(self, slot: int, offsets: OffsetRanges) -> OffsetRanges:
         """Those of some offsets that a slot may still have to handle."""
@@ -525,9 +525,9 @@ class Partition:
         """
         self.has_read(slot, report, now)
         share = self.shares[slot]
-        if share.flying is not None:
+        if share.in_flight is not None:
             blocked = self._blocked_by(share, report)
-            self._settle_flying(share, share.flying, report, share.flying, now, blocked)
+            self._settle_in_flight(share, share.in_flight, report, share.in_flight, now, blocked)
             self._put_behind(share, report)
 
     def read_by(self, slot: int) -> PartitionWork | None:
@@ -539,7 +539,7 @@ class Partition:
         share = self.shares.get(slot)
         if share is None:
             return None
-        self.is_quiet, self.live_from = False, None
+        self.is_quiet, self.real_time_from = False, None
         position = share.read_from()
         last = self.done.last
         ranges = [(position, MAX_OFFSET)]
@@ -551,12 +551,12 @@ class Partition:
     def has_read(self, slot: int, report: PartitionReport, now: float) -> None:
         """Takes how far a slot has read, before what its report says of the records."""
         share = self.shares[slot]
-        if share.flying is None:
+        if share.in_flight is None:
             return
         if report.position is not None:
             self._extend(share, report, report.position)
         for failure in report.retrying:
-            if failure.offset in share.flying:
+            if failure.offset in share.in_flight:
                 self.attempts[failure.offset] = failure.attempts
                 before = self._failed.get(failure.offset)
                 is_logged = before is not None and before.is_logged
@@ -619,7 +619,7 @@ class Partition:
         """Take in what a slot reported of its part of a batch."""
         self.has_read(slot, report, now)
         share = self.shares[slot]
-        wanted = share.flying
+        wanted = share.in_flight
         if wanted is None:
             return
         left = (
@@ -627,8 +627,8 @@ class Partition:
         )
         share.looked_at(left)
         blocked = self._blocked_by(share, report)
-        self._settle_flying(share, wanted, report, left, now, blocked)
-        share.land()
+        self._settle_in_flight(share, wanted, report, left, now, blocked)
+        share.clear_in_flight()
         self._put_behind(share, report)
         # The stable offset may have passed what was in flight: retention deletes records.
         share.forget_below(self.stable)
@@ -651,7 +651,7 @@ class Partition:
             (ahead.behind if ahead else flowing).append(offset)
         share.todo |= OffsetRanges.from_offsets(flowing)
 
-    def _settle_flying(
+    def _settle_in_flight(
         self,
         share: Share,
         wanted: OffsetRanges,
@@ -673,7 +673,7 @@ class Partition:
         done = _done_of(report)
         failed = OffsetRanges.from_offsets(f.offset for f in report.failed if f.offset in wanted)
         share.settle_tries(done, left | failed)
-        share.flying = wanted - done - failed - blocked
+        share.in_flight = wanted - done - failed - blocked
         self._settle(wanted, report, done, now, blocked)
 
     def _settle(
@@ -851,7 +851,7 @@ class Partition:
         most = 0
         for slot in slots:
             share = self.shares.get(slot)
-            if share is None or share.flying is not None or share.is_barred(now):
+            if share is None or share.in_flight is not None or share.is_barred(now):
                 continue
             if not share.staying:
                 continue
@@ -859,36 +859,36 @@ class Partition:
         return most
 
     def plan(self, slots: Iterable[int], now: float, limits: Limits) -> dict[int, OffsetRanges]:
-        """Offsets wanted by each free slot that has work; marks them as flying."""
+        """Offsets wanted by each free slot that has work; marks them as in flight."""
         self.is_quiet = False
         mine = [self.shares[slot] for slot in slots if slot in self.shares]
         mine = [share for share in mine if share.staying]
-        shares = [share for share in mine if share.flying is None and not share.is_barred(now)]
+        shares = [share for share in mine if share.in_flight is None and not share.is_barred(now)]
         todo = OffsetRanges()
         for share in shares:
             share.release_due(now, self.stable, self.done)
             if share.todo:
-                share.todo = share.todo - self.done - share.held()
+                share.todo = share.todo - self.done - share.waiting_offsets()
                 if self.stock is not None:
                     share.todo &= self.stock.acquired  # The rest has gone to other members.
                 todo |= share.todo
         self.reach = reach_of(todo, limits.window, scattered=self.reach < MERGE_GAP)
         front = max((share.position for share in shares), default=0)
-        crowded = (
+        is_limited = (
             self.held_back >= limits.max_pending
             or self.ranges >= limits.max_ranges
-            or self.is_crowded
+            or self.is_at_limit
         )
-        goal = functools.partial(self._goal, crowded=crowded)
+        goal = functools.partial(self._goal, is_limited=is_limited)
         scope = scope_of(todo, front, limits.window, self.reach, goal)
         started = {share.slot: share.start(scope, self.done) for share in shares}
         planned = {slot: wanted for slot, wanted in started.items() if wanted}
-        self._is_full = crowded and not planned
+        self._is_full = is_limited and not planned
         return planned
 
-    def _goal(self, most: int, *, crowded: bool) -> int:
+    def _goal(self, most: int, *, is_limited: bool) -> int:
         """Up to where new offsets may be read."""
-        if not crowded:
+        if not is_limited:
             return min(self.end, most)
         # What lies below a committed offset is a gap: a share that stands lower goes on. It may
         # have the record at the stable offset, and nobody else can bring the ranges down.
@@ -898,14 +898,16 @@ class Partition:
         return min(self.end, most, top)
 
     def work(self, slot: int) -> PartitionWork:
-        """The flying offsets of a slot as its task gets them."""
+        """Returns what a slot has in flight, as its task gets it."""
         share = self.shares[slot]
-        assert share.flying is not None
-        attempts = {o: n for o, n in self.attempts.items() if o in share.flying}
+        assert share.in_flight is not None
+        attempts = {o: n for o, n in self.attempts.items() if o in share.in_flight}
         added = {
-            o: one.headers for o, one in self._failed.items() if one.headers and o in share.flying
+            o: one.headers
+            for o, one in self._failed.items()
+            if one.headers and o in share.in_flight
         }
-        return PartitionWork(tuple(share.flying.pairs()), attempts, self._blocked(share), added)
+        return PartitionWork(tuple(share.in_flight.pairs()), attempts, self._blocked(share), added)
 
     def _blocked(self, share: Share) -> dict[int, int]:
         """The lowest record of each lane that waits: no higher one of the lane may start."""

@@ -1,6 +1,6 @@
 """Partitions near the limit of committed ranges: warnings, and requests to rebalance. Pure.
 
-A partition is *crowded* from 80 % of ``maxNumRanges`` on, or if as many outputs wait as
+A partition is *at its limit* from 80 % of ``maxNumRanges`` on, or if as many outputs wait as
 ``maxOutputsWaiting`` allows: no new records of it are read, only its gaps. At the limit the commit
 log accepts only commits that do not add ranges; other done records wait in the job and are never
 dropped silently. If that lasts, the member asks for a rebalance (KIP-X), as the owner of the gaps
@@ -25,14 +25,14 @@ ASK_EVERY = 60.0
 SAY_EVERY = 60.0
 
 
-def crowded_at(max_ranges: int) -> int:
-    """Returns the number of ranges from which on a partition is crowded."""
+def read_limit(max_ranges: int) -> int:
+    """Returns the number of ranges from which on no new records are read."""
     return max(1, max_ranges * 8 // 10)
 
 
 @dataclass
 class LimitWatch:
-    """Warns of crowded partitions, and says when a rebalance is due.
+    """Warns of partitions at their limit, and says when a rebalance is due.
 
     Attributes:
         patience: Seconds without a move of a stable offset at the limit until a rebalance is due.
@@ -44,7 +44,7 @@ class LimitWatch:
     _asked_at: float = float("-inf")
 
     def look(self, partitions: Iterable[Partition], now: float) -> list[str]:
-        """Returns warnings of crowded partitions, each at most once in `SAY_EVERY` seconds.
+        """Returns warnings of partitions at their limit, each at most once in `SAY_EVERY` seconds.
 
         Args:
             partitions: What is known of the partitions.
@@ -53,25 +53,25 @@ class LimitWatch:
         said = []
         for partition in partitions:
             tp = (partition.topic, partition.partition)
-            if partition.is_crowded and now - self._said_at.get(tp, float("-inf")) >= SAY_EVERY:
+            if partition.is_at_limit and now - self._said_at.get(tp, float("-inf")) >= SAY_EVERY:
                 self._said_at[tp] = now
-                said.append(crowd_warning(partition))
+                said.append(limit_warning(partition))
         return said
 
     def ask(
-        self, partitions: Iterable[Partition], held: Collection[TopicPartition], now: float
+        self, partitions: Iterable[Partition], over_limit: Collection[TopicPartition], now: float
     ) -> str | None:
         """Returns why a rebalance is due; None if it is not.
 
         Args:
             partitions: What is known of the partitions.
-            held: Partitions with done records that the limit keeps from being committed.
+            over_limit: Partitions with done records that the limit keeps from being committed.
             now: Seconds on any clock.
         """
         stuck = {}
         for partition in partitions:
             tp = (partition.topic, partition.partition)
-            if tp in held:
+            if tp in over_limit:
                 stable, since = self._stuck.get(tp, (-1, now))
                 since = since if stable == partition.stable else now
                 stuck[tp] = partition.stable, since
@@ -87,8 +87,8 @@ class LimitWatch:
         )
 
 
-def crowd_warning(partition: Partition) -> str:
-    """Returns a warning of a crowded partition: how full it is, what blocks its stable offset."""
+def limit_warning(partition: Partition) -> str:
+    """Returns a warning of a partition at its limit: how full it is, what blocks it."""
     much = f"{partition.ranges:,} committed ranges"
     limit = f"maxNumRanges is {partition.max_ranges:,}"
     name = f"{partition.topic}-{partition.partition}"

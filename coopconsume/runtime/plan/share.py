@@ -66,9 +66,9 @@ class Share:
     waiting: dict[int, Waiting] = field(default_factory=dict)
     #: What the batch now running may start; None between batches. In a real-time run: what its slot
     #: has read and is not through with.
-    flying: OffsetRanges | None = None
+    in_flight: OffsetRanges | None = None
     #: Whether its slot reads on by itself, from the position on.
-    is_live: bool = False
+    is_real_time: bool = False
     next_position: int = 0
     #: Until then, on the monotonic clock, an earlier owner may still be at work on it.
     barred_until: float = 0.0
@@ -94,7 +94,7 @@ class Share:
     def leave(self, ranges: Sequence[KeyRange]) -> None:
         """Plans nothing more of some key ranges, as they are about to be given back."""
         self.leaving = intersection(self.ranges, ranges)
-        self.may_start_leaving = bool(self.leaving) and self.flying is not None
+        self.may_start_leaving = bool(self.leaving) and self.in_flight is not None
         self.leaving_at_work = {}
 
     def has_left(self) -> None:
@@ -112,15 +112,15 @@ class Share:
                 self.wait(lane, waiting)
         self.ranges, self.leaving, self.leaving_at_work = self.staying, (), {}
 
-    def land(self) -> None:
+    def clear_in_flight(self) -> None:
         """Nothing of it is in flight any more."""
-        self.flying, self.is_live = None, False
+        self.in_flight, self.is_real_time = None, False
         self.may_start_leaving, self.leaving_at_work = False, {}
 
     def is_free(self, now: float) -> bool:
         """Whether it may be dealt again: nothing of it may be started by anybody."""
-        is_held = self.flying is not None or self.only is not None or bool(self.leaving)
-        return not (is_held or self.is_barred(now))
+        is_taken = self.in_flight is not None or self.only is not None or bool(self.leaving)
+        return not (is_taken or self.is_barred(now))
 
     def has(self, key_hash: int) -> bool:
         """Whether a key is among its own."""
@@ -143,20 +143,20 @@ class Share:
 
     def handles(self, offset: int) -> bool:
         """Whether an offset is in flight."""
-        if self.flying is not None and offset in self.flying:
+        if self.in_flight is not None and offset in self.in_flight:
             return True
         return any(waiting.is_running and waiting.offset == offset for waiting in self.failed())
 
-    def held(self) -> OffsetRanges:
+    def waiting_offsets(self) -> OffsetRanges:
         """Offsets that wait: failed ones and those behind them."""
-        return OffsetRanges.from_offsets([o for w in self.failed() for o in w.held])
+        return OffsetRanges.from_offsets([o for w in self.failed() for o in w.waiting_offsets])
 
     def claimed(self) -> OffsetRanges:
         """Offsets that may be those of its records: to be looked at again, or waiting.
 
         Once all of its key ranges are given back it looks at nothing any more.
         """
-        return self.todo | self.held() if self.ranges else self.held()
+        return self.todo | self.waiting_offsets() if self.ranges else self.waiting_offsets()
 
     def stuck(self) -> list[int]:
         """Offsets that wait for a decision about a parked record, itself included."""
@@ -181,7 +181,7 @@ class Share:
         else:
             lower.next = failed
 
-    def _let_flow(self, lane: int) -> Waiting | None:
+    def _release_lowest(self, lane: int) -> Waiting | None:
         """The lowest failed record of a lane waits no longer; returns the next one."""
         first = self.waiting.pop(lane)
         if first.behind:
@@ -196,15 +196,15 @@ class Share:
             (self.position >= end or (is_full and not self.barred_until))
             and not self.todo
             and all(waiting.is_parked for waiting in self.waiting.values())
-            and self.flying is None
+            and self.in_flight is None
         )
 
     def is_quiet(self, end: int) -> bool:
         """Whether nothing is left to do below an offset, to hear of or to wait for."""
         if not self.ranges:
             return True
-        is_flying = bool(self.flying) if self.is_live else self.flying is not None
-        is_idle = not is_flying and not self.barred_until and self.only is None
+        is_in_flight = bool(self.in_flight) if self.is_real_time else self.in_flight is not None
+        is_idle = not is_in_flight and not self.barred_until and self.only is None
         return is_idle and self.position >= end and not self.todo and not self.waiting
 
     def is_settled(self, end: int) -> bool:
@@ -212,7 +212,7 @@ class Share:
         return not self.ranges or (
             self.position >= end
             and not self.todo.clip(0, end - 1)
-            and not (self.flying or OffsetRanges()).clip(0, end - 1)
+            and not (self.in_flight or OffsetRanges()).clip(0, end - 1)
             and all(w.is_parked for w in self.waiting.values() if w.offset < end)
         )
 
@@ -225,16 +225,16 @@ class Share:
 
     def settle_tries(self, done: OffsetRanges, left: OffsetRanges) -> None:
         """Where a record that was tried again is done, or is not there any more, its lane flows."""
-        wanted = self.flying or OffsetRanges()
+        wanted = self.in_flight or OffsetRanges()
         for lane, waiting in list(self.waiting.items()):
             tried = waiting.is_trying and waiting.offset in wanted
             if tried and (waiting.offset in done or waiting.offset not in left):
-                self._let_flow(lane)
+                self._release_lowest(lane)
 
     def backlog(self, end: int, now: float) -> int:
         """Offsets that could be planned now, up to the partition's end."""
-        # Of a lane that an earlier owner barred, what waits is not among what is held.
-        due = sum(len(w.held) or 1 for w in self.waiting.values() if w.due <= now)
+        # A lane that an earlier owner barred has no waiting offset of its own.
+        due = sum(len(w.waiting_offsets) or 1 for w in self.waiting.values() if w.due <= now)
         return len(self.todo) + due + max(0, end - self.position)
 
     def start(self, scope: Scope, done: OffsetRanges) -> OffsetRanges:
@@ -251,10 +251,10 @@ class Share:
             self.next_position = stop
             wanted |= OffsetRanges([(self.position, stop - 1)])
         if self.waiting:
-            wanted -= self.held()
+            wanted -= self.waiting_offsets()
         wanted -= done
         if wanted:
-            self.flying = wanted
+            self.in_flight = wanted
         else:
             # Nothing of it needs a read: all done, or waiting.
             self.position = max(self.position, self.next_position)
@@ -262,20 +262,20 @@ class Share:
 
     def read_from(self) -> int:
         """Its slot reads by itself from now on; returns the first offset that it reads."""
-        self.flying, self.is_live, self.next_position = OffsetRanges(), True, self.position
+        self.in_flight, self.is_real_time, self.next_position = OffsetRanges(), True, self.position
         return self.position
 
     def has_read(self, offsets: OffsetRanges, position: int) -> None:
         """Its slot has read on, and begins to work on some records."""
-        if self.flying is not None:
-            self.flying |= offsets
+        if self.in_flight is not None:
+            self.in_flight |= offsets
             self.todo |= offsets
             self.position = self.next_position = max(self.position, position)
 
     def looked_at(self, left: OffsetRanges) -> None:
         """All that was in flight was looked at; ``left`` of it must be looked at again."""
-        if self.flying is not None:
-            self.todo = (self.todo - self.flying) | left
+        if self.in_flight is not None:
+            self.todo = (self.todo - self.in_flight) | left
             self.position = max(self.position, self.next_position)
 
     def _is_cut(self, scope: Scope) -> bool:
@@ -298,14 +298,14 @@ class Share:
                         # What waits behind it is not read again and again while it keeps failing.
                         waiting.is_trying = True
                         break
-                waiting = self._let_flow(lane)
+                waiting = self._release_lowest(lane)
 
     def give_up(self) -> None:
         """The outcome of what is in flight is unknown: all of it must be done again."""
-        if self.flying is not None:
-            self.todo |= self.flying
+        if self.in_flight is not None:
+            self.todo |= self.in_flight
             self.position = max(self.position, self.next_position)
-        self.land()
+        self.clear_in_flight()
 
     def give_back(self, kept: Iterable[tuple[int, Waiting]]) -> None:
         """Nothing is in flight any more but some records, by lane, which handlers work on."""
@@ -338,7 +338,7 @@ class Share:
                 waiting.behind = [o for o in waiting.behind if o >= stable]
                 if waiting.is_running:
                     break
-                waiting = self._let_flow(lane)
+                waiting = self._release_lowest(lane)
 
 
 def deal(

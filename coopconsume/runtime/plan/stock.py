@@ -49,19 +49,19 @@ class Stock:
         self.undealt -= done
         self.failing = (self.failing | failed) - done
 
-    def keep(self, held: OffsetRanges) -> OffsetRanges:
+    def keep(self, acquired: OffsetRanges) -> OffsetRanges:
         """Keeps only offsets that this member holds.
 
         Args:
-            held: The offsets that it holds, as the commit log says.
+            acquired: The offsets that it has acquired, as the commit log says.
 
         Returns:
             Those of them that are new here.
         """
-        new = held - self.acquired - self.failing
-        self.acquired &= held
-        self.undealt &= held
-        self.failing &= held
+        new = acquired - self.acquired - self.failing
+        self.acquired &= acquired
+        self.undealt &= acquired
+        self.failing &= acquired
         return new
 
     def forget_below(self, stable: int) -> None:

@@ -66,7 +66,7 @@ class Waiting:
         return bool(self.behind) and is_far_apart(self.offset, max(self.behind))
 
     @property
-    def held(self) -> list[int]:
+    def waiting_offsets(self) -> list[int]:
         """The offsets that must not start now, without those of the next failed records."""
         is_read = self.is_trying or self.offset == EARLIER_OWNER
         return self.behind if is_read else [self.offset, *self.behind]

@@ -47,7 +47,7 @@ _LIMIT_ATTEMPTS = 3
 
 
 def with_filtered(
-    holding: EpochAssignment,
+    assignment: EpochAssignment,
     named: Mapping[TopicPartition, OffsetRanges],
     filtered: Mapping[TopicPartition, OffsetRanges],
 ) -> dict[TopicPartition, OffsetRanges]:
@@ -57,13 +57,13 @@ def with_filtered(
     join named ones: they take no range of their own.
 
     Args:
-        holding: What is held.
+        assignment: The key ranges of the consumer.
         named: What is done.
         filtered: What the filter dropped.
     """
     nothing = OffsetRanges()
     every = dict(named) | {tp: named.get(tp, nothing) | some for tp, some in filtered.items()}
-    fit = holding.affordable(every, {}) if filtered else every
+    fit = assignment.affordable(every, {}) if filtered else every
     for tp, some in every.items():
         if fit[tp] != some:
             mine = named.get(tp, nothing)
@@ -72,16 +72,16 @@ def with_filtered(
 
 
 def commit_affordable(
-    handout: PollSession,
-    holding: EpochAssignment,
+    session: PollSession,
+    assignment: EpochAssignment,
     offsets: Mapping[TopicPartition, OffsetRanges],
     filtered: Mapping[TopicPartition, OffsetRanges],
 ) -> tuple[dict[TopicPartition, CommitResult], dict[TopicPartition, OffsetRanges]]:
     """Commits what the limit on ranges lets in, and settles it.
 
     Args:
-        handout: What was handed out.
-        holding: What is held.
+        session: What was handed out.
+        assignment: The key ranges of the consumer.
         offsets: What is done.
         filtered: Those of them that the filter dropped.
 
@@ -96,17 +96,17 @@ def commit_affordable(
     left = dict(offsets)
     answered: Mapping[TopicPartition, CommitResult]
     for _ in range(_LIMIT_ATTEMPTS):
-        fit = holding.affordable(left, {})
+        fit = assignment.affordable(left, {})
         is_final = True
         try:
             counts = {tp: len(some & fit[tp]) for tp, some in filtered.items() if tp in fit}
-            answered = holding.commit(fit, filtered=counts) if fit else {}
+            answered = assignment.commit(fit, filtered=counts) if fit else {}
         except MaxIndividualCommitsReached as error:
             # Other members committed in between: the limit is closer now.
             answered, is_final = error.results or {}, False
         results |= answered
         done = {tp: fit[tp] for tp, result in answered.items() if result.status != "refused"}
-        handout.settle(holding, done)
+        session.settle(assignment, done)
         nothing = OffsetRanges()
         left = {tp: rest for tp, of in left.items() if (rest := of - done.get(tp, nothing))}
         if is_final:
@@ -115,19 +115,19 @@ def commit_affordable(
 
 
 def over_limit(
-    holding: EpochAssignment,
+    assignment: EpochAssignment,
     results: Mapping[TopicPartition, CommitResult],
     left: Mapping[TopicPartition, OffsetRanges],
 ) -> MaxIndividualCommitsReached:
     """Returns the error that says which offsets the limit on ranges left out.
 
     Args:
-        holding: What is held.
+        assignment: The key ranges of the consumer.
         results: The answer of each partition.
         left: The offsets of each partition that are not committed.
     """
     first = min(left)
-    owned = holding.owned[first]
+    owned = assignment.owned[first]
     # Each range that does not fit stands alone: otherwise it would not raise the number.
     count = owned.range_count + left[first].range_count
     return MaxIndividualCommitsReached(count, owned.max_ranges, dict(results), dict(left))
@@ -194,16 +194,16 @@ def hashes_of(
 
 
 def added_to(
-    handout: PollSession,
-    holding: EpochAssignment,
+    session: PollSession,
+    assignment: EpochAssignment,
     dealt: Mapping[TopicPartition, PolledRows],
     more: Headers,
 ) -> dict[TopicPartition, dict[int, Headers]]:
     """Returns the headers that the commit log is to have of records.
 
     Args:
-        handout: What was handed out.
-        holding: What is held.
+        session: What was handed out.
+        assignment: The key ranges of the consumer.
         dealt: By partition the records that were read, with their ordering keys.
         more: Headers to add to the records.
 
@@ -213,7 +213,7 @@ def added_to(
     found: dict[TopicPartition, dict[int, Headers]] = {}
     for tp, rows in dealt.items():
         offsets = rows.offsets.tolist()
-        added = {offset: handout.added(holding, tp, offset, more) for offset in offsets}
+        added = {offset: session.added(assignment, tp, offset, more) for offset in offsets}
         if rows.ordering_keys is not None:
             keys = zip(offsets, rows.ordering_keys.tolist(), strict=True)
             added = {at: with_shown_ordering_key(added[at], key) for at, key in keys}
@@ -272,8 +272,8 @@ def letters_of(
 
 
 def hold(
-    handout: PollSession,
-    holding: EpochAssignment,
+    session: PollSession,
+    assignment: EpochAssignment,
     reasons: Reasons,
     hashes: Hashes,
     added: Added,
@@ -283,8 +283,8 @@ def hold(
     """Writes that records come again after some seconds, and holds their keys back.
 
     Args:
-        handout: What was handed out.
-        holding: What is held.
+        session: What was handed out.
+        assignment: The key ranges of the consumer.
         reasons: The records.
         hashes: The hash that each record is dealt by.
         added: All headers of each record that are not its own, see `added_to`.
@@ -297,55 +297,55 @@ def hold(
     due = time.monotonic() + delay
     pending = {
         tp: [
-            Pending(offset, hashes[tp][offset], handout.attempt(holding, tp, offset),
+            Pending(offset, hashes[tp][offset], session.attempt(assignment, tp, offset),
                     due_ms(delay), text, headers=added[tp][offset])
             for offset, text in records.items()
         ]
         for tp, records in reasons.items()
     }  # fmt: skip
-    holding.commit({}, pending=pending, commit_id=commit_id)
-    handout.hold(holding, reasons, hashes, due, added)
+    assignment.commit({}, pending=pending, commit_id=commit_id)
+    session.hold(assignment, reasons, hashes, due, added)
 
 
 def take_decisions(
-    handout: PollSession, holding: EpochAssignment, commit_ids: Iterator[str]
+    session: PollSession, assignment: EpochAssignment, commit_ids: Iterator[str]
 ) -> None:
     """Takes what an operator decided on parked records."""
     parked = [
         (tp, record)
-        for tp, place in handout.places_of(holding).items()
-        for record in place.held.parked
+        for tp, place in session.places_of(assignment).items()
+        for record in place.retries.parked
     ]
     now = time.monotonic()
-    for decision in apply_decisions(holding, parked, commit_ids):
+    for decision in apply_decisions(assignment, parked, commit_ids):
         tp, offset = (decision.topic, decision.partition), decision.offset
         if decision.action == "replay":
-            handout.replay(holding, tp, offset, now)
+            session.replay(assignment, tp, offset, now)
         else:
-            handout.settle(holding, {tp: OffsetRanges([(offset, offset)])})
+            session.settle(assignment, {tp: OffsetRanges([(offset, offset)])})
 
 
 def affordable_letters(
-    holding: EpochAssignment, letters: Sequence[DeadLetter]
+    assignment: EpochAssignment, letters: Sequence[DeadLetter]
 ) -> tuple[list[DeadLetter], dict[TopicPartition, OffsetRanges]]:
     """Returns letters of records that the limit on ranges lets in, and the offsets of the others.
 
     Args:
-        holding: What is held.
+        assignment: The key ranges of the consumer.
         letters: The letters.
     """
     offsets: dict[TopicPartition, list[int]] = {}
     for letter in letters:
         offsets.setdefault((letter.topic, letter.partition), []).append(letter.offset)
     named = {tp: OffsetRanges.from_offsets(of) for tp, of in offsets.items()}
-    fit = holding.affordable(named, {})
+    fit = assignment.affordable(named, {})
     left = {tp: rest for tp, of in named.items() if (rest := of - fit[tp])}
     return [x for x in letters if x.offset in fit[x.topic, x.partition]], left
 
 
 def give_up(
-    handout: PollSession,
-    holding: EpochAssignment,
+    session: PollSession,
+    assignment: EpochAssignment,
     letters: Sequence[DeadLetter],
     *,
     park: bool,
@@ -354,8 +354,8 @@ def give_up(
     """Commits that records are given up, once their letters are written.
 
     Args:
-        handout: What was handed out.
-        holding: What is held.
+        session: What was handed out.
+        assignment: The key ranges of the consumer.
         letters: The letters.
         park: Whether the records wait for a decision; if not, they are done.
         commit_id: The commit that the letters stand or fall with.
@@ -372,13 +372,13 @@ def give_up(
         reasons.setdefault(tp, {})[letter.offset] = letter.reason
         hashes.setdefault(tp, {})[letter.offset] = letter.key_hash
         added.setdefault(tp, {})[letter.offset] = letter.added
-    done = handout.check_open(holding, reasons)
+    done = session.check_open(assignment, reasons)
     if park:
-        hold(handout, holding, reasons, hashes, added, math.inf, commit_id)
+        hold(session, assignment, reasons, hashes, added, math.inf, commit_id)
         return
     # The letters are written: the limit was looked at before.
-    holding.commit(done, commit_id=commit_id, limited=False)
-    handout.settle(holding, done)
+    assignment.commit(done, commit_id=commit_id, limited=False)
+    session.settle(assignment, done)
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -71,7 +71,7 @@ _DECIDE_EVERY = 2.0
 
 
 class Poller:
-    """Hands out what is held, and commits, holds back or gives up what users answer for.
+    """Hands out records, and commits, holds back or gives up those that users answer for.
 
     `CooperativeConsumer` documents each call and what it raises. Calls of several threads are done
     one after another, but `reject` does not keep the others waiting while it writes dead letters.
@@ -82,11 +82,11 @@ class Poller:
         slots: Returns how many Spark tasks run side by side.
 
     Attributes:
-        handout: What was handed out.
+        session: What was handed out.
     """
 
     def __init__(self, spark: SparkSession, options: Options, slots: Callable[[], int]) -> None:
-        self.handout = PollSession(self._present)
+        self.session = PollSession(self._present)
         self._spark = spark
         self._options = options
         self._slots = slots
@@ -101,8 +101,8 @@ class Poller:
     @contextmanager
     def _call(self, membership: Membership) -> Iterator[None]:
         """One call of the user's at a time; none once the consumer is closed."""
-        with self.handout.in_use(), self._calls:
-            self.handout.check_closed()
+        with self.session.in_use(), self._calls:
+            self.session.check_closed()
             try:
                 yield
             except FencedMember as error:
@@ -120,18 +120,22 @@ class Poller:
         deadline = time.monotonic() + seconds_of("timeout", timeout)
         checked: EpochAssignment | None = None
         away = _Away()
-        with self.handout.polling():
+        with self.session.polling():
             while True:
-                self.handout.check_woken()
+                self.session.check_woken()
                 with self._calls:
-                    self.handout.check_closed()
-                    holding = membership.holding
-                    if holding is not None and holding is self.handout.holding and holding.owned:
-                        with self._rejoining(membership, holding), away:
-                            if holding is not checked:
-                                is_checked = self._check_starts(membership, holding, deadline)
-                                checked = holding if is_checked else None
-                            frame = self._next_frame(membership, holding, deadline)
+                    self.session.check_closed()
+                    assignment = membership.assignment
+                    if (
+                        assignment is not None
+                        and assignment is self.session.assignment
+                        and assignment.owned
+                    ):
+                        with self._rejoining(membership, assignment), away:
+                            if assignment is not checked:
+                                is_checked = self._check_starts(membership, assignment, deadline)
+                                checked = assignment if is_checked else None
+                            frame = self._next_frame(membership, assignment, deadline)
                             if frame is not None:
                                 self._found_records = True
                                 return frame
@@ -140,26 +144,26 @@ class Poller:
                 if left <= 0:
                     away.check()
                     return self._frames.empty()
-                self.handout.wait(min(_POLL_EVERY, left))
+                self.session.wait(min(_POLL_EVERY, left))
 
     def waiting_for(self, membership: Membership) -> WaitingFor | None:
         """Returns what polling waits for; None if the last poll has found records."""
-        now, holding = time.monotonic(), membership.holding
+        now, assignment = time.monotonic(), membership.assignment
         in_doubt = {}
-        if holding is not None:
+        if assignment is not None:
             in_doubt = {
-                f"{tp[0]}-{tp[1]}": holding.waits(tp, owned.ranges)
-                for tp, owned in holding.owned.items()
+                f"{tp[0]}-{tp[1]}": assignment.waits(tp, owned.ranges)
+                for tp, owned in assignment.owned.items()
             }
-        facts = self.handout.facts(
-            holding, in_doubt, membership.joining, self._options.group_id, now
+        facts = self.session.facts(
+            assignment, in_doubt, membership.joining, self._options.group_id, now
         )
-        if self._found_records and holding is not None and not facts.hand_over:
+        if self._found_records and assignment is not None and not facts.hand_over:
             return None
         return poll_waits_for(facts)
 
     @contextmanager
-    def _rejoining(self, membership: Membership, holding: EpochAssignment) -> Iterator[None]:
+    def _rejoining(self, membership: Membership, assignment: EpochAssignment) -> Iterator[None]:
         """Joins again after an error with which polling continues; raises any other."""
         try:
             yield
@@ -168,100 +172,102 @@ class Poller:
                 raise
         except (TopicNotFound, TopicReplaced, DataLoss) as error:
             # The next assignment is without the topic, or with the new one.
-            if not holding.logs.may_continue(error) or not membership.rejoin(str(error), ()):
+            if not assignment.logs.may_continue(error) or not membership.rejoin(str(error), ()):
                 raise
-            self.handout.drop()
+            self.session.drop()
 
     def _next_frame(
-        self, membership: Membership, holding: EpochAssignment, deadline: float
+        self, membership: Membership, assignment: EpochAssignment, deadline: float
     ) -> DataFrame | None:
         """Returns the next records; None if no records are available."""
         if self._is_time_to_decide():
             self._decisions_at = time.monotonic()
-            self._decide(holding)
+            self._decide(assignment)
         free = [
-            tp for tp, owned in holding.owned.items()
-            if holding.waits(tp, owned.ranges) <= 0 and not owned.is_deleted
+            tp for tp, owned in assignment.owned.items()
+            if assignment.waits(tp, owned.ranges) <= 0 and not owned.is_deleted
         ]  # fmt: skip
-        found = self._unless_deleted(membership, holding, lambda: holding.cluster.log_ends(free))
+        found = self._unless_deleted(
+            membership, assignment, lambda: assignment.cluster.log_ends(free)
+        )
         if found is None:
             return None
         # Perhaps it is the log of a topic that was created again.
-        if holding.logs.has_changed(found) and self._leaves_deleted(membership, holding):
+        if assignment.logs.has_changed(found) and self._leaves_deleted(membership, assignment):
             return None
-        if holding.logs.is_cut(found):
+        if assignment.logs.is_cut(found):
             # What else was cut is seen in the next look.
-            if not self._leaves_deleted(membership, holding):
-                self._follow_cut(holding)
+            if not self._leaves_deleted(membership, assignment):
+                self._follow_cut(assignment)
             return None
         ends = {tp: end.offset for tp, end in found.items()}
         size = min(POLL_WINDOW, self._options.max_offsets_per_trigger or POLL_WINDOW)
-        self._commit_filtered(holding)
-        while window := self.handout.take(holding, ends, size, time.monotonic()):
-            frame = self._hand_out(holding, window)
-            self._commit_filtered(holding)
+        self._commit_filtered(assignment)
+        while window := self.session.take(assignment, ends, size, time.monotonic()):
+            frame = self._hand_out(assignment, window)
+            self._commit_filtered(assignment)
             if frame is not None or time.monotonic() >= deadline:
                 return frame
-            self.handout.check_woken()
-            self.handout.check_closed()
+            self.session.check_woken()
+            self.session.check_closed()
         return None
 
-    def _commit_filtered(self, holding: EpochAssignment) -> None:
+    def _commit_filtered(self, assignment: EpochAssignment) -> None:
         """Commits what the filter dropped, where no commit of the user's will have it."""
-        filtered = self.handout.filtered(holding, alone=True)
+        filtered = self.session.filtered(assignment, alone=True)
         if not filtered:
             return
         try:
-            _, left = commit_affordable(self.handout, holding, filtered, filtered)
-            if left and self._commit_holes(holding):
-                commit_affordable(self.handout, holding, left, filtered)
-            holding.primary.write_quietly()
+            _, left = commit_affordable(self.session, assignment, filtered, filtered)
+            if left and self._commit_holes(assignment):
+                commit_affordable(self.session, assignment, left, filtered)
+            assignment.primary.write_quietly()
         except CommitLogUnavailable as error:
             log.warning("records that the filter dropped are committed later: %s", error)
 
-    def _follow_cut(self, holding: EpochAssignment) -> None:
+    def _follow_cut(self, assignment: EpochAssignment) -> None:
         """Goes on from where a log was cut."""
-        loss = holding.logs.follow_cut()
+        loss = assignment.logs.follow_cut()
         if loss is None:
             return
         if self._options.fail_on_data_loss:
             raise loss
-        self.handout.restart(holding)
+        self.session.restart(assignment)
 
     def _check_starts(
-        self, membership: Membership, holding: EpochAssignment, deadline: float
+        self, membership: Membership, assignment: EpochAssignment, deadline: float
     ) -> bool:
         """Looks for deleted topics and records; returns whether polling goes on at once."""
         left = max(0.0, deadline - time.monotonic())
-        what, over = "look at the logs' starts", self.handout.closed
-        if repeated(lambda: self._leaves_deleted(membership, holding), what, left, over):
+        what, over = "look at the logs' starts", self.session.closed
+        if repeated(lambda: self._leaves_deleted(membership, assignment), what, left, over):
             return False
         passed = self._unless_deleted(
-            membership, holding, lambda: repeated(holding.logs.check_starts, what, left, over)
+            membership, assignment, lambda: repeated(assignment.logs.check_starts, what, left, over)
         )
         return passed is not None
 
     @staticmethod
     def _unless_deleted(
-        membership: Membership, holding: EpochAssignment, look: Callable[[], T]
+        membership: Membership, assignment: EpochAssignment, look: Callable[[], T]
     ) -> T | None:
         """Looks at the logs; returns None if a topic was deleted without which polling goes on."""
         try:
             return look()
         except TopicNotFound:
-            if not Poller._leaves_deleted(membership, holding):
+            if not Poller._leaves_deleted(membership, assignment):
                 raise
             return None
 
     @staticmethod
-    def _leaves_deleted(membership: Membership, holding: EpochAssignment) -> bool:
+    def _leaves_deleted(membership: Membership, assignment: EpochAssignment) -> bool:
         """Goes on without topics that were deleted; returns whether there are any."""
-        deleted = holding.logs.check_topics()
+        deleted = assignment.logs.check_topics()
         if deleted:
             membership.rebalance(f"deleted: {', '.join(deleted)}")
         return bool(deleted)
 
-    def _hand_out(self, holding: EpochAssignment, window: Window) -> DataFrame | None:
+    def _hand_out(self, assignment: EpochAssignment, window: Window) -> DataFrame | None:
         """Returns the rows of a window; None without rows of ours, or if the shares changed.
 
         Where others have keys of a partition, keys wait, or there is a filter, the window's offsets
@@ -269,41 +275,41 @@ class Poller:
         """
         try:
             frames = self._frames
-            frames.look_for_timestamp_overflows(holding.cluster, window.offsets)
+            frames.look_for_timestamp_overflows(assignment.cluster, window.offsets)
             partly = {
                 tp: offsets
                 for tp, offsets in window.offsets.items()
                 if self._options.record_filter
                 or tp in window.chosen
-                or not holding.owned[tp].is_whole
+                or not assignment.owned[tp].is_whole
             }
-            read = frames.dealt(holding.owned, partly, window.chosen)
+            read = frames.dealt(assignment.owned, partly, window.chosen)
             rows = {tp: found.present for tp, found in read.items()}
             filtered = {tp: found.filtered for tp, found in read.items()}
             shown = {tp: at for tp, at in window.offsets.items() if rows.get(tp, at)}
-            added = self.handout.with_added(holding, shown)
-            frame = frames.rows(holding.owned, shown, window.chosen, added) if shown else None
+            added = self.session.with_added(assignment, shown)
+            frame = frames.rows(assignment.owned, shown, window.chosen, added) if shown else None
         except BaseException:
-            self.handout.put_back(holding, window)
+            self.session.put_back(assignment, window)
             raise
-        return frame if self.handout.hand_out(holding, window, rows, filtered) else None
+        return frame if self.session.hand_out(assignment, window, rows, filtered) else None
 
     def _present(
-        self, holding: EpochAssignment, offsets: Mapping[TopicPartition, OffsetRanges]
+        self, assignment: EpochAssignment, offsets: Mapping[TopicPartition, OffsetRanges]
     ) -> dict[TopicPartition, OffsetRanges]:
-        return self._frames.present(holding.owned, offsets, {})
+        return self._frames.present(assignment.owned, offsets, {})
 
     def _is_time_to_decide(self) -> bool:
         """Whether to look for decisions; without parked records one look is enough."""
         if self._decisions_at == -math.inf:
             return True
-        parked = any(place.held.parked for place in list(self.handout.places.values()))
+        parked = any(place.retries.parked for place in list(self.session.places.values()))
         return parked and time.monotonic() - self._decisions_at > _DECIDE_EVERY
 
-    def _decide(self, holding: EpochAssignment) -> None:
+    def _decide(self, assignment: EpochAssignment) -> None:
         """Takes what was decided on parked records; at the next poll if the log does not answer."""
         try:
-            take_decisions(self.handout, holding, self._commit_ids)
+            take_decisions(self.session, assignment, self._commit_ids)
         except CommitLogUnavailable as error:
             log.warning("decisions on parked records are read later: %s", error)
 
@@ -313,7 +319,7 @@ class Poller:
         Raises:
             ValueError: It is not ours.
         """
-        place = self.handout.places.get(tp)
+        place = self.session.places.get(tp)
         if place is None:
             raise ValueError(f"partition {tp[0]}-{tp[1]} is not assigned to us")
         return place
@@ -322,7 +328,7 @@ class Poller:
         """Polls from an offset on next."""
         if offset < 0:
             raise ValueError(f"seek to offset {offset}: give 0 or more")
-        with self._calls, self.handout.lock:
+        with self._calls, self.session.lock:
             self.place(tp).seek(offset)
             self._audit.forget(tp)
 
@@ -334,16 +340,16 @@ class Poller:
         """Commits polled records one by one."""
         with self._call(membership):
             named = None if done is None else offsets_of(done)
-            holding = membership.holding
-            offsets = self.handout.named(holding, named)
+            assignment = membership.assignment
+            offsets = self.session.named(assignment, named)
             named_at = set(offsets)
-            if holding is None:
+            if assignment is None:
                 return {}
-            filtered = self.handout.filtered(holding, alone=False)
-            offsets = with_filtered(holding, offsets, filtered)
-            results, left = commit_affordable(self.handout, holding, offsets, filtered)
-            if self._commit_holes(holding) and left:
-                more, left = commit_affordable(self.handout, holding, left, filtered)
+            filtered = self.session.filtered(assignment, alone=False)
+            offsets = with_filtered(assignment, offsets, filtered)
+            results, left = commit_affordable(self.session, assignment, offsets, filtered)
+            if self._commit_holes(assignment) and left:
+                more, left = commit_affordable(self.session, assignment, left, filtered)
                 results |= more
             # What the filter dropped is not the user's to commit again.
             left = {
@@ -351,9 +357,9 @@ class Poller:
                 for tp, of in left.items()
                 if (rest := of - filtered.get(tp, OffsetRanges()))
             }
-            holding.primary.write_quietly()
+            assignment.primary.write_quietly()
             if left:
-                raise over_limit(holding, results, left)
+                raise over_limit(assignment, results, left)
             return {tp: result for tp, result in results.items() if tp in named_at}
 
     def retry(
@@ -368,15 +374,15 @@ class Poller:
         seconds, more = seconds_of("delay", delay), checked_headers(headers)
         with self._call(membership):
             reasons = reasons_of(frame, reason, "retry")
-            holding = membership.holding
-            offsets = self.handout.check_open(holding, reasons)
-            if holding is not None and reasons:
-                dealt = self._frames.dealt(holding.owned, offsets, {}, ordering_keys=True)
-                holding.logs.check_topics()  # What was read are the records that were polled.
+            assignment = membership.assignment
+            offsets = self.session.check_open(assignment, reasons)
+            if assignment is not None and reasons:
+                dealt = self._frames.dealt(assignment.owned, offsets, {}, ordering_keys=True)
+                assignment.logs.check_topics()  # What was read are the records that were polled.
                 hashes = hashes_of(reasons, dealt)
-                added = added_to(self.handout, holding, dealt, more)
+                added = added_to(self.session, assignment, dealt, more)
                 commit_id = next(self._commit_ids)
-                hold(self.handout, holding, reasons, hashes, added, seconds, commit_id)
+                hold(self.session, assignment, reasons, hashes, added, seconds, commit_id)
 
     def reject(
         self, membership: Membership, frame: DataFrame, reason: str | Column, on_dead: OnDead
@@ -391,66 +397,66 @@ class Poller:
         with self._call(membership):
             reasons = reasons_of(frame, reason, "reject")
             writer = self._letter_writer(self._options.dead_letter)
-            holding = membership.holding
-            self.handout.check_open(holding, reasons)
-            if holding is None or not reasons:
+            assignment = membership.assignment
+            self.session.check_open(assignment, reasons)
+            if assignment is None or not reasons:
                 return
-            letters = self._letters_of(holding, reasons)
-            holding.logs.check_topics()  # What was read are the records that were polled.
+            letters = self._letters_of(assignment, reasons)
+            assignment.logs.check_topics()  # What was read are the records that were polled.
             if not park:
-                letters, left = affordable_letters(holding, letters)
+                letters, left = affordable_letters(assignment, letters)
             commit_id = next(self._commit_ids)
         if letters:
             # Calls of other threads go on: the place of dead letters may not answer.
-            with self.handout.in_use():
-                writer.write(letters, holding.topic_ids, commit_id)
+            with self.session.in_use():
+                writer.write(letters, assignment.topic_ids, commit_id)
             with self._call(membership):
-                give_up(self.handout, holding, letters, park=park, commit_id=commit_id)
-                holding.primary.write_quietly()
+                give_up(self.session, assignment, letters, park=park, commit_id=commit_id)
+                assignment.primary.write_quietly()
         if left:
-            raise over_limit(holding, {}, left)
+            raise over_limit(assignment, {}, left)
 
     def _letter_writer(self, place: str) -> LetterWriter:
         if self._letters is None:
             sink = open_dead_letters(place, self._options)
-            self._letters = LetterWriter(sink, place, self.handout.check_closed)
+            self._letters = LetterWriter(sink, place, self.session.check_closed)
         return self._letters
 
-    def _letters_of(self, holding: EpochAssignment, reasons: Reasons) -> list[DeadLetter]:
+    def _letters_of(self, assignment: EpochAssignment, reasons: Reasons) -> list[DeadLetter]:
         return letters_of(
             self._frames.originals(reasons),
             reasons,
-            lambda tp, offset: self.handout.attempt(holding, tp, offset),
-            lambda tp, offset: self.handout.added(holding, tp, offset),
+            lambda tp, offset: self.session.attempt(assignment, tp, offset),
+            lambda tp, offset: self.session.added(assignment, tp, offset),
             has_ordering_keys=self._options.ordering_key is not None,
         )
 
     def close(self) -> None:
         """Ends calls that wait, waits for those that work, and closes the dead letters' sink."""
-        self.handout.close()
+        self.session.close()
         with self._calls:
             if self._letters is not None:
                 self._letters.close()
 
-    def _commit_holes(self, holding: EpochAssignment) -> bool:
+    def _commit_holes(self, assignment: EpochAssignment) -> bool:
         """Commits what is proven to be no record; returns whether there was any."""
         holes = {}
-        for tp, place in list(self.handout.places_of(holding).items()):
-            owned = holding.owned[tp]
+        for tp, place in list(self.session.places_of(assignment).items()):
+            owned = assignment.owned[tp]
             # A seek may go beyond the end; what is not written yet is no hole.
-            position = min(place.position, holding.logs.seen_end(tp))
+            position = min(place.position, assignment.logs.seen_end(tp))
             span = self._audit.due(owned, owned.stable, position)
             absent = self._absent(span) if span else None
             if absent:
                 holes[tp] = absent
         if holes:
             try:
-                holding.commit({}, holes=holes)
+                assignment.commit({}, holes=holes)
             except BaseException:
                 for tp in holes:
                     self._audit.forget(tp)  # Else nobody would look for them again.
                 raise
-            self.handout.settle(holding, holes)
+            self.session.settle(assignment, holes)
         return bool(holes)
 
     def _absent(self, span: Span) -> OffsetRanges:

@@ -64,7 +64,7 @@ class PollPosition:
         filtered: Records that the filter has dropped and that are not committed yet.
         unread: Those of ``polled`` that may have no record.
         paused: Whether to hand out nothing for now.
-        held: Records that are retried later, with their keys.
+        retries: Records that are retried later, with their keys.
     """
 
     share: Share
@@ -72,7 +72,7 @@ class PollPosition:
     unread: OffsetRanges = field(default_factory=OffsetRanges)
     filtered: OffsetRanges = field(default_factory=OffsetRanges)
     paused: bool = False
-    held: RetryBuffer = field(default_factory=RetryBuffer)
+    retries: RetryBuffer = field(default_factory=RetryBuffer)
     _again: Mapping[int, OffsetRanges] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -80,11 +80,11 @@ class PollPosition:
         """Returns the position in a partition before anything is handed out."""
         top = owned.committed.last
         open_ = [record for record in owned.pending if record[0] not in owned.committed]
-        held = RetryBuffer(record for record in open_ if record[0] >= owned.stable)
+        retries = RetryBuffer(record for record in open_ if record[0] >= owned.stable)
         if top is None:
-            return cls(Share(0, owned.ranges, owned.stable), held=held)
+            return cls(Share(0, owned.ranges, owned.stable), retries=retries)
         gaps = owned.committed.complement(owned.stable, top)
-        return cls(Share(0, owned.ranges, top + 1, gaps), held=held)
+        return cls(Share(0, owned.ranges, top + 1, gaps), retries=retries)
 
     @property
     def position(self) -> int:
@@ -104,7 +104,7 @@ class PollPosition:
         They are named in the frame's filter, which cannot hold any number of them. What lies below
         a record that waits is not new.
         """
-        return len(self.held.keys) >= MOST_KEYS and not self.held.has_from(self.frontier)
+        return len(self.retries.keys) >= MOST_KEYS and not self.retries.has_from(self.frontier)
 
     def take(self, owned: Owned, end: int, window: int) -> OffsetRanges:
         """Returns the next offsets, gaps first; reads of ``window`` offsets and at least one.
@@ -122,20 +122,20 @@ class PollPosition:
     def take_again(self, owned: Owned, now: float) -> Mapping[int, OffsetRanges]:
         """Returns the keys that are due again: the offsets to look for them at, by key hash."""
         self.put_back()
-        if not self.held:
+        if not self.retries:
             return {}
-        self.held.forget_below(owned.stable)
+        self.retries.forget_below(owned.stable)
         due = {
             key_hash: offsets.clip(owned.stable, MAX_OFFSET) - owned.committed
-            for key_hash, offsets in self.held.due(now, self.frontier).items()
+            for key_hash, offsets in self.retries.due(now, self.frontier).items()
         }
-        self.held.release(key_hash for key_hash, offsets in due.items() if not offsets)
+        self.retries.release(key_hash for key_hash, offsets in due.items() if not offsets)
         self._again = {key_hash: offsets for key_hash, offsets in due.items() if offsets}
         return self._again
 
     def put_back(self) -> None:
         """Undoes the last `take` or `take_again`: nobody got a frame of it."""
-        self.share.flying, self._again = None, {}
+        self.share.in_flight, self._again = None, {}
 
     def hand_out(
         self, offsets: OffsetRanges, *, are_read: bool, filtered: OffsetRanges | None = None
@@ -147,9 +147,9 @@ class PollPosition:
             are_read: Whether the rows were read; if not, there may be none at some offsets.
             filtered: Of records that are not in the frame, as the filter drops them.
         """
-        self.held.release(self._again)
-        if self.share.flying is not None:
-            self.held.pass_over(self.share.flying)
+        self.retries.release(self._again)
+        if self.share.in_flight is not None:
+            self.retries.pass_over(self.share.in_flight)
             self.share.looked_at(OffsetRanges())
         self.put_back()
         self.polled |= offsets
@@ -171,7 +171,7 @@ class PollPosition:
         self.answer(offsets)
         self.filtered -= offsets
         self.share.todo -= offsets
-        self.held.settle(offsets, 0.0)
+        self.retries.settle(offsets, 0.0)
 
     def seek(self, offset: int) -> None:
         """Goes on from an offset; what was handed out may still be committed."""
@@ -214,5 +214,5 @@ def next_rows(
     windows = deal_window(backlogs, window)
     taken = {tp: places[tp].take(owned[tp], ends[tp], own) for tp, own in windows.items()}
     found = {tp: offsets for tp, offsets in taken.items() if offsets}
-    waiting = {tp: places[tp].held.keys for tp in found if places[tp].held.keys}
+    waiting = {tp: places[tp].retries.keys for tp in found if places[tp].retries.keys}
     return found, {tp: Chosen(without=keys) for tp, keys in waiting.items()}

@@ -1,7 +1,7 @@
 """What of polled records is to come again later, and the keys that wait for it: a pure core.
 
-A key with a held record is left out of new frames; which offsets they passed over is kept, so that
-the key's later records come right behind the held one, and nothing else is read again.
+A key with a record that waits is left out of new frames. Which offsets they passed over is kept, so
+that the key's later records come right behind it, and nothing else is read again.
 
 No clock, no socket, no Spark: times come in, on the monotonic clock.
 """
@@ -27,7 +27,7 @@ KEYS_AT_ONCE = 50
 
 
 class RetryBuffer:
-    """The held records of one partition.
+    """The records of one partition that wait for a retry.
 
     Args:
         pending: The pending records, as the commit log has them.
@@ -141,8 +141,8 @@ class RetryBuffer:
                 del self._records[offset]
 
     def has_from(self, offset: int) -> bool:
-        """Whether a record from an offset on is held."""
-        return any(held >= offset for held in self._records)
+        """Whether a record from an offset on waits."""
+        return any(waiting >= offset for waiting in self._records)
 
     def replay(self, offset: int, now: float) -> None:
         """A parked record is to come again, as if for the first time; harmless if it is not."""

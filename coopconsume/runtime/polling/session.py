@@ -64,7 +64,7 @@ class PollSession:
         self.lock = threading.Condition(threading.RLock())
         self.places: dict[TopicPartition, PollPosition] = {}
         self._present = present
-        self._holding: EpochAssignment | None = None
+        self._assignment: EpochAssignment | None = None
         self._is_draining = False
         self.closed = threading.Event()
         self._is_polling = self._is_woken = False
@@ -75,10 +75,10 @@ class PollSession:
     # -- handing out
 
     @property
-    def holding(self) -> EpochAssignment | None:
+    def assignment(self) -> EpochAssignment | None:
         """What to poll from; None while shares change hands."""
         with self.lock:
-            return None if self._is_draining else self._holding
+            return None if self._is_draining else self._assignment
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -112,35 +112,35 @@ class PollSession:
                 self._is_polling = False
 
     def take(
-        self, holding: EpochAssignment, ends: Mapping[TopicPartition, int], size: int, now: float
+        self, assignment: EpochAssignment, ends: Mapping[TopicPartition, int], size: int, now: float
     ) -> Window | None:
         """Takes the next offsets to hand out; None if there are no more, or the shares changed.
 
         Args:
-            holding: What to poll from.
+            assignment: What to poll from.
             ends: The partitions' ends; a partition without one is left out.
             size: Offsets to span at most.
             now: The time, on the monotonic clock.
         """
         with self.lock:
-            if self.holding is not holding:
+            if self.assignment is not assignment:
                 return None
-            offsets, chosen = next_rows(self.places, holding.owned, ends, size, now)
+            offsets, chosen = next_rows(self.places, assignment.owned, ends, size, now)
             return Window(offsets, chosen) if offsets else None
 
     def hand_out(
-        self, holding: EpochAssignment, window: Window, rows: Offsets, filtered: Offsets
+        self, assignment: EpochAssignment, window: Window, rows: Offsets, filtered: Offsets
     ) -> bool:
         """Notes what the frame of a window contains; false if the shares changed meanwhile.
 
         Args:
-            holding: What was polled from.
+            assignment: What was polled from.
             window: The window.
             rows: The offsets of the frame's rows, where not all rows of a partition are in it.
             filtered: The offsets of records that the filter drops.
         """
         with self.lock:
-            if self.holding is not holding:
+            if self.assignment is not assignment:
                 return False
             for tp, offsets in window.offsets.items():
                 self.places[tp].hand_out(
@@ -149,16 +149,16 @@ class PollSession:
             self._is_polling = False
             return True
 
-    def put_back(self, holding: EpochAssignment, window: Window) -> None:
+    def put_back(self, assignment: EpochAssignment, window: Window) -> None:
         """Undoes `take`: there is no frame of the window."""
         with self.lock:
-            for tp, place in self.places_of(holding).items():
+            for tp, place in self.places_of(assignment).items():
                 if tp in window.offsets:
                     place.put_back()
 
     def facts(
         self,
-        holding: EpochAssignment | None,
+        assignment: EpochAssignment | None,
         in_doubt: Mapping[str, float],
         joining: str,
         group: str,
@@ -167,61 +167,61 @@ class PollSession:
         """Returns what polling waits for.
 
         Args:
-            holding: What is held.
+            assignment: The key ranges of the consumer.
             in_doubt: For how long earlier owners are waited for, by partition.
-            joining: Why nothing is held, if that is so.
+            joining: Why the consumer has no key ranges; empty if it has.
             group: Id of the group.
             now: The time, on the monotonic clock.
         """
         with self.lock:
-            places = self.places_of(holding)
+            places = self.places_of(assignment)
             is_out = any(place.polled for place in self.places.values())
-            due = [at for one in places.values() if (at := one.held.next_due()) is not None]
+            due = [at for one in places.values() if (at := one.retries.next_due()) is not None]
             return PollFacts(
                 group,
-                joining if holding is None else "",
+                joining if assignment is None else "",
                 self._is_draining and is_out and not self._is_polling,
                 len(places),
                 sum(place.paused for place in places.values()),
                 tuple(f"{topic}-{part}" for (topic, part), one in places.items() if one.is_full),
                 in_doubt,
                 min(due) - now if due else None,
-                sum(len(place.held) for place in places.values()),
-                sum(len(place.held.parked) for place in places.values()),
+                sum(len(place.retries) for place in places.values()),
+                sum(len(place.retries.parked) for place in places.values()),
             )
 
     def filtered(
-        self, holding: EpochAssignment, *, alone: bool
+        self, assignment: EpochAssignment, *, alone: bool
     ) -> dict[TopicPartition, OffsetRanges]:
         """Returns the records that the filter has dropped and that are not committed yet.
 
         Args:
-            holding: What is held.
+            assignment: The key ranges of the consumer.
             alone: Only of partitions without polled records that wait for an answer: the user
                 commits nothing there.
         """
         with self.lock:
             return {
                 tp: place.filtered
-                for tp, place in self.places_of(holding).items()
+                for tp, place in self.places_of(assignment).items()
                 if place.filtered and not (alone and place.polled)
             }
 
     # -- answers
 
-    def places_of(self, holding: EpochAssignment | None) -> dict[TopicPartition, PollPosition]:
-        """The places if they are those of a holding; else none."""
-        return self.places if holding is not None and self._holding is holding else {}
+    def places_of(self, assignment: EpochAssignment | None) -> dict[TopicPartition, PollPosition]:
+        """The places if they are those of an assignment; else none."""
+        return self.places if assignment is not None and self._assignment is assignment else {}
 
     def named(
         self,
-        holding: EpochAssignment | None,
+        assignment: EpochAssignment | None,
         done: Mapping[TopicPartition, OffsetRanges | int] | None,
     ) -> dict[TopicPartition, OffsetRanges]:
         """The offsets that a commit names; partitions without any are left out.
 
         Args:
-            holding: What is held.
+            assignment: The key ranges of the consumer.
             done: By partition offsets, or the offset below which all is done that was handed out;
                 None: all is done that was handed out.
 
@@ -229,7 +229,7 @@ class PollSession:
             NotPolled: A partition is not ours, or offsets were not handed out.
         """
         with self.lock:
-            places = self.places_of(holding)
+            places = self.places_of(assignment)
             if done is None:
                 return {tp: place.polled for tp, place in places.items() if place.polled}
             found = {}
@@ -238,8 +238,8 @@ class PollSession:
                     offsets = named
                     place = places.get(tp)
                     strange = (
-                        place.strange(holding.owned[tp], named)
-                        if place is not None and holding is not None
+                        place.strange(assignment.owned[tp], named)
+                        if place is not None and assignment is not None
                         else named
                     )
                     _refuse(tp, strange)
@@ -252,7 +252,7 @@ class PollSession:
             return found
 
     def check_open(
-        self, holding: EpochAssignment | None, named: Mapping[TopicPartition, Iterable[int]]
+        self, assignment: EpochAssignment | None, named: Mapping[TopicPartition, Iterable[int]]
     ) -> dict[TopicPartition, OffsetRanges]:
         """Makes sure that records were handed out and not answered for; returns their offsets.
 
@@ -260,57 +260,59 @@ class PollSession:
             NotPolled: One was not.
         """
         with self.lock:
-            places = self.places_of(holding)
+            places = self.places_of(assignment)
             found = {tp: OffsetRanges.from_offsets(list(offsets)) for tp, offsets in named.items()}
             for tp, offsets in found.items():
                 _refuse(tp, offsets - places[tp].polled if tp in places else offsets)
             return found
 
-    def settle(self, holding: EpochAssignment, offsets: Offsets) -> None:
+    def settle(self, assignment: EpochAssignment, offsets: Offsets) -> None:
         """Notes that offsets are committed."""
         with self.lock:
-            for tp, place in self.places_of(holding).items():
+            for tp, place in self.places_of(assignment).items():
                 if tp in offsets:
                     place.settle(offsets[tp])
             self.lock.notify_all()
 
-    def attempt(self, holding: EpochAssignment, tp: TopicPartition, offset: int) -> int:
+    def attempt(self, assignment: EpochAssignment, tp: TopicPartition, offset: int) -> int:
         """Returns the number of the attempt that is being made at a record; from 1."""
-        place = self.places_of(holding).get(tp)
-        return place.held.attempt(offset) if place is not None else 1
+        place = self.places_of(assignment).get(tp)
+        return place.retries.attempt(offset) if place is not None else 1
 
     def added(
-        self, holding: EpochAssignment, tp: TopicPartition, offset: int, more: Headers = ()
+        self, assignment: EpochAssignment, tp: TopicPartition, offset: int, more: Headers = ()
     ) -> Headers:
         """Returns all headers that were added to a record, with further ones.
 
         Raises:
             ValueError: They are too large.
         """
-        place = self.places_of(holding).get(tp)
-        return place.held.added(offset, more) if place is not None else more
+        place = self.places_of(assignment).get(tp)
+        return place.retries.added(offset, more) if place is not None else more
 
     def with_added(
-        self, holding: EpochAssignment, offsets: Offsets
+        self, assignment: EpochAssignment, offsets: Offsets
     ) -> dict[TopicPartition, dict[Headers, OffsetRanges]]:
         """Returns those of some offsets whose records have added headers, by the headers."""
         with self.lock:
             return {
                 tp: found
-                for tp, place in self.places_of(holding).items()
-                if tp in offsets and (found := place.held.with_added(offsets[tp]))
+                for tp, place in self.places_of(assignment).items()
+                if tp in offsets and (found := place.retries.with_added(offsets[tp]))
             }
 
-    def replay(self, holding: EpochAssignment, tp: TopicPartition, offset: int, now: float) -> None:
+    def replay(
+        self, assignment: EpochAssignment, tp: TopicPartition, offset: int, now: float
+    ) -> None:
         """Notes that a parked record comes again, as if for the first time."""
         with self.lock:
-            place = self.places_of(holding).get(tp)
+            place = self.places_of(assignment).get(tp)
             if place is not None:
-                place.held.replay(offset, now)
+                place.retries.replay(offset, now)
 
     def hold(
         self,
-        holding: EpochAssignment,
+        assignment: EpochAssignment,
         reasons: Mapping[TopicPartition, Mapping[int, str]],
         hashes: Mapping[TopicPartition, Mapping[int, int]],
         due: float,
@@ -318,31 +320,31 @@ class PollSession:
     ) -> None:
         """Notes that records come again at ``due``; their keys wait for them."""
         with self.lock:
-            for tp, place in self.places_of(holding).items():
+            for tp, place in self.places_of(assignment).items():
                 records = reasons.get(tp, {})
                 for offset, text in records.items():
-                    place.held.hold(offset, hashes[tp][offset], due, text, added[tp][offset])
+                    place.retries.hold(offset, hashes[tp][offset], due, text, added[tp][offset])
                 place.answer(OffsetRanges.from_offsets(list(records)))
             self.lock.notify_all()
 
     # -- the membership's worker
 
-    def begin(self, holding: EpochAssignment) -> None:
+    def begin(self, assignment: EpochAssignment) -> None:
         """Hands out from this from now on."""
         with self.lock:
             self._is_draining = False
-            self._start(holding)
+            self._start(assignment)
 
-    def restart(self, holding: EpochAssignment) -> None:
+    def restart(self, assignment: EpochAssignment) -> None:
         """Starts again with the same shares: their logs were cut."""
         with self.lock:
-            if self._holding is holding:
-                self._start(holding)
+            if self._assignment is assignment:
+                self._start(assignment)
 
-    def _start(self, holding: EpochAssignment) -> None:
+    def _start(self, assignment: EpochAssignment) -> None:
         self._note_paused()
-        self._holding = holding
-        self.places = {tp: PollPosition.at_start(owned) for tp, owned in holding.owned.items()}
+        self._assignment = assignment
+        self.places = {tp: PollPosition.at_start(owned) for tp, owned in assignment.owned.items()}
         for tp in self._paused & self.places.keys():
             self.places[tp].paused = True
         self._paused = frozenset()
@@ -375,11 +377,11 @@ class PollSession:
         """
         with self.lock:
             self._is_draining = True
-            holding, polls = self._holding, self._polls
-            if holding is None:
+            assignment, polls = self._assignment, self._polls
+            if assignment is None:
                 return []
             if timeout > 0:
-                self._look_for_absent(holding)
+                self._look_for_absent(assignment)
             is_back = self.lock.wait_for(
                 lambda: (
                     self._polls != polls
@@ -392,13 +394,13 @@ class PollSession:
             if is_back:
                 return []
             out = {tp for tp, place in self.places.items() if place.polled}
-            return [s for s in holding.shares if (s.topic, s.partition) in out]
+            return [s for s in assignment.shares if (s.topic, s.partition) in out]
 
     def drop(self) -> None:
         """Forgets what was handed out: it belongs to others."""
         with self.lock:
             self._note_paused()
-            self._holding = None
+            self._assignment = None
             self.places = {}
             self.lock.notify_all()
 
@@ -454,7 +456,7 @@ class PollSession:
 
     # -- holes
 
-    def _look_for_absent(self, holding: EpochAssignment) -> None:
+    def _look_for_absent(self, assignment: EpochAssignment) -> None:
         """Finds out beside the hand-over at which open offsets there is no record.
 
         Nobody can answer for them. The lock is held.
@@ -462,19 +464,19 @@ class PollSession:
         unread = {tp: place.unread for tp, place in self.places.items() if place.unread}
         if unread and self._present is not None:
             threading.Thread(
-                target=self._forget_absent, args=(holding, unread), daemon=True,
+                target=self._forget_absent, args=(assignment, unread), daemon=True,
                 name="coopconsume-holes",
             ).start()  # fmt: skip
 
-    def _forget_absent(self, holding: EpochAssignment, unread: Offsets) -> None:
+    def _forget_absent(self, assignment: EpochAssignment, unread: Offsets) -> None:
         assert self._present is not None
         try:
-            present = self._present(holding, unread)
+            present = self._present(assignment, unread)
         except Exception as error:  # noqa: BLE001 - then they stay open, and new owners wait
             log.warning("holes among polled records could not be looked for: %s", error)
             return
         with self.lock:
-            for tp, place in self.places_of(holding).items():
+            for tp, place in self.places_of(assignment).items():
                 if tp in unread:
                     place.answer(unread[tp] - present.get(tp, OffsetRanges()))
             self.lock.notify_all()

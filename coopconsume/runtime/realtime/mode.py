@@ -85,20 +85,20 @@ class RealTimeMode:
             if self._is_full(partition):
                 return f"too many records of {name} wait"
             for share in partition.shares.values():
-                if not share.is_live:
+                if not share.is_real_time:
                     continue
                 if any(_is_due(share, now)):
                     return f"a record of {name} is to be tried again"
-                if len(share.todo) > len(share.flying or ()):
+                if len(share.todo) > len(share.in_flight or ()):
                     return f"{name} has records that were left"
-                if share.flying or share.position >= partition.end:
+                if share.in_flight or share.position >= partition.end:
                     read_at.pop((partition.part, share.slot), None)
                 elif now - read_at.setdefault((partition.part, share.slot), now) > STALLED:
                     return f"slot {share.slot} does not read {name}"
         return ""
 
     def _is_full(self, partition: Partition) -> bool:
-        return partition.is_crowded or partition.held_back >= self.max_pending
+        return partition.is_at_limit or partition.held_back >= self.max_pending
 
     def next_due(self, partitions: Iterable[Partition]) -> float | None:
         """Returns when the next failed record is due; None: no record is."""
@@ -145,7 +145,7 @@ def _unready(partition: Partition, now: float) -> str:
 
 def _unready_share(share: Share, now: float) -> str:
     """Returns why the slot of a share cannot read by itself now; empty: it can."""
-    if share.flying is not None or share.only is not None:
+    if share.in_flight is not None or share.only is not None:
         return "is in a batch"
     if share.todo:
         return "has gaps"

@@ -54,7 +54,7 @@ def finders_of_holes(partitions: Sequence[Partition], *, firsts: set[int]) -> di
         for slot, share in partition.shares.items():
             if any(key_range.contains(0) for key_range in share.ranges):
                 found.setdefault(slot, set()).add(partition.part)
-                partition.live_from = share.position
+                partition.real_time_from = share.position
     return found
 
 

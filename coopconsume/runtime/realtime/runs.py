@@ -63,8 +63,8 @@ class RealTimeRuns:
 
     def begins(self, running: Running) -> None:
         """Notes that a run is about to be given to Spark."""
-        running.is_live = True
-        owned = running.epoch_state.holding.owned
+        running.is_real_time = True
+        owned = running.epoch_state.assignment.owned
         firsts = {p.part for p in running.parts if owned[p.topic, p.partition].owns_first}
         running.finders = finders_of_holes(running.parts, firsts=firsts)
         self._why_not = ""

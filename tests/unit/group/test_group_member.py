@@ -1,4 +1,4 @@
-"""A member between Kafka and its tenant, with a real commit table and no broker."""
+"""A member between Kafka and its owner, with a real commit table and no broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coopconsume.options import Options
 
 
 class Idle:
-    """A tenant that has nothing."""
+    """An owner that has nothing."""
 
     holds = False
 
@@ -47,12 +47,12 @@ def options_of(path):
     )  # fmt: skip
 
 
-def a_member(path, tenant):
+def a_member(path, owner):
     """A member of group g that is not connected."""
     options = options_of(path)
     store = CommitStore.open(path, cluster="c")
     cluster = types.SimpleNamespace(cluster_id="c")
-    return GroupMember(options, store, cluster, 1, tenant, life_ms=1000), store
+    return GroupMember(options, store, cluster, 1, owner, life_ms=1000), store
 
 
 def lead(member, store, generation):
@@ -232,7 +232,7 @@ def test_the_order_of_a_partition_needs_all_of_it(tmp_path, monkeypatch):
     monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
     membership = Membership(options_of(tmp_path), 1, Idle())
     owned = types.SimpleNamespace(is_whole=False)
-    membership._holding = types.SimpleNamespace(owned={("t", 0): owned})
+    membership._assignment = types.SimpleNamespace(owned={("t", 0): owned})
     with pytest.raises(InvalidOption, match=r"a part of t-0.*assign whole partitions"):
         membership.need_whole_partitions(needed=True)
     membership.need_whole_partitions(needed=False)
@@ -281,7 +281,7 @@ def test_closing_revokes_what_was_assigned_once(tmp_path, monkeypatch):
         calls.clear()
         for what in notified:
             membership._notify(what, held)
-        membership._holding = held
+        membership._assignment = held
         membership.revoke()
         membership._notify("on_revoked", held)
         assert calls == expected
@@ -300,9 +300,11 @@ def test_a_listener_that_leaves_the_group_does_not_wait_for_itself(tmp_path, mon
             has_left.set()
 
     membership._listener = Leaver()
-    holding = types.SimpleNamespace(key_ranges={})
-    group = threading.Thread(target=membership._notify, args=("on_revoked", holding), daemon=True)
+    assignment = types.SimpleNamespace(key_ranges={})
+    group = threading.Thread(
+        target=membership._notify, args=("on_revoked", assignment), daemon=True
+    )
     membership._group = types.SimpleNamespace(leave=group.join)
     group.start()
     assert has_left.wait(60)
-    assert membership.wait_for_holding() is None
+    assert membership.wait_for_assignment() is None

@@ -91,7 +91,7 @@ def test_a_slot_that_must_not_start_anything_else_gets_no_slice() -> None:
     """Another owner's handlers may be at work, or its workers end."""
     one = partition(100)
     one.acquire(ranges((0, 99)))
-    one.doubt(KeyRange(), 50.0)
+    one.mark_in_doubt(KeyRange(), 50.0)
     deal_stock([one], [0, 1], {0: 10, 1: 10}, 49.0)
     assert not any(share.todo for share in one.shares.values())
     one.shares[0].only = ranges((3, 3))
@@ -202,13 +202,13 @@ def test_parked_records_do_not_keep_a_job_from_its_end() -> None:
     assert one.is_settled(6)
 
 
-@pytest.mark.parametrize("crowded", ["pending", "ranges"])
-def test_a_full_partition_gives_what_was_returned_and_nothing_new(crowded: str) -> None:
+@pytest.mark.parametrize("limit", ["pending", "ranges"])
+def test_a_full_partition_gives_what_was_returned_and_nothing_new(limit: str) -> None:
     """As with key ranges: the gaps come first."""
     one = partition(1_000, most=10)
-    acquirer = Acquirer({TP: one}, 3 if crowded == "pending" else 100)
-    one.log_ranges = 9 if crowded == "ranges" else 0
-    pending = {n: Pending(n, due_ms=PARKED_MS) for n in range(3)} if crowded == "pending" else {}
+    acquirer = Acquirer({TP: one}, 3 if limit == "pending" else 100)
+    one.log_ranges = 9 if limit == "ranges" else 0
+    pending = {n: Pending(n, due_ms=PARKED_MS) for n in range(3)} if limit == "pending" else {}
     seen(acquirer, pending=pending)
     request = acquirer.request(50)
     assert request is not None

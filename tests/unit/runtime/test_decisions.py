@@ -36,7 +36,7 @@ def test_a_decision_on_a_deleted_topic_is_dropped_with_one_warning(
         kept.pop("limited")
         store.commit("g", epoch, "m", offsets, **kept)
 
-    holding = cast(
+    assignment = cast(
         "EpochAssignment",
         SimpleNamespace(
             options=SimpleNamespace(group_id="g"), store=store, owned={TP: None},
@@ -51,8 +51,8 @@ def test_a_decision_on_a_deleted_topic_is_dropped_with_one_warning(
         [Decision(*TP, 3, "discard", "old"), of_the_new := Decision(*TP, 5, "replay", "new")],
     )
     with caplog.at_level(logging.WARNING, "coopconsume"):
-        assert apply_decisions(holding, parked, ids) == [of_the_new]
-        assert apply_decisions(holding, parked[:1], ids) == []
+        assert apply_decisions(assignment, parked, ids) == [of_the_new]
+        assert apply_decisions(assignment, parked[:1], ids) == []
     assert [record.getMessage() for record in caplog.records] == [
         "the discard of t-0@3 is dropped: its topic was deleted since"
     ]

@@ -70,7 +70,7 @@ def test_a_turn_visits_a_partition_that_changed() -> None:
         lambda: changed.take_along(OffsetRanges([(10, 10)])),
         lambda: changed.saved(OffsetRanges([(10, 10)]), 11, OffsetRanges()),
     ]
-    epoch_state.saver.is_busy = True  # no commit is written here
+    epoch_state.committer.is_busy = True  # no commit is written here
     with mock.patch.object(job._dispatcher, "launch"):
         for wake in wakes:
             wake()

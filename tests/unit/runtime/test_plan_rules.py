@@ -130,8 +130,8 @@ def test_a_slot_waits_for_an_earlier_owner_alone():
 def test_a_key_waits_for_an_earlier_owner_alone():
     """Its records wait in their order until the doubt ends; all other keys of its slot go on."""
     p = partition(end=6)
-    p.doubt(KeyRange(70, 70), 3.0)
-    p.doubt(KeyRange(70, 70), 5.0)
+    p.mark_in_doubt(KeyRange(70, 70), 3.0)
+    p.mark_in_doubt(KeyRange(70, 70), 5.0)
     assert p.in_doubt(1.0) == 4.0
     plan = plan_batch([p], [0], 1.0, LIMITS)
     assert plan is not None
@@ -147,7 +147,7 @@ def test_a_key_waits_for_an_earlier_owner_alone():
 def test_a_failed_record_of_a_key_in_doubt_is_tried_once_the_doubt_ends():
     """Also if nothing else of the partition is left to do."""
     p = partition(end=3, committed=[(0, 1)])
-    p.doubt(KeyRange(70, 70), 5.0)
+    p.mark_in_doubt(KeyRange(70, 70), 5.0)
     p.restore([Failed(2, 70, 1, 0.0, "not yet")])
     assert plan_batch([p], [0], 4.0, LIMITS) is None
     plan = plan_batch([p], [0], 5.0, LIMITS)
@@ -282,7 +282,7 @@ def take_turns(p, slots, now=0.0):
         now += 1.0
         p.deal_again(slots, now)
         for slot in range(slots):
-            if p.shares[slot].flying is None:
+            if p.shares[slot].in_flight is None:
                 p.plan([slot], now, LIMITS)
         slot = p.dealer.slot_to_ask(now)
         if slot is not None:

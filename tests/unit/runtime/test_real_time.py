@@ -212,7 +212,7 @@ def test_batches_catch_up_before_a_run():
     gap.shares[0].todo = OffsetRanges([(3, 4)])
     assert "gaps" in MODE.why_not([gap], 0.0)
     doubt = partition()
-    doubt.doubt(KeyRange(), 5.0)
+    doubt.mark_in_doubt(KeyRange(), 5.0)
     assert "earlier owner" in MODE.why_not([doubt], 0.0)
     assert MODE.why_not([doubt], 5.0) == ""
 
@@ -265,7 +265,7 @@ def test_a_slot_that_reads_on_extends_what_is_in_flight():
     one.progressed(0, read(2, 5, position=7), 0.0)
     one.progressed(1, read(0, 4, position=6), 0.0)
     assert (one.end, one.position) == (7, 6)
-    assert one.shares[0].flying == OffsetRanges([(2, 2), (5, 5)])
+    assert one.shares[0].in_flight == OffsetRanges([(2, 2), (5, 5)])
     one.progressed(1, read(position=7, done=pack_offsets(_array(0, 4))), 0.0)
     assert one.holes() == OffsetRanges([(1, 1), (3, 3), (6, 6)])
     one.amend(one.holes())
@@ -281,7 +281,7 @@ def test_what_a_lost_slot_had_read_is_to_do_again_and_the_rest_is_new():
     one.unknown(0)
     share = one.shares[0]
     assert (share.todo, share.position) == (OffsetRanges([(5, 5)]), 7)
-    assert not share.is_live
+    assert not share.is_real_time
     one.progressed(0, read(8, position=9), 0.0)  # Too late: another slot may have it.
     assert share.position == 7
 
@@ -292,7 +292,7 @@ def test_what_a_slot_left_is_to_do_again():
     one.progressed(0, read(2, 5, position=7), 0.0)
     one.reported(0, read(8, 9, position=12, done=pack_offsets(_array(2, 8)), resume=5), 0.0)
     share = one.shares[0]
-    assert (share.todo, share.position, share.flying) == (
+    assert (share.todo, share.position, share.in_flight) == (
         OffsetRanges([(5, 5), (9, 9)]), 12, None
     )  # fmt: skip
 
@@ -303,7 +303,7 @@ def test_records_behind_a_failed_one_count_for_the_limit():
     hashed = key_hash(b"a")
     one.progressed(0, read(2, 5, position=7, failed=[failed(2)], blocked=[(5, hashed)]), 0.0)
     assert (one.pending, one.held_back) == (1, 2)
-    assert one.shares[0].flying == OffsetRanges()
+    assert one.shares[0].in_flight == OffsetRanges()
     assert "wait" in MODE.why_end([one], {}, 0.0)
 
 

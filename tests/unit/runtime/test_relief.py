@@ -10,8 +10,8 @@ from coopconsume.runtime.relief import SLOW, SLOW_WHILE_BUSY, slow_slots
 def batch(*, started, met_at, heard_at=()):
     """A batch of two slots with a channel."""
     return SimpleNamespace(
-        channel=True, trial=False, interrupt_at=None, is_live=False, active={0, 1}, stopped=set(),
-        started=started, met_at=dict(met_at), heard_at=dict(heard_at),
+        channel=True, trial=False, interrupt_at=None, is_real_time=False, active={0, 1},
+        stopped=set(), started=started, met_at=dict(met_at), heard_at=dict(heard_at),
     )  # fmt: skip
 
 

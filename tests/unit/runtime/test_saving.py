@@ -18,7 +18,7 @@ from coopconsume.runtime.slot_leases import report_seconds
 TP = ("t", 0)
 
 
-class Holding:
+class FakeAssignment:
     """What is owned; publishing it goes as is said: True means that something is left."""
 
     def __init__(self, outcomes: list[BaseException | bool]) -> None:
@@ -111,14 +111,14 @@ class Partition(SimpleNamespace):
         self.unsaved, self.stable = self.unsaved - offsets, stable
 
 
-def saver(holding: Holding, *partitions: Any) -> tuple[Committer, queue.Queue[Any]]:
+def committer(assignment: FakeAssignment, *partitions: Any) -> tuple[Committer, queue.Queue[Any]]:
     """A committer, and what it has to say."""
     said: queue.Queue[Any] = queue.Queue()
     work = SimpleNamespace(park=False, available_now=False, state=None)
     meter = SimpleNamespace(saved=lambda *_: None, committed=lambda _: None)
     ids = (f"id-{n}" for n in range(99))
     made = Committer(
-        holding,
+        assignment,
         work,
         list(partitions),
         meter,
@@ -150,13 +150,13 @@ def turn(made: Committer, said: queue.Queue[Any]) -> None:
 def test_all_is_saved_once_it_is_published(monkeypatch):
     """What the group's coordinator does not take now is tried again."""
     monkeypatch.setattr("coopconsume.runtime.mirror._PUBLISH_EVERY", -1.0)
-    holding = Holding([True, True])
-    made, said = saver(holding)
+    assignment = FakeAssignment([True, True])
+    made, said = committer(assignment)
     for unpublished in (True, True, False):
         assert not made.has_all
         assert not made.has_all_it_can
         turn(made, said)
-        assert holding.primary.has_unpublished is unpublished
+        assert assignment.primary.has_unpublished is unpublished
     assert made.has_all
     made.close(well=True)
 
@@ -166,9 +166,9 @@ def test_commits_are_an_interval_apart_unless_somebody_waits_for_them(monkeypatc
     clock = SimpleNamespace(now=100.0)
     clocks = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now)
     monkeypatch.setattr("coopconsume.runtime.committer.time", clocks)
-    holding, partition = Holding([]), Partition([0])
-    holding.options.commit_interval, holding.has_unpublished = 0.2, False
-    made, said = saver(holding, partition)
+    assignment, partition = FakeAssignment([]), Partition([0])
+    assignment.options.commit_interval, assignment.has_unpublished = 0.2, False
+    made, said = committer(assignment, partition)
 
     def done(*offsets: int) -> None:
         partition.unsaved = OffsetRanges.from_offsets(offsets)
@@ -206,67 +206,69 @@ def test_slots_report_twice_in_a_commit_interval(commits, reports):
 def test_what_ends_the_epoch_while_outputs_are_published_reaches_the_loop():
     """And the end waits for nothing."""
     fenced = FencedMember("g", "m", Epoch(1, "n"), Epoch(2, "n"), "another")
-    holding = Holding([fenced])
-    made, said = saver(holding)
+    assignment = FakeAssignment([fenced])
+    made, said = committer(assignment)
     with pytest.raises(FencedMember):
         turn(made, said)
     assert not made.has_all
     made.close(well=False)
-    assert holding.stopped
+    assert assignment.stopped
 
 
 def test_outputs_wait_for_the_next_epoch_while_the_group_rebalances():
     """The end waits for them no longer than for a commit that was refused."""
-    holding = Holding([FencedMember("g", "m", Epoch(1, "n"), Epoch(2, "n"), "another"), True])
-    holding.is_between_epochs = True
-    made, said = saver(holding)
+    assignment = FakeAssignment(
+        [FencedMember("g", "m", Epoch(1, "n"), Epoch(2, "n"), "another"), True]
+    )
+    assignment.is_between_epochs = True
+    made, said = committer(assignment)
     turn(made, said)
     assert made.refused_for > 0
-    holding.is_between_epochs, holding.epoch = False, Epoch(2, "n")
+    assignment.is_between_epochs, assignment.epoch = False, Epoch(2, "n")
     assert made.refused_for == 0
     made.close(well=False)
 
 
 def test_commits_go_on_while_a_topic_does_not_take_outputs():
     """Neither a commit nor the end of the job waits for it; a job that is to end says why."""
-    holding, partition = Holding([False]), Partition([0, 1, 2])
-    holding.answers.clear()
-    made, said = saver(holding, partition)
+    assignment, partition = FakeAssignment([False]), Partition([0, 1, 2])
+    assignment.answers.clear()
+    made, said = committer(assignment, partition)
     made._unsaved.pending[TP] = [Pending(9, 1, 1, 0, "x")]
     made.save(more_to_come=False)
     while partition.unsaved or made.is_busy:
         hear(made, said)
         made.save(more_to_come=False)
     assert partition.stable == 3
-    assert holding.attempts == 1, "one attempt at a time"
+    assert assignment.attempts == 1, "one attempt at a time"
     assert not made.has_all_it_can, "it may yet be published"
     made.raise_given_up()
-    holding.troubled = {TP: (0, "the topic is away")}
+    assignment.troubled = {TP: (0, "the topic is away")}
     assert made.has_all_it_can
     assert not made.has_all
-    holding.lasting = OutputsNotPublished("topic 'out'", "gone")
+    assignment.lasting = OutputsNotPublished("topic 'out'", "gone")
     with pytest.raises(OutputsNotPublished, match="gone"):
         made.raise_given_up()
-    holding.answers.set()
+    assignment.answers.set()
     while made._mirror.is_busy:
         hear(made, said)
     assert partition.unpublished == (0, "the topic is away")
-    holding.troubled = {}
+    assignment.troubled = {}
     made._mirror.wake()
     turn(made, said)
     assert partition.unpublished is None
     made.raise_given_up()
     made.close(well=True)
-    assert holding.stopped
+    assert assignment.stopped
 
 
 def test_the_end_of_a_job_does_not_wait_for_a_topic_that_is_away(monkeypatch):
     """What waits is published by the next owner."""
     monkeypatch.setattr("coopconsume.runtime.mirror._LAST_PUBLISH", 0.01)
-    holding = Holding([False])
-    holding.answers.clear()
-    made, _ = saver(holding)
+    assignment = FakeAssignment([False])
+    assignment.answers.clear()
+    made, _ = committer(assignment)
     made.save(more_to_come=False)
     made.close(well=True)
-    assert holding.stopped
-    holding.answers.set()
+    assert assignment.stopped
+    assignment.answers.set()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PATIENCE = 60.0
 
 
-class _Holding:
+class _FakeAssignment:
     """A look at its commit log takes until it is answered."""
 
     def __init__(self) -> None:
@@ -44,14 +44,14 @@ def test_a_batch_that_ends_during_a_look_at_the_log_gets_no_lease(
         }
     )  # fmt: skip
     spark: Any = None
-    holding: Any = _Holding()
+    assignment: Any = _FakeAssignment()
     leases = SlotLeases(spark, options, "run", lambda _: None, lambda *_: None)
     try:
-        leases.keep(holding, {(0, 0), (1, 0)})
-        assert holding.looks.wait(_PATIENCE)
+        leases.keep(assignment, {(0, 0), (1, 0)})
+        assert assignment.looks.wait(_PATIENCE)
         leases.ended(0)
-        holding.answered.set()
+        assignment.answered.set()
         assert renewed.get(timeout=_PATIENCE) == {(1, 0)}
     finally:
-        holding.answered.set()
+        assignment.answered.set()
         leases.close()

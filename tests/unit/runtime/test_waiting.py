@@ -38,12 +38,12 @@ def partition(end=10, *, max_ranges=1_000, delay=None, doubt=0.0) -> Partition:
     found.end = end
     if delay is not None:
         share = found.shares[0]
-        share.flying, share.next_position = OffsetRanges([(0, end - 1)]), end
+        share.in_flight, share.next_position = OffsetRanges([(0, end - 1)]), end
         failed = Failure(0, 7, b"k", 2, delay, "no luck")
         done = pack_offsets(pa.array(range(1, end), pa.int64()))
         found.reported(0, PartitionReport(done, None, [failed]), 0.0)
     if doubt:
-        found.doubt(KeyRange(), doubt)
+        found.mark_in_doubt(KeyRange(), doubt)
     return found
 
 
@@ -115,8 +115,8 @@ OF_POLL = {
     "lostMember": (PollFacts("g", partitions=2, in_doubt={"t-0": 0.0, "t-1": 9.0}), "of t-1, and"),
     "paused": (PollFacts("g", partitions=2, paused=1, next_due=5.0), "1 of 2 partitions paused"),
     "limit": (PollFacts("g", partitions=1, full=["t-0"], next_due=5.0), "many keys of t-0 wait"),
-    "retry": (PollFacts("g", partitions=1, next_due=5.0, held=3, parked=1), "(5 s), 3 pending"),
-    "decision": (PollFacts("g", partitions=1, held=1, parked=1), "coopconsume dead-letters"),
+    "retry": (PollFacts("g", partitions=1, next_due=5.0, pending=3, parked=1), "(5 s), 3 pending"),
+    "decision": (PollFacts("g", partitions=1, pending=1, parked=1), "coopconsume dead-letters"),
     "newRecords": (PollFacts("g", partitions=1), "waiting for new records"),
 }
 
@@ -138,42 +138,42 @@ def test_a_member_without_key_ranges_says_so():
 
 def test_a_poll_waits_for_the_key_that_comes_again_first():
     """A key comes again when the last of its records is due; a parked one never does by itself."""
-    held = RetryBuffer(
+    retries = RetryBuffer(
         [Failed(0, 7, 1, 50.0, ""), Failed(1, 7, 1, 90.0, ""), Failed(2, 8, 1, 70.0, "")]
     )
-    assert held.next_due() == 70.0
-    held.hold(2, 8, math.inf, "parked")
-    assert held.next_due() == 90.0
-    held.hold(1, 7, math.inf, "parked")
-    assert held.next_due() is None
+    assert retries.next_due() == 70.0
+    retries.hold(2, 8, math.inf, "parked")
+    assert retries.next_due() == 90.0
+    retries.hold(1, 7, math.inf, "parked")
+    assert retries.next_due() is None
 
 
 def test_what_polling_knows_is_counted():
-    """Paused partitions, held and parked records; open answers while the group rebalances."""
+    """Paused partitions, waiting and parked records; open answers while the group rebalances."""
 
-    class Holding:
+    class FakeAssignment:
         shares = ()
         owned = {}  # noqa: RUF012
 
-    session, holding = PollSession(), Holding()
-    session.begin(holding)
-    held = RetryBuffer([Failed(0, 7, 1, 50.0, ""), Failed(1, 8, 1, math.inf, "")])
+    session, assignment = PollSession(), FakeAssignment()
+    session.begin(assignment)
+    retries = RetryBuffer([Failed(0, 7, 1, 50.0, ""), Failed(1, 8, 1, math.inf, "")])
     polled = OffsetRanges([(4, 4)])
-    place = PollPosition(None, polled=polled, paused=True, held=held)
+    place = PollPosition(None, polled=polled, paused=True, retries=retries)
     session.places = {("t", 0): place}
-    assert session.facts(holding, {}, "", "g", 40.0) == PollFacts(
-        "g", partitions=1, paused=1, next_due=10.0, held=2, parked=1
+    assert session.facts(assignment, {}, "", "g", 40.0) == PollFacts(
+        "g", partitions=1, paused=1, next_due=10.0, pending=2, parked=1
     )
     session.drain(0.0)
-    assert session.facts(holding, {}, "", "g", 40.0).hand_over
+    assert session.facts(assignment, {}, "", "g", 40.0).hand_over
     with session.polling():
-        assert not session.facts(holding, {}, "", "g", 40.0).hand_over
+        assert not session.facts(assignment, {}, "", "g", 40.0).hand_over
     place.polled = OffsetRanges()
-    assert not session.facts(holding, {}, "", "g", 40.0).hand_over
+    assert not session.facts(assignment, {}, "", "g", 40.0).hand_over
     session.forget()
     assert session.facts(None, {}, "joining", "g", 40.0) == PollFacts("g", "joining")
-    session.begin(holding)
-    assert session.facts(holding, {}, "joining", "g", 40.0) == PollFacts("g")
+    session.begin(assignment)
+    assert session.facts(assignment, {}, "joining", "g", 40.0) == PollFacts("g")
 
 
 def test_a_query_does_not_wait_for_itself():

@@ -130,13 +130,13 @@ def publisher(broker: Broker, waiting: Waiting, log: SimpleNamespace) -> publish
         state=lambda _: {TP: SimpleNamespace(stable_offset=log.stable)},
         counted_commits=lambda _: frozenset(),
     )
-    holding = SimpleNamespace(
+    assignment = SimpleNamespace(
         options=SimpleNamespace(group_id="g"), epoch=EPOCH, member="m", topic_ids={"t": "id"},
         store=store, cluster=SimpleNamespace(stable_primary=lambda _: broker.primary),
         place=lambda: "g",
     )  # fmt: skip
     return publishing.Publishing(
-        holding, "out", waiting, lambda chunk: chunk.rows.column("o").to_pylist()
+        assignment, "out", waiting, lambda chunk: chunk.rows.column("o").to_pylist()
     )
 
 
@@ -185,8 +185,8 @@ def test_a_partition_in_trouble_is_tried_again_and_holds_no_other_back(monkeypat
     monkeypatch.setattr(publishing, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(publishing, "_PATIENCE", -1.0)
     one = publisher(brokers[TP], Waiting({0: 1, 1: 1, 2: 1}), SimpleNamespace(stable=1))
-    one._holding.cluster.stable_primary = lambda tp: brokers[tp].primary
-    one._holding.store.state = lambda _: dict.fromkeys(brokers, SimpleNamespace(stable_offset=1))
+    one._assignment.cluster.stable_primary = lambda tp: brokers[tp].primary
+    one._assignment.store.state = lambda _: dict.fromkeys(brokers, SimpleNamespace(stable_offset=1))
     assert one.publish(TP, 1)
     brokers[TP].faults = deque(["lost"] * 4)
     for pause in (1.0, 2.0, 4.0, 8.0):
@@ -236,7 +236,7 @@ def test_what_ends_the_epoch_is_no_trouble_of_a_partition(monkeypatch):
     def check(*_: object) -> None:
         raise fenced
 
-    one._holding.store.check = check
+    one._assignment.store.check = check
     with pytest.raises(FencedMember):
         one.publish(TP, 1)
     assert broker.log == []

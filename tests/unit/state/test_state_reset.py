@@ -45,7 +45,7 @@ def begin(job: Job, log: StateLog | None = None) -> Any:
     """A new epoch of the job begins with the state, or is refused; returns what it owns."""
     job.open_epoch()
     owned = SimpleNamespace(ranges=(KeyRange(),), stable=job.offset, committed=Below(job.offset))
-    holding: Any = SimpleNamespace(
+    assignment: Any = SimpleNamespace(
         options=SimpleNamespace(group_id="g", ordering_key=None),
         cluster=SimpleNamespace(cluster_id="c"),
         store=job.store, topic_ids={"t": ORIGIN.topic_id}, owned={PLACE: owned},
@@ -53,10 +53,10 @@ def begin(job: Job, log: StateLog | None = None) -> Any:
     )  # fmt: skip
     log = log or StateLog(job.changelog.path, job.changelog.schema)
     try:
-        log.begin(holding)
+        log.begin(assignment)
     finally:
         log.close()
-    return holding
+    return assignment
 
 
 class Below:
@@ -223,13 +223,13 @@ def test_a_snapshot_before_a_reset_trims_nothing(job: Job) -> None:
     log = StateLog(job.changelog.path, job.changelog.schema)
     job.change("w-0", a=1, b=1)
     log.snapshot(begin(job, log), PLACE)
-    holding = begin(job, log)
+    assignment = begin(job, log)
     assert [below for _, below, *_ in log._snapshots.values()] == [2]
     reset(job, 1)
-    holding = begin(job, log)
+    assignment = begin(job, log)
     assert log._snapshots == {}
     job.change("w-1", b=2)
-    log.snapshot(holding, PLACE)
+    log.snapshot(assignment, PLACE)
     assert values(job) == {"a": 1, "b": 2}
 
 
@@ -239,7 +239,7 @@ def test_a_snapshot_that_outlives_its_epoch_changes_nothing(job: Job, *, is_late
     log = StateLog(job.changelog.path, job.changelog.schema)
     job.change("w-0", a=1, b=1, c=1)
     log.snapshot(begin(job, log), PLACE)
-    holding = begin(job, log)
+    assignment = begin(job, log)
     job.change("w-1", a=2)
     over: list[int] = []
     write = log._changelog.write_snapshot
@@ -264,9 +264,9 @@ def test_a_snapshot_that_outlives_its_epoch_changes_nothing(job: Job, *, is_late
             raise FencedMember("g", "m", None, None, "the epoch is over")
 
     log._changelog.write_snapshot = slow  # type: ignore[method-assign]
-    holding.check = check
+    assignment.check = check
     with pytest.raises(FencedMember):
-        log.snapshot(holding, PLACE)
+        log.snapshot(assignment, PLACE)
     assert values(job) == {"b": 10, "c": 10} | ({} if is_late else {"a": 1})
 
 

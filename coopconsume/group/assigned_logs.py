@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _NAMED = 20
 
 
-class HeldLogs:
+class AssignedLogs:
     """Start and end of the logs that the member owns parts of; the commit log follows them.
 
     Args:
@@ -57,7 +57,7 @@ class HeldLogs:
     def _grant(self) -> EpochGrant:
         return self._now()
 
-    def extend(self, gained: HeldLogs, partitions: Collection[TopicPartition]) -> None:
+    def extend(self, gained: AssignedLogs, partitions: Collection[TopicPartition]) -> None:
         """Knows of some partitions what another one has just seen of them."""
         self._ends |= {tp: gained._ends[tp] for tp in partitions if tp in gained._ends}
 

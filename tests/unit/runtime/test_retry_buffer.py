@@ -26,29 +26,31 @@ def owned(stable: int = 0, committed=(), pending=()) -> Owned:
 
 def test_a_key_waits_for_the_record_that_is_due_last():
     """Two failed records of a key come together, in order, with what passed by meanwhile."""
-    held = RetryBuffer()
-    held.hold(3, 7, 10.0, "a")
-    held.hold(5, 7, 20.0, "b")
-    held.hold(4, 8, 10.0, "c")
-    held.pass_over(OffsetRanges([(10, 19)]))
-    assert held.keys == {7, 8}
-    assert {k: r.pairs() for k, r in held.due(10.0, 100).items()} == {8: [(4, 4), (10, 19)]}
-    held.release([8])
-    assert {k: r.pairs() for k, r in held.due(20.0, 100).items()} == {7: [(3, 3), (5, 5), (10, 19)]}
-    held.release([7])
-    assert not held.due(99.0, 100)
-    assert held.attempt(3) == 2
+    retries = RetryBuffer()
+    retries.hold(3, 7, 10.0, "a")
+    retries.hold(5, 7, 20.0, "b")
+    retries.hold(4, 8, 10.0, "c")
+    retries.pass_over(OffsetRanges([(10, 19)]))
+    assert retries.keys == {7, 8}
+    assert {k: r.pairs() for k, r in retries.due(10.0, 100).items()} == {8: [(4, 4), (10, 19)]}
+    retries.release([8])
+    assert {k: r.pairs() for k, r in retries.due(20.0, 100).items()} == {
+        7: [(3, 3), (5, 5), (10, 19)]
+    }
+    retries.release([7])
+    assert not retries.due(99.0, 100)
+    assert retries.attempt(3) == 2
 
 
 def test_a_parked_record_waits_for_a_decision():
     """Replayed, its attempts count from 1 again; settled, its key goes on."""
-    held = RetryBuffer([Failed(3, 7, 5, math.inf, ""), Failed(4, 8, 2, math.inf, "")])
-    assert not held.due(1e12, 100)
-    assert [record.offset for record in held.parked] == [3, 4]
-    held.replay(3, 5.0)
-    assert held.attempt(3) == 1
-    held.settle(OffsetRanges([(4, 4)]), 5.0)
-    assert set(held.due(5.0, 100)) == {7, 8}
+    retries = RetryBuffer([Failed(3, 7, 5, math.inf, ""), Failed(4, 8, 2, math.inf, "")])
+    assert not retries.due(1e12, 100)
+    assert [record.offset for record in retries.parked] == [3, 4]
+    retries.replay(3, 5.0)
+    assert retries.attempt(3) == 1
+    retries.settle(OffsetRanges([(4, 4)]), 5.0)
+    assert set(retries.due(5.0, 100)) == {7, 8}
 
 
 keys = st.sampled_from([1, 2, 3])
@@ -77,7 +79,7 @@ class Polling:
 
     def rows(self, window):
         """What a frame of the next window shows."""
-        waiting = self.place.held.keys
+        waiting = self.place.retries.keys
         again = copy.deepcopy(self.place).take_again(self.owned, self.now)
         found = self.poll(window)
         if again:
@@ -98,8 +100,8 @@ class Polling:
 
     def retry(self, offset, delay):
         added = ((f"h{delay}", b"%d" % offset),)
-        all_added = self.place.held.added(offset, added)
-        record = self.place.held.hold(offset, self.log[offset], self.now + delay, "", all_added)
+        all_added = self.place.retries.added(offset, added)
+        record = self.place.retries.hold(offset, self.log[offset], self.now + delay, "", all_added)
         self.added[offset] = with_added(self.added.get(offset, ()), added)
         self.place.answer(OffsetRanges([(offset, offset)]))
         self.pending[offset] = Failed(
@@ -132,9 +134,9 @@ def test_polled_records_come_in_the_order_of_their_keys_until_done(log, data):
             assert all(o in rows for o in undone), f"{offset} came before {undone}"
             assert offset >= world.owned.stable
             assert offset not in world.owned.committed, "what is done comes not again"
-            assert world.place.held.attempt(offset) >= attempts[offset]
-            attempts[offset] = world.place.held.attempt(offset)
-            assert world.place.held.added(offset) == world.added.get(offset, ())
+            assert world.place.retries.attempt(offset) >= attempts[offset]
+            attempts[offset] = world.place.retries.attempt(offset)
+            assert world.place.retries.added(offset) == world.added.get(offset, ())
             if key in blocked:
                 world.retry(offset, data.draw(st.integers(0, 3)))
             elif failures[offset]:
