@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from assignors.flow import Job, spread
+from assignors.flow import Demand, spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,11 +99,11 @@ def balance(work: Sequence[Bundle], wholes: Wholes, slots: Sequence[int]) -> lis
         (i for i, count in enumerate(left) if count), key=lambda i: len(work[i].sharers)
     )
     jobs = [
-        Job(left[i], sorted(work[i].sharers, key=lambda m: (-work[i].owned[m], owned[m], m)))
+        Demand(left[i], sorted(work[i].sharers, key=lambda m: (-work[i].owned[m], owned[m], m)))
         for i in shared
     ]
     sharers = {member for job in jobs for member in job.takers}
-    jobs += [Job(fixed[member], [member]) for member in sorted(sharers) if fixed[member]]
+    jobs += [Demand(fixed[member], [member]) for member in sorted(sharers) if fixed[member]]
     parts = dict(zip(shared, spread(jobs, dict(enumerate(slots))), strict=False))
     due: list[Due] = []
     for i, dealt in enumerate(wholes):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Demand:
     """Work to spread.
 
     Attributes:
@@ -49,7 +49,7 @@ class Spread:
     parts: dict[int, int]
 
 
-def spread(jobs: Sequence[Job], weights: Mapping[int, int]) -> list[Spread]:
+def spread(jobs: Sequence[Demand], weights: Mapping[int, int]) -> list[Spread]:
     """Spread jobs over workers as evenly as possible by weight.
 
     Args:
@@ -80,7 +80,9 @@ def spread(jobs: Sequence[Job], weights: Mapping[int, int]) -> list[Spread]:
 class _Flow:
     """A maximum flow from jobs to workers whose capacity is the average level."""
 
-    def __init__(self, jobs: Sequence[Job], workers: set[int], weights: Mapping[int, int]) -> None:
+    def __init__(
+        self, jobs: Sequence[Demand], workers: set[int], weights: Mapping[int, int]
+    ) -> None:
         self.units = sum(weights[worker] for worker in workers)
         volume = sum(job.amount for job in jobs)
         self.takers = [[w for w in job.takers if w in workers] for job in jobs]

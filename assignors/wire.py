@@ -124,7 +124,7 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class MemberAssignment:
     """The leader's answer to a member.
 
     Attributes:
@@ -165,7 +165,7 @@ class Assignment:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Assignment:
+    def from_bytes(cls, data: bytes) -> MemberAssignment:
         """Read an assignment from `user_data`.
 
         Raises:
@@ -202,7 +202,7 @@ def version_of(data: bytes) -> int:
     return data[_HEADER - 1]
 
 
-def read_answer(data: bytes) -> Assignment | Refusal:
+def read_answer(data: bytes) -> MemberAssignment | Refusal:
     """Read the leader's answer from `user_data`.
 
     Raises:
@@ -210,7 +210,7 @@ def read_answer(data: bytes) -> Assignment | Refusal:
     """
     if data[:2] == bytes((MAGIC, ord("R"))):
         return Refusal(_Fields("refusal", _unpack("refusal", "R", data)).text("reason"))
-    return Assignment.from_bytes(data)
+    return MemberAssignment.from_bytes(data)
 
 
 def _pack(kind: str, fields: dict[str, Any], version: int | None = None) -> bytes:

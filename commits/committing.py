@@ -30,7 +30,7 @@ from commits.settings import (
     ACCEPT_INDIVIDUAL_COMMIT,
     SNAPSHOT_BYTES,
     SNAPSHOT_COMMITS,
-    Settings,
+    TableSettings,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Committing"]
 
 
-class Committing(Settings):
+class Committing(TableSettings):
     """Commits, changes of log ends, and resets: the calls with a result for each partition."""
 
     def commit(

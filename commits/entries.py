@@ -11,7 +11,7 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["APPEND", "REPAIR", "SNAPSHOT_OF", "Entry", "words_in", "words_of"]
+__all__ = ["APPEND", "REPAIR", "SNAPSHOT_OF", "VersionEntry", "words_in", "words_of"]
 
 SNAPSHOT_OF = "coopconsume.folded"
 """Field of the entry of a snapshot: the version of the folded state."""
@@ -25,7 +25,7 @@ APPEND = "coopconsume.append"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class VersionEntry:
     """The changes of one version of a table.
 
     Attributes:
@@ -49,7 +49,7 @@ class Entry:
     digest: bytes
 
     @classmethod
-    def parse(cls, data: bytes) -> Entry:
+    def parse(cls, data: bytes) -> VersionEntry:
         """Parse a file of the Delta log.
 
         Raises:

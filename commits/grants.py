@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from commits.rows import Event, Part
 
-__all__ = ["KEPT_UNCHANGED", "Grant", "Holder", "cut", "holder_of"]
+__all__ = ["KEPT_UNCHANGED", "GrantState", "ShareOwner", "cut", "holder_of"]
 
 KEPT_UNCHANGED = 16
 """The number of ids of commits without a change that are kept for each member."""
 
 
-class Holder(NamedTuple):
+class ShareOwner(NamedTuple):
     """A share with its member and epoch."""
 
     share: OwnedShare
@@ -29,7 +29,7 @@ class Holder(NamedTuple):
 
 
 @dataclass(slots=True)
-class Grant:
+class GrantState:
     """An epoch or claim and the state of its members.
 
     Attributes:
@@ -80,7 +80,7 @@ class Grant:
     )
 
     @classmethod
-    def of(cls, event: Event) -> Grant:
+    def of(cls, event: Event) -> GrantState:
         """Create the grant from the row of an epoch or claim."""
         assert event.epoch is not None
         record_filter = event.detail.get("filter", "")
@@ -209,13 +209,15 @@ class Grant:
         )
 
 
-def holder_of(wanted: Iterable[tuple[str, OwnedShare]], grants: Iterable[Grant]) -> Holder | None:
+def holder_of(
+    wanted: Iterable[tuple[str, OwnedShare]], grants: Iterable[GrantState]
+) -> ShareOwner | None:
     """Return the first live share of the grants that overlaps a wanted share."""
     places = by_partition(share for _, share in wanted)
     for grant in grants:
         for member, held in grant.live_shares():
             if any(held.overlaps(s) for s in places.get(held[:2], ())):
-                return Holder(held, member, grant.epoch)
+                return ShareOwner(held, member, grant.epoch)
     return None
 
 

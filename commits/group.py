@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from commits.acquisitions import Acquisition, Acquisitions
-from commits.grants import Grant, cut, holder_of
+from commits.grants import GrantState, cut, holder_of
 from commits.ids import CommitIds
 from commits.model import AcquisitionId, Doubt, OffsetAndEpoch, OwnedShare, Wanted
 from commits.offsets import MAX_OFFSET, OffsetRanges
@@ -19,7 +19,7 @@ from commits.partition_state import KnownPrimary, PartitionState, commit_held, c
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from commits.grants import Holder
+    from commits.grants import ShareOwner
     from commits.model import Epoch, TopicPartition
     from commits.partition import CommitResult
     from commits.rows import Event, Part
@@ -70,7 +70,7 @@ class Answer:
     counted: bool
     reason: str = ""
     results: Mapping[TopicPartition, CommitResult] = field(default_factory=dict)
-    holder: Holder | None = None
+    holder: ShareOwner | None = None
 
 
 @dataclass(slots=True)
@@ -95,8 +95,8 @@ class GroupState:
     """
 
     highest: int = 0
-    in_force: Grant | None = None
-    claims: dict[str, Grant] = field(default_factory=dict)
+    in_force: GrantState | None = None
+    claims: dict[str, GrantState] = field(default_factory=dict)
     partitions: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     counted: CommitIds = field(default_factory=CommitIds)
     refused: dict[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
@@ -214,7 +214,7 @@ class GroupState:
                 results[at] = replace(state.result("duplicate"), not_held=not_held)
         return replace(answer, results=results)
 
-    def grant(self, epoch: Epoch | None) -> Grant | None:
+    def grant(self, epoch: Epoch | None) -> GrantState | None:
         """Return the epoch in force or the live claim with this number and nonce."""
         if epoch is None:
             return None
@@ -236,7 +236,7 @@ class GroupState:
             return Answer(counted=False, reason="another epoch is in force")
         if not is_next:
             return Answer(counted=False, reason="its number has been used")
-        new = Grant.of(event)
+        new = GrantState.of(event)
         in_the_way = holder_of(new.live_shares(), self.claims.values())
         if in_the_way and not event.detail.get("takeover"):
             return Answer(counted=False, reason="a share is claimed", holder=in_the_way)
@@ -260,7 +260,7 @@ class GroupState:
         assert event.epoch is not None
         if not self._is_next(event):
             return Answer(counted=False, reason="its number has been used")
-        new = Grant.of(event)
+        new = GrantState.of(event)
         others = [*self.claims.values(), *([self.in_force] if self.in_force else [])]
         in_the_way = holder_of(new.live_shares(), others)
         if in_the_way and not event.detail.get("takeover"):
@@ -285,7 +285,7 @@ class GroupState:
         self.in_force = None
         self.claims = {}
 
-    def _end(self, grant: Grant | None) -> None:
+    def _end(self, grant: GrantState | None) -> None:
         if grant is None:
             return
         # What members of a cooperative epoch may still work on are their chunks.
@@ -304,22 +304,22 @@ class GroupState:
                 self.loose = sorted({*self.loose, Doubt(OwnedShare(*at), longest)})
             state.acquisitions = Acquisitions()
 
-    def _fence(self, grant: Grant, member: str, why: str) -> None:
+    def _fence(self, grant: GrantState, member: str, why: str) -> None:
         """Fence a member whose shares another member takes without a hand-over."""
         grant.fenced[member] = why
         left = [doubt.share for doubt in grant.left_by(member)]
         self._loosen(grant, member, grant.doubts_of(member, left))
 
-    def _loosen(self, grant: Grant, member: str, doubts: Iterable[Doubt]) -> None:
+    def _loosen(self, grant: GrantState, member: str, doubts: Iterable[Doubt]) -> None:
         if member not in grant.settled:
             grant.settled.add(member)
             self._doubt(grant, doubts)
 
-    def _doubt(self, grant: Grant, doubts: Iterable[Doubt]) -> None:
+    def _doubt(self, grant: GrantState, doubts: Iterable[Doubt]) -> None:
         if not grant.is_cooperative:
             self.loose = sorted({*self.loose, *doubts})
 
-    def _take_loose(self, grant: Grant, shares: Iterable[OwnedShare]) -> None:
+    def _take_loose(self, grant: GrantState, shares: Iterable[OwnedShare]) -> None:
         """Move doubts about shares to their new owner, which waits for them."""
         found, self.loose = cut(self.loose, shares)
         grant.doubts = tuple(sorted({*grant.doubts, *found}))
@@ -383,7 +383,7 @@ class GroupState:
         self.claims.pop(grant.epoch.nonce, None)
         return Answer(counted=True)
 
-    def _release_chunks(self, grant: Grant, event: Event, running: list[OwnedShare]) -> None:
+    def _release_chunks(self, grant: GrantState, event: Event, running: list[OwnedShare]) -> None:
         """Return the chunks of a member that it does not work on any more."""
         at_work = {share[:2] for share in running}
         given = {(topic, partition) for topic, partition, *_ in event.detail.get("shares", ())}
@@ -596,7 +596,7 @@ class GroupState:
     }
 
 
-def _partition_counts(event: Event, grant: Grant) -> dict[str, int]:
+def _partition_counts(event: Event, grant: GrantState) -> dict[str, int]:
     """Return the partition counts of an epoch: as given by its leader, else from its shares."""
     counts: dict[str, int] = {}
     for share in grant.all_shares():

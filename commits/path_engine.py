@@ -37,7 +37,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector
 
 from commits.engine import AppendConflict, Tail, TailGone
-from commits.entries import APPEND, Entry, words_of
+from commits.entries import APPEND, VersionEntry, words_of
 from commits.errors import (
     CommitLogUnavailable,
     CommitTableFormat,
@@ -378,8 +378,10 @@ class PathEngine:
                 self._uri, f"version {version} is another one than it was: its files were replaced"
             )
 
-    def _entries(self, versions: Sequence[int], *, broken_ok: bool = False) -> dict[int, Entry]:
-        def read(version: int) -> Entry | None:
+    def _entries(
+        self, versions: Sequence[int], *, broken_ok: bool = False
+    ) -> dict[int, VersionEntry]:
+        def read(version: int) -> VersionEntry | None:
             try:
                 return self._entry(version)
             except (KeyError, FileNotFoundError, ValueError):
@@ -403,8 +405,10 @@ class PathEngine:
             raise ValueError(f"{file} should contain rows and is empty")
         return _in_version(rows, version)
 
-    def _entry(self, version: int) -> Entry:
-        return Entry.parse(self._files.open_input_file(f"_delta_log/{version:020d}.json").read())
+    def _entry(self, version: int) -> VersionEntry:
+        return VersionEntry.parse(
+            self._files.open_input_file(f"_delta_log/{version:020d}.json").read()
+        )
 
     def _open(self) -> DeltaTable:
         try:

@@ -18,7 +18,7 @@ __all__ = [
     "MAX_NUM_RANGES",
     "SNAPSHOT_BYTES",
     "SNAPSHOT_COMMITS",
-    "Settings",
+    "TableSettings",
 ]
 
 ACCEPT_INDIVIDUAL_COMMIT = "accept.individual.commit"
@@ -41,7 +41,7 @@ DEFAULT_SNAPSHOT_BYTES = 16 << 20
 DEFAULT_RANGES_TO_COMMIT = 10_000
 
 
-class Settings(Ownership):
+class TableSettings(Ownership):
     """The settings of a commit table. They override the arguments of `CommitStore.open`.
 
     Args:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits.acquisitions import Acquisition, Acquisitions
 from commits.fold import LogState
-from commits.grants import Grant, Holder
+from commits.grants import GrantState, ShareOwner
 from commits.group import Answer, GroupState
 from commits.ids import CommitIds
 from commits.model import Doubt, Epoch, OffsetAndEpoch, OwnedShare
@@ -254,7 +254,7 @@ def _with_delays(pending: Iterable[Pending], delays: Mapping[int, int]) -> dict[
     return {p.offset: replace(p, delay_ms=delays.get(p.offset, p.delay_ms)) for p in pending}
 
 
-def _grant_to_plain(grant: Grant) -> dict[str, Any]:
+def _grant_to_plain(grant: GrantState) -> dict[str, Any]:
     return {
         "epoch": [grant.epoch.number, grant.epoch.nonce],
         "generation": grant.generation,
@@ -276,8 +276,8 @@ def _grant_to_plain(grant: Grant) -> dict[str, Any]:
     }
 
 
-def _grant_from_plain(plain: Mapping[str, Any]) -> Grant:
-    return Grant(
+def _grant_from_plain(plain: Mapping[str, Any]) -> GrantState:
+    return GrantState(
         Epoch(*plain["epoch"]),
         plain["generation"],
         {
@@ -324,7 +324,7 @@ def _answer_from_plain(plain: Sequence[Any]) -> Answer:
         counted,
         reason,
         {(topic, partition): _result_from_plain(rest) for topic, partition, *rest in results},
-        Holder(OwnedShare(*holder[0]), holder[1], Epoch(*holder[2])) if holder else None,
+        ShareOwner(OwnedShare(*holder[0]), holder[1], Epoch(*holder[2])) if holder else None,
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from commits.engine import AppendConflict, Tail, TailGone
-from commits.entries import APPEND, Entry, words_of
+from commits.entries import APPEND, VersionEntry, words_of
 from commits.errors import (
     CommitLogUnavailable,
     CommitTableFormat,
@@ -89,7 +89,7 @@ class SparkEngine:
         self._folder = log_folder(detail["location"])
         self._columns = {column: kind for column, kind in spark.table(name).dtypes}  # noqa: C416
         self._version = -1
-        self._known: dict[int, Entry] = {}  # entries of the newest versions
+        self._known: dict[int, VersionEntry] = {}  # entries of the newest versions
         self._own: dict[str, pa.Table] = {}  # the last rows that this engine appended
         self.refresh()
 
@@ -295,7 +295,7 @@ class SparkEngine:
         segments = self._inserted(late)["segment"].to_pylist()
         return any(segment <= closed for segment in segments)
 
-    def _entries(self, after: int, upto: int) -> dict[int, Entry]:
+    def _entries(self, after: int, upto: int) -> dict[int, VersionEntry]:
         """Return the entries of versions from `after` to `upto`, both included."""
         if min(self._known) > max(after, 0):
             self._look(self._version - after + _NEWEST)
@@ -324,7 +324,7 @@ class SparkEngine:
             raise self._unreadable(error, "its history") from error
         self._known = {int(row["version"]): _entry(row) for row in rows}
 
-    def _known_entries(self, after: int, upto: int) -> dict[int, Entry]:
+    def _known_entries(self, after: int, upto: int) -> dict[int, VersionEntry]:
         """Return the entries after a check that none is missing and that `after` is unchanged."""
         entries = self._entries(after, upto)
         missing = set(range(after + 1, upto + 1)) - set(entries)
@@ -362,7 +362,7 @@ class SparkEngine:
         return self._spark.sql(query).toArrow().select(_READ.names).cast(_READ)
 
 
-def _entry(row: Any) -> Entry:
+def _entry(row: Any) -> VersionEntry:
     """Convert a row of DESCRIBE HISTORY to an entry."""
     metrics = row["operationMetrics"] or {}
     parameters = row["operationParameters"] or {}
@@ -380,9 +380,9 @@ def _entry(row: Any) -> Entry:
     actions += [{"add": {"path": ""}}] if added else []
     actions += [{"remove": {"dataChange": True}}] if removes else []
     facts = [row["version"], str(row["timestamp"]), operation, row["userMetadata"], sorted(metrics)]
-    entry = Entry.parse(b"\n".join(json.dumps(action).encode() for action in actions))
+    entry = VersionEntry.parse(b"\n".join(json.dumps(action).encode() for action in actions))
     digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).digest()
-    return Entry(entry.is_append, entry.snapshot_of, entry.disturbs, entry.repairs,
+    return VersionEntry(entry.is_append, entry.snapshot_of, entry.disturbs, entry.repairs,
                  entry.timestamp_ms, entry.token, (), digest)  # fmt: skip
 
 

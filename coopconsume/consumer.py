@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from assignors import KeyRange
     from commits import CommitResult, OffsetRanges, PartitionCommits
+    from commits.model import TopicPartition as Name
     from coopconsume.admin.overview import GroupOverview, KeyMetadata
     from coopconsume.group.membership import RebalanceListener
-    from coopconsume.group.owned import TopicPartition as Name
     from coopconsume.query import OutputMode
     from coopconsume.record import OnDead, RetryPolicy
     from coopconsume.runtime.polling.positions import PollPosition

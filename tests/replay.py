@@ -25,7 +25,7 @@ import pyarrow as pa
 from assignors import KeyRange, Share
 from commits import AcquisitionId, CommitLogUnavailable, Epoch, OffsetRanges, Pending
 from coopconsume import RetryPolicy, errors
-from coopconsume.group.chunks import Acquired, GroupChunks, PartitionChunks
+from coopconsume.group.chunks import AcquiredChunks, GroupChunks, PartitionChunks
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import EpochGrant, Failed, Owned
 from coopconsume.kafka.cluster import LogEnd
@@ -48,7 +48,7 @@ from coopconsume.worker.report import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from coopconsume.group.owned import TopicPartition
+    from commits.model import TopicPartition
     from coopconsume.record import Headers
 
 Line = dict[str, Any]
@@ -161,7 +161,7 @@ class Replay:
         elif (event := self._event(line, job)) is not None:
             job._handle(event)
 
-    def _write(self, event: events.Event) -> None:
+    def _write(self, event: events.JobEvent) -> None:
         trace.Trace(write=lambda text: self.wrote.append(json.loads(text))).write(event)
 
     # -- the job
@@ -266,7 +266,7 @@ class Replay:
 
     # -- events
 
-    def _event(self, line: Line, job: Job) -> events.Event | None:  # noqa: PLR0911
+    def _event(self, line: Line, job: Job) -> events.JobEvent | None:  # noqa: PLR0911
         options, of = job._options, line.get
         match line["kind"]:
             case "AssignmentReceived":
@@ -274,15 +274,15 @@ class Replay:
                 job._membership.assignment = assignment  # type: ignore[misc]
                 return events.AssignmentReceived(assignment)
             case "DrainRequested":
-                return events.DrainRequested(line["until"], events.Answer(()))
+                return events.DrainRequested(line["until"], events.Reply(()))
             case "SharesRevoked":
                 shares = [
                     Share(one["topic"], one["partition"], KeyRange(**one["key_range"]))
                     for one in line["shares"]
                 ]
-                return events.SharesRevoked(shares, line["until"], events.Answer(None))
+                return events.SharesRevoked(shares, line["until"], events.Reply(None))
             case "RebalanceBegun":
-                return events.RebalanceBegun(line["until"], events.Answer(value=False))
+                return events.RebalanceBegun(line["until"], events.Reply(value=False))
             case "SlotReported":
                 return events.SlotReported(_report(line["report"]))
             case "SlotProgressed":
@@ -330,7 +330,7 @@ class Replay:
                 return events.ParcelFailed(line["what"], _error(line["error"]) or Exception())
             case "EndsAwaited":
                 ends = {_tp(tp): end for tp, end in line["ends"].items()}
-                return events.EndsAwaited(ends, events.Answer(None))
+                return events.EndsAwaited(ends, events.Reply(None))
             case "PauseRequested":
                 return events.PauseRequested(line["is_paused"])
             case "StopRequested":
@@ -401,11 +401,11 @@ def _headers(of: list[list[bool | None]]) -> Headers:
     return tuple(("h" if name else "", value and b"h") for name, value in of)  # type: ignore[misc]
 
 
-def _acquired(of: Line | None) -> Acquired | None:
+def _acquired(of: Line | None) -> AcquiredChunks | None:
     if of is None:
         return None
     failed = {_tp(tp): _failed(some) for tp, some in of["failed"].items()}
-    return Acquired(_ranges(of["offsets"]), failed)
+    return AcquiredChunks(_ranges(of["offsets"]), failed)
 
 
 def _chunks(of: Line | None) -> GroupChunks | None:

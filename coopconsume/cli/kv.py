@@ -154,9 +154,9 @@ def _make_topic(options: dict[str, str], topic: str) -> None:
     from kafka.admin import KafkaAdminClient, NewTopic
     from kafka.errors import TopicAlreadyExistsError
 
-    from coopconsume.fenced.config import Settings
+    from coopconsume.fenced.config import FencedSettings
 
-    admin = KafkaAdminClient(**Settings.parse(options).client_config())
+    admin = KafkaAdminClient(**FencedSettings.parse(options).client_config())
     try:
         config = {"cleanup.policy": "compact"}
         admin.create_topics([NewTopic(topic, 1, -1, topic_configs=config)])

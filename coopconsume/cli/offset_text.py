@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from commits.model import TopicPartition
     from coopconsume.admin.offsets import Move, PartitionStatus
-    from coopconsume.state.resetting import StateMove, TopicPartition
+    from coopconsume.state.resetting import StateMove
 
 SHOW_COLUMNS = (
     "PARTITION", "LOG START", "STABLE", "END", "DONE ABOVE", "RANGES", "GAPS", "PENDING",

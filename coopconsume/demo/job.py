@@ -107,7 +107,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Settings:
+class JobSettings:
     """The settings of a job process.
 
     Attributes:
@@ -133,7 +133,7 @@ class Settings:
         return json.dumps(asdict(self)) + "\n"
 
     @classmethod
-    def parse(cls, line: str) -> Settings:
+    def parse(cls, line: str) -> JobSettings:
         """Parses the result of `line`."""
         values = json.loads(line)
         queries = tuple(Query(**query) for query in values.pop("queries"))
@@ -153,10 +153,10 @@ class SettingsReader:
         self._settings = self._pool.submit(sys.stdin.readline)
         self._flights = self._pool.submit(self._prepare)
 
-    def settings(self) -> Settings | None:
+    def settings(self) -> JobSettings | None:
         """Returns the settings; None if the parent process has ended."""
         line = self._settings.result()
-        return Settings.parse(line) if line else None
+        return JobSettings.parse(line) if line else None
 
     def flights(self) -> pa.Table | None:
         """Returns the flights to load; None if the topic is not loaded."""
@@ -168,7 +168,7 @@ class SettingsReader:
 
 
 def run(
-    settings: Settings,
+    settings: JobSettings,
     flights: pa.Table | None,
     report: Callable[..., None],
     spark: SparkSession,
@@ -192,7 +192,7 @@ def run(
 
 
 def _run_query(
-    settings: Settings,
+    settings: JobSettings,
     query: Query,
     number: int,
     report: Callable[..., None],
@@ -228,7 +228,7 @@ def _run_query(
     report("ended", run=number)
 
 
-def _warm_up(settings: Settings, spark: SparkSession) -> None:
+def _warm_up(settings: JobSettings, spark: SparkSession) -> None:
     """Starts the Python workers and makes Spark compile the code of a batch."""
     rows = spark.range(settings.slots, numPartitions=settings.slots)
     if not settings.load:

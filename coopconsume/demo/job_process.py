@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from coopconsume.demo.job import Settings
+    from coopconsume.demo.job import JobSettings
 
 _TAIL_LINES = 15
 _END_TIMEOUT = 60.0
@@ -45,7 +45,7 @@ class JobProcess:
                 env=os.environ | {"TMPDIR": str(scratch)},
             )
 
-    def configure(self, settings: Settings) -> None:
+    def configure(self, settings: JobSettings) -> None:
         """Sends the settings; the process starts Spark before it receives them."""
         assert self._process.stdin is not None
         try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from coopconsume.demo.cluster import delete_from, open_cluster
 from coopconsume.demo.errors import DemoFailed
 from coopconsume.demo.flights import FLIGHTS, tail_numbers
-from coopconsume.demo.job import Query, Settings
+from coopconsume.demo.job import JobSettings, Query
 from coopconsume.demo.job_process import JobProcess
 from coopconsume.demo.report import CommitSnapshot, RunReport, build_report
 from coopconsume.demo.text import (
@@ -213,8 +213,8 @@ class Demo:
         stack.callback(job.kill)
         return job
 
-    def _settings(self, *queries: Query, load: bool) -> Settings:
-        return Settings(
+    def _settings(self, *queries: Query, load: bool) -> JobSettings:
+        return JobSettings(
             servers=self._address,
             topic=self._topic,
             partitions=PARTITIONS,

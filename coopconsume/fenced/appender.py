@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coopconsume.fenced.log import Appended
-    from coopconsume.fenced.session import Session
+    from coopconsume.fenced.session import WriterSession
 
 #: Share of the time for an append; the rest is for finding out what happened to it.
 _FIRST: Final = 0.6
@@ -34,7 +34,7 @@ _RETAINED: Final = "retention has removed records from that offset on"
 class Appender:
     """Appends through a session, one group after another."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: WriterSession) -> None:
         self._session = session
         #: Earliest offsets of sent batches whose outcome is not known, by id.
         self._doubtful: dict[str, int] = {}

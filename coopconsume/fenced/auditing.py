@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.fenced.config import Settings
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.multi import LOGS_HEADER
 from coopconsume.fenced.view import LogView, looking_at, open_engine
@@ -262,7 +262,7 @@ def audit_logs(
     Its memory grows with the number of such appends. Parts of appends in other logs than ``logs``
     are not looked at. The other arguments and the errors are those of `LogReader` and its `read`.
     """
-    client = open_engine(engine, Settings.parse(options), timeout)
+    client = open_engine(engine, FencedSettings.parse(options), timeout)
     views = [LogView(client, topic, partition) for topic, partition in logs]
     found: dict[str, _Found] = {}
     starts: dict[str, int] = {}

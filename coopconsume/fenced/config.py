@@ -163,8 +163,8 @@ _OURS: Final = {
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The checked options of a writer or reader. Build it with `Settings.parse`.
+class FencedSettings:
+    """The checked options of a writer or reader. Build it with `FencedSettings.parse`.
 
     Attributes:
         kafka: Settings in Kafka's words, without ``kafka.``.
@@ -175,7 +175,7 @@ class Settings:
     checked: bool | frozenset[str] = True
 
     @classmethod
-    def parse(cls, options: Mapping[str, Any]) -> Settings:
+    def parse(cls, options: Mapping[str, Any]) -> FencedSettings:
         """Check options as a user gives them.
 
         Args:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from coopconsume.errors import CoopConsumeError
-    from coopconsume.fenced.config import Settings
-    from coopconsume.fenced.engine import Part
+    from coopconsume.fenced.config import FencedSettings
+    from coopconsume.fenced.engine import LogAppend
     from coopconsume.fenced.log import Consumed, LogId
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class ConfluentEngine(KafkaPythonEngine):
         InvalidOption: A setting of security that this engine does not take.
     """
 
-    def __init__(self, settings: Settings, timeout: float = CONNECT) -> None:
+    def __init__(self, settings: FencedSettings, timeout: float = CONNECT) -> None:
         try:
             import confluent_kafka  # noqa: F401
         except ImportError:
@@ -129,7 +129,7 @@ class ConfluentChannel(Channel):
     """
 
     def __init__(
-        self, settings: Settings, log: LogId, transactional_id: str | None, timeout: float
+        self, settings: FencedSettings, log: LogId, transactional_id: str | None, timeout: float
     ) -> None:
         from confluent_kafka import Producer
 
@@ -155,7 +155,7 @@ class ConfluentChannel(Channel):
         with self._as_doubts():
             self._producer = Producer(config, logger=logger)
 
-    def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
+    def append(self, parts: Sequence[LogAppend], timeout: float) -> list[list[int]]:
         """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
         errors: list[Any] = []
         found: list[list[int]] = []
@@ -256,7 +256,7 @@ def _collect(offsets: list[int], errors: list[Any]) -> Callable[[Any, Any], None
 
 
 @contextmanager
-def as_doubts(settings: Settings, topic: str) -> Iterator[None]:
+def as_doubts(settings: FencedSettings, topic: str) -> Iterator[None]:
     """Raises errors of the client as `EngineDoubt`."""
     try:
         yield

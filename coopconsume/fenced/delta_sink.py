@@ -29,7 +29,7 @@ _TRIES: Final = 20
 
 
 @dataclass(frozen=True, order=True)
-class Mark:
+class SinkProgress:
     """What a table knows of a job.
 
     Attributes:
@@ -41,7 +41,7 @@ class Mark:
     batches: int = 0
 
     @classmethod
-    def of(cls, version: int | None) -> Mark:
+    def of(cls, version: int | None) -> SinkProgress:
         """The mark that a `txnVersion` stands for."""
         return cls(*divmod(version or 0, _BATCHES))
 
@@ -51,7 +51,7 @@ class Mark:
         return self.epoch * _BATCHES + self.batches
 
 
-def decide(found: Mark, epoch: int, batch: int) -> Mark | None:
+def decide(found: SinkProgress, epoch: int, batch: int) -> SinkProgress | None:
     """Returns the mark that a job has to write for a batch, by what the table knows of the job.
 
     With the same number of batches the mark opens an epoch, without rows. It is the mark that was
@@ -61,8 +61,8 @@ def decide(found: Mark, epoch: int, batch: int) -> Mark | None:
         return None
     if found.epoch < epoch:
         # What is in the table may only be asked when earlier epochs cannot add to it any more.
-        return Mark(epoch, found.batches)
-    return found if batch < found.batches else Mark(epoch, batch + 1)
+        return SinkProgress(epoch, found.batches)
+    return found if batch < found.batches else SinkProgress(epoch, batch + 1)
 
 
 #: Delta's errors of writers that were in each other's way: of no common base.
@@ -143,14 +143,14 @@ class FencedDeltaSink:
                 problem = _text_of(error)
         raise SinkUnavailable(self.path, self.job, problem)
 
-    def mark(self) -> Mark:
+    def mark(self) -> SinkProgress:
         """What the table knows of the job now; `SinkUnavailable` if it cannot be read."""
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
-            return Mark.of(self._table().transaction_version(self._app))
+            return SinkProgress.of(self._table().transaction_version(self._app))
         except TableNotFoundError:
-            return Mark()
+            return SinkProgress()
         except (DeltaError, OSError) as error:
             raise SinkUnavailable(self.path, self.job, _text_of(error)) from error
 
@@ -163,7 +163,7 @@ class FencedDeltaSink:
     def _app(self) -> str:
         return f"coopconsume.fenced.{self.job}"
 
-    def _append(self, rows: DataFrame, mark: Mark) -> None:
+    def _append(self, rows: DataFrame, mark: SinkProgress) -> None:
         options: dict[str, str | int] = {"txnAppId": self._app, "txnVersion": mark.version}
         if mark.batches == 1:  # the first batch, or an epoch opened behind it
             options["userMetadata"] = json.dumps({self._app: stream_id(rows.sparkSession)})

@@ -68,7 +68,7 @@ def repeat(
         deadline.pause(number)
 
 
-class Part(NamedTuple):
+class LogAppend(NamedTuple):
     """What is appended to one log: one or several batches.
 
     Attributes:
@@ -102,7 +102,7 @@ class Channel(ABC):
             self._producer.begin_transaction()
 
     @abstractmethod
-    def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
+    def append(self, parts: Sequence[LogAppend], timeout: float) -> list[list[int]]:
         """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
 
     @abstractmethod

@@ -22,7 +22,7 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     WriterNotOpen,
 )
-from coopconsume.fenced.config import EpochSource, Settings, WriterConfig
+from coopconsume.fenced.config import EpochSource, FencedSettings, WriterConfig
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.ownership import (
     AccessMode,
@@ -108,7 +108,7 @@ class ExclusiveProducer(Acquired):
             raise InvalidOption("shared, epochs, fence_owner", "given", remedy)
         self.topic, self.partition, self.mode = topic, partition, AccessMode(mode)
         self._tp = topic, partition
-        self._engine = open_engine(config.engine, Settings.parse(options), config.timeout)
+        self._engine = open_engine(config.engine, FencedSettings.parse(options), config.timeout)
         session, epoch = config.session, config.epoch
         name = config.owner or session or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         shared = self.mode is AccessMode.SHARED

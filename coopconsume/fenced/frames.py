@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import InvalidOption
-from coopconsume.fenced.config import Settings
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.stamp import FORMAT, NAME, VISIBILITIES, sql
 from coopconsume.kafka.security.secrets import keep_out_of_logs
 
@@ -39,7 +39,7 @@ def read_log(
         OptionError: An option makes no sense.
     """
     keep_out_of_logs()
-    settings = Settings.parse(options)
+    settings = FencedSettings.parse(options)
     # Under a group id, Spark would serve what it fetched of a deleted topic of the same name.
     kafka = {name: value for name, value in settings.kafka.items() if name != "group.id"}
     frame = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.fenced.config import Settings
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
@@ -133,7 +133,7 @@ def blocked(options: Mapping[str, Any], topic: str, partition: int = 0) -> Block
         NotAuthorized: It may not be asked.
         LogReplaced, LogUnavailable, OptionError: As for `LogReader.read`.
     """
-    engine = KafkaPythonEngine(Settings.parse(options))
+    engine = KafkaPythonEngine(FencedSettings.parse(options))
     with looking_at(options, topic, partition, engine, 0.0, compacted=False) as view:
         ends = view.ends()
         found = () if ends.stable == ends.end else _open(engine, topic, partition)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from coopconsume.fenced.config import Settings
-    from coopconsume.fenced.engine import Part
+    from coopconsume.fenced.config import FencedSettings
+    from coopconsume.fenced.engine import LogAppend
     from coopconsume.fenced.log import Consumed, LogId, Raw
 
 NAME: Final = "kafka-python"
@@ -55,7 +55,7 @@ class KafkaPythonEngine(Engine):
             does not say.
     """
 
-    def __init__(self, settings: Settings, timeout: float = CONNECT) -> None:
+    def __init__(self, settings: FencedSettings, timeout: float = CONNECT) -> None:
         self._settings = settings
         self._connect_ms = int(1000 * min(timeout, CONNECT))
         self._admin: Any = None
@@ -209,7 +209,7 @@ class KafkaChannel(Channel):
 
     def __init__(
         self,
-        settings: Settings,
+        settings: FencedSettings,
         log: LogId,
         transactional_id: str | None,
         timeout: float,
@@ -242,7 +242,7 @@ class KafkaChannel(Channel):
             self.drop()
             raise EngineNotUsable(NAME, problem)
 
-    def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
+    def append(self, parts: Sequence[LogAppend], timeout: float) -> list[list[int]]:
         """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
         send = self._producer.send
         until = time.monotonic() + timeout
@@ -308,7 +308,7 @@ class KafkaChannel(Channel):
 
 @contextmanager
 def as_doubts(
-    settings: Settings, topic: str, drop: Callable[[], None] = lambda: None
+    settings: FencedSettings, topic: str, drop: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
     """Raises errors of kafka-python as `EngineDoubt`, after a call that drops its clients."""
     from kafka.errors import KafkaError
@@ -320,7 +320,7 @@ def as_doubts(
         raise doubt_of(error, settings, topic) from error
 
 
-def doubt_of(error: BaseException, settings: Settings, topic: str) -> EngineDoubt:
+def doubt_of(error: BaseException, settings: FencedSettings, topic: str) -> EngineDoubt:
     """What a failure of kafka-python's means; a missing right or a wrong record is a refusal."""
     from kafka import errors
 

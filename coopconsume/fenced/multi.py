@@ -16,11 +16,11 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     WriterNotOpen,
 )
-from coopconsume.fenced.config import Settings, WriterConfig
+from coopconsume.fenced.config import FencedSettings, WriterConfig
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, repeat
 from coopconsume.fenced.log import MULTI, UNCHECKED, Entry, check_batch_id, entries, expectation
-from coopconsume.fenced.session import MARK_KEY, Session, new_batch_id, send
+from coopconsume.fenced.session import MARK_KEY, WriterSession, new_batch_id, send
 from coopconsume.fenced.view import open_engine
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Write:
 class _Piece:
     """A write, parsed."""
 
-    session: Session
+    session: WriterSession
     rows: list[Entry]
     wanted: Expectation
     is_check: bool
@@ -113,12 +113,12 @@ class MultiLogWriter(Acquired):
             raise InvalidOption("logs", repr(names), "give one or more logs, each once")
         name = uuid.uuid4().hex
         shared = WriterConfig(owner=name, epochs=epochs, shared=True, timeout=timeout)
-        self._settings = Settings.parse(options)
+        self._settings = FencedSettings.parse(options)
         self._timeout = timeout
         self._engine = open_engine(engine, self._settings, timeout)
         self._id = f"{MULTI}{name}"
         self._sessions = {
-            log: Session(self._engine, *log, shared, name=name, pinned=epochs is not None)
+            log: WriterSession(self._engine, *log, shared, name=name, pinned=epochs is not None)
             for log in names
         }
         self._first = self._sessions[names[0]]
@@ -239,7 +239,7 @@ class MultiLogWriter(Acquired):
         self, pieces: Sequence[_Piece], batch_id: str, deadline: Deadline
     ) -> dict[LogName, Appended]:
         attempt = 0
-        sent: dict[Session, int] = {}
+        sent: dict[WriterSession, int] = {}
         while True:
             self._take_again(batch_id, sent, deadline)
             known = self._known(pieces, batch_id)
@@ -272,7 +272,7 @@ class MultiLogWriter(Acquired):
         self,
         pieces: Sequence[_Piece],
         batch_id: str,
-        sent: dict[Session, int],
+        sent: dict[WriterSession, int],
         deadline: Deadline,
     ) -> bool:
         """Sends the append once; returns whether the records are in the logs."""
@@ -307,7 +307,9 @@ class MultiLogWriter(Acquired):
 
     # -- its producer --------------------------------------------------------------------------
 
-    def _take_again(self, batch_id: str, sent: Mapping[Session, int], deadline: Deadline) -> None:
+    def _take_again(
+        self, batch_id: str, sent: Mapping[WriterSession, int], deadline: Deadline
+    ) -> None:
         """Opens a new producer after a doubt, which decides the transaction before.
 
         Raises:
@@ -329,7 +331,7 @@ class MultiLogWriter(Acquired):
         raise AppendOutcomeUnknown(*first.log.tp, batch_id, at, problem) from cause
 
     @staticmethod
-    def _is_nowhere(batch_id: str, sent: Mapping[Session, int]) -> bool:
+    def _is_nowhere(batch_id: str, sent: Mapping[WriterSession, int]) -> bool:
         """Whether a log has a new owner and not the batch, so that no log has it."""
         return any(
             session.fenced and session.known_from <= at and batch_id not in session.fold.batches
@@ -347,7 +349,7 @@ class MultiLogWriter(Acquired):
             session.join(self._channel, deadline)
         return True
 
-    def _refresh(self, sessions: Iterable[Session], deadline: Deadline) -> None:
+    def _refresh(self, sessions: Iterable[WriterSession], deadline: Deadline) -> None:
         for session in sessions:
             with session.reporting("reading"):
                 session.refresh(deadline)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import LogTruncated
-from coopconsume.fenced.config import Settings
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.log import LogRecord
 from coopconsume.fenced.view import LogView, open_engine
@@ -56,7 +56,7 @@ class LogReader(Closing):
         compacted: bool | None = None,
         timeout: float = 30.0,
     ) -> None:
-        settings = Settings.parse(options)
+        settings = FencedSettings.parse(options)
         self._engine = open_engine(engine, settings, timeout)
         self._timeout = timeout
         self._start = start

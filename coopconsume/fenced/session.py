@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from coopconsume.errors.fenced import AppendRefused, LogTruncated, ProducerBusy, ProducerFenced
 from coopconsume.fenced.config import EpochSource
 from coopconsume.fenced.deadline import monotonic
-from coopconsume.fenced.engine import EngineDoubt, Part, repeat
+from coopconsume.fenced.engine import EngineDoubt, LogAppend, repeat
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import Entry, is_in_place
 from coopconsume.fenced.stamp import NO_TAG, Stamp, encode_batch
@@ -47,7 +47,7 @@ def new_batch_id() -> str:
     return base64.urlsafe_b64encode(os.urandom(9)).decode()
 
 
-class Session(LogView):
+class WriterSession(LogView):
     """A writer's session with a log.
 
     Args:
@@ -361,7 +361,7 @@ class Session(LogView):
         *,
         kind: Kind = "data",
         epoch: int | None = None,
-    ) -> Part:
+    ) -> LogAppend:
         """Returns batches (records and id of each) with stamps for the expected end of the log.
 
         They are under the session's epoch, unless another one is given.
@@ -380,9 +380,9 @@ class Session(LogView):
             stamps.append(stamp)
             headers += encode_batch(stamp)
             offset, seq = offset + len(entries), seq + len(entries)
-        return Part(self.log, [row for rows, _ in batches for row in rows], headers, stamps)
+        return LogAppend(self.log, [row for rows, _ in batches for row in rows], headers, stamps)
 
-    def wrote(self, part: Part) -> None:
+    def wrote(self, part: LogAppend) -> None:
         """Folds what is now in the log, without reading it."""
         at = 0
         for stamp in part.stamps:
@@ -413,7 +413,7 @@ class Session(LogView):
 
 def send(
     channel: Channel,
-    parts: Mapping[Session, Part],
+    parts: Mapping[WriterSession, LogAppend],
     deadline: Deadline,
     consumed: Sequence[Consumed] = (),
 ) -> bool:

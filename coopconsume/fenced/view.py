@@ -14,7 +14,7 @@ from coopconsume.errors.fenced import (
     LogTruncated,
     LogUnavailable,
 )
-from coopconsume.fenced.config import Settings
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.fold import Fold, SequenceGap, hash_of, repaired_by
@@ -37,7 +37,7 @@ _FACTOR: Final = 8
 _UNBLOCK: Final = frozenset({2, 8, 32, 128})
 
 
-def open_engine(engine: str | Engine, settings: Settings, timeout: float) -> Engine:
+def open_engine(engine: str | Engine, settings: FencedSettings, timeout: float) -> Engine:
     """Returns an engine by its name; an engine is returned as it is.
 
     Raises:
@@ -67,7 +67,7 @@ def looking_at(
     compacted: bool | None = None,
 ) -> Iterator[LogView]:
     """Opens a log and its client for a block; fails as `FencedWriter` and `LogView.identify` do."""
-    client = open_engine(engine, Settings.parse(options), timeout)
+    client = open_engine(engine, FencedSettings.parse(options), timeout)
     view = LogView(client, topic, partition, compacted=compacted)
     try:
         with view.reporting("reading"):

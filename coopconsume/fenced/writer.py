@@ -10,12 +10,12 @@ from coopconsume.closing import Acquired
 from coopconsume.errors import CoopConsumeError
 from coopconsume.errors.fenced import AppendRefused, FencedLogError, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.appender import Appender
-from coopconsume.fenced.config import Settings, WriterConfig
+from coopconsume.fenced.config import FencedSettings, WriterConfig
 from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.inspection import head
 from coopconsume.fenced.log import UNCHECKED, check_batch_id, entries, expectation, size_of
 from coopconsume.fenced.requests import Groups, Request
-from coopconsume.fenced.session import Session, new_batch_id
+from coopconsume.fenced.session import WriterSession, new_batch_id
 from coopconsume.fenced.view import open_engine
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class FencedWriter(Acquired):
     It may be used by several threads; appends go one after another.
 
     Args:
-        options: Kafka's settings, and ``check.expected.offsets``: see `Settings.parse`.
+        options: Kafka's settings, and ``check.expected.offsets``: see `FencedSettings.parse`.
         topic: The topic; it must exist.
         partition: The partition.
         **how: The fields of `WriterConfig`.
@@ -73,12 +73,12 @@ class FencedWriter(Acquired):
         partition: int = 0,
         **how: Unpack[WriterOptions],
     ) -> None:
-        config, settings = WriterConfig(**how), Settings.parse(options)
+        config, settings = WriterConfig(**how), FencedSettings.parse(options)
         self._check = settings.checks(topic)
         self._largest = int(settings.kafka.get("max.request.size", _BATCH_BYTES))
         self._timeout = config.timeout
         self._engine = open_engine(config.engine, settings, config.timeout)
-        self._session = Session(self._engine, topic, partition, config)
+        self._session = WriterSession(self._engine, topic, partition, config)
         self._appender = Appender(self._session)
         self._lock = threading.RLock()
         self._groups = Groups(self._largest, self._lock, self._settle)

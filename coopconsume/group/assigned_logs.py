@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from commits import CommitStore
+    from commits.model import TopicPartition
     from coopconsume.errors import CoopConsumeError
-    from coopconsume.group.owned import EpochGrant, Owned, TopicPartition
+    from coopconsume.group.owned import EpochGrant, Owned
     from coopconsume.kafka.cluster import Cluster, LogEnd
     from coopconsume.options import Options
 

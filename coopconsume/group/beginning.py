@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from coopconsume.group.owned import TopicPartition
+    from commits.model import TopicPartition
     from coopconsume.kafka.cluster import Primary
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commits import Acquisition, CommitStore, Epoch, Pending
-    from coopconsume.group.owned import TopicPartition
+    from commits.model import TopicPartition
 
 _NOTHING = OffsetRanges()
 
@@ -59,7 +59,7 @@ class GroupChunks:
 
 
 @dataclass(frozen=True)
-class Acquired:
+class AcquiredChunks:
     """What a member got of the partitions of a cooperative epoch.
 
     Attributes:

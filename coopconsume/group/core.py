@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from assignors import AssignmentConflict, KeyRange, Member, ProtocolMismatch, Share, coverage
-from assignors.wire import Assignment, Refusal, Subscription, read_answer, version_of
+from assignors.wire import MemberAssignment, Refusal, Subscription, read_answer, version_of
 from commits import Epoch, OwnedShare
 from commits.acquisitions import COOPERATIVE
 from coopconsume.errors import ConsumerRangeFetchNotAccepted, GroupRefused
@@ -86,7 +86,7 @@ class Deal:
             topics = {share.topic for share in shares}
             ids = {t: topic_id for t, topic_id in self.topic_ids.items() if t in topics}
             moving = self.moving.get(member, ())
-            answer = Assignment(member, shares, epoch.number, epoch.nonce, ids, moving)
+            answer = MemberAssignment(member, shares, epoch.number, epoch.nonce, ids, moving)
             given[member] = answer.to_bytes(self.versions[member])
         return given | {m: Refusal(reason).to_bytes() for m, reason in self.refused.items()}
 
@@ -107,7 +107,7 @@ class Rejoin:
 
 
 @dataclass(frozen=True)
-class Replaced:
+class MemberReplaced:
     """Another process has our place, under the same ``group.instance.id``."""
 
     by: str
@@ -356,7 +356,7 @@ class GroupCore:
 
     def take(
         self, me: str, data: bytes, row: EpochRow | None, claimed: Sequence[OwnedShare] = ()
-    ) -> EpochGrant | TakeOver | Rejoin | Replaced:
+    ) -> EpochGrant | TakeOver | Rejoin | MemberReplaced:
         """Check what the leader handed us against the row of its epoch.
 
         Args:
@@ -380,7 +380,7 @@ class GroupCore:
             now = row.epoch.number if row else 0
             return Rejoin(f"epoch {epoch.number} was assigned, but {now} is in force")
         if me in row.heirs:
-            return Replaced(row.heir(me))
+            return MemberReplaced(row.heir(me))
         # Kafka may hand on the assignment that we have, without a rebalance.
         again = self.is_holding and self.owned_under == epoch
         holder = row.heir(answer.member)

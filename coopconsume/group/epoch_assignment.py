@@ -20,7 +20,7 @@ from commits.affordable import affordable
 from coopconsume.errors import ExternalReset
 from coopconsume.group.assigned_logs import AssignedLogs
 from coopconsume.group.beginning import LogFacts, beginning
-from coopconsume.group.chunks import Acquired, ChunkReader, failures_in
+from coopconsume.group.chunks import AcquiredChunks, ChunkReader, failures_in
 from coopconsume.group.keeping import by_partition, common, shares_of, without
 from coopconsume.group.ordering_keys import check_ordering_key
 from coopconsume.group.owned import LEASE, Failed, Owned, left_ms
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
     from assignors import KeyRange, Share
     from commits import CommitResult, CommitStore, Epoch, FencedMember, Pending
+    from commits.model import TopicPartition
     from coopconsume.group.chunks import GroupChunks
-    from coopconsume.group.owned import EpochGrant, TopicPartition
+    from coopconsume.group.owned import EpochGrant
     from coopconsume.group.primary import WritePrimary
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.options import Options
@@ -448,7 +449,7 @@ class EpochAssignment:
             log.warning("%s", error)
         self._saw(asked)
 
-    def acquired(self, request: AcquireRequest) -> Acquired:
+    def acquired(self, request: AcquireRequest) -> AcquiredChunks:
         """Returns what a request got and this member still holds.
 
         Raises:
@@ -457,11 +458,11 @@ class EpochAssignment:
         group = self.options.group_id
         offsets = self.store.acquired(group, request.id)
         if not any(wanted.due for wanted in request.wanted.values()):
-            return Acquired(offsets)
+            return AcquiredChunks(offsets)
         # Nobody else writes the failures of what is held, so these are the last ones.
         pending = self.store.pending(group)
         now, now_ms = time.monotonic(), int(time.time() * 1000)
-        return Acquired(offsets, failures_in(offsets, pending, now, now_ms))
+        return AcquiredChunks(offsets, failures_in(offsets, pending, now, now_ms))
 
     def return_chunks(self, running: Iterable[Share] = ()) -> None:
         """Returns what this member has acquired, so that any member may acquire it.

@@ -15,7 +15,7 @@ from assignors.ranges import difference, intersection
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from coopconsume.group.owned import TopicPartition
+    from commits.model import TopicPartition
 
     Shares = Mapping[str, tuple[Share, ...]]
     #: The key ranges of each partition, by member.

@@ -27,7 +27,7 @@ from commits import ClaimConflict, CommitLogUnavailable, EpochConflict, FencedMe
 from commits.acquisitions import COOPERATIVE
 from coopconsume.errors import CoopConsumeError, GroupRefused, TopicNotFound
 from coopconsume.group.claims import LOOK_EVERY, ClaimWatch
-from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver, waits_of
+from coopconsume.group.core import GroupCore, MemberReplaced, Rejoin, TakeOver, waits_of
 from coopconsume.group.ordering_keys import agree_on_ordering_key
 from coopconsume.group.owned import EpochGrant, left_ms
 from coopconsume.group.plugin import plugins
@@ -305,7 +305,7 @@ class GroupMember:
         if isinstance(decision, TakeOver):
             log.info("group %s: taking over from %s", self._group, decision.replaces)
             self._store.take_over(self._group, decision.epoch, me, replaces=decision.replaces)
-        elif isinstance(decision, Replaced):
+        elif isinstance(decision, MemberReplaced):
             raise self._replaced(decision.by)
         elif isinstance(decision, Rejoin):
             # Most often the next rebalance is under way already.

@@ -37,7 +37,6 @@ from coopconsume.group.owned import (
     STARTS_WITHIN,
     EpochGrant,
     Owned,
-    TopicPartition,
     left_ms,
 )
 from coopconsume.group.repeating import repeated
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from commits import Epoch
+    from commits.model import TopicPartition
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from commits import Epoch, OffsetRanges
     from coopconsume.record import Headers
 
-TopicPartition = tuple[str, int]
 #: Seconds for which a look at the log is good enough to start another batch. A member that is not
 #: in the group any more may start one for so long, so it counts to the life of a batch.
 LEASE = 2.0

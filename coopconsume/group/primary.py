@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from commits import CommitStore
-    from coopconsume.group.owned import EpochGrant, Owned, TopicPartition
+    from commits.model import TopicPartition
+    from coopconsume.group.owned import EpochGrant, Owned
 
 log = logging.getLogger(__name__)
 

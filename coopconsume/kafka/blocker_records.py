@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from commits.model import TopicPartition
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
 
-Partition = tuple[str, int]
 #: Seconds for all records; keys of those that are not there by then are not shown.
 _PATIENCE: Final = 5.0
 #: Records that are read at most.
@@ -36,8 +36,8 @@ class BlockerRecord:
 
 
 def read_blockers(
-    options: Options, offsets: Mapping[Partition, int], *, log_level: int = logging.WARNING
-) -> dict[Partition, BlockerRecord]:
+    options: Options, offsets: Mapping[TopicPartition, int], *, log_level: int = logging.WARNING
+) -> dict[TopicPartition, BlockerRecord]:
     """Returns what the log has at one offset of each partition, as far as it can be read.
 
     It reads one batch of each partition, of at most 200 partitions, for at most 5 seconds. A
@@ -51,7 +51,7 @@ def read_blockers(
     from kafka import KafkaConsumer
     from kafka.errors import KafkaError
 
-    found: dict[Partition, BlockerRecord] = {}
+    found: dict[TopicPartition, BlockerRecord] = {}
     if not offsets:
         return found
     level = "read_committed" if options.read_committed else "read_uncommitted"
@@ -73,11 +73,11 @@ def read_blockers(
 
 
 def _read(
-    consumer: Any, offsets: Mapping[Partition, int], found: dict[Partition, BlockerRecord]
+    consumer: Any, offsets: Mapping[TopicPartition, int], found: dict[TopicPartition, BlockerRecord]
 ) -> None:
-    from kafka import TopicPartition
+    from kafka import TopicPartition as ClientPartition
 
-    wanted = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
+    wanted = {ClientPartition(*tp): offset for tp, offset in offsets.items()}
     consumer.assign(list(wanted))
     for place, offset in wanted.items():
         consumer.seek(place, offset)

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from commits import Epoch
+    from commits.model import TopicPartition
     from coopconsume.kafka.coordinator import KafkaGroup
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
 
-Partition = tuple[str, int]
 _EARLIEST, _LATEST = -2, -1
 _CONNECT_MS = 10_000
 #: Seconds for which a call is repeated: by default, and while a transaction is open.
@@ -210,7 +210,7 @@ class Cluster:
     def _saw(self, topics: Iterable[Topic]) -> None:
         LOG_IDENTITIES.saw_topics(self.cluster_id, {topic.name: topic.id for topic in topics})
 
-    def existing(self, partitions: Iterable[Partition]) -> list[Partition]:
+    def existing(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions that exist."""
         wanted = list(partitions)
         found = self.topics(sorted({topic for topic, _ in wanted}), missing_ok=True)
@@ -243,10 +243,10 @@ class Cluster:
         It sends a commit for a partition that does not exist. Brokers check permissions first, and
         nothing is committed.
         """
-        from kafka import TopicPartition
+        from kafka import TopicPartition as ClientPartition
         from kafka.structs import OffsetAndMetadata
 
-        nowhere = {TopicPartition(t, _NO_PARTITION): OffsetAndMetadata(0, "", -1) for t in topics}
+        nowhere = {ClientPartition(t, _NO_PARTITION): OffsetAndMetadata(0, "", -1) for t in topics}
         group = self._options.group_id
         answers = self._call(lambda: self._admin.alter_group_offsets(group, nowhere))
         for tp, error in answers.items():
@@ -259,11 +259,11 @@ class Cluster:
         if refused is not None:
             raise refused
 
-    def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end of each log; with ``read_committed`` it is the last stable offset."""
         return {tp: end.offset for tp, end in self.log_ends(partitions).items()}
 
-    def log_ends(self, partitions: Iterable[Partition]) -> dict[Partition, LogEnd]:
+    def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogEnd]:
         """Return the end of each log as `ends` does, with the leader epoch."""
         found = self._look_up(dict.fromkeys(partitions, _LATEST))
         ends = {tp: LogEnd(int(at.offset), at.leader_epoch) for tp, at in found.items()}
@@ -273,35 +273,38 @@ class Cluster:
         )
         return ends
 
-    def epoch_ends(self, epochs: Mapping[Partition, int | None]) -> dict[Partition, int]:
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
         """Return where leader epochs end in the logs, as far as it is known; see `leaders`."""
-        found: dict[Partition, int] = self._call(
+        found: dict[TopicPartition, int] = self._call(
             lambda: epoch_ends(self._admin, epochs), sorted({topic for topic, _ in epochs})
         )
         return found
 
-    def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first offset of each log."""
         return self._offsets(dict.fromkeys(partitions, _EARLIEST))
 
     def offsets_at(
-        self, partitions: Iterable[Partition], timestamp_ms: int
-    ) -> dict[Partition, int]:
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
         """Return the first offset at or after a time, or the end of the log without one."""
         wanted = list(partitions)
         return self.ends(wanted) | self.first_at(wanted, timestamp_ms)
 
-    def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]:
+    def first_at(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
         """Return the first offset at or after a time, of the partitions that have one."""
         found = self._offsets(dict.fromkeys(partitions, timestamp_ms))
         return {tp: offset for tp, offset in found.items() if offset >= 0}
 
-    def _offsets(self, specs: Mapping[Partition, int]) -> dict[Partition, int]:
+    def _offsets(self, specs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         return {tp: int(at.offset) for tp, at in self._look_up(specs).items()}
 
-    def _look_up(self, specs: Mapping[Partition, int]) -> dict[Partition, Any]:
+    def _look_up(self, specs: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
         """Return the offsets that Kafka finds, by partition, with their leader epochs."""
-        from kafka import IsolationLevel, TopicPartition
+        from kafka import IsolationLevel
+        from kafka import TopicPartition as ClientPartition
 
         if not specs:
             return {}
@@ -310,16 +313,16 @@ class Cluster:
             if self._options.read_committed
             else IsolationLevel.READ_UNCOMMITTED
         )
-        wanted = {TopicPartition(t, p): spec for (t, p), spec in specs.items()}
+        wanted = {ClientPartition(t, p): spec for (t, p), spec in specs.items()}
         topics = sorted({topic for topic, _ in specs})
         found = self._call(lambda: self._admin.list_partition_offsets(wanted, level), topics)
         return {(tp.topic, tp.partition): at for tp, at in found.items()}
 
-    def starting(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def starting(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the start offsets of partitions without a commit, by ``startingOffsets``."""
         rule = self._options.starting_offsets
-        specs: dict[Partition, int] = {}
-        fixed: dict[Partition, int] = {}
+        specs: dict[TopicPartition, int] = {}
+        fixed: dict[TopicPartition, int] = {}
         for topic, partition in partitions:
             if isinstance(rule, str):
                 specs[topic, partition] = _EARLIEST if rule == "earliest" else _LATEST
@@ -328,7 +331,7 @@ class Cluster:
             (specs if offset < 0 else fixed)[topic, partition] = offset
         return self._offsets(specs) | fixed
 
-    def record_bytes(self, partitions: Iterable[Partition]) -> float | None:
+    def record_bytes(self, partitions: Iterable[TopicPartition]) -> float | None:
         """Return the mean size of a record on disk in bytes, the largest mean of all partitions.
 
         Returns:
@@ -370,7 +373,7 @@ class Cluster:
         found: dict[str, KafkaGroup] = self._call(lambda: coordinator.describe(self._admin, wanted))
         return found
 
-    def primary(self, stable: Collection[Partition] = ()) -> dict[Partition, Primary]:
+    def primary(self, stable: Collection[TopicPartition] = ()) -> dict[TopicPartition, Primary]:
         """Return the group's offsets in ``__consumer_offsets``.
 
         Args:
@@ -389,31 +392,31 @@ class Cluster:
         }
         return primary | (self._stable_primary(stable, _TRANSACTION) if stable else {})
 
-    def stable_primary(self, tp: Partition) -> Primary | None:
+    def stable_primary(self, tp: TopicPartition) -> Primary | None:
         """Return the group's offset of a partition once no open transaction can change it."""
         return self._stable_primary([tp]).get(tp)
 
     def _stable_primary(
-        self, partitions: Collection[Partition], patience: float = _PATIENCE
-    ) -> dict[Partition, Primary]:
+        self, partitions: Collection[TopicPartition], patience: float = _PATIENCE
+    ) -> dict[TopicPartition, Primary]:
         found = self._call(
             lambda: coordinator.stable_offsets(self._admin, self._options.group_id, partitions),
             {topic for topic, _ in partitions}, patience,
         )  # fmt: skip
         return {tp: Primary.read(*held) for tp, held in found.items()}
 
-    def commit_primary(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
+    def commit_primary(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Write offsets and metadata of a group without members to ``__consumer_offsets``.
 
         Raises:
             NotAuthorized: A permission is missing.
             kafka.errors.KafkaError: The coordinator refused a partition.
         """
-        from kafka import TopicPartition
+        from kafka import TopicPartition as ClientPartition
         from kafka.structs import OffsetAndMetadata
 
         values = {
-            TopicPartition(*tp): OffsetAndMetadata(offset, mark, -1)
+            ClientPartition(*tp): OffsetAndMetadata(offset, mark, -1)
             for tp, (offset, mark) in offsets.items()
         }
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Partition = tuple[str, int]
+    from commits.model import TopicPartition
 
 
 class LogIdentities:
@@ -34,7 +34,7 @@ class LogIdentities:
         self._process = uuid.uuid4().hex[:8]
         self._changes = 0
         self._topic_ids: dict[tuple[str, str], str] = {}
-        self._epochs: dict[tuple[str, Partition], int] = {}
+        self._epochs: dict[tuple[str, TopicPartition], int] = {}
 
     def saw_topics(self, cluster_id: str, topic_ids: Mapping[str, str]) -> None:
         """Record topic ids by name. An empty id is ignored."""
@@ -45,7 +45,7 @@ class LogIdentities:
                     self._topic_ids[cluster_id, name] = topic_id
                     self._changes += bool(known)
 
-    def saw_epochs(self, cluster_id: str, epochs: Mapping[Partition, int]) -> None:
+    def saw_epochs(self, cluster_id: str, epochs: Mapping[TopicPartition, int]) -> None:
         """Record the leader epochs that the leaders reported."""
         with self._lock:
             for tp, epoch in epochs.items():

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Partition = tuple[str, int]
+    from commits.model import TopicPartition
+
 _DEBUG_CONSUMER = -2
 
 
-def epoch_ends(admin: Any, epochs: Mapping[Partition, int | None]) -> dict[Partition, int]:
+def epoch_ends(
+    admin: Any, epochs: Mapping[TopicPartition, int | None]
+) -> dict[TopicPartition, int]:
     """Return where leader epochs end in the logs of the current leaders, as far as it is known.
 
     An unclean election truncates the records of an earlier leader epoch. A record that was seen
@@ -27,7 +30,7 @@ def epoch_ends(admin: Any, epochs: Mapping[Partition, int | None]) -> dict[Parti
     """
     from kafka.errors import LeaderNotAvailableError
 
-    by_leader: dict[int, dict[Partition, int]] = {}
+    by_leader: dict[int, dict[TopicPartition, int]] = {}
     for topic in admin.describe_topics(sorted({topic for topic, _ in epochs})):
         for found in topic["partitions"]:
             tp = (topic["name"], found["partition_index"])
@@ -39,13 +42,15 @@ def epoch_ends(admin: Any, epochs: Mapping[Partition, int | None]) -> dict[Parti
             epoch = current - 1 if epoch is None else epoch
             if epoch >= 0:
                 by_leader.setdefault(found["leader_id"], {})[tp] = epoch
-    ends: dict[Partition, int] = {}
+    ends: dict[TopicPartition, int] = {}
     for node, asked in by_leader.items():
         ends |= admin._manager.run(_ask, admin, node, asked)  # noqa: SLF001 - no public way
     return ends
 
 
-async def _ask(admin: Any, node: int, epochs: dict[Partition, int]) -> dict[Partition, int]:
+async def _ask(
+    admin: Any, node: int, epochs: dict[TopicPartition, int]
+) -> dict[TopicPartition, int]:
     """Return the end offsets of leader epochs that the leader knows."""
     from kafka.errors import for_code
     from kafka.protocol.consumer import OffsetForLeaderEpochRequest as Request

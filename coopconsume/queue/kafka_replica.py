@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from coopconsume.errors import BrokerUnreachable, CoopConsumeError
 from coopconsume.errors.queue import QueueLogFormat
 from coopconsume.kafka.security import access
-from coopconsume.queue.rows import Row, encode
+from coopconsume.queue.rows import ReplicaRow, encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coopconsume.options import Options
 
-__all__ = ["AtEnd", "Began", "Event", "Failed", "KafkaReplica", "Read"]
+__all__ = ["AtEnd", "Began", "KafkaReplica", "ReaderEvent", "RecordsRead", "ReplicaFailed"]
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _CONNECT_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ReaderEvent:
     """Something that a replica's reader saw.
 
     Attributes:
@@ -44,26 +44,26 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Began(Event):
+class Began(ReaderEvent):
     """The log is read from its first offset on."""
 
     start: int
 
 
 @dataclass(frozen=True, slots=True)
-class Read(Event):
+class RecordsRead(ReaderEvent):
     """Records of the log: offset, key and value."""
 
     records: Sequence[tuple[int, bytes | None, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class AtEnd(Event):
+class AtEnd(ReaderEvent):
     """The log was read up to the end that it had when the reader began."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed(Event):
+class ReplicaFailed(ReaderEvent):
     """The replica does not work; without a permanent error it is tried again."""
 
     error: Exception
@@ -89,7 +89,7 @@ class KafkaReplica:
         topic: str,
         options: Options,
         queue_name: str,
-        events: queue.Queue[Event],
+        events: queue.Queue[ReaderEvent],
         patience: float,
         *,
         create: bool = True,
@@ -104,7 +104,7 @@ class KafkaReplica:
         self._patience = patience
         self._create = create
         self._ended = threading.Event()
-        self._rows: queue.Queue[tuple[float, Row | int] | None] = queue.Queue()
+        self._rows: queue.Queue[tuple[float, ReplicaRow | int] | None] = queue.Queue()
         self._threads = [
             threading.Thread(target=run, name=f"coopconsume-queue-{topic}", daemon=True)
             for run in (self._keep_writing, self._keep_reading)
@@ -115,7 +115,7 @@ class KafkaReplica:
         for thread in self._threads:
             thread.start()
 
-    def append(self, row: Row) -> None:
+    def append(self, row: ReplicaRow) -> None:
         """Append a row, unless the log is out of reach for too long."""
         self._rows.put((time.monotonic(), row))
 
@@ -195,18 +195,18 @@ class KafkaReplica:
             try:
                 self._read()
             except CoopConsumeError as error:
-                self._put(Failed(self._number, time.monotonic(), error, not error.retriable))
+                self._put(ReplicaFailed(self._number, time.monotonic(), error, not error.retriable))
             except (KafkaError, OSError) as error:
                 log.debug("%s is not read: %s", self.place, error)
                 refused = access.refused(error, self._options.kafka, [self._topic])
                 shown = refused or BrokerUnreachable(
                     self._options.kafka["bootstrap.servers"], f"{type(error).__name__}: {error}"
                 )
-                failed = Failed(self._number, time.monotonic(), shown, refused is not None)
+                failed = ReplicaFailed(self._number, time.monotonic(), shown, refused is not None)
                 self._put(failed)
             self._ended.wait(_RETRY)
 
-    def _put(self, event: Event) -> None:
+    def _put(self, event: ReaderEvent) -> None:
         while not self._ended.is_set():
             with suppress(queue.Full):  # while the consumer is at work
                 self._events.put(event, timeout=_POLL)
@@ -239,7 +239,7 @@ class KafkaReplica:
                     return  # shortened while this reader was away, or created again
                 if polled:
                     records = [(r.offset, r.key, r.value) for r in polled]
-                    self._put(Read(self._number, time.monotonic(), records))
+                    self._put(RecordsRead(self._number, time.monotonic(), records))
                     position = records[-1][0] + 1
                 elif is_behind:
                     position = consumer.position(at)

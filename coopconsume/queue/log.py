@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from coopconsume.errors.queue import QueueLogFormat
 from coopconsume.queue.replica import ReplicaState
-from coopconsume.queue.rows import Row, decode
+from coopconsume.queue.rows import ReplicaRow, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ class Restored:
     state: ReplicaState
 
 
-Step: TypeAlias = "Restored | tuple[int, Row]"
+ReplayStep: TypeAlias = "Restored | tuple[int, ReplicaRow]"
 
 
 class LogRows:
@@ -39,7 +39,7 @@ class LogRows:
     def __init__(self, place: str, queue: str) -> None:
         self._place = place
         self._queue = queue
-        self._early: list[tuple[int, Row]] = []
+        self._early: list[tuple[int, ReplicaRow]] = []
         self._start = 0
         self.next_offset = 0
         self.passed_over = 0
@@ -62,7 +62,7 @@ class LogRows:
         self._early = []
         return Restored(ReplicaState())
 
-    def take(self, offset: int, key: bytes | None, value: bytes | None) -> Iterator[Step]:
+    def take(self, offset: int, key: bytes | None, value: bytes | None) -> Iterator[ReplayStep]:
         """Take the next record; yields what it means.
 
         Raises:
@@ -94,7 +94,7 @@ class LogRows:
         if not self.is_whole:
             raise QueueLogFormat(self._place, "lost its start", "a log or a snapshot of it")
 
-    def _snapshot(self, row: Row) -> Iterator[Step]:
+    def _snapshot(self, row: ReplicaRow) -> Iterator[ReplayStep]:
         (upto,) = row.positions or (0,)
         self._begun = max(self._begun, upto)
         if self.is_whole or upto < self._start or row.state is None:

@@ -41,15 +41,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from commits import OffsetRanges
-from coopconsume.queue.replica import Answer, ReplicaState
-from coopconsume.queue.rows import Offsets, Row, common, minus, union
+from coopconsume.queue.replica import ReplicaAnswer, ReplicaState
+from coopconsume.queue.rows import Offsets, ReplicaRow, common, minus, union
 from coopconsume.queue.timing import MARGIN, Backoff, QuorumLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from random import Random
 
-__all__ = ["Append", "Granted", "QueueMember", "Settled"]
+__all__ = ["AppendRow", "Granted", "QueueMember", "Settled"]
 
 Settlement: TypeAlias = Literal["accept", "reject", "release", "renew"]
 
@@ -57,7 +57,7 @@ _WINDOW = 10_000
 _KEPT_SENT = 1_000
 
 
-class Append(NamedTuple):
+class AppendRow(NamedTuple):
     """An instruction: append a row to the log of a replica. It may be lost or repeated.
 
     Attributes:
@@ -66,7 +66,7 @@ class Append(NamedTuple):
     """
 
     replica: int
-    row: Row
+    row: ReplicaRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +116,15 @@ class _Acquisition:
     local: int
     until: float
     deadline: float
-    answers: dict[int, Answer] = field(default_factory=dict)
+    answers: dict[int, ReplicaAnswer] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Settling:
     settled: Settled
-    row: Row
+    row: ReplicaRow
     again: float
-    answers: dict[int, Answer] = field(default_factory=dict)
+    answers: dict[int, ReplicaAnswer] = field(default_factory=dict)
 
     def is_late(self, now: float) -> bool:
         """Whether answers grant nothing any more, because the renewed hold would have ended."""
@@ -179,7 +179,7 @@ class QueueMember:
             position: now + hold.seconds for position, hold in state.holds.items()
         }
 
-    def take(self, replica: int, position: int, row: Row, now: float) -> list[Append]:
+    def take(self, replica: int, position: int, row: ReplicaRow, now: float) -> list[AppendRow]:
         """Take the next row of a replica's log.
 
         Args:
@@ -213,7 +213,7 @@ class QueueMember:
 
     # What the caller wants.
 
-    def begin(self, starts: Mapping[int, int], readable: Iterable[int]) -> list[Append]:
+    def begin(self, starts: Mapping[int, int], readable: Iterable[int]) -> list[AppendRow]:
         """Begin partitions on the replicas that do not have them.
 
         A replica without a partition grants nothing there. So a replica that lost its log learns
@@ -242,7 +242,7 @@ class QueueMember:
                 else:
                     offsets[partition] = _below(start)
             if offsets:
-                rows.append(Append(replica, Row("begin", self.holder, offsets=offsets)))
+                rows.append(AppendRow(replica, ReplicaRow("begin", self.holder, offsets=offsets)))
         return rows
 
     def has_begun(self, partitions: Iterable[int]) -> bool:
@@ -256,7 +256,7 @@ class QueueMember:
         """Whether an acquisition has no result yet."""
         return self._acquisition is not None
 
-    def acquire(self, limit: int, ends: Mapping[int, int], now: float) -> list[Append]:
+    def acquire(self, limit: int, ends: Mapping[int, int], now: float) -> list[AppendRow]:
         """Start to acquire free offsets, the lowest ones first. `granted` has the result.
 
         Args:
@@ -286,7 +286,7 @@ class QueueMember:
 
     def settle(
         self, kind: Settlement, offsets: Offsets, now: float, delay: float = 0.0
-    ) -> tuple[Settled, list[Append]]:
+    ) -> tuple[Settled, list[AppendRow]]:
         """Acknowledge offsets that this consumer was granted.
 
         Args:
@@ -301,7 +301,9 @@ class QueueMember:
         """
         self._request += 1
         seconds = self._hold if kind == "renew" else delay
-        row = Row(kind, self.holder, self._request, offsets, seconds, delivered=kind == "release")
+        row = ReplicaRow(
+            kind, self.holder, self._request, offsets, seconds, delivered=kind == "release"
+        )
         until = now + self._hold * (1 - MARGIN) if kind == "renew" else 0.0
         settled = Settled(kind, self._request, offsets, until=until)
         self._settling[self._request] = _Settling(settled, row, now + self._repeat_after())
@@ -316,14 +318,14 @@ class QueueMember:
             self._mine = [(at, minus(held, offsets)) for at, held in self._mine]
         return settled, [self._send(replica, row, now) for replica in range(len(self.states))]
 
-    def tombstone(self, offsets: Offsets) -> list[Append]:
+    def tombstone(self, offsets: Offsets) -> list[AppendRow]:
         """Mark offsets as done where nobody holds them: their records were deleted."""
-        row = Row("tombstone", self.holder, offsets=offsets)
-        return [Append(replica, row) for replica in range(len(self.states))]
+        row = ReplicaRow("tombstone", self.holder, offsets=offsets)
+        return [AppendRow(replica, row) for replica in range(len(self.states))]
 
-    def tick(self, now: float) -> list[Append]:
+    def tick(self, now: float) -> list[AppendRow]:
         """Do what is due at a time: end requests, repeat them, expire holds, compare replicas."""
-        rows: list[Append] = []
+        rows: list[AppendRow] = []
         self._waiting = [(at, offsets) for at, offsets in self._waiting if at > now]
         self._mine = [(at, offsets) for at, offsets in self._mine if at > now and offsets]
         found = self._acquisition
@@ -388,17 +390,17 @@ class QueueMember:
         order = [(self._local + i) % n for i in range(n)]
         return next((replica for replica in order if replica not in self._silent), self._local)
 
-    def _send(self, replica: int, row: Row, now: float) -> Append:
+    def _send(self, replica: int, row: ReplicaRow, now: float) -> AppendRow:
         if len(self._sent) >= _KEPT_SENT:
             del self._sent[next(iter(self._sent))]
         self._sent.setdefault((replica, row.request), now)
-        return Append(replica, row)
+        return AppendRow(replica, row)
 
     def _repeat_after(self) -> float:
         return max(4 * self.limit.seconds, self._hold / 20)
 
-    def _acquire_row(self, request: int, offsets: Offsets) -> Row:
-        return Row("acquire", self.holder, request, offsets, self._hold)
+    def _acquire_row(self, request: int, offsets: Offsets) -> ReplicaRow:
+        return ReplicaRow("acquire", self.holder, request, offsets, self._hold)
 
     def _candidates(self, local: int, limit: int, ends: Mapping[int, int], now: float) -> Offsets:
         state = self.states[local]
@@ -435,12 +437,12 @@ class QueueMember:
         return chosen
 
     def _answered(
-        self, found: _Acquisition, replica: int, answer: Answer, now: float
-    ) -> list[Append]:
+        self, found: _Acquisition, replica: int, answer: ReplicaAnswer, now: float
+    ) -> list[AppendRow]:
         if replica in found.answers:
             return []
         found.answers[replica] = answer
-        rows: list[Append] = []
+        rows: list[AppendRow] = []
         if replica == found.local and len(found.answers) == 1:
             found.asked = common(answer.ok, found.asked)
             if found.asked:
@@ -451,8 +453,8 @@ class QueueMember:
                     if other != found.local
                 ]
         elif answer.tomb:
-            row = Row("tombstone", self.holder, found.request, answer.tomb)
-            rows.append(Append(found.local, row))
+            row = ReplicaRow("tombstone", self.holder, found.request, answer.tomb)
+            rows.append(AppendRow(found.local, row))
         if self._is_determined(found):
             rows += self._decide(found, now)
         return rows
@@ -463,10 +465,10 @@ class QueueMember:
             return True
         return not minus(found.asked, self._by_majority(found.answers.values()))
 
-    def _by_majority(self, answers: Iterable[Answer]) -> Offsets:
+    def _by_majority(self, answers: Iterable[ReplicaAnswer]) -> Offsets:
         return _at_least(self._majority, [answer.ok for answer in answers])
 
-    def _decide(self, found: _Acquisition, now: float) -> list[Append]:
+    def _decide(self, found: _Acquisition, now: float) -> list[AppendRow]:
         self._acquisition = None
         granted: Offsets = {}
         if found.local in found.answers and now < found.until:
@@ -481,9 +483,9 @@ class QueueMember:
             self._backoff.reset()
             return []
         self._waiting.append((now + self._backoff.next(self.limit.seconds), left))
-        row = Row("release", self.holder, found.request, left)
+        row = ReplicaRow("release", self.holder, found.request, left)
         asked = range(len(self.states)) if found.local in found.answers else [found.local]
-        return [Append(replica, row) for replica in asked]
+        return [AppendRow(replica, row) for replica in asked]
 
     def _count(self, settling: _Settling, now: float) -> None:
         settled, answers = settling.settled, settling.answers.values()
@@ -499,7 +501,7 @@ class QueueMember:
             if settled.kind == "renew" and settled.done:
                 self._mine.append((settled.until, settled.done))
 
-    def _expire(self, replica: int, watched: dict[int, float], now: float) -> list[Append]:
+    def _expire(self, replica: int, watched: dict[int, float], now: float) -> list[AppendRow]:
         holds = self.states[replica].holds
         for position in [position for position in watched if position not in holds]:
             del watched[position]
@@ -508,9 +510,9 @@ class QueueMember:
             return []
         for position in due:  # if the row is lost it is written again
             watched[position] = now + max(self._repeat_after(), holds[position].seconds / 4)
-        return [Append(replica, Row("expire", self.holder, positions=tuple(due)))]
+        return [AppendRow(replica, ReplicaRow("expire", self.holder, positions=tuple(due)))]
 
-    def _compare(self) -> list[Append]:
+    def _compare(self) -> list[AppendRow]:
         """Write tombstones to replicas that lack them at two comparisons in a row."""
         rows = []
         for replica, state in enumerate(self.states):
@@ -524,7 +526,9 @@ class QueueMember:
             lasting = common(missing, self._missing[replica])
             self._missing[replica] = missing
             if lasting:
-                rows.append(Append(replica, Row("tombstone", self.holder, offsets=lasting)))
+                rows.append(
+                    AppendRow(replica, ReplicaRow("tombstone", self.holder, offsets=lasting))
+                )
         return rows
 
     def _done(self, states: Iterable[ReplicaState], partition: int, start: int) -> OffsetRanges:

@@ -16,16 +16,16 @@ from coopconsume.queue.rows import Offsets, common, offsets_of, plain_offsets
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from coopconsume.queue.rows import Row
+    from coopconsume.queue.rows import ReplicaRow
 
-__all__ = ["NOBODY", "Answer", "Hold", "ReplicaState"]
+__all__ = ["NOBODY", "Hold", "ReplicaAnswer", "ReplicaState"]
 
 NOBODY = ""
 """The holder of released offsets whose delay is not over."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReplicaAnswer:
     """The decision of a replica about the offsets of one request.
 
     Attributes:
@@ -58,7 +58,7 @@ class Hold:
     offsets: Offsets
 
 
-class _Partition:
+class _ReplicaPartition:
     """Done and held offsets of one partition, and delivery counts."""
 
     def __init__(self, done: PartitionCommits) -> None:
@@ -98,7 +98,7 @@ class ReplicaState:
 
     def __init__(self) -> None:
         self.holds: dict[int, Hold] = {}
-        self._partitions: dict[int, _Partition] = {}
+        self._partitions: dict[int, _ReplicaPartition] = {}
         self._by_holder: dict[str, dict[int, Hold]] = {}
 
     @property
@@ -121,12 +121,12 @@ class ReplicaState:
         found = self._partitions.get(partition)
         return {} if found is None else found.counts
 
-    def fold(self, position: int, row: Row) -> Answer:
+    def fold(self, position: int, row: ReplicaRow) -> ReplicaAnswer:
         """Apply the next row of the log.
 
         - ``begin``: the partitions begin with these offsets done; a second one has no effect.
-        - ``acquire``, ``renew``: done offsets are `Answer.tomb`, offsets of another holder
-          `Answer.nok`; the requester holds all others from here on.
+        - ``acquire``, ``renew``: done offsets are `ReplicaAnswer.tomb`, offsets of another holder
+          `ReplicaAnswer.nok`; the requester holds all others from here on.
         - ``accept``, ``reject``: the offsets are done, except those that another consumer holds, or
           the same one by a later request.
         - ``tombstone``: the same, for offsets that are done on another replica or were deleted.
@@ -151,11 +151,11 @@ class ReplicaState:
             for partition, done in row.offsets.items():
                 if partition not in self._partitions:
                     commits = PartitionCommits(0, done, max_ranges=None)
-                    self._partitions[partition] = _Partition(commits)
-        return Answer(ok=dict(row.offsets))
+                    self._partitions[partition] = _ReplicaPartition(commits)
+        return ReplicaAnswer(ok=dict(row.offsets))
 
-    def _acquire(self, position: int, row: Row) -> Answer:
-        answer = Answer()
+    def _acquire(self, position: int, row: ReplicaRow) -> ReplicaAnswer:
+        answer = ReplicaAnswer()
         mine = self._by_holder.get(row.holder, {})
         gained: Offsets = {}
         for p, wanted in row.offsets.items():
@@ -181,8 +181,8 @@ class ReplicaState:
         self._add(Hold(position, row.holder, row.request, row.seconds, gained))
         return answer
 
-    def _accept(self, row: Row) -> Answer:
-        answer = Answer()
+    def _accept(self, row: ReplicaRow) -> ReplicaAnswer:
+        answer = ReplicaAnswer()
         mine = self._older(row)
         mine += self._by_holder.get(NOBODY, {}).values()
         for p, offered in row.offsets.items():
@@ -199,7 +199,7 @@ class ReplicaState:
         self._finish(answer.ok, mine)
         return answer
 
-    def _release(self, position: int, row: Row) -> None:
+    def _release(self, position: int, row: ReplicaRow) -> None:
         released: Offsets = {}
         for hold in self._older(row):
             for p, lost in self._shrink(hold, row.offsets).items():
@@ -208,12 +208,12 @@ class ReplicaState:
         if row.seconds > 0:
             self._add(Hold(position, NOBODY, 0, row.seconds, released))
 
-    def _older(self, row: Row) -> list[Hold]:
+    def _older(self, row: ReplicaRow) -> list[Hold]:
         """Return the holds that a row of their holder may end: those of no later request."""
         mine = self._by_holder.get(row.holder, {}).values()
         return [hold for hold in mine if hold.request <= row.request]
 
-    def _expire(self, row: Row) -> None:
+    def _expire(self, row: ReplicaRow) -> None:
         for position in row.positions:
             hold = self.holds.get(position)
             if hold is not None:
@@ -284,7 +284,9 @@ class ReplicaState:
         for name, found in state["partitions"].items():
             p = int(name)
             done = offsets_of(found["done"]).get(p, OffsetRanges())
-            partition = _Partition(PartitionCommits(int(found["stable"]), done, max_ranges=None))
+            partition = _ReplicaPartition(
+                PartitionCommits(int(found["stable"]), done, max_ranges=None)
+            )
             partition.counts = {int(n): offsets_of(at)[p] for n, at in found["counts"].items()}
             new._partitions[p] = partition
         for position, holder, request, seconds, offsets in state["holds"]:

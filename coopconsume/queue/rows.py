@@ -13,7 +13,7 @@ from coopconsume.errors.queue import QueueLogFormat
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FORMAT", "Kind", "Offsets", "Row", "decode", "encode", "minus", "union"]
+__all__ = ["FORMAT", "Kind", "Offsets", "ReplicaRow", "decode", "encode", "minus", "union"]
 
 FORMAT = 1
 """The version of the wire format. A reader stops at a newer one."""
@@ -29,7 +29,7 @@ _KINDS = frozenset(get_args(Kind))
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReplicaRow:
     """A row of a replica's log.
 
     Attributes:
@@ -53,7 +53,7 @@ class Row:
     state: Mapping[str, Any] | None = None
 
 
-def encode(row: Row) -> bytes:
+def encode(row: ReplicaRow) -> bytes:
     """Return the bytes of a row."""
     document: dict[str, Any] = {
         "format": FORMAT, "kind": row.kind, "holder": row.holder, "request": row.request,
@@ -71,7 +71,7 @@ def encode(row: Row) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def decode(value: bytes | None, place: str) -> Row | None:
+def decode(value: bytes | None, place: str) -> ReplicaRow | None:
     """Read a row.
 
     Args:
@@ -91,7 +91,7 @@ def decode(value: bytes | None, place: str) -> Row | None:
             raise QueueLogFormat(place, f"format {version}", f"format {FORMAT}")
         if version != FORMAT or kind not in _KINDS:
             return None
-        return Row(
+        return ReplicaRow(
             kind,
             str(found["holder"]),
             int(found["request"]),

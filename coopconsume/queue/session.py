@@ -11,15 +11,22 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from coopconsume.errors.queue import QueueUnavailable
-from coopconsume.queue.kafka_replica import AtEnd, Began, Event, Failed, KafkaReplica, Read
+from coopconsume.queue.kafka_replica import (
+    AtEnd,
+    Began,
+    KafkaReplica,
+    ReaderEvent,
+    RecordsRead,
+    ReplicaFailed,
+)
 from coopconsume.queue.log import LogRows, Restored
 from coopconsume.queue.member import QueueMember
-from coopconsume.queue.rows import Row
+from coopconsume.queue.rows import ReplicaRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from coopconsume.queue.member import Append, Granted, Settled, Settlement
+    from coopconsume.queue.member import AppendRow, Granted, Settled, Settlement
     from coopconsume.queue.rows import Offsets
     from coopconsume.queue.settings import QueueSettings
 
@@ -49,7 +56,7 @@ class QueueSession:
         count = len(settings.replicas)
         holder = uuid.uuid4().hex
         self.member = QueueMember(holder, count, settings.hold, random.Random())  # noqa: S311
-        self._events: queue.Queue[Event] = queue.Queue(_WAITING_EVENTS)
+        self._events: queue.Queue[ReaderEvent] = queue.Queue(_WAITING_EVENTS)
         self.replicas = [
             KafkaReplica(
                 number, topic, options, settings.name, self._events, settings.hold, create=create
@@ -57,7 +64,7 @@ class QueueSession:
             for number, (topic, options) in enumerate(settings.replicas)
         ]
         self.rows = [LogRows(replica.place, settings.name) for replica in self.replicas]
-        self._failures: dict[int, Failed] = {}
+        self._failures: dict[int, ReplicaFailed] = {}
         self._read: set[int] = set()
         self._shortening: set[int] = set()
         self._starts: Mapping[int, int] = {}
@@ -160,7 +167,7 @@ class QueueSession:
                 break
         self._send(self.member.tick(time.monotonic()))
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: ReaderEvent) -> None:
         replica, at = event.replica, event.at
         rows = self.rows[replica]
         if isinstance(event, Began):
@@ -171,11 +178,11 @@ class QueueSession:
             self._failures.pop(replica, None)
             if len(self._read) > len(self.replicas) // 2:
                 self._send(self.member.begin(self._starts, self._read))
-        elif isinstance(event, Failed):
+        elif isinstance(event, ReplicaFailed):
             if event.is_permanent:
                 raise event.error
             self._failures[replica] = event
-        elif isinstance(event, Read):
+        elif isinstance(event, RecordsRead):
             for offset, key, value in event.records:
                 for step in rows.take(offset, key, value):
                     if isinstance(step, Restored):
@@ -184,7 +191,7 @@ class QueueSession:
                         self._send(self.member.take(replica, *step, at))
             self._shorten(replica)
 
-    def _send(self, rows: Iterable[Append]) -> None:
+    def _send(self, rows: Iterable[AppendRow]) -> None:
         for replica, row in rows:
             self.replicas[replica].append(row)
 
@@ -196,7 +203,7 @@ class QueueSession:
         elif rows.is_whole and replica in self._read and replica not in self._shortening:
             self._shortening.add(replica)
             upto, state = rows.next_offset, self.member.states[replica].snapshot()
-            row = Row("snapshot", self.member.holder, positions=(upto,), state=state)
+            row = ReplicaRow("snapshot", self.member.holder, positions=(upto,), state=state)
             self.replicas[replica].append(row)
             self.replicas[replica].shorten(upto)
 

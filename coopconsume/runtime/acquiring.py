@@ -14,8 +14,8 @@ from coopconsume.runtime.plan import Waiting
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from commits.model import TopicPartition
     from coopconsume.group.chunks import GroupChunks, PartitionChunks
-    from coopconsume.group.owned import TopicPartition
     from coopconsume.runtime.plan import Partition
 
 #: Fraction of the demand that may be missing before a job asks for more.

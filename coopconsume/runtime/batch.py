@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from coopconsume.classic import tagged
-from coopconsume.runtime.reading.source import Wanted, batch_frame
+from coopconsume.runtime.reading.source import WantedRows, batch_frame
 from coopconsume.runtime.reading.spans import Span
 from coopconsume.runtime.reading.timestamp_overflow import TIMESTAMP_OVERFLOWS, retried
 from coopconsume.runtime.waiting import OldestCall
@@ -310,14 +310,14 @@ def _description(running: Running) -> str:
     )
 
 
-def _wanted(partition: Partition, plan: BatchPlan, slots: Iterable[int]) -> Wanted:
+def _wanted(partition: Partition, plan: BatchPlan, slots: Iterable[int]) -> WantedRows:
     """Returns which rows of a partition some slots get."""
     own = [slot for slot in slots if partition.part in plan.work[slot]]
     place = partition.topic, partition.partition, plan.wanted[partition.part]
     if partition.stock is not None:
         work = [(plan.work[slot][partition.part].ranges, slot) for slot in own]
-        return Wanted(*place, slices=tuple((OffsetRanges(some), slot) for some, slot in work))
-    return Wanted(
+        return WantedRows(*place, slices=tuple((OffsetRanges(some), slot) for some, slot in work))
+    return WantedRows(
         *place,
         tuple((one, slot) for slot in own for one in partition.shares[slot].staying),
     )

@@ -17,9 +17,9 @@ from coopconsume.runtime.events import BlockersRead
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from coopconsume.group.owned import TopicPartition
+    from commits.model import TopicPartition
     from coopconsume.options import Options
-    from coopconsume.runtime.events import Event
+    from coopconsume.runtime.events import JobEvent
     from coopconsume.runtime.plan import Partition
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class BlockerKeys:
         post: Puts an event into the loop's queue.
     """
 
-    def __init__(self, options: Options, post: Callable[[Event], None]) -> None:
+    def __init__(self, options: Options, post: Callable[[JobEvent], None]) -> None:
         self._options = options
         self._post = post
         self._known: dict[TopicPartition, tuple[int, bytes | None]] = {}

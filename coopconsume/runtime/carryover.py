@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from coopconsume.group.owned import TopicPartition
+    from commits.model import TopicPartition
 
 
 class SlotCarryover:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commits import AcquireRequest, CommitResult
+    from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.group.owned import TopicPartition
     from coopconsume.runtime.parcels import Written
 
 
@@ -44,7 +44,7 @@ class Unsaved:
 
 
 @dataclass(frozen=True)
-class Mark:
+class CommitMark:
     """What was not committed at some time.
 
     Attributes:

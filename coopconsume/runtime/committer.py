@@ -18,7 +18,7 @@ from commits import (
 )
 from coopconsume.errors import CoopConsumeError
 from coopconsume.runtime.acquiring import Acquirer
-from coopconsume.runtime.commit import Mark, Unsaved, save
+from coopconsume.runtime.commit import CommitMark, Unsaved, save
 from coopconsume.runtime.decisions import apply_decisions
 from coopconsume.runtime.events import (
     CommitAnswered,
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from commits import AcquireRequest, Epoch
+    from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.group.owned import TopicPartition
     from coopconsume.runtime.decisions import Decision
-    from coopconsume.runtime.events import Event, OffsetsMirrored
+    from coopconsume.runtime.events import JobEvent, OffsetsMirrored
     from coopconsume.runtime.parcels import Written
     from coopconsume.runtime.plan import Partition, Waiting
     from coopconsume.runtime.progress import Meter
@@ -80,7 +80,7 @@ class Committer:
         partitions: Sequence[Partition],
         meter: Meter,
         commit_ids: Iterator[str],
-        post: Callable[[Event], None],
+        post: Callable[[JobEvent], None],
         trace: Trace | None = None,
     ) -> None:
         self._assignment = assignment
@@ -134,14 +134,14 @@ class Committer:
         """Adds a partition."""
         self._partitions[partition.topic, partition.partition] = partition
 
-    def mark(self, partitions: Sequence[Partition]) -> Mark:
+    def mark(self, partitions: Sequence[Partition]) -> CommitMark:
         """Returns what of some partitions is not committed now; `has_since` takes it."""
         offsets = {
             (p.topic, p.partition): p.unsaved | p.unsaved_holes | p.undelivered for p in partitions
         }
-        return Mark(self.count + 1 + self.is_busy, offsets)
+        return CommitMark(self.count + 1 + self.is_busy, offsets)
 
-    def has_since(self, mark: Mark) -> bool:
+    def has_since(self, mark: CommitMark) -> bool:
         """Whether all is committed that was not when a mark was made, failed records included."""
         if self.has_all_it_can:
             return True

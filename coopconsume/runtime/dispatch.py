@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from coopconsume.group.membership import Membership
     from coopconsume.options import Options
     from coopconsume.runtime.epoch_state import EpochState
-    from coopconsume.runtime.events import Event
+    from coopconsume.runtime.events import JobEvent
     from coopconsume.runtime.plan import BatchPlan, Partition
     from coopconsume.runtime.progress import Meter
     from coopconsume.runtime.waiting import OldestCall
@@ -103,7 +103,7 @@ class Dispatcher:
         slots: int,
         meter: Meter,
         run_id: str,
-        post: Callable[[Event], None],
+        post: Callable[[JobEvent], None],
         counts: Callable[[EpochState], bool],
         membership: Membership,
         trace: Trace | None = None,

@@ -23,7 +23,7 @@ from coopconsume.runtime.events import HolesFound
 from coopconsume.runtime.plan import Partition, deal
 from coopconsume.runtime.plan.gain import Gain
 from coopconsume.runtime.plan.stock import Stock
-from coopconsume.runtime.reading.audit import Audit
+from coopconsume.runtime.reading.audit import HoleAudit
 from coopconsume.runtime.trace import EndsRead, StartsRead, Trace
 from coopconsume.runtime.waiting import lost_member
 from coopconsume.sinks.transactional import TransactionalTopic
@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
     from assignors import KeyRange
     from commits import OffsetRanges
+    from commits.model import TopicPartition
     from coopconsume.errors import CoopConsumeError
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.group.owned import Owned, TopicPartition
-    from coopconsume.runtime.events import BlockersRead, Event
+    from coopconsume.group.owned import Owned
+    from coopconsume.runtime.events import BlockersRead, JobEvent
     from coopconsume.runtime.plan import Read
     from coopconsume.runtime.progress import Meter
     from coopconsume.runtime.reading.spans import Span
@@ -99,7 +100,7 @@ class EpochState:
         meter: Meter,
         commit_ids: Iterator[str],
         ends: dict[TopicPartition, int],
-        post: Callable[[Event, EpochState], None],
+        post: Callable[[JobEvent, EpochState], None],
         trace: Trace | None = None,
     ) -> None:
         self.assignment = assignment
@@ -111,7 +112,7 @@ class EpochState:
         self._trace = trace or Trace()
         self._fixed_ends = ends
         self._ends_at = self._starts_at = -math.inf
-        self._audit = Audit(spark, assignment.options)
+        self._audit = HoleAudit(spark, assignment.options)
         self._auditing = False
         self._audits = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-audit")
         self._blocker_keys = BlockerKeys(assignment.options, self._post)
@@ -254,7 +255,7 @@ class EpochState:
         for partition in self.busy:
             partition.settle()
 
-    def _post(self, event: Event) -> None:
+    def _post(self, event: JobEvent) -> None:
         self._post_of(event, self)
 
     def end(self, *, well: bool = False) -> None:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from assignors import Share
     from commits import FencedMember, OffsetRanges, Pending
-    from coopconsume.group.chunks import Acquired, GroupChunks
+    from commits.model import TopicPartition
+    from coopconsume.group.chunks import AcquiredChunks, GroupChunks
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.group.owned import TopicPartition
     from coopconsume.runtime.decisions import Decision
     from coopconsume.runtime.parcels import Parcel, Written
     from coopconsume.worker.report import SlotReport
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Answer(Generic[T]):
+class Reply(Generic[T]):
     """The loop's answer to a request of another thread.
 
     Args:
@@ -49,7 +49,7 @@ class Answer(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Event:
+class JobEvent:
     """Something that the loop handles."""
 
 
@@ -57,7 +57,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class StopRequested(Event):
+class StopRequested(JobEvent):
     """The query is stopped: running handlers end until ``stop_by``, on the monotonic clock.
 
     With ``drain`` the records that batches have read are handled first.
@@ -68,48 +68,48 @@ class StopRequested(Event):
 
 
 @dataclass(frozen=True)
-class AbortRequested(Event):
+class AbortRequested(JobEvent):
     """The query is stopped at once, without a commit."""
 
 
 @dataclass(frozen=True)
-class PauseRequested(Event):
+class PauseRequested(JobEvent):
     """The query is paused or resumed."""
 
     is_paused: bool
 
 
 @dataclass(frozen=True)
-class EndsAwaited(Event):
+class EndsAwaited(JobEvent):
     """A thread waits until all records below these offsets are committed."""
 
     ends: Mapping[TopicPartition, int]
-    answer: Answer[None]
+    answer: Reply[None]
 
 
 # -- from the group
 
 
 @dataclass(frozen=True)
-class AssignmentReceived(Event):
+class AssignmentReceived(JobEvent):
     """The member owns these shares from now on."""
 
     assignment: EpochAssignment
 
 
 @dataclass(frozen=True)
-class DrainRequested(Event):
+class DrainRequested(JobEvent):
     """All shares move: no handler starts, and running ones end until ``until``.
 
     The answer names the parts on which handlers may still run.
     """
 
     until: float
-    answer: Answer[Sequence[Share]]
+    answer: Reply[Sequence[Share]]
 
 
 @dataclass(frozen=True)
-class SharesRevoked(Event):
+class SharesRevoked(JobEvent):
     """These shares move, and the work on all others goes on.
 
     The answer names the parts on which handlers may still run; None: drain all shares instead.
@@ -117,32 +117,32 @@ class SharesRevoked(Event):
 
     shares: Sequence[Share]
     until: float
-    answer: Answer[Sequence[Share] | None]
+    answer: Reply[Sequence[Share] | None]
 
 
 @dataclass(frozen=True)
-class SharesGained(Event):
+class SharesGained(JobEvent):
     """The member owns more shares; the answer is false if the work must begin again with all."""
 
     gained: EpochAssignment
-    answer: Answer[bool]
+    answer: Reply[bool]
 
 
 @dataclass(frozen=True)
-class RebalanceBegun(Event):
+class RebalanceBegun(JobEvent):
     """The group rebalances; the answer says whether the work goes on meanwhile."""
 
     until: float
-    answer: Answer[bool]
+    answer: Reply[bool]
 
 
 @dataclass(frozen=True)
-class AssignmentLost(Event):
+class AssignmentLost(JobEvent):
     """Other members own the shares."""
 
 
 @dataclass(frozen=True)
-class MembershipFailed(Event):
+class MembershipFailed(JobEvent):
     """The membership has failed, and the job ends."""
 
     error: BaseException
@@ -152,21 +152,21 @@ class MembershipFailed(Event):
 
 
 @dataclass(frozen=True)
-class SlotReported(Event):
+class SlotReported(JobEvent):
     """A slot's task has ended: its final report."""
 
     report: SlotReport
 
 
 @dataclass(frozen=True)
-class SlotProgressed(Event):
+class SlotProgressed(JobEvent):
     """A slot reports what it has done so far."""
 
     report: SlotReport
 
 
 @dataclass(frozen=True)
-class CallReported(Event):
+class CallReported(JobEvent):
     """A slot names its oldest handler call: index of the partition, offset, seconds; or None."""
 
     batch: int
@@ -175,7 +175,7 @@ class CallReported(Event):
 
 
 @dataclass(frozen=True)
-class BatchEnded(Event):
+class BatchEnded(JobEvent):
     """A batch's Spark job has ended.
 
     Attributes:
@@ -196,7 +196,7 @@ class BatchEnded(Event):
 
 
 @dataclass(frozen=True)
-class CommitAnswered(Event):
+class CommitAnswered(JobEvent):
     """The commit log has answered a commit.
 
     Attributes:
@@ -219,11 +219,11 @@ class CommitAnswered(Event):
     answered_at: float = 0.0
     failed: Mapping[TopicPartition, OffsetRanges] = field(default_factory=dict)
     not_held: Mapping[TopicPartition, OffsetRanges] = field(default_factory=dict)
-    acquired: Acquired | None = None
+    acquired: AcquiredChunks | None = None
 
 
 @dataclass(frozen=True)
-class CommitFenced(Event):
+class CommitFenced(JobEvent):
     """The commit log has refused a commit, as its epoch has passed."""
 
     error: FencedMember
@@ -231,14 +231,14 @@ class CommitFenced(Event):
 
 
 @dataclass(frozen=True)
-class CommitFailed(Event):
+class CommitFailed(JobEvent):
     """A commit has failed permanently; the job ends."""
 
     error: BaseException
 
 
 @dataclass(frozen=True)
-class LogRead(Event):
+class LogRead(JobEvent):
     """The commit log was read again; empty if it could not be read.
 
     ``chunks`` is what it says of a cooperative epoch.
@@ -249,21 +249,21 @@ class LogRead(Event):
 
 
 @dataclass(frozen=True)
-class DecisionsApplied(Event):
+class DecisionsApplied(JobEvent):
     """Decisions on parked records are in the commit log."""
 
     decisions: Sequence[Decision]
 
 
 @dataclass(frozen=True)
-class OffsetsMirrored(Event):
+class OffsetsMirrored(JobEvent):
     """A write of the group's offsets to Kafka has ended; an error ends the job."""
 
     error: BaseException | None = None
 
 
 @dataclass(frozen=True)
-class ParcelWritten(Event):
+class ParcelWritten(JobEvent):
     """Dead letters or outputs are written, and can be committed.
 
     Attributes:
@@ -278,7 +278,7 @@ class ParcelWritten(Event):
 
 
 @dataclass(frozen=True)
-class ParcelFailed(Event):
+class ParcelFailed(JobEvent):
     """Dead letters or outputs could not be written."""
 
     what: str
@@ -286,7 +286,7 @@ class ParcelFailed(Event):
 
 
 @dataclass(frozen=True)
-class HolesFound(Event):
+class HolesFound(JobEvent):
     """Offsets of a partition, by its index, at which the log has no record.
 
     None: the log could not be read.
@@ -297,7 +297,7 @@ class HolesFound(Event):
 
 
 @dataclass(frozen=True)
-class BlockersRead(Event):
+class BlockersRead(JobEvent):
     """Records of blockers were read: by partition, the offset, and the key if there is one."""
 
     keys: Mapping[TopicPartition, tuple[int, bytes | None]]

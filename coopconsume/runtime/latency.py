@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from coopconsume.group.owned import TopicPartition
+    from commits.model import TopicPartition
     from coopconsume.worker.report import PartitionReport
 
     Int64s = NDArray[np.int64]

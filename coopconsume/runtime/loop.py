@@ -41,7 +41,6 @@ from coopconsume.runtime.dispatch import Dispatcher
 from coopconsume.runtime.epoch_state import EpochState, OverLimit
 from coopconsume.runtime.events import (
     AbortRequested,
-    Answer,
     AssignmentLost,
     AssignmentReceived,
     BatchEnded,
@@ -53,8 +52,8 @@ from coopconsume.runtime.events import (
     DecisionsApplied,
     DrainRequested,
     EndsAwaited,
-    Event,
     HolesFound,
+    JobEvent,
     LogRead,
     MembershipFailed,
     OffsetsMirrored,
@@ -62,6 +61,7 @@ from coopconsume.runtime.events import (
     ParcelWritten,
     PauseRequested,
     RebalanceBegun,
+    Reply,
     SharesGained,
     SharesRevoked,
     SlotProgressed,
@@ -71,7 +71,7 @@ from coopconsume.runtime.events import (
 from coopconsume.runtime.plan.range_limit import LimitWatch
 from coopconsume.runtime.realtime.checks import check_workers
 from coopconsume.runtime.trace import JobEnded, JobStarted, Trace, TurnBegun
-from coopconsume.runtime.waiting import Facts, waiting_for
+from coopconsume.runtime.waiting import JobFacts, waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -80,11 +80,11 @@ if TYPE_CHECKING:
 
     from assignors import Share
     from commits import Epoch
+    from commits.model import TopicPartition
     from coopconsume.errors import CoopConsumeError
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.membership import Membership
-    from coopconsume.group.owned import TopicPartition
-    from coopconsume.runtime.commit import Mark
+    from coopconsume.runtime.commit import CommitMark
     from coopconsume.runtime.committer import Committer
     from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.progress import Meter
@@ -110,7 +110,7 @@ class _HandOver:
     """
 
     until: float
-    answer: Answer[Sequence[Share]]
+    answer: Reply[Sequence[Share]]
     is_late: bool = False
 
 
@@ -128,9 +128,9 @@ class _Leaving:
 
     shares: Sequence[Share]
     until: float
-    answer: Answer[Sequence[Share] | None]
+    answer: Reply[Sequence[Share] | None]
     partitions: Sequence[Partition]
-    mark: Mark | None = None
+    mark: CommitMark | None = None
 
 
 class Job:
@@ -153,7 +153,7 @@ class Job:
         self._work = work
         self._slots = slots
         self._meter = meter
-        self._events: queue.Queue[tuple[Event, EpochState | None]] = queue.Queue()
+        self._events: queue.Queue[tuple[JobEvent, EpochState | None]] = queue.Queue()
         run_id = uuid.uuid4().hex[:12]
         self._trace = Trace.from_environment(run_id)
         self._commit_ids = (f"{run_id}-{number}" for number in itertools.count())
@@ -255,7 +255,7 @@ class Job:
 
     def wait_for_available(self) -> None:
         """Wait until everything that is in the topics now is done and committed."""
-        waiter = EndsAwaited(self._ends_now(), Answer(None))
+        waiter = EndsAwaited(self._ends_now(), Reply(None))
         self._post(waiter)
         waiter.answer.wait(self.ended)
 
@@ -285,7 +285,7 @@ class Job:
         Returns:
             The parts of shares on which handlers may still run.
         """
-        answer: Answer[Sequence[Share]] = Answer(())
+        answer: Reply[Sequence[Share]] = Reply(())
         self._post(DrainRequested(time.monotonic() + timeout, answer))
         return answer.wait(self.ended)
 
@@ -295,7 +295,7 @@ class Job:
         Returns:
             The parts of them on which handlers may still run; None if all shares are to drain.
         """
-        answer: Answer[Sequence[Share] | None] = Answer(None)
+        answer: Reply[Sequence[Share] | None] = Reply(None)
         self._post(SharesRevoked(shares, time.monotonic() + timeout, answer))
         return answer.wait(self.ended)
 
@@ -310,7 +310,7 @@ class Job:
         """
         if not self._dispatcher.may_leave:
             return None
-        event = SharesGained(load(), Answer(value=False))
+        event = SharesGained(load(), Reply(value=False))
         self._post(event)
         return event.gained if event.answer.wait(self.ended) else None
 
@@ -323,7 +323,7 @@ class Job:
         Returns:
             Whether it continues; if not, all shares are to drain.
         """
-        answer = Answer(value=False)
+        answer = Reply(value=False)
         self._post(RebalanceBegun(time.monotonic() + min(timeout, _LAST_COMMIT), answer))
         return answer.wait(self.ended) and not self.ended.is_set()
 
@@ -337,7 +337,7 @@ class Job:
 
     # -- the loop
 
-    def _post(self, event: Event, epoch_state: EpochState | None = None) -> None:
+    def _post(self, event: JobEvent, epoch_state: EpochState | None = None) -> None:
         self._events.put((event, epoch_state))
 
     def _main(self) -> None:
@@ -450,12 +450,12 @@ class Job:
             found = waiting_for(self._facts(now), now)
         self._meter.waits(found, self.partitions)
 
-    def _facts(self, now: float) -> Facts:
+    def _facts(self, now: float) -> JobFacts:
         epoch_state, dispatcher = self._epoch_state, self._dispatcher
         if epoch_state is None:
-            return Facts(joining=self._membership.joining)
+            return JobFacts(joining=self._membership.joining)
         breaker, hand_over = dispatcher.breaker, self._hand_over
-        return Facts(
+        return JobFacts(
             partitions=epoch_state.ours,
             batches=dispatcher.facts(epoch_state, now),
             hand_over=None if hand_over is None else hand_over.until - now,
@@ -681,7 +681,7 @@ class Job:
         except queue.Empty:
             pass
 
-    def _handle(self, event: Event, epoch_state: EpochState | None = None) -> None:  # noqa: C901, PLR0912, PLR0915 - one match
+    def _handle(self, event: JobEvent, epoch_state: EpochState | None = None) -> None:  # noqa: C901, PLR0912, PLR0915 - one match
         """Handles an event; drops it if it comes from an epoch that is over."""
         if epoch_state is not None and epoch_state.is_over:
             return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coopconsume.group.primary import PrimaryOffsets
-    from coopconsume.runtime.events import Event
+    from coopconsume.runtime.events import JobEvent
 
 #: Seconds between attempts to publish what is not published yet.
 _PUBLISH_EVERY: Final = 0.5
@@ -39,7 +39,7 @@ class Mirror:
     def __init__(
         self,
         primary: PrimaryOffsets,
-        post: Callable[[Event], None],
+        post: Callable[[JobEvent], None],
         ended: Callable[[BaseException | None], None],
     ) -> None:
         self._primary = primary

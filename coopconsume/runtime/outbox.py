@@ -27,9 +27,9 @@ from coopconsume.worker.report import unpack_offsets
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.group.owned import TopicPartition
-    from coopconsume.runtime.events import Event
+    from coopconsume.runtime.events import JobEvent
     from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.work import Work
     from coopconsume.worker.report import SlotReport
@@ -94,7 +94,7 @@ class Outbox:
         work: Work,
         partitions: Mapping[TopicPartition, Partition],
         commit_ids: Iterator[str],
-        post: Callable[[Event], None],
+        post: Callable[[JobEvent], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self.ready: deque[Written] = deque()

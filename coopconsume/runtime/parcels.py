@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commits import Pending
-    from coopconsume.group.owned import TopicPartition
+    from commits.model import TopicPartition
     from coopconsume.record import Headers
     from coopconsume.worker.report import DeadLetter
 

@@ -23,7 +23,7 @@ from coopconsume.worker.histogram import Histogram
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coopconsume.group.owned import TopicPartition
+    from commits.model import TopicPartition
     from coopconsume.monitoring.listener import QueryListener
     from coopconsume.runtime.circuit_breaker import CircuitBreaker
     from coopconsume.runtime.events import CommitAnswered

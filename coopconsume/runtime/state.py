@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commits import Epoch
+    from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.group.owned import TopicPartition
     from coopconsume.sinks.base import Outputs
     from coopconsume.state.rows import Range
     from coopconsume.state.schema import StateSchema

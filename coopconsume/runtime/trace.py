@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from commits import OffsetRanges
 from coopconsume.group.epoch_assignment import EpochAssignment
-from coopconsume.runtime.events import Answer, Event
+from coopconsume.runtime.events import JobEvent, Reply
 from coopconsume.worker.report import unpack_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from commits import AcquireRequest
-    from coopconsume.group.owned import TopicPartition
+    from commits.model import TopicPartition
     from coopconsume.options import Options
     from coopconsume.runtime.plan import BatchPlan
     from coopconsume.runtime.work import Work
@@ -42,7 +42,7 @@ _OFFSETS: Final = frozenset({"done", "filtered", "read"})
 
 
 @dataclass(frozen=True)
-class JobStarted(Event):
+class JobStarted(JobEvent):
     """The loop starts.
 
     Attributes:
@@ -59,31 +59,31 @@ class JobStarted(Event):
 
 
 @dataclass(frozen=True)
-class TurnBegun(Event):
+class TurnBegun(JobEvent):
     """A turn of the loop begins."""
 
 
 @dataclass(frozen=True)
-class EndsRead(Event):
+class EndsRead(JobEvent):
     """Where the logs end."""
 
     ends: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
-class StartsRead(Event):
+class StartsRead(JobEvent):
     """Where logs begin that no longer have all records that are not done."""
 
     starts: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
-class BatchWithheld(Event):
+class BatchWithheld(JobEvent):
     """No batch starts in this turn: the epoch is not confirmed, or the next owners know no wait."""
 
 
 @dataclass(frozen=True)
-class BatchStarted(Event):
+class BatchStarted(JobEvent):
     """A batch is given to Spark.
 
     Attributes:
@@ -98,7 +98,7 @@ class BatchStarted(Event):
 
 
 @dataclass(frozen=True)
-class CommitStarted(Event):
+class CommitStarted(JobEvent):
     """A commit is given to the committing thread.
 
     Attributes:
@@ -115,7 +115,7 @@ class CommitStarted(Event):
 
 
 @dataclass(frozen=True)
-class JobEnded(Event):
+class JobEnded(JobEvent):
     """The loop has ended; with an error, its class is written."""
 
     error: BaseException | None
@@ -157,7 +157,7 @@ class Trace:
         # Each line in one write: other runs may append to the same file.
         return cls(run, lambda line: file.write(line.encode()), file.close)
 
-    def write(self, event: Event) -> None:
+    def write(self, event: JobEvent) -> None:
         """Writes an event, an observation or a decision."""
         if self._write is None:
             return
@@ -173,7 +173,7 @@ def _fields(value: Any) -> dict[str, Any]:
     return {
         field.name: plain(getattr(value, field.name), field.name)
         for field in fields(value)
-        if not isinstance(getattr(value, field.name), Answer)
+        if not isinstance(getattr(value, field.name), Reply)
     }
 
 

@@ -98,7 +98,7 @@ class BatchFacts:
 
 
 @dataclass(frozen=True)
-class Facts:
+class JobFacts:
     """What the loop knows at one moment; times are seconds from now.
 
     Attributes:
@@ -128,7 +128,7 @@ class Facts:
     next_trigger: float = 0.0
 
 
-def waiting_for(facts: Facts, now: float) -> WaitingFor:
+def waiting_for(facts: JobFacts, now: float) -> WaitingFor:
     """Returns what a job waits for that has committed nothing for some seconds.
 
     Args:
@@ -138,7 +138,7 @@ def waiting_for(facts: Facts, now: float) -> WaitingFor:
     return next(_causes(facts, now))
 
 
-def _causes(facts: Facts, now: float) -> Iterator[WaitingFor]:
+def _causes(facts: JobFacts, now: float) -> Iterator[WaitingFor]:
     """Yields what holds the job back; the first one counts."""
     if facts.joining:
         yield WaitingFor("group", facts.joining)
@@ -306,7 +306,7 @@ def _running(batches: Sequence[BatchFacts]) -> WaitingFor:
     )
 
 
-def _of_work(todo: Sequence[Partition], facts: Facts, now: float) -> Iterator[WaitingFor]:
+def _of_work(todo: Sequence[Partition], facts: JobFacts, now: float) -> Iterator[WaitingFor]:
     """Yields what holds back partitions that have something to do."""
     if facts.next_trigger > 0:
         yield WaitingFor(

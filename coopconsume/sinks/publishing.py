@@ -33,14 +33,14 @@ from coopconsume.errors import (
 from coopconsume.errors.fenced import AppendRefused
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.kafka.cluster import primary_mark
-from coopconsume.sinks.purgatory import Origin
 from coopconsume.sinks.transactions import TransactionChannel, transactional_id
+from coopconsume.state.rows import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.group.owned import TopicPartition
     from coopconsume.kafka.cluster import Primary
     from coopconsume.kafka.producer import Message
     from coopconsume.sinks.purgatory import Chunk, Purgatory

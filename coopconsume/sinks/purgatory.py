@@ -19,11 +19,13 @@ from commits.secrets import hidden
 from coopconsume.errors import OutputsNotPublished
 from coopconsume.sinks.base import ORIGIN, ROW
 from coopconsume.sinks.table import Table
+from coopconsume.state.rows import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from coopconsume.sinks.base import Outputs
+    from coopconsume.state.rows import Origin
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +43,6 @@ _AGE = ("_offset", "_written_at", "_commit")
 _OFFSETS_A_ROW, _WIDER = 2, 8
 #: How long files stay whose rows are published: a reader may be at them.
 _RETENTION = {"delta.deletedFileRetentionDuration": "interval 1 hours"}
-
-
-class Origin(NamedTuple):
-    """The partition that rows come from, by Kafka's id of its topic."""
-
-    topic_id: str
-    partition: int
 
 
 class Chunk(NamedTuple):
@@ -173,7 +168,7 @@ class Purgatory(Table):
             return Chunk(nothing, stop)
         except (DeltaError, OSError) as error:
             raise OutputsNotPublished(self.path, str(error)) from error
-        rows = _counted(rows, counts)
+        rows = counted(rows, counts)
         kept = newest(zip(*(rows.column(n).to_pylist() for n in _AGE), strict=True))
         rows = rows.filter(pa.array(kept, pa.bool_()))
         return Chunk(rows.sort_by([("_offset", "ascending"), (ROW.name, "ascending")]), end)
@@ -183,14 +178,9 @@ class Purgatory(Table):
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
-        # Ids are Kafka's own, of letters, digits, "-" and "_".
-        where = (
-            f"_topic_id = '{origin.topic_id}' AND _partition = {origin.partition} "
-            f"AND _offset < {below}"
-        )
         try:
             table = DeltaTable(self.path)
-            table.delete(where)
+            table.delete(f"{origin.predicate} AND _offset < {below}")
             table.vacuum(dry_run=False)
         except TableNotFoundError:
             return
@@ -205,7 +195,7 @@ class Purgatory(Table):
     def _index(
         self, table: Any, origin: Origin, first: int, stop: int, counts: Callable[[str], bool]
     ) -> pa.Table:
-        return _counted(self._read(table, origin, first, stop, ["_offset", "_commit"]), counts)
+        return counted(self._read(table, origin, first, stop, ["_offset", "_commit"]), counts)
 
     def _read(
         self, table: Any, origin: Origin, first: int, stop: int, columns: list[str] | None = None
@@ -255,12 +245,6 @@ def newest(rows: Iterable[tuple[int, Any, str]]) -> list[bool]:
     for offset, *age in listed:
         last[offset] = max(last.get(offset, tuple(age)), tuple(age))
     return [last[offset] == tuple(age) for offset, *age in listed]
-
-
-def _counted(rows: pa.Table, counts: Callable[[str], bool]) -> pa.Table:
-    commits = rows.column("_commit")
-    alive = [commit for commit in commits.unique().to_pylist() if counts(commit)]
-    return rows.filter(pc.is_in(commits, pa.array(alive, pa.string())))
 
 
 def _rows_of(index: pa.Table) -> Iterator[tuple[int, int]]:

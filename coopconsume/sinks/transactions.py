@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.fenced.config import Settings
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.kafka_engine import KafkaChannel
 from coopconsume.fenced.log import LogId
@@ -44,7 +44,7 @@ class TransactionChannel(KafkaChannel):
             "key_serializer": message_serializer(),
         }  # fmt: skip
         log = LogId(topic, "", 0)
-        super().__init__(Settings(options.kafka), log, transactional_id, timeout, more)
+        super().__init__(FencedSettings(options.kafka), log, transactional_id, timeout, more)
 
     def send(self, messages: Iterable[Message], timeout: float) -> None:
         """Writes records within the transaction and waits for their acknowledgement.

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from commits import CommitStore
+    from commits.model import TopicPartition
 
-TopicPartition: TypeAlias = tuple[str, int]
 StateAction: TypeAlias = Literal["restore", "clear", "keep"]
 """What a reset of offsets does to the state: it sets it back, removes it, or leaves it."""
 

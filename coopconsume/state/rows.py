@@ -1,4 +1,4 @@
-"""Rows of a changelog: the partition that they belong to, and which of them count."""
+"""Rows of the Delta tables of outputs and state: their partition, and which of them count."""
 
 from __future__ import annotations
 

@@ -20,12 +20,11 @@ from coopconsume.state.value import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from commits.model import TopicPartition
     from coopconsume.record import Record
     from coopconsume.state.rows import Range
     from coopconsume.state.schema import StateSchema
     from coopconsume.state.value import Change
-
-    Place = tuple[str, int]
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ class StateSpec:
     version: int
     counted: CommitIds = field(default_factory=CommitIds)
     lifetime: float | None = None
-    ranges: Mapping[int, Mapping[Place, tuple[Range, ...]]] = field(default_factory=dict)
+    ranges: Mapping[int, Mapping[TopicPartition, tuple[Range, ...]]] = field(default_factory=dict)
     has_ordering_keys: bool = False
 
 
@@ -75,7 +74,7 @@ class SlotState:
 
     def __init__(self, spec: StateSpec, slot: int) -> None:
         self._spec = spec
-        self._stores: dict[Place, LocalStore] = {}
+        self._stores: dict[TopicPartition, LocalStore] = {}
         #: Of keys seen in this batch, and of commits that are not decided: the newest value, and
         #: when it is gone.
         self._values: dict[tuple[str, int, bytes | None], tuple[Any, dt.datetime | None]] = {}
@@ -89,7 +88,7 @@ class SlotState:
             raise
 
     def _bring_up_to_date(
-        self, changelog: Changelog, place: Place, ranges: tuple[Range, ...]
+        self, changelog: Changelog, place: TopicPartition, ranges: tuple[Range, ...]
     ) -> None:
         spec = self._spec
         origin = Origin(spec.topic_ids[place[0]], place[1])
@@ -151,7 +150,7 @@ class SlotState:
         is_gone = expires is not None and expires <= dt.datetime.now(dt.UTC)
         return State(None if is_gone else value, self._spec.lifetime)
 
-    def _read(self, place: Place, key: bytes) -> Any:
+    def _read(self, place: TopicPartition, key: bytes) -> Any:
         """Returns the value of a key from the local store; if that is damaged, as committed."""
         try:
             return self._stores[place].get(key)

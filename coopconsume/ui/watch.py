@@ -15,7 +15,7 @@ from coopconsume.errors import CoopConsumeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.admin.offsets.status import TopicPartition
+    from commits.model import TopicPartition
     from coopconsume.admin.overview.reader import GroupReader, GroupReading
 
 log = logging.getLogger(__name__)

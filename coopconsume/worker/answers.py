@@ -43,7 +43,7 @@ _repr.maxdict = 20
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FailedAttempt:
     """What a failed attempt comes to.
 
     Attributes:
@@ -65,7 +65,7 @@ class Verdict:
 
 def verdict_on(
     error: BaseException, attempt: int, policy: RetryPolicy, added: Headers = ()
-) -> Verdict:
+) -> FailedAttempt:
     """Decides what an attempt comes to that ended with an error, whatever the error is.
 
     Args:
@@ -93,7 +93,7 @@ def verdict_on(
         except BaseException as odd_headers:  # noqa: BLE001 - of a user's class
             text = f"{text} (no header is added: {error_text(odd_headers)})"
     gives_up = is_reject or bool(_safely(lambda: policy.gives_up(attempt, error)))
-    return Verdict(text, wait, is_reject, gives_up, is_retry or is_reject, added)
+    return FailedAttempt(text, wait, is_reject, gives_up, is_retry or is_reject, added)
 
 
 def _only_leaf(error: BaseException) -> BaseException:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from coopconsume.record import Record
 from coopconsume.worker.answers import outcomes_of
 from coopconsume.worker.async_runner import event_loop
-from coopconsume.worker.input_rows import Row, headers_of, rows_of, wanted_rows
+from coopconsume.worker.input_rows import InputRow, headers_of, rows_of, wanted_rows
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Sequence
@@ -54,10 +54,10 @@ def run_frames(
     time_box: TimeBox,
 ) -> None:
     """Handles the rows in frames of one partition each, one frame after another."""
-    Frames(handler, outcome, time_box).run(batches)
+    FrameRunner(handler, outcome, time_box).run(batches)
 
 
-class Frames:
+class FrameRunner:
     """Gathers rows into frames, calls the handler and settles its answers row by row."""
 
     def __init__(self, handler: FrameHandler, outcome: TaskOutcome, time_box: TimeBox) -> None:
@@ -225,7 +225,7 @@ class Frames:
         if done:
             outcome.add_done(part, *zip(*done, strict=True))
 
-    def _record(self, row: Row, attempt: int) -> Record:
+    def _record(self, row: InputRow, attempt: int) -> Record:
         topic, number = self._outcome.spec.partitions[row.part]
         headers = self._outcome.headers(row.part, row.offset, row.headers)
         return Record(

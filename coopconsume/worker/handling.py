@@ -25,7 +25,7 @@ from coopconsume.worker.input_rows import (
     OFFSET,
     STAMP,
     VALUE,
-    Row,
+    InputRow,
     headers_of,
     wanted_rows,
 )
@@ -335,8 +335,8 @@ class RowProgress:
             self._outcome.report.calls.add_all(pc.subtract(ends, begun))
 
 
-def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> Row:
-    return Row(part, record.offset, key_hash.as_py(), *record[3:7])
+def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> InputRow:
+    return InputRow(part, record.offset, key_hash.as_py(), *record[3:7])
 
 
 def records_of(

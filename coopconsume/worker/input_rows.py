@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OFFSET, HASH, KEY, VALUE, STAMP, HEADERS = 1, 2, 3, 4, 5, 6
 
 
-class Row(NamedTuple):
+class InputRow(NamedTuple):
     """A row of the batch before it becomes a `Record`."""
 
     part: int
@@ -34,10 +34,10 @@ class Row(NamedTuple):
     headers: Headers
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+def rows_of(batch: pa.RecordBatch) -> Iterator[InputRow]:
     """Returns the rows of a batch, each as one object."""
-    columns = [batch.column(i).to_pylist() for i in range(len(Row._fields) - 1)]
-    return map(Row, *columns, headers_of(batch))
+    columns = [batch.column(i).to_pylist() for i in range(len(InputRow._fields) - 1)]
+    return map(InputRow, *columns, headers_of(batch))
 
 
 def wanted_rows(batch: pa.RecordBatch, work: Mapping[int, PartitionWork]) -> pa.RecordBatch:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coopconsume.worker.input_rows import Row
+    from coopconsume.worker.input_rows import InputRow
     from coopconsume.worker.rate_limit import Lane, RateLimiter
 
 
@@ -31,7 +31,7 @@ class KeyQueues:
 
     def __init__(self, pace: RateLimiter | None = None) -> None:
         self._pace = pace
-        self._lanes: dict[Lane, deque[Row]] = {}
+        self._lanes: dict[Lane, deque[InputRow]] = {}
         # Lanes whose first row may start; by partition if there are rate limits.
         self._ready: dict[int, deque[Lane]] = {}
         self._later: list[tuple[float, int, Lane]] = []
@@ -55,7 +55,7 @@ class KeyQueues:
         return len(self._at_work)
 
     @property
-    def at_work(self) -> Iterator[Row]:
+    def at_work(self) -> Iterator[InputRow]:
         """The rows that handlers run on."""
         return (self._lanes[lane][0] for lane in self._at_work)
 
@@ -69,7 +69,7 @@ class KeyQueues:
         """Whether there is a lane whose first row was not tried before."""
         return len(self._lanes) > len(self._tried)
 
-    def add(self, lane: Lane, row: Row) -> bool:
+    def add(self, lane: Lane, row: InputRow) -> bool:
         """Queues a row behind those of its lane; returns whether it may start now."""
         self.rows += 1
         self.bytes += len(row.value or b"")
@@ -80,7 +80,7 @@ class KeyQueues:
         self._lanes[lane] = deque((row,))
         return self._next_in(lane)
 
-    def start(self, now: float) -> tuple[Lane, Row] | None:
+    def start(self, now: float) -> tuple[Lane, InputRow] | None:
         """Starts the next row and returns it; None if none may start now."""
         pace = self._pace
         while self._later and self._later[0][0] <= now:
@@ -101,7 +101,7 @@ class KeyQueues:
                 return lane, row
         return None
 
-    def settle(self, lane: Lane, *, flows: bool) -> list[Row]:
+    def settle(self, lane: Lane, *, flows: bool) -> list[InputRow]:
         """Removes the running row of a lane.
 
         Args:
@@ -131,7 +131,7 @@ class KeyQueues:
         opens_at = 0.0 if self._pace is None else self._pace.lane_opens_at(lane)
         heapq.heappush(self._later, (max(at, opens_at), next(self._numbers), lane))
 
-    def drop(self, lane: Lane) -> list[Row]:
+    def drop(self, lane: Lane) -> list[InputRow]:
         """Removes a lane whose first row waits for a retry; returns its rows."""
         self._tried.remove(lane)
         if lane in self._retries:
@@ -154,7 +154,7 @@ class KeyQueues:
         opens += [self._later[0][0]] if self._later else []
         return max(pace.slot.opens_at, min(opens)) if opens else None
 
-    def held(self) -> Iterator[tuple[Lane, Row]]:
+    def held(self) -> Iterator[tuple[Lane, InputRow]]:
         """Yields all queued rows, the running ones included."""
         for lane, rows in self._lanes.items():
             for row in rows:
@@ -186,11 +186,11 @@ class KeyQueues:
             self._turn.append(part)
         return ready
 
-    def _begin(self, lane: Lane) -> tuple[Lane, Row]:
+    def _begin(self, lane: Lane) -> tuple[Lane, InputRow]:
         self.ready -= 1
         self._at_work.add(lane)
         return lane, self._lanes[lane][0]
 
-    def _release(self, row: Row) -> None:
+    def _release(self, row: InputRow) -> None:
         self.rows -= 1
         self.bytes -= len(row.value or b"")

@@ -19,7 +19,7 @@ from coopconsume.worker.rate_limit import RateLimiter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.worker.input_rows import Row
+    from coopconsume.worker.input_rows import InputRow
     from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.rate_limit import Lane
     from coopconsume.worker.report import Failure
@@ -133,7 +133,7 @@ class KeyScheduler:
         """Whether nothing will start any more."""
         return self.is_late(now) or (self.is_closed and self._lanes.is_idle)
 
-    def admit(self, row: Row) -> bool:
+    def admit(self, row: InputRow) -> bool:
         """Queues a row, unless its lane is blocked; returns whether it may start now."""
         outcome = self._outcome
         if outcome.blocked[row.part] and outcome.is_blocked(row):
@@ -141,7 +141,7 @@ class KeyScheduler:
             return False
         return self._lanes.add((row.part, outcome.lane(row)), row)
 
-    def take(self, now: float) -> tuple[Lane, Row, Record] | None:
+    def take(self, now: float) -> tuple[Lane, InputRow, Record] | None:
         """Returns the next record for a handler; None if none may start now."""
         outcome = self._outcome
         while not self.is_late(now):
@@ -170,7 +170,7 @@ class KeyScheduler:
         return None
 
     def settle(
-        self, lane: Lane, row: Row, record: Record, answer: Any, took: float, now: float
+        self, lane: Lane, row: InputRow, record: Record, answer: Any, took: float, now: float
     ) -> None:
         """Settles the answer of a handler, or its error, after a call of ``took`` seconds."""
         self._calls.append(took)
@@ -186,7 +186,7 @@ class KeyScheduler:
         if outcome.report.tripped:
             self._deadline = 0.0
 
-    def _settle(self, lane: Lane, row: Row, *, done: bool) -> None:
+    def _settle(self, lane: Lane, row: InputRow, *, done: bool) -> None:
         if done:
             self._outcome.added[row.part].pop(row.offset, None)
             offsets, times = self._done[row.part]
@@ -201,7 +201,7 @@ class KeyScheduler:
         for waiting in self._lanes.settle(lane, flows=lane[1] not in outcome.blocked[row.part]):
             outcome.block(waiting)
 
-    def _retry_here(self, row: Row, failure: Failure) -> bool:
+    def _retry_here(self, row: InputRow, failure: Failure) -> bool:
         """Returns whether the next attempt of a failed record is made in this batch.
 
         It is not if only retries are left: they would keep the slot waiting.

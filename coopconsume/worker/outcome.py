@@ -21,7 +21,7 @@ from coopconsume.record import (
 from coopconsume.state.value import Change
 from coopconsume.worker.answers import as_rows, trace_of, verdict_on
 from coopconsume.worker.histogram import Histogram
-from coopconsume.worker.input_rows import HEADERS, OFFSET, STAMP, Row, headers_of, wanted_rows
+from coopconsume.worker.input_rows import HEADERS, OFFSET, STAMP, InputRow, headers_of, wanted_rows
 from coopconsume.worker.report import (
     DeadLetter,
     Failure,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from coopconsume.record import Headers, RetryPolicy
-    from coopconsume.worker.answers import Verdict
+    from coopconsume.worker.answers import FailedAttempt
     from coopconsume.worker.report import BatchSpec, PartitionWork
 
     #: (first, last) key hashes.
@@ -189,18 +189,18 @@ class TaskOutcome:
         #: Calls and failures that progressive reports contained.
         self._reported = 0, 0
         #: Schedules a retry of a record within this batch; returns whether it does.
-        self.retry_here: Callable[[Row, Failure], bool] = lambda _row, _failure: False
+        self.retry_here: Callable[[InputRow, Failure], bool] = lambda _row, _failure: False
 
-    def lane(self, row: Row) -> int:
+    def lane(self, row: InputRow) -> int:
         """Returns the lane of a row, unique in its partition: see `key_queues`."""
         ordering = self.spec.ordering
         return row.key_hash if ordering == "key" else 0 if ordering == "partition" else ~row.offset
 
-    def is_blocked(self, row: Row) -> bool:
+    def is_blocked(self, row: InputRow) -> bool:
         """Whether a lower record of its lane is not done, or its key is withheld."""
         return self.is_behind(row) or self.is_withheld(row.part, row.key_hash)
 
-    def is_behind(self, row: Row) -> bool:
+    def is_behind(self, row: InputRow) -> bool:
         """Whether a lower record of its lane is not done."""
         return row.offset > self.blocked[row.part].get(self.lane(row), row.offset)
 
@@ -227,13 +227,13 @@ class TaskOutcome:
         """Whether there may be such records among the slot's."""
         return any(self.is_spent(n + 1) for w in self.work.values() for n in w.attempts.values())
 
-    def give_up_spent(self, row: Row, record: Record) -> bool:
+    def give_up_spent(self, row: InputRow, record: Record) -> bool:
         """Settles a record that had all its attempts, without another call; as `settle`."""
         spent = record._replace(attempt=record.attempt - 1)
         error = WorkerEnded("its worker ended with its last attempt")
         return self._failed(row, spent, error, called=False)
 
-    def block(self, row: Row) -> None:
+    def block(self, row: InputRow) -> None:
         """Notes a row that waits behind an earlier one of its lane."""
         self.parts[row.part].blocked.append((row.offset, row.key_hash))
 
@@ -269,7 +269,7 @@ class TaskOutcome:
             value = self.spec.state.schema.value(cells.column(1)[0].as_py())
         return Changed(rows, cells, answer, value)
 
-    def settle(self, row: Row, record: Record, answer: Any) -> bool:
+    def settle(self, row: InputRow, record: Record, answer: Any) -> bool:
         """Settles a checked answer or a handler's error; returns whether the record is done."""
         if isinstance(answer, BaseException):
             return self._failed(row, record, answer)
@@ -285,7 +285,7 @@ class TaskOutcome:
         return True
 
     def _failed(
-        self, row: Row, record: Record, error: BaseException, *, called: bool = True
+        self, row: InputRow, record: Record, error: BaseException, *, called: bool = True
     ) -> bool:
         self.report.failures += 1
         attempt = record.attempt
@@ -311,7 +311,9 @@ class TaskOutcome:
         is_new = called and not verdict.is_asked_for and _kind(text) not in self._traced
         return self._wait(row, attempt, verdict.wait, verdict, trace_of(error) if is_new else "")
 
-    def _wait(self, row: Row, attempt: int, wait: float, verdict: Verdict, trace: str = "") -> bool:
+    def _wait(
+        self, row: InputRow, attempt: int, wait: float, verdict: FailedAttempt, trace: str = ""
+    ) -> bool:
         key = ordering_key_of(row.headers) if self.spec.has_ordering_keys else row.key
         failure = Failure(
             row.offset, row.key_hash, key, attempt, wait, verdict.text, trace,
@@ -326,13 +328,13 @@ class TaskOutcome:
             self.parts[row.part].retrying.append(self._traced_once(failure))
         return False
 
-    def _kept_headers(self, row: Row, verdict: Verdict) -> Headers:
+    def _kept_headers(self, row: InputRow, verdict: FailedAttempt) -> Headers:
         """The added headers of a failed record, and its ordering key for people."""
         if not self.spec.has_ordering_keys:
             return verdict.headers
         return with_shown_ordering_key(verdict.headers, ordering_key_of(row.headers))
 
-    def postpone(self, row: Row, failure: Failure) -> None:
+    def postpone(self, row: InputRow, failure: Failure) -> None:
         """Leaves a failed record, and so all later ones of its lane, to a later batch."""
         self.added[row.part].pop(row.offset, None)
         self.parts[row.part].failed.append(self._traced_once(failure))
@@ -368,7 +370,7 @@ class TaskOutcome:
             if at not in culprits:
                 continue
             columns: list[Any] = [batch.column(n)[i].as_py() for n in range(HEADERS)]
-            row = Row._make([*columns, next(iter(headers_of(batch.slice(i, 1))))])
+            row = InputRow._make([*columns, next(iter(headers_of(batch.slice(i, 1))))])
             record = Record(
                 *self.spec.partitions[row.part], row.offset, row.key, row.value, row.timestamp,
                 self.headers(row.part, row.offset, row.headers),

@@ -8,7 +8,7 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.worker.input_rows import Row, rows_of, wanted_rows
+from coopconsume.worker.input_rows import InputRow, rows_of, wanted_rows
 from coopconsume.worker.key_scheduler import KeyScheduler
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class ThreadRunner:
             self._work.notify_all()
             self._space.notify()
 
-    def feed(self, rows: list[Row], deadline: float) -> int:
+    def feed(self, rows: list[InputRow], deadline: float) -> int:
         """Queues rows in their order; waits while the queue is full.
 
         Returns:
@@ -133,7 +133,7 @@ class ThreadRunner:
             self._threads.append(thread)
             thread.start()
 
-    def _next(self) -> tuple[Lane, Row, Record] | None:
+    def _next(self) -> tuple[Lane, InputRow, Record] | None:
         """Waits for the next record and returns it; None at the end. Called with the lock held."""
         scheduler = self._scheduler
         while self._broken is None:
@@ -178,7 +178,7 @@ class ThreadRunner:
         )
         leave = time_box.journal.leave
         began = self._began if self._timeout is not None else None
-        settled: tuple[Lane, Row, Record, Any, float] | None = None
+        settled: tuple[Lane, InputRow, Record, Any, float] | None = None
         while True:
             with self._lock:
                 if settled is not None:

@@ -14,7 +14,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from coopconsume import FencedWriter
 from coopconsume.fenced import LogReader, MultiLogWriter, Write
-from coopconsume.fenced.engine import Part
+from coopconsume.fenced.engine import LogAppend
 from coopconsume.fenced.stamp import Stamp, encode_batch
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 
@@ -170,7 +170,7 @@ def _own(harness: Harness, say: Callable[[str], None]) -> Report:
             channel = before._session._channel
             assert channel is not None
             channel.begin()
-            channel.append([Part(before.log, [_entry()], [("fw", b"")])], 30)
+            channel.append([LogAppend(before.log, [_entry()], [("fw", b"")])], 30)
         after = FencedWriter(client.options, topic)
         seconds = seconds_of(after.acquire)
         before.close()

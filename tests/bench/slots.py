@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from coopconsume import RetryPolicy
-from coopconsume.worker.input_rows import Row
+from coopconsume.worker.input_rows import InputRow
 from coopconsume.worker.key_scheduler import KeyScheduler
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import BatchSpec, PartitionWork
@@ -82,11 +82,11 @@ def _pending_megabytes() -> float:
     tracemalloc.start()
     outcome = TaskOutcome(_spec(_PENDING, 100), 0, RetryPolicy(), None, dead_letters=False)
     scheduler = KeyScheduler(outcome, 0.0)
-    scheduler.admit(Row(0, 0, 0, b"hot", b"", 0, ()))
+    scheduler.admit(InputRow(0, 0, 0, b"hot", b"", 0, ()))
     started = scheduler.take(0.0)
     assert started is not None
     for offset in range(1, _PENDING + 1):
-        scheduler.admit(Row(0, offset, 0, b"key-%d" % offset, b"%0100d" % offset, 0, ()))
+        scheduler.admit(InputRow(0, offset, 0, b"key-%d" % offset, b"%0100d" % offset, 0, ()))
     lane, row, record = started
     scheduler.is_closed = True
     scheduler.settle(lane, row, record, RuntimeError("not yet"), 0.0, 0.0)

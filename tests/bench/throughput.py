@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume import RetryPolicy
-from coopconsume.runtime.reading.source import Wanted, batch_frame, read_spans
+from coopconsume.runtime.reading.source import WantedRows, batch_frame, read_spans
 from coopconsume.runtime.reading.spans import Span
 from coopconsume.worker.report import BatchSpec, PartitionWork
 from coopconsume.worker.slot import REPORT_SCHEMA, SlotRunner
@@ -105,7 +105,7 @@ def _microseconds(harness: Harness, topic: str, records: int, say: Callable[[str
 
     def dealt() -> DataFrame:
         slots = tuple(zip(ranges, range(SLOTS), strict=True))
-        wanted = Wanted(topic, 0, OffsetRanges([(0, records - 1)]), slots)
+        wanted = WantedRows(topic, 0, OffsetRanges([(0, records - 1)]), slots)
         return batch_frame(
             harness.spark, options, [span], [wanted], range(SLOTS), SLOTS, headers=False
         )

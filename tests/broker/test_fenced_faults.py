@@ -17,9 +17,9 @@ from kafka.producer import transaction_manager as kafka_transactions
 from coopconsume import FencedWriter, LocalKafka
 from coopconsume.errors import AppendOutcomeUnknown, EngineNotUsable
 from coopconsume.fenced import Entry, LogId, audit, session
-from coopconsume.fenced.config import Settings
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt, Part
+from coopconsume.fenced.engine import EngineDoubt, LogAppend
 from coopconsume.fenced.kafka_engine import KafkaChannel, KafkaPythonEngine
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class LogClients:
 
     def __init__(self, kafka: LocalKafka, topic: str) -> None:
         self.options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-        self.settings = Settings.parse(self.options)
+        self.settings = FencedSettings.parse(self.options)
         self.engine = KafkaPythonEngine(self.settings)
         self.topic = topic
         self.log = LogId(topic, str(self.engine.topic_id(topic)), 0)
@@ -65,9 +65,9 @@ class LogClients:
         return channel
 
     @property
-    def part(self) -> Part:
+    def part(self) -> LogAppend:
         """A record for the log."""
-        return Part(self.log, ROW, STAMPS)
+        return LogAppend(self.log, ROW, STAMPS)
 
     def committed(self) -> list[int]:
         """The offsets of what was committed."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kafka import KafkaProducer, TopicPartition
 
 from coopconsume.fenced import audit
-from coopconsume.fenced.config import Settings
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
 from tests.event_process import EventProcess
 from tests.fenced_checker import Outcomes, batches, problems
@@ -65,7 +65,7 @@ class Rounds:
         self._alive = [self._start() for _ in range(3)]
         self._foreign = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, retries=20)
         options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-        self._engine = KafkaPythonEngine(Settings.parse(options))
+        self._engine = KafkaPythonEngine(FencedSettings.parse(options))
         #: Committed records of each topic of this name, and the offset up to which they were read.
         self._logs: list[list[Any]] = [[]]
         self._read_to = 0

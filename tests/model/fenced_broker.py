@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from coopconsume.fenced.engine import EngineDoubt, Part
+from coopconsume.fenced.engine import EngineDoubt, LogAppend
 from coopconsume.fenced.log import Consumed, Ends, LogId, Raw
 
 Fate = Literal["done", "lost", "unanswered", "late", "torn", "after a foreign one"]
@@ -203,7 +203,7 @@ class FakeChannel:
     def begin(self) -> None:
         """The broker learns nothing of it."""
 
-    def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
+    def append(self, parts: Sequence[LogAppend], timeout: float) -> list[list[int]]:
         ((_, entries, headers, _),) = parts
         raws = [
             Raw(0, 0, entry.key, entry.value, [stamp, *entry.headers])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from coopconsume.fenced.engine import EngineDoubt, Part
+from coopconsume.fenced.engine import EngineDoubt, LogAppend
 from coopconsume.fenced.log import MULTI, Ends, LogId, Raw
 from tests.model.fenced_broker import Broker, FakeChannel, FakeEngine, Fate, Identity, Transaction
 
@@ -125,8 +125,8 @@ class ClusterChannel:
     def begin(self) -> None:
         """The brokers learn nothing of it."""
 
-    def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
-        def write(some: Sequence[Part]) -> list[list[int]]:
+    def append(self, parts: Sequence[LogAppend], timeout: float) -> list[list[int]]:
+        def write(some: Sequence[LogAppend]) -> list[list[int]]:
             found = []
             for log, entries, headers, _ in some:
                 broker, identity = self._parts[log.topic]

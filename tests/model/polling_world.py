@@ -325,7 +325,7 @@ def in_memory(log, member_of):
         return OffsetRanges.from_offsets([o for o in records if span.first <= o <= span.last])
 
     return [
-        mock.patch(f"{base}.Frames", MemoryFrames),
+        mock.patch(f"{base}.FrameReader", MemoryFrames),
         mock.patch(f"{base}.reasons_of", reasons_of),
         mock.patch(f"{base}.offsets_of", offsets_of),
         mock.patch(f"{base}.open_dead_letters", sink),

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from commits import OffsetRanges
-from coopconsume.queue.member import Append, QueueMember, Settled
+from coopconsume.queue.member import AppendRow, QueueMember, Settled
 from coopconsume.queue.replica import ReplicaState
-from coopconsume.queue.rows import Offsets, Row
+from coopconsume.queue.rows import Offsets, ReplicaRow
 
 HOLD = 2.0
 PARTITION = 0
@@ -30,7 +30,7 @@ BOUND = 60.0
 class Log:
     """A replica: rows in the order in which they arrived."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ReplicaRow] = field(default_factory=list)
     is_up: bool = True
 
 
@@ -80,7 +80,7 @@ class Consumer:
 
         self.world.at(self.world.now + seconds, run)
 
-    def send(self, rows: list[Append]) -> None:
+    def send(self, rows: list[AppendRow]) -> None:
         for replica, row in rows:
             if not self.world.is_calm and self.world.random.random() < self.world.fragile:
                 self.world.replace(self)
@@ -118,7 +118,7 @@ class Consumer:
         log = self.world.logs[replica]
         if not log.is_up or replica in self.cut:
             return
-        rows: list[Append] = []
+        rows: list[AppendRow] = []
         while self.read[replica] < len(log.rows):
             position = self.read[replica]
             self.read[replica] += 1
@@ -207,7 +207,7 @@ class World:
         self.asked: set[int] = set()
         self.wrong: list[str] = []
         for log in self.logs:
-            log.rows.append(Row("begin", "setup", offsets={PARTITION: OffsetRanges()}))
+            log.rows.append(ReplicaRow("begin", "setup", offsets={PARTITION: OffsetRanges()}))
         self.consumers = [self.start() for _ in range(self.random.randint(2, 3))]
 
     def at(self, time: float, act: Callable[[], None]) -> None:
@@ -242,7 +242,7 @@ class World:
         kinds = ["accept", "accept", "accept", "reject", "release", "renew", "forget"]
         return self.random.choice(kinds)
 
-    def send(self, consumer: Consumer, replica: int, row: Row) -> None:
+    def send(self, consumer: Consumer, replica: int, row: ReplicaRow) -> None:
         """A row is on its way to a replica: it may be lost, late, or arrive twice."""
         copies = 1
         if not self.is_calm:
@@ -251,7 +251,7 @@ class World:
         for _ in range(copies):
             self.at(self.now + self.delay(), lambda: self.arrive(consumer, replica, row))
 
-    def arrive(self, consumer: Consumer, replica: int, row: Row) -> None:
+    def arrive(self, consumer: Consumer, replica: int, row: ReplicaRow) -> None:
         log = self.logs[replica]
         if log.is_up and replica not in consumer.cut:
             log.rows.append(row)

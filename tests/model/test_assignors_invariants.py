@@ -20,7 +20,7 @@ from assignors import (
     StickyKeyRangeAssignor,
     coverage,
 )
-from assignors.wire import Assignment, Subscription
+from assignors.wire import MemberAssignment, Subscription
 
 if TYPE_CHECKING:
     from random import Random
@@ -225,7 +225,7 @@ def test_any_subscription_survives_the_wire(subscription: Subscription) -> None:
 
 @given(
     st.builds(
-        Assignment,
+        MemberAssignment,
         TEXT,
         WIRE_SHARES,
         st.integers(1, 2**63),
@@ -233,6 +233,6 @@ def test_any_subscription_survives_the_wire(subscription: Subscription) -> None:
         st.dictionaries(TEXT, TEXT, max_size=3),
     )
 )
-def test_any_assignment_survives_the_wire(assignment: Assignment) -> None:
+def test_any_assignment_survives_the_wire(assignment: MemberAssignment) -> None:
     """An assignment is read back as it was written."""
-    assert Assignment.from_bytes(assignment.to_bytes()) == assignment
+    assert MemberAssignment.from_bytes(assignment.to_bytes()) == assignment

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assignors import KeyRange, Member, Share, StickyCost, StickyKeyRangeAssignor, sticky_cost
-from assignors.flow import Job, spread
+from assignors.flow import Demand, spread
 from tests.examples import examples
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ LEVELS = st.lists(
 @given(LEVELS, st.lists(st.integers(1, 3), min_size=5, max_size=5))
 def test_spreading_is_fair(drawn: list[tuple[int, set[int]]], weights: list[int]) -> None:
     """All work is spread, and no taker of a job is on a lower level than one that has of it."""
-    jobs = [Job(amount, sorted(takers)) for amount, takers in drawn]
+    jobs = [Demand(amount, sorted(takers)) for amount, takers in drawn]
     parts = spread(jobs, dict(enumerate(weights)))
     load = [0.0] * 5
     for job, part in zip(jobs, parts, strict=True):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coopconsume.errors import CheckpointReplaced
 from coopconsume.fenced import delta_sink
-from coopconsume.fenced.delta_sink import FencedDeltaSink, Mark, decide, is_conflict
+from coopconsume.fenced.delta_sink import FencedDeltaSink, SinkProgress, decide, is_conflict
 
 
 class Table:
@@ -21,7 +21,7 @@ class Table:
         self.version = 0
         self.batches: list[tuple[int, int]] = []  # epoch and batch of each that was written
 
-    def append(self, mark: Mark, read: int, *, batch: tuple[int, int] | None) -> bool:
+    def append(self, mark: SinkProgress, read: int, *, batch: tuple[int, int] | None) -> bool:
         if self.version != read:
             return False  # a concurrent change of the same number
         if mark.version > self.version:
@@ -37,7 +37,7 @@ def run(epoch: int, first: int, table: Table):
     while True:
         yield
         read = table.version
-        found = Mark.of(read)
+        found = SinkProgress.of(read)
         mark = decide(found, epoch, batch)
         if mark is None:
             return
@@ -74,16 +74,16 @@ def test_a_run_is_refused_if_and_only_if_its_epoch_is_over(
     in_force: int, batches: int, epoch: int, batch: int
 ) -> None:
     """Also for a batch that is in the table: it must stop, not go on."""
-    assert (decide(Mark(in_force, batches), epoch, batch) is None) == (epoch < in_force)
+    assert (decide(SinkProgress(in_force, batches), epoch, batch) is None) == (epoch < in_force)
 
 
 @given(st.integers(0, 2**23 - 1), st.integers(0, 2**40 - 1))
 def test_a_mark_is_one_number(epoch: int, batches: int) -> None:
     """In the order of epochs, then batches; and it fits into Delta's."""
-    mark = Mark(epoch, batches)
-    assert Mark.of(mark.version) == mark
+    mark = SinkProgress(epoch, batches)
+    assert SinkProgress.of(mark.version) == mark
     assert mark.version < 2**63
-    assert (Mark(epoch, 2**40 - 1).version < Mark(epoch + 1, 0).version) is True
+    assert (SinkProgress(epoch, 2**40 - 1).version < SinkProgress(epoch + 1, 0).version) is True
 
 
 def test_a_sink_needs_an_epoch_and_a_name() -> None:
@@ -104,7 +104,7 @@ def test_another_checkpoint_is_noticed(
 ) -> None:
     """A stream repeats no more than its last batch, and has an id; the table is not written."""
     sink = FencedDeltaSink("nowhere", "job", 3)
-    monkeypatch.setattr(sink, "mark", lambda: Mark(3, batches))
+    monkeypatch.setattr(sink, "mark", lambda: SinkProgress(3, batches))
     monkeypatch.setattr(sink, "_first_stream", lambda: first)
     monkeypatch.setattr(delta_sink, "stream_id", lambda _: "this")
     with pytest.raises(CheckpointReplaced) if is_other else nullcontext():

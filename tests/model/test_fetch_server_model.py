@@ -14,10 +14,10 @@ from assignors.ranges import offset_hash
 from coopconsume.filters import RecordFilter
 from coopconsume.worker.channel.wire import ProtocolError
 from coopconsume.worker.realtime.fetch_messages import (
-    Answer,
     Ask,
     Evicted,
     Fetch,
+    FetchAnswer,
     Portion,
     decode_answer,
     decode_fetch,
@@ -25,7 +25,7 @@ from coopconsume.worker.realtime.fetch_messages import (
     encode_fetch,
 )
 from coopconsume.worker.realtime.fetch_state import FetchState
-from coopconsume.worker.realtime.reader import Position, SlotReader, row_schema
+from coopconsume.worker.realtime.reader import ReadPosition, SlotReader, row_schema
 from coopconsume.worker.realtime.record_cache import CHUNK_BYTES, LARGEST_PORTION, RecordCache
 
 FULL = ((0, 2**63 - 1),)
@@ -96,9 +96,9 @@ class Server:
         for ask in fetch.asks:
             if not self.cache.has(ask.part):
                 self.cache.begin(ask.part, ask.offset)
-                self.reader.begin(PLACES[ask.part], Position(ask.part, ask.offset, FULL, True))
+                self.reader.begin(PLACES[ask.part], ReadPosition(ask.part, ask.offset, FULL, True))
             found.append(self.cache.fetch(slot, ask, fetch.max_bytes))
-        answer = Answer(
+        answer = FetchAnswer(
             tuple(one for one in found if isinstance(one, Portion)),
             tuple(one for one in found if isinstance(one, Evicted)),
         )
@@ -382,7 +382,7 @@ def test_a_slot_that_is_gone_holds_no_records():
 
 def test_messages_that_are_cut_or_changed_are_refused():
     """Never an answer with other records than the server's."""
-    answer = Answer(
+    answer = FetchAnswer(
         (Portion(0, 3, 9, rows_of(Message(0, 4, b"a")), ((5, 6),)),), (Evicted(1, 7),), 5
     )
     data = encode_answer(answer)

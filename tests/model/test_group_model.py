@@ -23,7 +23,15 @@ from commits.group import Answer, GroupState
 from commits.model import as_shares
 from commits.rows import Event, Part
 from coopconsume.errors import AssignmentConflict
-from coopconsume.group.core import Deal, GroupCore, Joined, Rejoin, Replaced, TakeOver, waits_of
+from coopconsume.group.core import (
+    Deal,
+    GroupCore,
+    Joined,
+    MemberReplaced,
+    Rejoin,
+    TakeOver,
+    waits_of,
+)
 from coopconsume.group.keeping import by_partition, common, without
 from coopconsume.group.owned import EpochGrant
 from tests.examples import examples
@@ -448,7 +456,7 @@ class GroupMachine(RuleBasedStateMachine):
             )  # fmt: skip
             if not answer.counted:
                 self._lost(process)
-        elif isinstance(decision, Replaced):
+        elif isinstance(decision, MemberReplaced):
             self._lost(process)
             process.paused = True
         elif isinstance(decision, Rejoin):

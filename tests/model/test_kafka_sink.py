@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from coopconsume.errors import AppendRefused, BatchRefused, InvalidOption, SinkUnavailable
 from coopconsume.fenced import FencedKafkaSink, FencedWriter, deadline
-from coopconsume.fenced.engine import Part
+from coopconsume.fenced.engine import LogAppend
 from coopconsume.fenced.kafka_sink import batch_name, entries_of, number_of
 from coopconsume.fenced.log import Ends, LogId, Raw
 from coopconsume.fenced.stamp import decode, is_batch_id
@@ -222,7 +222,7 @@ class Several(ClusterEngine):
         return found
 
 
-def there(part: Part) -> Part:
+def there(part: LogAppend) -> LogAppend:
     """A part for the broker of its partition."""
     return part._replace(log=replace(part.log, topic=str(part.log.partition)))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coopconsume.record import RetryPolicy
 from coopconsume.worker import key_scheduler
-from coopconsume.worker.input_rows import Row
+from coopconsume.worker.input_rows import InputRow
 from coopconsume.worker.key_scheduler import KeyScheduler
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.rate_limit import Rates
@@ -120,7 +120,7 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
     """Order within lanes, nothing done twice or lost, bounded memory, rates kept, box kept."""
     if ordering != "key":
         rates = Rates(rates.per_slot, rates.per_share)
-    rows = [Row(p, o, k, b"k", b"v", 0, ()) for o, (p, k, _) in enumerate(drawn)]
+    rows = [InputRow(p, o, k, b"k", b"v", 0, ()) for o, (p, k, _) in enumerate(drawn)]
     lasts = {(r.part, r.offset): drawn[r.offset][2] for r in rows}
     fails = {(r.part, r.offset): failing[r.offset] for r in rows if r.offset in failing}
     blocked = {0: blocked if ordering == "key" else {}, 1: {}}
@@ -164,7 +164,7 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
 
 def test_records_that_keep_failing_do_not_keep_a_slot_for_each_other():
     """Once nothing else is there, each of them is left to a later batch at its next failure."""
-    rows = [Row(0, o, o, b"k", b"v", 0, ()) for o in range(2)]
+    rows = [InputRow(0, o, o, b"k", b"v", 0, ()) for o in range(2)]
     policy = RetryPolicy(max_attempts=None, backoff=0.01, max_backoff=0.01, jitter=0)
     scheduler, outcome = a_scheduler(
         rows, ordering="key", rates=Rates(), blocked={0: {}, 1: {}}, gates={}, policy=policy

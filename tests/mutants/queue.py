@@ -169,7 +169,7 @@ QUEUE = [
         "queue-minority-keeps-its-grant",
         "What has no majority is released.",
         _MEMBER,
-        "return [Append(replica, row) for replica in asked]",
+        "return [AppendRow(replica, row) for replica in asked]",
         "return []",
         (_RULES + "test_a_majority_grants_and_a_minority_does_not",),
     ),

@@ -20,7 +20,7 @@ from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.demo.processes import kill_tree
 from coopconsume.errors import GroupRefused, InvalidOption
-from coopconsume.runtime.reading.source import Wanted, batch_frame
+from coopconsume.runtime.reading.source import WantedRows, batch_frame
 from coopconsume.runtime.reading.spans import Span
 from coopconsume.testing.history import Kill, check, read_history
 from tests.spark.support import PATIENCE, Recorded, done_book, options, pending_book, until
@@ -242,7 +242,7 @@ def test_each_slot_gets_its_slices_in_order(spark, kafka, topic, produce, tmp_pa
     own = {3: [(0, 19)], 1: [(20, 39)]} if not is_mixed else mixed
     rest = {0: [(5, 50)]}
     wanted = [
-        Wanted(
+        WantedRows(
             name, 0, OffsetRanges([pair for some in pairs.values() for pair in some]),
             slices=tuple((OffsetRanges(some), slot) for slot, some in pairs.items()),
         )

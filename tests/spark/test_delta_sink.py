@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coopconsume.errors import BatchRefused, CheckpointReplaced
-from coopconsume.fenced.delta_sink import FencedDeltaSink, Mark
+from coopconsume.fenced.delta_sink import FencedDeltaSink, SinkProgress
 from tests.spark.support import PATIENCE
 
 if TYPE_CHECKING:
@@ -55,14 +55,14 @@ def test_a_stream_writes_each_batch_once_and_a_zombie_none(
     old, new = (FencedDeltaSink(str(table), "job", epoch) for epoch in (1, 2))
     stream(old, "one")
     assert rows_of(spark, table) == [0, 1, 2, 3, 4]
-    assert old.mark() == Mark(1, 2)
+    assert old.mark() == SinkProgress(1, 2)
     with pytest.raises(Exception, match="checkpoint was created again"):
         stream(new, "two")
     new(spark.range(3, 5), 1)  # as after a crash before the checkpoint was written
     assert rows_of(spark, table) == [0, 1, 2, 3, 4]
-    assert new.mark() == Mark(2, 2)
+    assert new.mark() == SinkProgress(2, 2)
     new(spark.range(5, 7), 2)
-    assert new.mark() == Mark(2, 3)
+    assert new.mark() == SinkProgress(2, 3)
     for batch in (2, 3):
         with pytest.raises(BatchRefused, match="epoch 1, in force is 2"):
             old(spark.range(90, 99), batch)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from coopconsume.admin.dead_letters.stored import StoredLetter
     from coopconsume.runtime.decisions import Decision
 
-    Place = tuple[str, int, int]
+    RecordId = tuple[str, int, int]
 
 LetterStatus = Literal["parked", "replaying", "discarding", "open", "replayed", "discarded"]
 #: The statuses of letters with a final decision.
@@ -95,7 +95,7 @@ class Steps:
 
 
 def with_status(
-    letters: Iterable[StoredLetter], parked: Collection[Place], decisions: Iterable[Decision]
+    letters: Iterable[StoredLetter], parked: Collection[RecordId], decisions: Iterable[Decision]
 ) -> list[Letter]:
     """Returns letters with their status, sorted by partition and offset.
 
@@ -108,7 +108,7 @@ def with_status(
     """
     ordered = {(d.topic, d.partition, d.offset): d.action for d in decisions}
     letters = list(letters)
-    last: dict[Place, StoredLetter] = {}
+    last: dict[RecordId, StoredLetter] = {}
     for one in letters:
         place = (one.topic, one.partition, one.offset)
         if place not in last or _is_newer(one, last[place]):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from commits import Acquisition, OffsetRanges
-    from coopconsume.admin.offsets.status import TopicPartition
+    from commits.model import TopicPartition
     from coopconsume.state.resetting import StateAction
 
 

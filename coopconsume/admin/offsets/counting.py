@@ -9,7 +9,7 @@ from coopconsume.errors import BrokerUnreachable
 
 if TYPE_CHECKING:
     from commits import OffsetRanges
-    from coopconsume.admin.offsets.status import TopicPartition
+    from commits.model import TopicPartition
     from coopconsume.options import Options
 
 #: Seconds without progress after which the count fails.
@@ -29,11 +29,12 @@ def count_records(options: Options, partition: TopicPartition, offsets: OffsetRa
     Raises:
         BrokerUnreachable: The broker sent no records for 30 seconds.
     """
-    from kafka import KafkaConsumer, TopicPartition
+    from kafka import KafkaConsumer
+    from kafka import TopicPartition as ClientPartition
 
     if not offsets:
         return 0
-    tp, count = TopicPartition(*partition), 0
+    tp, count = ClientPartition(*partition), 0
     level = "read_committed" if options.read_committed else "read_uncommitted"
     consumer = KafkaConsumer(
         **options.client_config(), enable_auto_commit=False, isolation_level=level,

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from commits import PartitionCommits, Pending
+    from commits.model import TopicPartition
     from coopconsume.kafka.blocker_records import BlockerRecord
     from coopconsume.kafka.cluster import Primary
 
-TopicPartition = tuple[str, int]
 
 #: The last millisecond that a `datetime` can represent; the log may contain later due times.
 _LAST_MS = 253_402_300_799_999

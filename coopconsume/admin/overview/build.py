@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from commits import Acquisition, Assignment, OwnedShare, PartitionCommits, Pending
+    from commits.model import TopicPartition
     from coopconsume.kafka.blocker_records import BlockerRecord
     from coopconsume.kafka.cluster import Primary
     from coopconsume.kafka.coordinator import KafkaMember
 
-TopicPartition = tuple[str, int]
 _STABLE = "Stable"
 
 
 @dataclass(frozen=True)
-class Place:
+class GroupLocation:
     """The location of a group.
 
     Attributes:
@@ -55,7 +55,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Facts:
+class GroupFacts:
     """The state of a group in Kafka and in the commit log.
 
     Attributes:
@@ -106,7 +106,7 @@ class Facts:
         return [row for row in (self.row, *self.claims) if row is not None]
 
 
-def build(place: Place, facts: Facts) -> GroupOverview:
+def build(place: GroupLocation, facts: GroupFacts) -> GroupOverview:
     """Builds the overview of a group."""
     events = [event for entry in facts.history if (event := _event(entry)) is not None]
     partitions = _partitions(facts)
@@ -135,7 +135,7 @@ def build(place: Place, facts: Facts) -> GroupOverview:
     )
 
 
-def _members(facts: Facts) -> tuple[MemberOverview, ...]:
+def _members(facts: GroupFacts) -> tuple[MemberOverview, ...]:
     listed = facts.row.members if facts.row else {}
     fenced = facts.row.fenced if facts.row else {}
     seen = {member.id: member for member in facts.kafka.members}
@@ -165,7 +165,7 @@ def _member(
     )
 
 
-def _partitions(facts: Facts) -> tuple[PartitionOverview, ...]:
+def _partitions(facts: GroupFacts) -> tuple[PartitionOverview, ...]:
     owners: dict[TopicPartition, list[OwnedRange]] = {}
     in_doubt: dict[TopicPartition, list[InDoubtRange]] = {}
     for row in facts.grants:
@@ -188,7 +188,7 @@ def _partitions(facts: Facts) -> tuple[PartitionOverview, ...]:
     )
 
 
-def status_of(tp: TopicPartition, facts: Facts, times: Times | None = None) -> PartitionStatus:
+def status_of(tp: TopicPartition, facts: GroupFacts, times: Times | None = None) -> PartitionStatus:
     """Returns the status of the group in a partition."""
     return PartitionStatus.of(
         tp,
@@ -204,7 +204,7 @@ def status_of(tp: TopicPartition, facts: Facts, times: Times | None = None) -> P
 
 def _partition(
     tp: TopicPartition,
-    facts: Facts,
+    facts: GroupFacts,
     owners: Iterable[OwnedRange],
     in_doubt: Iterable[InDoubtRange],
     times: Times,
@@ -267,7 +267,9 @@ def _event(entry: Mapping[str, Any]) -> GroupEvent | None:
     )
 
 
-def _notes(place: Place, facts: Facts, partitions: Sequence[PartitionOverview]) -> Iterable[str]:
+def _notes(
+    place: GroupLocation, facts: GroupFacts, partitions: Sequence[PartitionOverview]
+) -> Iterable[str]:
     if facts.kafka.state == DEAD:
         yield "Kafka does not know the group: it has no members and no offsets there"
     elif not (facts.row or facts.claims or facts.state or facts.history):

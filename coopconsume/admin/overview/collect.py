@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore
 from coopconsume.admin.offsets.status import PartitionStatus
-from coopconsume.admin.overview.build import Facts, Place, build, status_of
+from coopconsume.admin.overview.build import GroupFacts, GroupLocation, build, status_of
 from coopconsume.admin.overview.data import GroupSummary
 from coopconsume.errors import GroupNotFound
 from coopconsume.group.ordering_keys import agreed_ordering_key
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from coopconsume.admin.overview.build import TopicPartition
+    from commits.model import TopicPartition
     from coopconsume.admin.overview.data import GroupOverview
     from coopconsume.kafka.blocker_records import BlockerRecord
 
@@ -110,10 +110,10 @@ def overview_of(
     return build(place_of(options, cluster, store), facts)
 
 
-def place_of(options: Options, cluster: Cluster, store: CommitStore) -> Place:
+def place_of(options: Options, cluster: Cluster, store: CommitStore) -> GroupLocation:
     """Returns the location of a consumer's group."""
     servers = options.kafka["bootstrap.servers"]
-    return Place(options.group_id, cluster.cluster_id, servers, store.target, store.id)
+    return GroupLocation(options.group_id, cluster.cluster_id, servers, store.target, store.id)
 
 
 def facts_of(
@@ -122,7 +122,7 @@ def facts_of(
     store: CommitStore,
     history: Sequence[Mapping[str, Any]],
     records: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, BlockerRecord]],
-) -> Facts:
+) -> GroupFacts:
     """Returns the state of a consumer's group in Kafka and in the commit log.
 
     Args:
@@ -137,7 +137,7 @@ def facts_of(
         BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
     """
     group = options.group_id
-    facts = Facts(
+    facts = GroupFacts(
         cluster.describe_groups([group])[group],
         store.assignment(group),
         store.claims(group),

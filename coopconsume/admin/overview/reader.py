@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from coopconsume.admin.offsets.status import PartitionStatus, TopicPartition
+    from commits.model import TopicPartition
+    from coopconsume.admin.offsets.status import PartitionStatus
     from coopconsume.admin.overview.data import GroupOverview
     from coopconsume.kafka.blocker_records import BlockerRecord
 

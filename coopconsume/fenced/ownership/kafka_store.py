@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
-from coopconsume.fenced.config import Settings
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.ownership.log_fold import OwnershipFold, change
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class KafkaStore:
         from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
         self._topic = topic
-        self._config = Settings.parse(options).client_config()
+        self._config = FencedSettings.parse(options).client_config()
         self._every, self._bytes = snapshot_every, snapshot_bytes
         self._fold = OwnershipFold(self.place)
         self._at = TopicPartition(topic, 0)

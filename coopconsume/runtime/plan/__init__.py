@@ -1,6 +1,6 @@
 """Plans what to read next, and settles outcomes: the pure core of a job's loop.
 
-The key ranges of a partition are divided over the slots. Such a *share* has
+The key ranges of a partition are divided over the slots. Each slot has a `SlotShare` with
 
 - ``position``: all offsets below it were read;
 - ``todo``: offsets below the position to read again: gaps at the start, records that did not fit
@@ -22,7 +22,7 @@ from coopconsume.runtime.plan.batch import BatchPlan, deal_window, plan_batch
 from coopconsume.runtime.plan.limits import Limits
 from coopconsume.runtime.plan.partition import Partition
 from coopconsume.runtime.plan.reads import Read, covering, reach_of
-from coopconsume.runtime.plan.share import Share, deal, scope_of
+from coopconsume.runtime.plan.share import SlotShare, deal, scope_of
 from coopconsume.runtime.plan.waiting import Waiting, shown_key
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "Limits",
     "Partition",
     "Read",
-    "Share",
+    "SlotShare",
     "Waiting",
     "covering",
     "deal",

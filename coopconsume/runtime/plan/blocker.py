@@ -10,11 +10,11 @@ from coopconsume.runtime.plan.waiting import shown_key
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from coopconsume.runtime.plan.share import Share
+    from coopconsume.runtime.plan.share import SlotShare
     from coopconsume.runtime.plan.waiting import Waiting
 
 
-def waiting_for(offset: int, shares: Collection[Share]) -> Waiting | None:
+def waiting_for(offset: int, shares: Collection[SlotShare]) -> Waiting | None:
     """Returns the failed record at an offset, or the one that it waits for; None: neither."""
     for share in shares:
         for waiting in share.failed():
@@ -24,7 +24,7 @@ def waiting_for(offset: int, shares: Collection[Share]) -> Waiting | None:
 
 
 def blocker_at(
-    offset: int, shares: Collection[Share], failed: Waiting | None, now: float
+    offset: int, shares: Collection[SlotShare], failed: Waiting | None, now: float
 ) -> dict[str, Any]:
     """Returns the state of an offset that is not done, for progress events and messages.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from assignors import KeyRange, merge
 from commits import OffsetRanges
 from coopconsume.runtime.plan.dealing import cut, is_uneven, part_of
-from coopconsume.runtime.plan.share import Share, deal
+from coopconsume.runtime.plan.share import SlotShare, deal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ class Dealer:
         self,
         part: int,
         ordering: Ordering,
-        shares: dict[int, Share],
+        shares: dict[int, SlotShare],
         lane: Callable[[int, int], int],
     ) -> None:
         self.gains: list[Gain] = []
@@ -169,7 +169,7 @@ class Dealer:
     def _deal(
         self,
         dealt: Iterable[tuple[int, tuple[KeyRange, ...]]],
-        old: Sequence[Share],
+        old: Sequence[SlotShare],
         position: int,
         todo: OffsetRanges,
     ) -> None:
@@ -177,20 +177,20 @@ class Dealer:
         for share in old:
             del self.shares[share.slot]
         for slot, some in dealt:
-            self.shares[slot] = Share(slot, some, position, todo)
+            self.shares[slot] = SlotShare(slot, some, position, todo)
         for one in [one for share in old for one in share.failed()]:
             one.next = None
             owner = self.share_of(one.key_hash)
             if owner is not None:
                 owner.wait(self._lane(one.key_hash, one.offset), one)
 
-    def share_of(self, key_hash: int) -> Share | None:
+    def share_of(self, key_hash: int) -> SlotShare | None:
         """The share that a key is of; None: it is not ours any more."""
         return next((share for share in self.shares.values() if share.has(key_hash)), None)
 
 
 def _todo_of(
-    old: Sequence[Share], gains: Sequence[Gain], stable: int, done: OffsetRanges
+    old: Sequence[SlotShare], gains: Sequence[Gain], stable: int, done: OffsetRanges
 ) -> tuple[int, OffsetRanges]:
     """Returns the position of new shares, and what they must look at again below it."""
     shares = [share for share in old if share.ranges]

@@ -13,7 +13,7 @@ from coopconsume.runtime.plan.blocker import blocker_at
 from coopconsume.runtime.plan.dealer import Dealer
 from coopconsume.runtime.plan.range_limit import read_limit
 from coopconsume.runtime.plan.reads import MERGE_GAP, reach_of
-from coopconsume.runtime.plan.share import Share, scope_of
+from coopconsume.runtime.plan.share import SlotShare, scope_of
 from coopconsume.runtime.plan.waiting import EARLIER_OWNER, Waiting
 from coopconsume.worker.report import PartitionWork, unpack_offsets
 
@@ -110,7 +110,7 @@ class Partition:
         if stock is not None:
             # Slots read nothing but their slices.
             position, gaps = MAX_OFFSET, OffsetRanges()
-        self.shares = {slot: Share(slot, ranges, position, gaps) for slot, ranges in shares}
+        self.shares = {slot: SlotShare(slot, ranges, position, gaps) for slot, ranges in shares}
         #: Deals key ranges that come or go.
         self.dealer = Dealer(part, ordering, self.shares, self.lane)
 
@@ -562,7 +562,7 @@ class Partition:
                 is_logged = before is not None and before.is_logged
                 self._failed[failure.offset] = _waiting(failure, now, is_logged=is_logged)
 
-    def _extend(self, share: Share, report: PartitionReport, position: int) -> None:
+    def _extend(self, share: SlotShare, report: PartitionReport, position: int) -> None:
         self.is_quiet = False
         read = OffsetRanges.from_offsets(unpack_offsets(report.read).to_numpy())
         share.has_read(read.clip(self.stable, MAX_OFFSET), position)
@@ -634,7 +634,7 @@ class Partition:
         share.forget_below(self.stable)
 
     @staticmethod
-    def _blocked_by(share: Share, report: PartitionReport) -> OffsetRanges:
+    def _blocked_by(share: SlotShare, report: PartitionReport) -> OffsetRanges:
         """Returns records that a slot has not started, as a lower record of their key is not done.
 
         A key that has left may have come back since, for another slot: its records
@@ -643,7 +643,7 @@ class Partition:
         report.blocked = [(offset, key) for offset, key in report.blocked if share.has(key)]
         return OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
 
-    def _put_behind(self, share: Share, report: PartitionReport) -> None:
+    def _put_behind(self, share: SlotShare, report: PartitionReport) -> None:
         """Has records wait behind the failed one of their lane."""
         flowing: list[int] = []
         for offset, key_hash in report.blocked:
@@ -653,7 +653,7 @@ class Partition:
 
     def _settle_in_flight(
         self,
-        share: Share,
+        share: SlotShare,
         wanted: OffsetRanges,
         report: PartitionReport,
         left: OffsetRanges,
@@ -909,7 +909,7 @@ class Partition:
         }
         return PartitionWork(tuple(share.in_flight.pairs()), attempts, self._blocked(share), added)
 
-    def _blocked(self, share: Share) -> dict[int, int]:
+    def _blocked(self, share: SlotShare) -> dict[int, int]:
         """The lowest record of each lane that waits: no higher one of the lane may start."""
         blocked = {lane: waiting.offset for lane, waiting in share.waiting.items()}
         return {} if self.ordering == "none" else blocked

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from commits.model import TopicPartition
     from coopconsume.runtime.plan import Partition
 
-TopicPartition = tuple[str, int]
 
 #: Shortest interval between two requests to rebalance, in seconds.
 ASK_EVERY = 60.0

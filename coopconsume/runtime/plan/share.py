@@ -55,7 +55,7 @@ def scope_of(
 
 
 @dataclass
-class Share:
+class SlotShare:
     """One slot's piece of one partition."""
 
     slot: int

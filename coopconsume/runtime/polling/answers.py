@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from commits import CommitResult
+    from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.group.owned import TopicPartition
     from coopconsume.record import Headers
     from coopconsume.runtime.polling.session import PollSession
     from coopconsume.runtime.reading.source import PolledRows

@@ -11,7 +11,7 @@ from coopconsume.runtime.plan import covering, reach_of
 from coopconsume.runtime.reading.expressions import key_column
 from coopconsume.runtime.reading.hashing import deal_hash_sql
 from coopconsume.runtime.reading.source import (
-    Wanted,
+    WantedRows,
     empty_poll_frame,
     poll_frame,
     poll_offsets,
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from assignors import KeyRange
-    from coopconsume.group.owned import Owned, TopicPartition
+    from commits.model import TopicPartition
+    from coopconsume.group.owned import Owned
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.options import Options
     from coopconsume.record import Headers
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from coopconsume.runtime.reading.source import PolledRows
 
 
-class Frames:
+class FrameReader:
     """Reads records of partitions that a consumer holds.
 
     Args:
@@ -158,12 +159,12 @@ class Frames:
         self,
         owned: Mapping[TopicPartition, Owned],
         offsets: Mapping[TopicPartition, OffsetRanges],
-    ) -> tuple[list[Span], list[Wanted]]:
+    ) -> tuple[list[Span], list[WantedRows]]:
         spans: list[Span] = []
         wanted = []
         for tp, ranges in offsets.items():
             spans += _spans(tp, ranges)
-            wanted.append(Wanted(*tp, ranges, _dealt(owned[tp].ranges, self._slots)))
+            wanted.append(WantedRows(*tp, ranges, _dealt(owned[tp].ranges, self._slots)))
         return spans, wanted
 
 

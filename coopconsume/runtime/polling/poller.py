@@ -36,11 +36,11 @@ from coopconsume.runtime.polling.answers import (
     take_decisions,
     with_filtered,
 )
-from coopconsume.runtime.polling.frames import Frames, offsets_of
+from coopconsume.runtime.polling.frames import FrameReader, offsets_of
 from coopconsume.runtime.polling.letters import LetterWriter
 from coopconsume.runtime.polling.positions import POLL_WINDOW
 from coopconsume.runtime.polling.session import PollSession
-from coopconsume.runtime.reading.audit import Audit
+from coopconsume.runtime.reading.audit import HoleAudit
 from coopconsume.runtime.waiting import poll_waits_for
 from coopconsume.sinks import open_dead_letters
 
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from commits import CommitResult
+    from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.membership import Membership
-    from coopconsume.group.owned import TopicPartition
     from coopconsume.options import Options
     from coopconsume.record import OnDead
     from coopconsume.runtime.polling.answers import Reasons
     from coopconsume.runtime.polling.positions import PollPosition
-    from coopconsume.runtime.polling.session import Window
+    from coopconsume.runtime.polling.session import PollWindow
     from coopconsume.runtime.reading.spans import Span
     from coopconsume.runtime.waiting import WaitingFor
     from coopconsume.worker.report import DeadLetter
@@ -94,7 +94,7 @@ class Poller:
         self._run_id = uuid.uuid4().hex[:12]
         self._commit_ids = (f"{self._run_id}-{number}" for number in itertools.count())
         self._decisions_at = -math.inf
-        self._audit = Audit(spark, options)
+        self._audit = HoleAudit(spark, options)
         self._calls = threading.RLock()
         self._found_records = False
 
@@ -110,8 +110,8 @@ class Poller:
                 raise
 
     @property
-    def _frames(self) -> Frames:
-        return Frames(self._spark, self._options, self._slots())
+    def _frames(self) -> FrameReader:
+        return FrameReader(self._spark, self._options, self._slots())
 
     # -- handing out
 
@@ -267,7 +267,7 @@ class Poller:
             membership.rebalance(f"deleted: {', '.join(deleted)}")
         return bool(deleted)
 
-    def _hand_out(self, assignment: EpochAssignment, window: Window) -> DataFrame | None:
+    def _hand_out(self, assignment: EpochAssignment, window: PollWindow) -> DataFrame | None:
         """Returns the rows of a window; None without rows of ours, or if the shares changed.
 
         Where others have keys of a partition, keys wait, or there is a filter, the window's offsets

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
-from coopconsume.runtime.plan import Share, deal_window, reach_of, scope_of
+from coopconsume.runtime.plan import SlotShare, deal_window, reach_of, scope_of
 from coopconsume.runtime.polling.retry_buffer import RetryBuffer
 from coopconsume.runtime.reading.hashing import in_ranges_sql
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from coopconsume.group.owned import Owned, TopicPartition
+    from commits.model import TopicPartition
+    from coopconsume.group.owned import Owned
 
 #: Offsets that one poll spans at most, over all partitions, unless maxOffsetsPerTrigger says less.
 POLL_WINDOW = 500_000
@@ -67,7 +68,7 @@ class PollPosition:
         retries: Records that are retried later, with their keys.
     """
 
-    share: Share
+    share: SlotShare
     polled: OffsetRanges = field(default_factory=OffsetRanges)
     unread: OffsetRanges = field(default_factory=OffsetRanges)
     filtered: OffsetRanges = field(default_factory=OffsetRanges)
@@ -82,9 +83,9 @@ class PollPosition:
         open_ = [record for record in owned.pending if record[0] not in owned.committed]
         retries = RetryBuffer(record for record in open_ if record[0] >= owned.stable)
         if top is None:
-            return cls(Share(0, owned.ranges, owned.stable), retries=retries)
+            return cls(SlotShare(0, owned.ranges, owned.stable), retries=retries)
         gaps = owned.committed.complement(owned.stable, top)
-        return cls(Share(0, owned.ranges, top + 1, gaps), retries=retries)
+        return cls(SlotShare(0, owned.ranges, top + 1, gaps), retries=retries)
 
     @property
     def position(self) -> int:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from assignors import Share
+    from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.group.owned import TopicPartition
     from coopconsume.record import Headers
 
     Offsets = Mapping[TopicPartition, OffsetRanges]
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Window:
+class PollWindow:
     """Offsets to hand out, and which of their rows.
 
     Attributes:
@@ -113,7 +113,7 @@ class PollSession:
 
     def take(
         self, assignment: EpochAssignment, ends: Mapping[TopicPartition, int], size: int, now: float
-    ) -> Window | None:
+    ) -> PollWindow | None:
         """Takes the next offsets to hand out; None if there are no more, or the shares changed.
 
         Args:
@@ -126,10 +126,10 @@ class PollSession:
             if self.assignment is not assignment:
                 return None
             offsets, chosen = next_rows(self.places, assignment.owned, ends, size, now)
-            return Window(offsets, chosen) if offsets else None
+            return PollWindow(offsets, chosen) if offsets else None
 
     def hand_out(
-        self, assignment: EpochAssignment, window: Window, rows: Offsets, filtered: Offsets
+        self, assignment: EpochAssignment, window: PollWindow, rows: Offsets, filtered: Offsets
     ) -> bool:
         """Notes what the frame of a window contains; false if the shares changed meanwhile.
 
@@ -149,7 +149,7 @@ class PollSession:
             self._is_polling = False
             return True
 
-    def put_back(self, assignment: EpochAssignment, window: Window) -> None:
+    def put_back(self, assignment: EpochAssignment, window: PollWindow) -> None:
         """Undoes `take`: there is no frame of the window."""
         with self.lock:
             for tp, place in self.places_of(assignment).items():

@@ -11,14 +11,15 @@ from coopconsume.runtime.reading.spans import Span
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from coopconsume.group.owned import Owned, TopicPartition
+    from commits.model import TopicPartition
+    from coopconsume.group.owned import Owned
     from coopconsume.options import Options
 
 #: Offsets that are looked at for holes at a time.
 AUDIT_SPAN = 50_000
 
 
-class Audit:
+class HoleAudit:
     """Reads the log to find holes, each offset once.
 
     An offset below the read position that is not done belongs to another member, waits, or is a

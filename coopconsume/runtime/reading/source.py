@@ -60,7 +60,7 @@ _SCATTERED = 3
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedRows:
     """The wanted rows of one partition, and their slots.
 
     Attributes:
@@ -194,7 +194,7 @@ def _json(spans: Iterable[Span], value: object) -> str:
     return json.dumps(offsets)
 
 
-def _by_partition(wanted: Sequence[Wanted], values: Sequence[str]) -> str:
+def _by_partition(wanted: Sequence[WantedRows], values: Sequence[str]) -> str:
     """SQL of a value that depends on the row's partition; plain where there is only one."""
     if len(wanted) == 1:
         return values[0]
@@ -206,7 +206,7 @@ def _by_partition(wanted: Sequence[Wanted], values: Sequence[str]) -> str:
     return f"CASE {' '.join(cases)} END"
 
 
-def _by_part(wanted: Sequence[Wanted], values: Sequence[str]) -> str:
+def _by_part(wanted: Sequence[WantedRows], values: Sequence[str]) -> str:
     """SQL of a value that depends on the column ``part``, where there is more than one."""
     if len(wanted) == 1:
         return values[0]
@@ -215,10 +215,10 @@ def _by_part(wanted: Sequence[Wanted], values: Sequence[str]) -> str:
 
 
 def _task_sql(
-    wanted: Sequence[Wanted],
+    wanted: Sequence[WantedRows],
     tasks: Sequence[int],
     deal: str,
-    by: Callable[[Sequence[Wanted], Sequence[str]], str],
+    by: Callable[[Sequence[WantedRows], Sequence[str]], str],
 ) -> str:
     """The number that `task_numbers` sends to a row's slot; null where no slot wants it."""
     numbers = task_numbers(len(tasks))
@@ -232,7 +232,7 @@ def _task_sql(
     return each[0] if all(task == each[0] for task in each) else by(wanted, each)
 
 
-def _kept(frame: DataFrame, wanted: Sequence[Wanted]) -> DataFrame:
+def _kept(frame: DataFrame, wanted: Sequence[WantedRows]) -> DataFrame:
     """Rows at offsets that are wanted, where not all that are read are."""
     if all(w.offsets.range_count <= 1 for w in wanted):
         return frame
@@ -243,7 +243,7 @@ def batch_frame(
     spark: SparkSession,
     options: Options,
     spans: Sequence[Span],
-    wanted: Sequence[Wanted],
+    wanted: Sequence[WantedRows],
     tasks: Sequence[int],
     slices: int,
     *,
@@ -317,7 +317,7 @@ def batch_frame(
 
 
 def _spans_by_task(
-    spans: Sequence[Span], wanted: Sequence[Wanted], tasks: Sequence[int]
+    spans: Sequence[Span], wanted: Sequence[WantedRows], tasks: Sequence[int]
 ) -> list[Span] | None:
     """Returns the span of each task, if slots have slices and each one's is a span of its own.
 
@@ -348,7 +348,7 @@ def poll_frame(
     spark: SparkSession,
     options: Options,
     spans: Sequence[Span],
-    wanted: Sequence[Wanted],
+    wanted: Sequence[WantedRows],
     tasks: Sequence[int],
     slices: int,
     choose: Mapping[tuple[str, int], Callable[[str], str]],
@@ -406,7 +406,7 @@ def poll_offsets(
     spark: SparkSession,
     options: Options,
     spans: Sequence[Span],
-    wanted: Sequence[Wanted],
+    wanted: Sequence[WantedRows],
     slices: int,
     choose: Mapping[tuple[str, int], Callable[[str], str]],
     *,
@@ -454,7 +454,7 @@ def poll_offsets(
 
 def _polled_rows(
     frame: DataFrame,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[WantedRows],
     tasks: Sequence[int],
     choose: Mapping[tuple[str, int], Callable[[str], str]],
     key: str,

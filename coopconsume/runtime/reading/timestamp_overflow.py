@@ -47,7 +47,7 @@ _MOST_BYTES: Final = 64 << 20
 _MOST_PIECES: Final = 20
 
 
-class Row(NamedTuple):
+class SourceRow(NamedTuple):
     """A record in the columns of Spark's Kafka source, with a timestamp in milliseconds.
 
     At the offsets from ``first`` up to its own there is no other record that can be read.
@@ -80,10 +80,10 @@ class TimestampOverflows:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._rows: dict[tuple[str, str, int], dict[int, Row]] = {}
+        self._rows: dict[tuple[str, str, int], dict[int, SourceRow]] = {}
         self._generation = ""
 
-    def within(self, options: Options, spans: Iterable[Span]) -> list[Row]:
+    def within(self, options: Options, spans: Iterable[Span]) -> list[SourceRow]:
         """Returns the records of some spans, ascending in each."""
         with self._lock:
             self._look_at_identities()
@@ -134,7 +134,7 @@ class TimestampOverflows:
             )  # fmt: skip
         return bool(news)
 
-    def _forget_all_but(self, found: Iterable[Row]) -> None:
+    def _forget_all_but(self, found: Iterable[SourceRow]) -> None:
         """Forgets records while there are too many, but none that the next read needs."""
         left = sum(row.size for rows in self._rows.values() for row in rows.values())
         kept = {id(row) for row in found}
@@ -172,7 +172,7 @@ def retried(options: Options, spans: Sequence[Span], read: Callable[[], T]) -> T
     return read()
 
 
-def around(spans: Iterable[Span], rows: Iterable[Row]) -> list[Span]:
+def around(spans: Iterable[Span], rows: Iterable[SourceRow]) -> list[Span]:
     """Returns the spans without some records and the offsets before them that have none."""
     left_out: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for row in rows:
@@ -185,7 +185,7 @@ def around(spans: Iterable[Span], rows: Iterable[Row]) -> list[Span]:
     ]
 
 
-def overflow_frame(spark: SparkSession, rows: Iterable[Row], *, headers: bool) -> DataFrame:
+def overflow_frame(spark: SparkSession, rows: Iterable[SourceRow], *, headers: bool) -> DataFrame:
     """Returns records as a DataFrame in the columns of Spark's Kafka source."""
     schema = (
         "key binary, value binary, topic string, partition int, `offset` bigint, "
@@ -198,7 +198,7 @@ def overflow_frame(spark: SparkSession, rows: Iterable[Row], *, headers: bool) -
     return spark.createDataFrame([row[:-1] for row in rows], schema).selectExpr(*shown)
 
 
-def _overflow_rows(options: Options, spans: Iterable[Span]) -> list[Row]:
+def _overflow_rows(options: Options, spans: Iterable[Span]) -> list[SourceRow]:
     """Reads spans by kafka-python; returns the records with timestamps out of range.
 
     Where these are so many that Spark would have to read a span in many pieces, all its records are
@@ -206,7 +206,7 @@ def _overflow_rows(options: Options, spans: Iterable[Span]) -> list[Row]:
     """
     from kafka import KafkaConsumer
 
-    found: list[Row] = []
+    found: list[SourceRow] = []
     consumer = KafkaConsumer(
         **options.client_config(), enable_auto_commit=False, group_id=None,
         auto_offset_reset="earliest", isolation_level=options.kafka["isolation.level"],
@@ -245,9 +245,9 @@ def _records(consumer: KafkaConsumer, servers: str, span: Span) -> Iterator[Any]
             raise BrokerUnreachable(servers, f"{span.topic}-{span.partition} is not read")
 
 
-def _row(record: Any, first: int | None = None) -> Row:
+def _row(record: Any, first: int | None = None) -> SourceRow:
     nearest = max(-LAST_MS, min(record.timestamp, LAST_MS))
-    return Row(
+    return SourceRow(
         record.key, record.value, record.topic, record.partition, record.offset, nearest,
         record.timestamp_type, list(record.headers), record.offset if first is None else first,
     )  # fmt: skip

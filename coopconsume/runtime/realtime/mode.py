@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from coopconsume.runtime.plan import Partition, Share
+    from coopconsume.runtime.plan import Partition, SlotShare
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ def _unready(partition: Partition, now: float) -> str:
     return "has key ranges that no slot has" if partition.is_undealt else ""
 
 
-def _unready_share(share: Share, now: float) -> str:
+def _unready_share(share: SlotShare, now: float) -> str:
     """Returns why the slot of a share cannot read by itself now; empty: it can."""
     if share.in_flight is not None or share.only is not None:
         return "is in a batch"
@@ -154,6 +154,6 @@ def _unready_share(share: Share, now: float) -> str:
     return ""
 
 
-def _is_due(share: Share, now: float) -> Collection[bool]:
+def _is_due(share: SlotShare, now: float) -> Collection[bool]:
     """Returns for the first failed record of each lane whether it is due."""
     return [w.due <= now for w in share.waiting.values()]

@@ -22,7 +22,7 @@ from coopconsume.testing.local import security as broker_security
 from coopconsume.testing.local import storage
 from coopconsume.testing.local.jars import KAFKA_VERSION, broker_jars, logs_by_log4j1
 from coopconsume.testing.local.java import find_java
-from coopconsume.testing.local.process import STOP_TIMEOUT, BrokerProcess, Held, suspend
+from coopconsume.testing.local.process import STOP_TIMEOUT, BrokerProcess, BrokerResources, suspend
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,7 +102,7 @@ class LocalKafka(Closing):
         self._start_timeout = start_timeout
         self._log_file = None if log_file is None else Path(log_file).absolute()
         self._log_start = 0
-        self._held = Held()
+        self._held = BrokerResources()
         # At the program's end, and when nobody holds this object any more.
         self._finalizer = weakref.finalize(self, self._held.release)
 

@@ -145,7 +145,7 @@ class BrokerProcess:
                 os.kill(self.pid, signal.SIGKILL)
 
 
-class Held:
+class BrokerResources:
     """What a broker's handle holds of the system, apart from it so that it can be outlived.
 
     Attributes:

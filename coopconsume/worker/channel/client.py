@@ -19,10 +19,10 @@ from coopconsume.worker.channel.messages import encode_report
 from coopconsume.worker.channel.wire import (
     FRAME_BYTES,
     HANDSHAKE_BYTES,
+    ChannelSession,
     Frame,
     Identity,
     ProtocolError,
-    Session,
     SlotHandshake,
     Splitter,
     decode_lease,
@@ -190,7 +190,7 @@ class SlotChannel:
             self._ready.set()
         self._halt("connection", self._clock())
 
-    def _connect(self, deadline: float) -> tuple[socket.socket, Session]:
+    def _connect(self, deadline: float) -> tuple[socket.socket, ChannelSession]:
         """Connects, and both sides authenticate.
 
         Raises:
@@ -207,7 +207,7 @@ class SlotChannel:
                     raise
                 time.sleep(_RETRY)
 
-    def _try_to_connect(self, deadline: float) -> tuple[socket.socket, Session]:
+    def _try_to_connect(self, deadline: float) -> tuple[socket.socket, ChannelSession]:
         address = (self._spec.host, self._spec.port)
         sock = socket.create_connection(address, timeout=max(0.001, deadline - time.monotonic()))
         try:
@@ -225,7 +225,7 @@ class SlotChannel:
             raise
         return sock, session
 
-    def _talk(self, sock: socket.socket, session: Session, deadline: float) -> None:
+    def _talk(self, sock: socket.socket, session: ChannelSession, deadline: float) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(sock, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
@@ -235,7 +235,7 @@ class SlotChannel:
         self,
         selector: selectors.BaseSelector,
         sock: socket.socket,
-        session: Session,
+        session: ChannelSession,
         deadline: float,
     ) -> None:
         splitter = Splitter(FRAME_BYTES)
@@ -303,7 +303,7 @@ class SlotChannel:
         if halt is not None:
             halt(why, since)
 
-    def _name_oldest_call(self, session: Session, now: float) -> None:
+    def _name_oldest_call(self, session: ChannelSession, now: float) -> None:
         """Reports the handler call that has run for longest, once it is long or another one."""
         if self._is_closed or self._oldest_call is None or now < self._cut_at:
             return
@@ -315,7 +315,7 @@ class SlotChannel:
             self._named = named
             self._unsent += session.sent.seal(Frame.CALL, encode_call(found))
 
-    def _cut(self, session: Session, now: float) -> None:
+    def _cut(self, session: ChannelSession, now: float) -> None:
         """Sends a progressive report if it is due."""
         with self._lock:
             if self._is_closed or self._make_report is None or now < self._cut_at:

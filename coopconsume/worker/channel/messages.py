@@ -34,7 +34,7 @@ class _Parts:
         return len(part)
 
 
-class _Reader:
+class _PartReader:
     """The binary parts of a message that is being read."""
 
     def __init__(self, data: bytes, start: int) -> None:
@@ -101,7 +101,7 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
     try:
         (length,) = _LENGTH.unpack_from(data)
         header = json.loads(data[_LENGTH.size : _LENGTH.size + length])
-        parts = _Reader(data, _LENGTH.size + length)
+        parts = _PartReader(data, _LENGTH.size + length)
         report = SlotReport(
             batch=of.batch, slot=of.slot, pid=of.pid, seq=_count(header["seq"]),
             handled=_count(header["handled"]), filtered=_count(header["filtered"]),
@@ -161,7 +161,7 @@ def _failure(one: Failure, parts: _Parts) -> list[Any]:
     ]  # fmt: skip
 
 
-def _failed(fields: list[Any], parts: _Reader) -> Failure:
+def _failed(fields: list[Any], parts: _PartReader) -> Failure:
     offset, key_hash, key, attempts, delay, error, trace, headers = fields
     wait = math.inf if delay is None else float(delay)
     return Failure(
@@ -174,7 +174,7 @@ def _put_headers(headers: Headers, parts: _Parts) -> list[list[Any]]:
     return [[name, parts.add(value)] for name, value in headers]
 
 
-def _taken_headers(fields: list[Any], parts: _Reader) -> Headers:
+def _taken_headers(fields: list[Any], parts: _PartReader) -> Headers:
     return tuple((str(name), parts.take(value)) for name, value in fields)
 
 
@@ -186,7 +186,7 @@ def _letter(one: DeadLetter, parts: _Parts) -> list[Any]:
     ]  # fmt: skip
 
 
-def _dead(fields: list[Any], parts: _Reader) -> DeadLetter:
+def _dead(fields: list[Any], parts: _PartReader) -> DeadLetter:
     topic, partition, offset, key, value, timestamp, headers, *more = fields
     attempts, reason, trace, added, key_hash = more
     return DeadLetter(

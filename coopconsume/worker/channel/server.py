@@ -16,10 +16,10 @@ from coopconsume.worker.channel.messages import decode_report
 from coopconsume.worker.channel.spec import LEASE, REPORT_EVERY, ChannelSpec
 from coopconsume.worker.channel.wire import (
     FRAME_BYTES,
+    ChannelSession,
     DriverHandshake,
     Frame,
     ProtocolError,
-    Session,
     Splitter,
     decode_ask,
     decode_call,
@@ -57,7 +57,7 @@ class _Connection:
         self.handshake = handshake
         self.deadline = deadline
         self.splitter = Splitter()
-        self.session: Session | None = None
+        self.session: ChannelSession | None = None
         self.unsent = bytearray()
         #: The stamp of a request for a lease that is not answered yet.
         self.asked: int | None = None
@@ -324,7 +324,9 @@ class ChannelServer:
             self._known.add(at)
             self._slots[at] = connection
 
-    def _heard(self, connection: _Connection, session: Session, kind: int, sealed: bytes) -> None:
+    def _heard(
+        self, connection: _Connection, session: ChannelSession, kind: int, sealed: bytes
+    ) -> None:
         payload = session.received.open(kind, sealed)
         if kind == Frame.ASK:
             connection.asked = decode_ask(payload)

@@ -189,7 +189,7 @@ class Sealer:
 
 
 @dataclass(frozen=True)
-class Session:
+class ChannelSession:
     """One side of an authenticated connection.
 
     Attributes:
@@ -207,10 +207,10 @@ def _prove(secret: bytes, purpose: bytes, said: bytes) -> bytes:
     return hmac.new(secret, b"coopconsume channel " + purpose + b"\0" + said, "sha256").digest()
 
 
-def _session(secret: bytes, said: bytes, identity: Identity, role: Role) -> Session:
+def _session(secret: bytes, said: bytes, identity: Identity, role: Role) -> ChannelSession:
     keys = {of: Sealer(_prove(secret, of + b" key", said)) for of in (b"driver", b"slot")}
     other = b"slot" if role == b"driver" else b"driver"
-    return Session(identity, keys[role], keys[other])
+    return ChannelSession(identity, keys[role], keys[other])
 
 
 class SlotHandshake:
@@ -225,7 +225,7 @@ class SlotHandshake:
         """Returns the first frame."""
         return frame(Frame.HELLO, self._hello)
 
-    def answer(self, kind: int, payload: bytes) -> tuple[bytes, Session]:
+    def answer(self, kind: int, payload: bytes) -> tuple[bytes, ChannelSession]:
         """Returns the last frame, and the session, if the driver has proved itself.
 
         Raises:
@@ -256,7 +256,7 @@ class DriverHandshake:
         """Whether the client has named a slot of this run."""
         return self._identity is not None
 
-    def answer(self, kind: int, payload: bytes) -> bytes | Session:
+    def answer(self, kind: int, payload: bytes) -> bytes | ChannelSession:
         """Returns the driver's frame after `HELLO`, and the session after `PROOF`.
 
         Raises:

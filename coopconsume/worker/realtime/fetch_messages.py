@@ -89,7 +89,7 @@ class Evicted:
 
 
 @dataclass(frozen=True)
-class Answer:
+class FetchAnswer:
     """The answer to a `Fetch`; it leaves out partitions without new records.
 
     Attributes:
@@ -127,7 +127,7 @@ def decode_fetch(data: bytes) -> Fetch:
         raise ProtocolError(f"no fetch: {error}") from None
 
 
-def encode_answer(answer: Answer) -> bytes:
+def encode_answer(answer: FetchAnswer) -> bytes:
     """Returns an answer as bytes."""
     rows = [None if one.rows is None else one.rows.serialize() for one in answer.portions]
     portions = [
@@ -139,7 +139,7 @@ def encode_answer(answer: Answer) -> bytes:
     return b"".join((_LENGTH.pack(len(header)), header, *filter(None, rows)))
 
 
-def decode_answer(data: bytes, schema: pa.Schema) -> Answer:
+def decode_answer(data: bytes, schema: pa.Schema) -> FetchAnswer:
     """The inverse of `encode_answer`.
 
     Args:
@@ -167,7 +167,7 @@ def decode_answer(data: bytes, schema: pa.Schema) -> Answer:
             )
         if at != len(data):
             raise ProtocolError("an answer with more bytes than it names")
-        return Answer(
+        return FetchAnswer(
             tuple(portions),
             tuple(Evicted(_count(part), _count(start)) for part, start in evicted),
             _count(broker_bytes),

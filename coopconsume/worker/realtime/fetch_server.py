@@ -28,20 +28,20 @@ import pyarrow.compute as pc
 from coopconsume.filters import RecordFilter
 from coopconsume.worker.channel.wire import (
     FRAME_BYTES,
+    ChannelSession,
     DriverHandshake,
     Frame,
     ProtocolError,
-    Session,
     Splitter,
 )
 from coopconsume.worker.realtime.fetch_messages import (
-    Answer,
     Evicted,
+    FetchAnswer,
     Portion,
     decode_fetch,
     encode_answer,
 )
-from coopconsume.worker.realtime.reader import Position, SlotReader
+from coopconsume.worker.realtime.reader import ReadPosition, SlotReader
 from coopconsume.worker.realtime.record_cache import RecordCache
 from coopconsume.worker.realtime.source import AHEAD, KafkaSource, ReadFailed
 from coopconsume.worker.report import FILTERED
@@ -50,8 +50,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import IO
 
+    from commits.model import TopicPartition
     from coopconsume.worker.realtime.fetch_messages import Fetch
-    from coopconsume.worker.realtime.reader import Place, Taken
+    from coopconsume.worker.realtime.reader import Taken
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class ServerSpec:
     run: str
     limit: int
     kafka: Mapping[str, str] = field(repr=False)
-    places: tuple[Place, ...]
+    places: tuple[TopicPartition, ...]
     headers: bool
     record_filter: RecordFilter
     content: str = "record"
@@ -128,7 +129,7 @@ class _Client:
     handshake: DriverHandshake
     prove_by: float
     splitter: Splitter = field(default_factory=Splitter)
-    session: Session | None = None
+    session: ChannelSession | None = None
     unsent: bytearray = field(default_factory=bytearray)
     fetch: Fetch | None = None
     due: float = 0.0
@@ -208,7 +209,7 @@ class FetchServer:
                 new, self._new = self._new, []
                 full = frozenset(places[part] for part in self._cache.full)
             for part, start in new:
-                reader.begin(places[part], Position(part, start, _ALL, finds_holes=True))
+                reader.begin(places[part], ReadPosition(part, start, _ALL, finds_holes=True))
                 source.add(places[part], start)
             source.pause(full)
             fetched = source.poll(_POLL, _MOST, _GATHER)
@@ -280,7 +281,7 @@ class FetchServer:
         for kind, payload in client.splitter.frames():
             if client.session is None:
                 answer = client.handshake.answer(kind, payload)
-                if isinstance(answer, Session):
+                if isinstance(answer, ChannelSession):
                     client.session = answer
                     client.splitter.limit = FRAME_BYTES
                     self._started = time.monotonic()
@@ -321,7 +322,7 @@ class FetchServer:
             except (OSError, ProtocolError) as error:
                 self._drop(selector, client, error)
 
-    def _answer(self, client: _Client, session: Session, fetch: Fetch) -> None:
+    def _answer(self, client: _Client, session: ChannelSession, fetch: Fetch) -> None:
         """Answers a fetch, unless it should wait for records."""
         portions, evicted, size = [], [], 0
         with self._lock:
@@ -345,7 +346,7 @@ class FetchServer:
             return
         client.is_delayed = False
         broker_bytes, self._broker_bytes = self._broker_bytes, 0
-        answer = Answer(tuple(portions), tuple(evicted), broker_bytes)
+        answer = FetchAnswer(tuple(portions), tuple(evicted), broker_bytes)
         client.unsent += session.sent.seal(Frame.FETCHED, encode_answer(answer))
         client.fetch = None
 

@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Final
 from coopconsume.worker.channel.wire import (
     FRAME_BYTES,
     HANDSHAKE_BYTES,
+    ChannelSession,
     Frame,
     Identity,
     ProtocolError,
-    Session,
     SlotHandshake,
     Splitter,
 )
-from coopconsume.worker.realtime.fetch_messages import Answer, decode_answer, encode_fetch
+from coopconsume.worker.realtime.fetch_messages import FetchAnswer, decode_answer, encode_fetch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,11 +103,11 @@ class HostLink:
         schema: Of the rows of answers.
 
     Attributes:
-        events: `Connected`, an `Answer` to each fetch, and `Lost`.
+        events: `Connected`, an `FetchAnswer` to each fetch, and `Lost`.
     """
 
     def __init__(self, spec: ServerSpec, identity: Identity, schema: pa.Schema) -> None:
-        self.events: queue.SimpleQueue[Connected | Answer | Lost] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[Connected | FetchAnswer | Lost] = queue.SimpleQueue()
         self._spec = spec
         self._identity = identity
         self._schema = schema
@@ -201,7 +201,7 @@ class HostLink:
         finally:
             os.close(lock)
 
-    def _connect(self) -> tuple[socket.socket, Session]:
+    def _connect(self) -> tuple[socket.socket, ChannelSession]:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.settimeout(SILENCE)
@@ -217,7 +217,7 @@ class HostLink:
             raise
         return sock, session
 
-    def _talk(self, sock: socket.socket, session: Session) -> None:
+    def _talk(self, sock: socket.socket, session: ChannelSession) -> None:
         splitter = Splitter(FRAME_BYTES)
         while (fetch := self._fetches.get()) is not None:
             sock.settimeout(fetch.max_wait + SILENCE)

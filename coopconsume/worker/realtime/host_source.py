@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.worker.channel.wire import Identity
-from coopconsume.worker.realtime.fetch_messages import Answer, Fetch
+from coopconsume.worker.realtime.fetch_messages import Fetch, FetchAnswer
 from coopconsume.worker.realtime.fetch_server import ServerSpec
 from coopconsume.worker.realtime.fetch_state import FetchState
 from coopconsume.worker.realtime.host_link import Connected, HostLink, server_secret, with_path
@@ -26,8 +26,8 @@ from coopconsume.worker.report import Reads
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from commits.model import TopicPartition
     from coopconsume.worker.realtime.host_link import Lost
-    from coopconsume.worker.realtime.reader import Place
     from coopconsume.worker.realtime.source import Source
     from coopconsume.worker.realtime.spec import Ranges
     from coopconsume.worker.report import BatchSpec
@@ -59,9 +59,9 @@ class HostSource:
     def __init__(
         self,
         link: HostLink,
-        open_own: Callable[[Mapping[Place, int]], KafkaSource],
-        places: tuple[Place, ...],
-        starts: Mapping[Place, int],
+        open_own: Callable[[Mapping[TopicPartition, int]], KafkaSource],
+        places: tuple[TopicPartition, ...],
+        starts: Mapping[TopicPartition, int],
         ranges: Mapping[int, Ranges],
         start_time: float = START_TIME,
         values: ValueReader | None = None,
@@ -123,8 +123,8 @@ class HostSource:
                 self._is_asking = True
                 self._link.send(Fetch(asks, MAX_BYTES, MAX_WAIT))
 
-    def _heard(self, event: Connected | Answer | Lost, fetched: Fetched) -> None:
-        if isinstance(event, Answer):
+    def _heard(self, event: Connected | FetchAnswer | Lost, fetched: Fetched) -> None:
+        if isinstance(event, FetchAnswer):
             self._is_asking = False
             self._server_bytes += event.broker_bytes
             for evicted in event.evicted:
@@ -169,7 +169,7 @@ class HostSource:
         return fetched
 
 
-def open_source(spec: BatchSpec, slot: int, starts: Mapping[Place, int]) -> Source:
+def open_source(spec: BatchSpec, slot: int, starts: Mapping[TopicPartition, int]) -> Source:
     """Opens the source of a slot: the fetch server of its host, if the run has one.
 
     Args:

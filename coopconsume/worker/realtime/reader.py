@@ -19,11 +19,10 @@ from coopconsume.worker.report import FILTERED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from commits.model import TopicPartition
     from coopconsume.filters import RecordFilter
     from coopconsume.worker.realtime.fetch_messages import Portion
     from coopconsume.worker.realtime.spec import Ranges
-
-    Place = tuple[str, int]
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FIELDS = [
@@ -32,7 +31,7 @@ _FIELDS = [
 ]  # fmt: skip
 
 
-class Message(Protocol):
+class ConsumedMessage(Protocol):
     """A record as confluent-kafka returns it."""
 
     def topic(self) -> str | None: ...  # noqa: D102
@@ -51,7 +50,7 @@ class Message(Protocol):
 
 
 @dataclass
-class Position:
+class ReadPosition:
     """How far a slot has read a partition.
 
     Attributes:
@@ -100,7 +99,7 @@ class SlotReader:
 
     def __init__(
         self,
-        places: tuple[Place, ...],
+        places: tuple[TopicPartition, ...],
         starts: Mapping[int, int],
         ranges: Mapping[int, Ranges],
         finds_holes: frozenset[int],
@@ -109,7 +108,7 @@ class SlotReader:
         headers: bool,
     ) -> None:
         self._positions = {
-            places[part]: Position(part, start, ranges[part], part in finds_holes)
+            places[part]: ReadPosition(part, start, ranges[part], part in finds_holes)
             for part, start in starts.items()
         }
         self._by_part = {position.part: position for position in self._positions.values()}
@@ -118,18 +117,18 @@ class SlotReader:
         self._schema = row_schema(headers=headers, filters=bool(record_filter))
 
     @property
-    def starts(self) -> dict[Place, int]:
+    def starts(self) -> dict[TopicPartition, int]:
         """The next offset to read, by partition."""
         return {place: position.next for place, position in self._positions.items()}
 
-    def begin(self, place: Place, position: Position) -> None:
+    def begin(self, place: TopicPartition, position: ReadPosition) -> None:
         """Adds a partition."""
         self._positions[place] = self._by_part[position.part] = position
 
     def take(
         self,
-        records: Iterable[Message],
-        ends: Mapping[Place, int],
+        records: Iterable[ConsumedMessage],
+        ends: Mapping[TopicPartition, int],
         portions: Iterable[Portion] = (),
     ) -> Taken:
         """Returns the slot's rows among what a source has returned.
@@ -141,7 +140,7 @@ class SlotReader:
         """
         rows: list[tuple[Any, ...]] = []
         holes: dict[int, list[tuple[int, int]]] = {}
-        moved: dict[int, Position] = {}
+        moved: dict[int, ReadPosition] = {}
         for record in records:
             position = self._positions[record.topic(), record.partition()]  # type: ignore[index]
             offset: int = record.offset()  # type: ignore[assignment]
@@ -173,7 +172,7 @@ class SlotReader:
         return Taken(batch, {part: position.next for part, position in moved.items()}, holes)
 
     def _row(
-        self, part: int, offset: int, hashed: int, key: bytes | None, record: Message
+        self, part: int, offset: int, hashed: int, key: bytes | None, record: ConsumedMessage
     ) -> tuple[Any, ...]:
         kind, stamp = record.timestamp()
         row: tuple[Any, ...] = (part, offset, hashed, key, record.value(), stamp if kind else -1)
@@ -187,7 +186,7 @@ class SlotReader:
         return (*row, not self._filter.passes(key, row[4], headers or ()))
 
 
-def headers_of(record: Message) -> list[dict[str, Any]]:
+def headers_of(record: ConsumedMessage) -> list[dict[str, Any]]:
     """Returns the headers of a record, as rows have them."""
     return [{"key": name, "value": value} for name, value in record.headers() or ()]
 
@@ -203,7 +202,7 @@ def row_schema(*, headers: bool, filters: bool) -> pa.Schema:
     return pa.schema([*_FIELDS, *more])
 
 
-def _new_rows(portion: Portion, position: Position) -> list[pa.RecordBatch]:
+def _new_rows(portion: Portion, position: ReadPosition) -> list[pa.RecordBatch]:
     """Returns the rows of a portion that the slot does not have."""
     rows = portion.rows
     if rows is None or portion.first == position.next:
@@ -211,7 +210,9 @@ def _new_rows(portion: Portion, position: Position) -> list[pa.RecordBatch]:
     return [rows.filter(pc.greater_equal(rows.column("offset"), position.next))]
 
 
-def _follow(portion: Portion, position: Position, holes: dict[int, list[tuple[int, int]]]) -> None:
+def _follow(
+    portion: Portion, position: ReadPosition, holes: dict[int, list[tuple[int, int]]]
+) -> None:
     """Takes over the position and the holes of a portion."""
     assert portion.first <= position.next, "a portion that leaves records out"
     if position.finds_holes:
@@ -223,7 +224,7 @@ def _follow(portion: Portion, position: Position, holes: dict[int, list[tuple[in
     position.next = portion.next
 
 
-def _advance(position: Position, offset: int, holes: dict[int, list[tuple[int, int]]]) -> None:
+def _advance(position: ReadPosition, offset: int, holes: dict[int, list[tuple[int, int]]]) -> None:
     """Moves the position to the next record; the offsets that it skips are holes."""
     if offset > position.next and position.finds_holes:
         holes.setdefault(position.part, []).append((position.next, offset - 1))

@@ -69,7 +69,7 @@ class _Chunk:
 
 
 @dataclass
-class _Partition:
+class _CachedPartition:
     """What is in memory of a partition.
 
     Attributes:
@@ -119,7 +119,7 @@ class RecordCache:
         self._limit = limit
         self._size = 0
         self._number = 0
-        self._partitions: dict[int, _Partition] = {}
+        self._partitions: dict[int, _CachedPartition] = {}
 
     @property
     def size(self) -> int:
@@ -144,7 +144,7 @@ class RecordCache:
 
     def begin(self, part: int, offset: int) -> None:
         """Adds a partition, which is read from an offset on."""
-        self._partitions[part] = _Partition(offset)
+        self._partitions[part] = _CachedPartition(offset)
 
     def append(
         self, part: int, rows: pa.RecordBatch, end: int, holes: Sequence[tuple[int, int]] = ()
@@ -220,12 +220,12 @@ class RecordCache:
             one.positions.pop(slot, None)
             one.joining.discard(slot)
 
-    def _missed(self, one: _Partition, slot: int, part: int, start: int) -> Evicted:
+    def _missed(self, one: _CachedPartition, slot: int, part: int, start: int) -> Evicted:
         one.positions.pop(slot, None)
         one.joining.add(slot)
         return Evicted(part, start)
 
-    def _drop_passed(self, one: _Partition) -> None:
+    def _drop_passed(self, one: _CachedPartition) -> None:
         slowest = min(one.positions.values())
         while not one.joining and one.chunks and one.chunks[0].next <= slowest:
             self._size -= one.drop_first()
@@ -243,7 +243,7 @@ class RecordCache:
         return True
 
 
-def _ahead(one: _Partition) -> int:
+def _ahead(one: _CachedPartition) -> int:
     """Returns the bytes that no slot has."""
     fastest = _fastest(one)
     if not one.chunks or fastest >= one.next:
@@ -260,7 +260,7 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
     return pa.Table.from_batches(found).combine_chunks().to_batches()[0]
 
 
-def _fastest(one: _Partition) -> int:
+def _fastest(one: _CachedPartition) -> int:
     return max(one.positions.values(), default=-1)
 
 

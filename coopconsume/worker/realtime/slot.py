@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from commits.model import TopicPartition
     from coopconsume.worker.channel.client import SlotChannel
     from coopconsume.worker.handling import TimeBox
     from coopconsume.worker.outcome import TaskOutcome
-    from coopconsume.worker.realtime.reader import Place
     from coopconsume.worker.realtime.source import Source
     from coopconsume.worker.report import BatchSpec
 
-    OpenSource = Callable[[BatchSpec, int, Mapping[Place, int]], Source]
+    OpenSource = Callable[[BatchSpec, int, Mapping[TopicPartition, int]], Source]
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,9 @@ from coopconsume.worker.report import Reads
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from commits.model import TopicPartition
     from coopconsume.worker.realtime.fetch_messages import Portion
-    from coopconsume.worker.realtime.reader import Message, Place
+    from coopconsume.worker.realtime.reader import ConsumedMessage
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +51,8 @@ class Fetched:
         portions: What a fetch server has returned.
     """
 
-    records: Sequence[Message] = ()
-    ends: dict[Place, int] = field(default_factory=dict)
+    records: Sequence[ConsumedMessage] = ()
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
     portions: Sequence[Portion] = ()
 
     def __bool__(self) -> bool:
@@ -91,11 +92,12 @@ class KafkaSource:
     """
 
     def __init__(
-        self, kafka: Mapping[str, str], starts: Mapping[Place, int], ahead: int = AHEAD
+        self, kafka: Mapping[str, str], starts: Mapping[TopicPartition, int], ahead: int = AHEAD
     ) -> None:
-        from confluent_kafka import Consumer, KafkaError, TopicPartition
+        from confluent_kafka import Consumer, KafkaError
+        from confluent_kafka import TopicPartition as ClientPartition
 
-        self._partition = TopicPartition
+        self._partition = ClientPartition
         self._end_of_partition = KafkaError._PARTITION_EOF  # noqa: SLF001 - confluent's name
         self._refusals = (
             KafkaError._AUTHENTICATION,  # noqa: SLF001
@@ -103,7 +105,7 @@ class KafkaSource:
             KafkaError.GROUP_AUTHORIZATION_FAILED,
         )
         self._refusal = ""
-        self._paused: frozenset[Place] = frozenset()
+        self._paused: frozenset[TopicPartition] = frozenset()
         #: Bytes that the brokers have sent since the start.
         self.broker_bytes = 0
         config = consumer_config(kafka) | {
@@ -120,15 +122,15 @@ class KafkaSource:
         """What it has read, see `Source`."""
         return Reads(broker_bytes=self.broker_bytes)
 
-    def assign(self, starts: Mapping[Place, int]) -> None:
+    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
         """Reads these partitions from now on instead of the earlier ones."""
         self._consumer.assign([self._partition(*place, at) for place, at in starts.items()])
 
-    def add(self, place: Place, start: int) -> None:
+    def add(self, place: TopicPartition, start: int) -> None:
         """Reads one more partition."""
         self._consumer.incremental_assign([self._partition(*place, start)])
 
-    def pause(self, places: frozenset[Place]) -> None:
+    def pause(self, places: frozenset[TopicPartition]) -> None:
         """Pauses these partitions, and resumes all others."""
         if places == self._paused:
             return

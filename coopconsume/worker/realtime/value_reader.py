@@ -20,7 +20,7 @@ from coopconsume.worker.report import FILTERED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from coopconsume.worker.realtime.reader import Place
+    from commits.model import TopicPartition
 
     #: Offset, value and headers.
     Found = tuple[int, bytes | None, list[dict[str, Any]]]
@@ -47,7 +47,9 @@ class ValueReader:
     """
 
     def __init__(
-        self, open_source: Callable[[Mapping[Place, int]], KafkaSource], places: tuple[Place, ...]
+        self,
+        open_source: Callable[[Mapping[TopicPartition, int]], KafkaSource],
+        places: tuple[TopicPartition, ...],
     ) -> None:
         self._open = open_source
         self._places = places
@@ -117,7 +119,7 @@ class ValueReader:
         if self._source is not None:
             self._source.close()
 
-    def _read_from(self, place: Place, offset: int) -> KafkaSource:
+    def _read_from(self, place: TopicPartition, offset: int) -> KafkaSource:
         """Returns the source, positioned at an offset or before it."""
         if self._source is None:
             self._source = self._open({place: offset})

@@ -17,7 +17,7 @@ from assignors.wire import Subscription
 from commits import AcquireRequest, CommitStore, Pending, Wanted
 from commits.model import PARKED_MS
 from coopconsume.admin.overview import GroupOverview, InDoubtRange, OwnedRange, key_metadata
-from coopconsume.admin.overview.build import Facts, Place, build
+from coopconsume.admin.overview.build import GroupFacts, GroupLocation, build
 from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time, progress_html
 from coopconsume.cli.text import CHUNK_COLUMNS, group_lines, hash_map, letters_of, table
 from coopconsume.kafka.cluster import Primary
@@ -41,20 +41,20 @@ def member(store: CommitStore, name: str, slots: int = 1, table: str | None = No
     return KafkaMember(name, None, f"client-{name}", "10.0.0.7", subscription)
 
 
-def facts(store: CommitStore, *members: KafkaMember, state: str = "Stable", **more) -> Facts:
+def facts(store: CommitStore, *members: KafkaMember, state: str = "Stable", **more) -> GroupFacts:
     """What a store says of the group g, and what Kafka says of its members."""
-    return Facts(
+    return GroupFacts(
         KafkaGroup(state, "key-range-sticky", members), store.assignment("g"), store.claims("g"),
         store.history("g"), store.state("g"), store.pending("g"), **more,
     )  # fmt: skip
 
 
-def overview(store: CommitStore, found: Facts) -> GroupOverview:
+def overview(store: CommitStore, found: GroupFacts) -> GroupOverview:
     """The overview of the group g."""
-    return build(Place("g", "c", "kafka:9092", "/data/commits", store.id), found)
+    return build(GroupLocation("g", "c", "kafka:9092", "/data/commits", store.id), found)
 
 
-def two_members(store: CommitStore) -> Facts:
+def two_members(store: CommitStore) -> GroupFacts:
     """Two members share one partition; one of them also has the other partition."""
     epoch = store.open_epoch("g", {"b": [LOW], "a": [HIGH, P1]}, previous=None, member="a")
     store.commit("g", epoch, "b", {P0: [(0, 2), (5, 5), (8, 8)]}, pending={P0: [Pending(6)]})
@@ -195,9 +195,9 @@ def test_notes_say_what_to_look_at(store: CommitStore) -> None:
     assert not any("another client" in note for note in overview(store, noted).notes)
     (unknown,) = overview(store, facts(store, state="Dead", ends={P0: 0})).notes
     assert "Kafka does not know the group" in unknown
-    (unheard,) = overview(store, Facts(KafkaGroup("Empty"))).notes
+    (unheard,) = overview(store, GroupFacts(KafkaGroup("Empty"))).notes
     assert "has no rows of the group" in unheard
-    assert not Facts().is_known
+    assert not GroupFacts().is_known
 
 
 def test_the_document_is_plain(store: CommitStore) -> None:

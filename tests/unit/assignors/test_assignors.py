@@ -25,7 +25,7 @@ from assignors import (
     StickyKeyRangeAssignor,
     sticky_cost,
 )
-from assignors.wire import MAGIC, VERSION, Assignment, Refusal, Subscription, read_answer
+from assignors.wire import MAGIC, VERSION, MemberAssignment, Refusal, Subscription, read_answer
 
 ROUND_ROBIN, RANGE, STICKY = (
     RoundRobinKeyRangeAssignor(),
@@ -320,9 +320,9 @@ SHARES = (Share("t", 0), Share("t", 3, HALVES[1]), Share("é", 1, HALVES[0]))
 def test_the_wire_carries_subscription_and_assignment() -> None:
     """What a member and the leader send each other is read back as it was written."""
     subscription = Subscription("store", "cluster", 4, True, SHARES, 12, "nonce", 70_000)
-    assignment = Assignment("m", SHARES, 13, "nonce", {"t": "id", "é": "id2"})
+    assignment = MemberAssignment("m", SHARES, 13, "nonce", {"t": "id", "é": "id2"})
     assert Subscription.from_bytes(subscription.to_bytes()) == subscription
-    assert Assignment.from_bytes(assignment.to_bytes()) == assignment
+    assert MemberAssignment.from_bytes(assignment.to_bytes()) == assignment
     assert read_answer(assignment.to_bytes()) == assignment
     refusal = Refusal("another store")
     assert read_answer(refusal.to_bytes()) == refusal
@@ -332,8 +332,8 @@ def test_the_wire_carries_subscription_and_assignment() -> None:
 
 def test_the_wire_is_small() -> None:
     """A thousand whole partitions take about two bytes each, a part less than twenty."""
-    whole_ones = Assignment("m", tuple(Share("orders", i) for i in range(1000)), 1, "n")
-    parts = Assignment(
+    whole_ones = MemberAssignment("m", tuple(Share("orders", i) for i in range(1000)), 1, "n")
+    parts = MemberAssignment(
         "m", tuple(Share("t", i, p) for i, p in enumerate(KeyRange().split(999))), 1, "n"
     )
     assert len(whole_ones.to_bytes()) < 2_500
@@ -353,7 +353,7 @@ GOOD = Subscription("store", "cluster").to_bytes()
     [
         (b"", "0 bytes.*A consumer of another kind"),
         (b"\x00\x01\x00\x00", "00010.*A consumer of another kind"),
-        (Assignment("m", (), 1, "n").to_bytes(), "kind 'A'"),
+        (MemberAssignment("m", (), 1, "n").to_bytes(), "kind 'A'"),
         (packed("S", b"{}", VERSION + 1), rf"version {VERSION + 1} .*same version"),
         (packed("S", b"{}", 0), "version 0"),
         (GOOD[:-1], "damaged"),
@@ -395,13 +395,13 @@ def test_the_wire_refuses_fields_of_another_type(field: str, value: str) -> None
     }  # fmt: skip
     body = ",".join(f'"{name}": {text}' for name, text in fields.items())
     with pytest.raises(ProtocolMismatch, match=f"'{field}'"):
-        Assignment.from_bytes(packed("A", f"{{{body}}}".encode()))
+        MemberAssignment.from_bytes(packed("A", f"{{{body}}}".encode()))
 
 
 def test_the_wire_passes_over_fields_it_does_not_know() -> None:
     """A field that a later library added does not disturb."""
     body = b'{"member": "m", "shares": {}, "epoch": 1, "nonce": "n", "topic_ids": {}, "later": 1}'
-    assert Assignment.from_bytes(packed("A", body)) == Assignment("m", (), 1, "n")
+    assert MemberAssignment.from_bytes(packed("A", body)) == MemberAssignment("m", (), 1, "n")
 
 
 @pytest.mark.parametrize(

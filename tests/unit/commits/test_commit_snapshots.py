@@ -27,7 +27,7 @@ from commits import (
     Pending,
 )
 from commits.engine import AppendConflict
-from commits.entries import Entry
+from commits.entries import VersionEntry
 from commits.fold import LogState
 from commits.group import GroupState
 from commits.log import VACUUM_SEGMENTS
@@ -418,22 +418,22 @@ def test_what_an_entry_of_the_tables_log_says() -> None:
     """Appends, snapshots of both engines, and changes by others are distinguished."""
     add, remove = '{"add":{"path":"a"}}', '{"remove":{"path":"a","dataChange":true}}'
     append = '{"commitInfo":{"operation":"WRITE","operationParameters":{"mode":"Append"}%s}}'
-    entry = Entry.parse(f"{append % ''}\n{add}\n".encode())
+    entry = VersionEntry.parse(f"{append % ''}\n{add}\n".encode())
     assert (entry.is_append, entry.snapshot_of, entry.disturbs) == (True, -1, False)
-    assert not Entry.parse((append % "").encode()).is_append  # it added nothing
+    assert not VersionEntry.parse((append % "").encode()).is_append  # it added nothing
     for words in (',"coopconsume.folded":"7"',
                   ',"userMetadata":"{\\"coopconsume.folded\\": 7}"'):  # fmt: skip
-        entry = Entry.parse(f"{append % words}\n{add}\n{remove}".encode())
+        entry = VersionEntry.parse(f"{append % words}\n{add}\n{remove}".encode())
         assert (entry.is_append, entry.snapshot_of, entry.disturbs) == (False, 7, False)
     for words in (',"coopconsume.folded":"x"', ',"userMetadata":"by hand"',
                   ',"userMetadata":"[]"'):  # fmt: skip
-        assert Entry.parse(f"{append % words}\n{add}".encode()).snapshot_of == -1
-    assert Entry.parse(f"{add}\n{remove}".encode()).disturbs
+        assert VersionEntry.parse(f"{append % words}\n{add}".encode()).snapshot_of == -1
+    assert VersionEntry.parse(f"{add}\n{remove}".encode()).disturbs
     optimised = remove.replace("true", "false")
     # Tails are read from files that OPTIMIZE leaves for a vacuum to take.
-    assert Entry.parse(f"{add}\n{optimised}".encode()).disturbs
-    assert Entry.parse(b'{"commitInfo":{"operation":"RESTORE"}}').disturbs
-    assert Entry.parse(b'{"add":{"path":"a%20b"}}').files == ("a b",)
+    assert VersionEntry.parse(f"{add}\n{optimised}".encode()).disturbs
+    assert VersionEntry.parse(b'{"commitInfo":{"operation":"RESTORE"}}').disturbs
+    assert VersionEntry.parse(b'{"add":{"path":"a%20b"}}').files == ("a b",)
     for nonsense in (b"{", b"[]", b"7", b'{"add":{}}'):
         with pytest.raises((KeyError, ValueError)):
-            Entry.parse(nonsense)
+            VersionEntry.parse(nonsense)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from coopconsume.cli.log import show_blockage
 from coopconsume.errors import AppendRefused, InvalidOption, UnknownOption
 from coopconsume.fenced import Audit, Entry, ExclusiveProducer, LeaderElection, LogId, audit
-from coopconsume.fenced.config import Settings
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.fold import Fold, Owner, SequenceGap, Verdict
 from coopconsume.fenced.inspection import Blockage, OpenTransaction, _moment
 from coopconsume.fenced.log import Ends, Position, Raw, entries, expectation, is_in_place
@@ -150,22 +150,22 @@ def test_records_are_taken_in_three_forms() -> None:
 def test_settings_are_checked() -> None:
     """Unknown names, the writer's own business, and which topics are checked."""
     with pytest.raises(UnknownOption, match=r"check[.]expected[.]offsets"):
-        Settings.parse(SERVERS | {"check.expected.offset": "true"})
+        FencedSettings.parse(SERVERS | {"check.expected.offset": "true"})
     with pytest.raises(UnknownOption, match=r"transaction[.]timeout[.]ms"):
-        Settings.parse(SERVERS | {"kafka.transaction.timeout": "1"})
+        FencedSettings.parse(SERVERS | {"kafka.transaction.timeout": "1"})
     for ours in ("acks", "transactional.id", "linger.ms"):
         with pytest.raises(InvalidOption, match="leave it out"):
-            Settings.parse(SERVERS | {f"kafka.{ours}": "1"})
+            FencedSettings.parse(SERVERS | {f"kafka.{ours}": "1"})
     with pytest.raises(InvalidOption, match="give a number"):
-        Settings.parse(SERVERS | {"kafka.transaction.timeout.ms": "soon"})
+        FencedSettings.parse(SERVERS | {"kafka.transaction.timeout.ms": "soon"})
     for value, a, b in (
         (True, True, True), ("TRUE", True, True), ("false", False, False), ("a, c", True, False),
         (["b"], False, True),
     ):  # fmt: skip
-        found = Settings.parse(SERVERS | {"check.expected.offsets": value})
+        found = FencedSettings.parse(SERVERS | {"check.expected.offsets": value})
         assert (found.checks("a"), found.checks("b")) == (a, b)
     with pytest.raises(InvalidOption, match="topics"):
-        Settings.parse(SERVERS | {"check.expected.offsets": ""})
+        FencedSettings.parse(SERVERS | {"check.expected.offsets": ""})
 
 
 # -- the fold ----------------------------------------------------------------------------------

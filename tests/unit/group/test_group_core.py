@@ -157,7 +157,7 @@ def row(number, members, **fields):
 
 def handed(number, member, shares):
     """What the leader hands a member under an epoch."""
-    return wire.Assignment(member, shares, number, f"n{number}", {"t": "id"}).to_bytes()
+    return wire.MemberAssignment(member, shares, number, f"n{number}", {"t": "id"}).to_bytes()
 
 
 def a_holder(shares):

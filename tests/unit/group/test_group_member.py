@@ -106,7 +106,7 @@ def test_the_wait_for_an_earlier_owner_goes_on_if_a_member_never_began(tmp_path,
         member._follow()
         member._worker.submit(int).result(60)
     elif how == "handed":
-        answer = wire.Assignment("me", (Share("t", 0),), second.number, second.nonce, {}, ())
+        answer = wire.MemberAssignment("me", (Share("t", 0),), second.number, second.nonce, {}, ())
         member._give_back("me", answer.to_bytes(wire.VERSION))
     else:
         member._give_back_unbegun("me")
@@ -185,7 +185,7 @@ def test_only_a_member_that_cannot_be_read_is_refused():
     assert "same version of the library" in deal.refused["m1"]
     answers = deal.answers(Epoch(1, "n"))
     assert isinstance(wire.read_answer(answers["m1"]), wire.Refusal)
-    assert isinstance(wire.read_answer(answers["m4"]), wire.Assignment)
+    assert isinstance(wire.read_answer(answers["m4"]), wire.MemberAssignment)
 
 
 def test_a_newer_leader_answers_older_members_in_their_version(monkeypatch):
@@ -198,7 +198,7 @@ def test_a_newer_leader_answers_older_members_in_their_version(monkeypatch):
     answers = deal.answers(Epoch(1, "n"))
     assert [wire.version_of(answers[m]) for m in ("m0", "m1")] == [current + 1, current]
     monkeypatch.setattr(wire, "VERSION", current)
-    assert isinstance(wire.read_answer(answers["m1"]), wire.Assignment)
+    assert isinstance(wire.read_answer(answers["m1"]), wire.MemberAssignment)
     assert wire.version_of(wire.Refusal("why").to_bytes()) == 1
 
 

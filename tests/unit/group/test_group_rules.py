@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from assignors import MAX_KEY_HASH, AssignmentConflict, KeyRange, Share
-from assignors.wire import Assignment
+from assignors.wire import MemberAssignment
 from commits import Assignment as EpochRow
 from commits import Epoch, OwnedShare
 from coopconsume.group.core import GroupCore
@@ -20,7 +20,7 @@ def take(*ranges):
     members = {f"m{n}": (OwnedShare("t", 0, *ends),) for n, ends in enumerate(ranges)}
     row = EpochRow(EPOCH, 1, members, {}, {})
     share = Share("t", 0, KeyRange(*ranges[0]))
-    data = Assignment("m0", (share,), EPOCH.number, EPOCH.nonce, {}).to_bytes()
+    data = MemberAssignment("m0", (share,), EPOCH.number, EPOCH.nonce, {}).to_bytes()
     core = GroupCore("g", "store", "cluster", slots=1, allow_key_share=True, life_ms=1000)
     return core.take("m0", data, row)
 

@@ -8,9 +8,9 @@ import pytest
 
 from commits import OffsetRanges
 from coopconsume.errors import QueueLogFormat
-from coopconsume.queue.member import Append, QueueMember
-from coopconsume.queue.replica import NOBODY, Answer, ReplicaState
-from coopconsume.queue.rows import Row, decode, encode
+from coopconsume.queue.member import AppendRow, QueueMember
+from coopconsume.queue.replica import NOBODY, ReplicaAnswer, ReplicaState
+from coopconsume.queue.rows import ReplicaRow, decode, encode
 from coopconsume.queue.timing import Backoff, QuorumLimit
 
 HOLD = 10.0
@@ -29,9 +29,11 @@ class Replica:
         self.position = 0
         self("begin", "", offsets={0: OffsetRanges()})
 
-    def __call__(self, kind, holder, request=0, offsets=None, **more) -> Answer:
+    def __call__(self, kind, holder, request=0, offsets=None, **more) -> ReplicaAnswer:
         self.position += 1
-        return self.state.fold(self.position, Row(kind, holder, request, offsets or {}, **more))
+        return self.state.fold(
+            self.position, ReplicaRow(kind, holder, request, offsets or {}, **more)
+        )
 
 
 @pytest.fixture
@@ -43,11 +45,13 @@ def replica():
 def test_a_replica_decides_by_the_table_for_each_offset(replica):
     """Done: TOMB. Not held: hold, OK. Own hold: extend, OK. Another's hold: NOK."""
     replica("tombstone", "x", offsets=some((0, 1)))
-    assert replica("acquire", "a", 1, some((2, 4))) == Answer(ok=some((2, 4)))
+    assert replica("acquire", "a", 1, some((2, 4))) == ReplicaAnswer(ok=some((2, 4)))
     mine = replica.position
     answer = replica("acquire", "b", 1, some((0, 6)))
-    assert answer == Answer(ok=some((5, 6)), nok=some((2, 4)), tomb=some((0, 1)))
-    assert replica("acquire", "a", 2, some((3, 5))) == Answer(ok=some((3, 4)), nok=some((5, 5)))
+    assert answer == ReplicaAnswer(ok=some((5, 6)), nok=some((2, 4)), tomb=some((0, 1)))
+    assert replica("acquire", "a", 2, some((3, 5))) == ReplicaAnswer(
+        ok=some((3, 4)), nok=some((5, 5))
+    )
     holds = replica.state.holds
     assert holds[mine].offsets == some((2, 2))
     assert holds[replica.position].offsets == some((3, 4))
@@ -86,7 +90,7 @@ def test_a_late_acknowledgement_counts_for_what_nobody_else_holds(replica):
     replica("expire", "w", positions=(replica.position,))
     replica("acquire", "b", 1, some((3, 4)))
     answer = replica("accept", "a", 2, some((0, 4)))
-    assert answer == Answer(ok=some((0, 2)), nok=some((3, 4)))
+    assert answer == ReplicaAnswer(ok=some((0, 2)), nok=some((3, 4)))
     assert replica.state.done(0).stable_offset == 3
     assert replica.state.held(0) == OffsetRanges([(3, 4)])
 
@@ -96,7 +100,7 @@ def test_a_tombstone_leaves_the_offsets_that_another_consumer_holds(replica):
     replica("acquire", "a", 1, some((2, 4)))
     mine = replica.position
     answer = replica("tombstone", "b", offsets=some((0, 6)))
-    assert answer == Answer(ok=some((0, 1), (5, 6)), nok=some((2, 4)))
+    assert answer == ReplicaAnswer(ok=some((0, 1), (5, 6)), nok=some((2, 4)))
     assert replica("accept", "c", 1, some((2, 4))).nok == some((2, 4))
     assert replica("tombstone", "a", offsets=some((4, 4))).nok == some((4, 4))
     assert replica("tombstone", "a", 1, some((4, 4))).ok == some((4, 4))
@@ -120,7 +124,9 @@ def test_released_offsets_are_free_after_their_delay(replica):
     replica("release", "a", 3, some((2, 4)), delivered=True, seconds=5.0)
     delayed = replica.position
     assert {at: hold.holder for at, hold in replica.state.holds.items()} == {delayed: NOBODY}
-    assert replica("acquire", "b", 1, some((0, 4))) == Answer(ok=some((0, 1)), nok=some((2, 4)))
+    assert replica("acquire", "b", 1, some((0, 4))) == ReplicaAnswer(
+        ok=some((0, 1)), nok=some((2, 4))
+    )
     replica("expire", "w", positions=(delayed,))
     assert replica("acquire", "b", 2, some((2, 4))).ok == some((2, 4))
     assert replica.state.deliveries(0) == {1: OffsetRanges([(0, 4)])}
@@ -158,19 +164,19 @@ def test_a_snapshot_holds_everything(replica):
     replica("tombstone", "b", offsets=some((6, 6), (0, 0)))
     again = ReplicaState.restore(replica.state.snapshot())
     assert again.snapshot() == replica.state.snapshot()
-    row = Row("acquire", "b", 1, some((0, 6)))
+    row = ReplicaRow("acquire", "b", 1, some((0, 6)))
     assert again.fold(99, row) == replica.state.fold(99, row)
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        Row("acquire", "a", 3, some((0, 4), (7, 7)), 30.0),
-        Row("release", "a", 4, some((1, 1), partition=2), 1.5, delivered=True),
-        Row("expire", "a", positions=(4, 9)),
-        Row("begin", "a", offsets={0: OffsetRanges(), 1: OffsetRanges([(0, 2**35)])}),
-        Row("accept", "a", 5, {0: OffsetRanges.from_offsets(range(0, 4000, 2))}),
-        Row("snapshot", "a", state={"partitions": {}, "holds": []}),
+        ReplicaRow("acquire", "a", 3, some((0, 4), (7, 7)), 30.0),
+        ReplicaRow("release", "a", 4, some((1, 1), partition=2), 1.5, delivered=True),
+        ReplicaRow("expire", "a", positions=(4, 9)),
+        ReplicaRow("begin", "a", offsets={0: OffsetRanges(), 1: OffsetRanges([(0, 2**35)])}),
+        ReplicaRow("accept", "a", 5, {0: OffsetRanges.from_offsets(range(0, 4000, 2))}),
+        ReplicaRow("snapshot", "a", state={"partitions": {}, "holds": []}),
     ],
 )
 def test_rows_are_read_as_they_were_written(row):
@@ -203,7 +209,7 @@ class Logs:
         self.deaf = set()
         self.members = []
         for log in self.logs:
-            log.append(Row("begin", "", offsets={0: OffsetRanges()}))
+            log.append(ReplicaRow("begin", "", offsets={0: OffsetRanges()}))
 
     def member(self, name, **more):
         member = QueueMember(name, len(self.logs), HOLD, random.Random(1), **more)
@@ -394,7 +400,7 @@ def test_a_tombstone_on_a_minority_takes_nothing_from_a_majority():
     for now in (late, late + 0.4 * HOLD, late + 0.8 * HOLD):
         logs.run([*one._compare(), *two._compare()], now)
     assert [state.done(0).stable_offset for state in two.states] == [0, 0, 1]
-    logs.run([Append(0, rows[0].row), Append(1, rows[1].row)], late + HOLD / 2)
+    logs.run([AppendRow(0, rows[0].row), AppendRow(1, rows[1].row)], late + HOLD / 2)
     assert (settled.done, settled.refused) == ({}, granted)
 
 

@@ -22,7 +22,7 @@ from coopconsume.queue import QueueReplica
 from coopconsume.queue.kafka_replica import KafkaReplica
 from coopconsume.queue.log import LogRows, Restored
 from coopconsume.queue.replica import ReplicaState
-from coopconsume.queue.rows import Row, encode
+from coopconsume.queue.rows import ReplicaRow, encode
 from coopconsume.queue.settings import QueueSettings
 from coopconsume.record import Record
 
@@ -112,11 +112,11 @@ def held(*pairs):
 
 
 ROWS = [
-    Row("begin", "a", offsets={0: OffsetRanges()}),
-    Row("acquire", "a", 1, held((0, 4)), 30.0),
-    Row("accept", "a", 2, held((0, 2))),
-    Row("release", "a", 3, held((3, 3)), delivered=True),
-    Row("acquire", "b", 1, held((5, 9)), 30.0),
+    ReplicaRow("begin", "a", offsets={0: OffsetRanges()}),
+    ReplicaRow("acquire", "a", 1, held((0, 4)), 30.0),
+    ReplicaRow("accept", "a", 2, held((0, 2))),
+    ReplicaRow("release", "a", 3, held((3, 3)), delivered=True),
+    ReplicaRow("acquire", "b", 1, held((5, 9)), 30.0),
 ]
 
 
@@ -136,7 +136,7 @@ def test_a_shortened_log_folds_to_the_same_state():
     """The snapshot replaces the rows below its offset, and not the ones between it and that."""
     whole = folded(LogRows("a log", "g/orders"), enumerate(ROWS))
     early = folded(LogRows("a log", "g/orders"), enumerate(ROWS[:4]))
-    snapshot = Row("snapshot", "a", positions=(4,), state=early.snapshot())
+    snapshot = ReplicaRow("snapshot", "a", positions=(4,), state=early.snapshot())
     rows = LogRows("a log", "g/orders")
     rows.begin(1)
     assert not rows.is_whole

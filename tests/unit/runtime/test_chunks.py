@@ -18,7 +18,7 @@ from coopconsume.runtime.plan import Limits, Partition, plan_batch
 from coopconsume.runtime.plan.chunk_sizes import FIRST, SECONDS, ChunkSizes
 from coopconsume.runtime.plan.slices import deal_stock
 from coopconsume.runtime.plan.stock import Stock
-from coopconsume.runtime.reading.source import Wanted, _spans_by_task
+from coopconsume.runtime.reading.source import WantedRows, _spans_by_task
 from coopconsume.runtime.reading.spans import Span
 from coopconsume.worker.report import Failure, PartitionReport, SlotReport, pack_offsets
 
@@ -230,16 +230,16 @@ def test_overdue_chunks_are_expired_once() -> None:
 def test_slots_with_a_span_each_read_for_themselves() -> None:
     """Otherwise their slices are read together, and dealt by offset."""
     slices = ((ranges((0, 9)), 1), (ranges((10, 30)), 0))
-    wanted = [Wanted("t", 0, ranges((0, 30)), slices=slices)]
+    wanted = [WantedRows("t", 0, ranges((0, 30)), slices=slices)]
     own = _spans_by_task([Span("t", 0, 0, 30)], wanted, [0, 1])
     assert own == [Span("t", 0, 10, 30), Span("t", 0, 0, 9)]
     mixed = ((ranges((0, 9), (20, 30)), 1), (ranges((10, 19)), 0))
     assert _spans_by_task(
-        [Span("t", 0, 0, 30)], [Wanted("t", 0, ranges((0, 30)), slices=mixed)], [0, 1]
+        [Span("t", 0, 0, 30)], [WantedRows("t", 0, ranges((0, 30)), slices=mixed)], [0, 1]
     ) is None  # fmt: skip
     assert _spans_by_task(
         [Span("t", 0, 0, 9), Span("t", 0, 20, 30), Span("t", 0, 10, 19)],
-        [Wanted("t", 0, ranges((0, 30)), slices=mixed)], [0, 1],
+        [WantedRows("t", 0, ranges((0, 30)), slices=mixed)], [0, 1],
     ) is None  # fmt: skip
 
 
@@ -250,7 +250,7 @@ def test_a_batch_reads_the_slices_of_its_slots() -> None:
     deal_stock([one], [0, 1], {0: 10, 1: 10}, 0.0)
     plan = plan_batch([one], [0, 1], 0.0, Limits(100, 100))
     assert plan is not None
-    assert _wanted(one, plan, plan.slots) == Wanted(
+    assert _wanted(one, plan, plan.slots) == WantedRows(
         "t", 0, ranges((0, 19)), slices=((ranges((0, 9)), 0), (ranges((10, 19)), 1))
     )
     assert plan.fraction == 1.0

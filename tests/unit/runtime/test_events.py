@@ -13,7 +13,7 @@ from coopconsume.runtime.loop import Job
 EVENTS = {
     name: kind
     for name, kind in vars(events).items()
-    if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
+    if isinstance(kind, type) and issubclass(kind, events.JobEvent) and kind is not events.JobEvent
 }
 
 

@@ -20,7 +20,7 @@ from coopconsume.runtime.polling.retry_buffer import RetryBuffer
 from coopconsume.runtime.polling.session import PollSession
 from coopconsume.runtime.waiting import (
     BatchFacts,
-    Facts,
+    JobFacts,
     OldestCall,
     PollFacts,
     poll_waits_for,
@@ -50,25 +50,25 @@ def partition(end=10, *, max_ranges=1_000, delay=None, doubt=0.0) -> Partition:
 BATCH = BatchFacts(3, 9.0, 4, 4, 6.0)
 #: By the reason that each must have: the facts, and what the sentence says.
 CASES = {
-    "group": (Facts(joining="waiting for group shop"), "waiting for group shop"),
-    "handOver": (Facts(hand_over=5.0, batches=[BATCH]), "(5 s), by drainTimeout"),
-    "stop": (Facts(is_stopping=True, batches=[BATCH]), "the last commit"),
-    "paused": (Facts(is_paused=True, batches=[BATCH]), "running handlers go on"),
-    "handlers": (Facts(batches=[BATCH]), "nothing reported for 6 s, batch 3 runs for 9 s"),
+    "group": (JobFacts(joining="waiting for group shop"), "waiting for group shop"),
+    "handOver": (JobFacts(hand_over=5.0, batches=[BATCH]), "(5 s), by drainTimeout"),
+    "stop": (JobFacts(is_stopping=True, batches=[BATCH]), "the last commit"),
+    "paused": (JobFacts(is_paused=True, batches=[BATCH]), "running handlers go on"),
+    "handlers": (JobFacts(batches=[BATCH]), "nothing reported for 6 s, batch 3 runs for 9 s"),
     "slots": (
-        Facts(batches=[BatchFacts(3, 9.0, 4, 0, 9.0, 0)]),
+        JobFacts(batches=[BatchFacts(3, 9.0, 4, 0, 9.0, 0)]),
         "none of 4 slots of batch 3 has started for 9 s. Spark runs no task of it",
     ),
-    "circuitBreaker": (Facts(breaker=30.0, breaker_reason="503"), "(30 s): 503"),
-    "commitLog": (Facts(commit_log="no answer"), "the commit table: no answer"),
-    "lostMember": (Facts(partitions=[partition(doubt=70.0)]), "(70 s): it did not hand over"),
-    "lostSlots": (Facts(barred={1: 8.0}), "1 lost slot until"),
-    "trigger": (Facts(partitions=[partition()], next_trigger=4.0), "interval until"),
-    "limit": (Facts(partitions=[partition(max_ranges=1, delay=5.0)]), "maxNumRanges is 1"),
-    "retry": (Facts(partitions=[partition(delay=5.0)]), "(5 s), 1 pending"),
-    "decision": (Facts(partitions=[partition(delay=math.inf)]), "coopconsume dead-letters"),
-    "newRecords": (Facts(partitions=[partition(0)]), "new records"),
-    "nextBatch": (Facts(partitions=[partition()]), "next batch"),
+    "circuitBreaker": (JobFacts(breaker=30.0, breaker_reason="503"), "(30 s): 503"),
+    "commitLog": (JobFacts(commit_log="no answer"), "the commit table: no answer"),
+    "lostMember": (JobFacts(partitions=[partition(doubt=70.0)]), "(70 s): it did not hand over"),
+    "lostSlots": (JobFacts(barred={1: 8.0}), "1 lost slot until"),
+    "trigger": (JobFacts(partitions=[partition()], next_trigger=4.0), "interval until"),
+    "limit": (JobFacts(partitions=[partition(max_ranges=1, delay=5.0)]), "maxNumRanges is 1"),
+    "retry": (JobFacts(partitions=[partition(delay=5.0)]), "(5 s), 1 pending"),
+    "decision": (JobFacts(partitions=[partition(delay=math.inf)]), "coopconsume dead-letters"),
+    "newRecords": (JobFacts(partitions=[partition(0)]), "new records"),
+    "nextBatch": (JobFacts(partitions=[partition()]), "next batch"),
 }
 
 
@@ -85,26 +85,28 @@ def test_each_wait_has_a_reason_and_a_sentence(reason):
 def test_a_batch_that_has_just_begun_is_no_trouble_with_spark():
     """A job that only retries has nothing committed for long, and a new batch every few seconds."""
     batches = [BatchFacts(3, 0.4, 1, 0, 0.4, 0)]
-    assert waiting_for(Facts(batches=batches), 0.0).message == "waiting for Spark: batch 3 begins"
+    assert (
+        waiting_for(JobFacts(batches=batches), 0.0).message == "waiting for Spark: batch 3 begins"
+    )
 
 
 def test_the_handler_call_that_takes_long_is_named():
     """Of several batches the oldest one."""
     calls = [OldestCall("orders", 1, 58, 42.0), OldestCall("orders", 0, 7, 8.0), None]
     batches = [BatchFacts(n, 50.0, 1, 1, 6.0, oldest_call=call) for n, call in enumerate(calls)]
-    said = waiting_for(Facts(batches=batches), 0.0).message
+    said = waiting_for(JobFacts(batches=batches), 0.0).message
     assert "that of orders-1@58 runs for 42 s, nothing reported for 6 s" in said
 
 
 def test_slots_that_have_started_are_not_missing():
     """With some slots at work, the others are counted; without a channel nothing is known."""
     some = BatchFacts(3, 9.0, 4, 1, 6.0)
-    assert waiting_for(Facts(batches=[some]), 0.0).message.endswith("3 slots not started")
+    assert waiting_for(JobFacts(batches=[some]), 0.0).message.endswith("3 slots not started")
     unknown = BatchFacts(3, 9.0, 4, None, 9.0)
-    assert waiting_for(Facts(batches=[unknown]), 0.0).reason == "handlers"
+    assert waiting_for(JobFacts(batches=[unknown]), 0.0).reason == "handlers"
     reading = BatchFacts(3, 9.0, 4, 0, 9.0, 2)
     assert "Spark runs 2 tasks that read from Kafka" in (
-        waiting_for(Facts(batches=[reading]), 0.0).message
+        waiting_for(JobFacts(batches=[reading]), 0.0).message
     )
 
 

@@ -20,8 +20,9 @@ from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.kafka.cluster import Primary, primary_mark
 from coopconsume.options import Options
 from coopconsume.sinks import Outputs, TransactionalTopic, publishing, purgatory
-from coopconsume.sinks.purgatory import Chunk, Origin, Purgatory, cut, newest
+from coopconsume.sinks.purgatory import Chunk, Purgatory, cut, newest
 from coopconsume.sinks.transactions import transactional_id
+from coopconsume.state.rows import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume.admin.offsets.status import times_of
-from coopconsume.admin.overview.build import Facts, Place, build, status_of
+from coopconsume.admin.overview.build import GroupFacts, GroupLocation, build, status_of
 from coopconsume.admin.overview.reader import GroupReading
 from coopconsume.admin.pictures import OffsetState
 from coopconsume.cli import main
@@ -201,14 +201,14 @@ def test_a_missing_package_is_named(nowhere: dict[str, str]) -> None:
 
 def reading(store: CommitStore, ends: Mapping[tuple[str, int], int], **more) -> GroupReading:
     """What a store says of the group g in partitions with these ends."""
-    facts = Facts(
+    facts = GroupFacts(
         KafkaGroup("Stable", "sticky", ()), store.assignment("g"), store.claims("g"),
         store.history("g"), store.state("g"), store.pending("g"), ends=ends,
         starts=dict.fromkeys(ends, 0), **more,
     )  # fmt: skip
     times = times_of(facts.history)
     return GroupReading(
-        build(Place("g", "c", "kafka:9092", "/data/commits", store.id), facts),
+        build(GroupLocation("g", "c", "kafka:9092", "/data/commits", store.id), facts),
         tuple(status_of(tp, facts, times.get(tp)) for tp in facts.partitions),
     )
 

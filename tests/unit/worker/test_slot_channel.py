@@ -21,7 +21,7 @@ from coopconsume.worker.channel.spec import ChannelSpec
 from coopconsume.worker.crash_journal import CrashJournal
 from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.handling import OUTLIVED, TimeBox
-from coopconsume.worker.input_rows import Row
+from coopconsume.worker.input_rows import InputRow
 from coopconsume.worker.key_scheduler import KeyScheduler
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.report import unpack_offsets
@@ -451,7 +451,7 @@ def test_side_by_side_the_clock_decides_before_each_record():
     slot, _ = prepared(None, ROWS)
     scheduler = KeyScheduler(slot._outcome(3), 0.0)
     for offset in range(3):
-        scheduler.admit(Row(0, offset, offset, b"k", b"v", 0, ()))
+        scheduler.admit(InputRow(0, offset, offset, b"k", b"v", 0, ()))
     scheduler.deadline = 100.0
     scheduler.may_start = lambda now: now < 5.0
     assert scheduler.take(4.9)
@@ -468,7 +468,7 @@ def test_failures_that_are_tried_again_are_counted_although_nothing_was_reported
     scheduler = KeyScheduler(outcome, 0.0)
     scheduler.deadline = 100.0
     for offset in range(3):
-        scheduler.admit(Row(0, offset, offset, b"k", b"v", 0, ()))
+        scheduler.admit(InputRow(0, offset, offset, b"k", b"v", 0, ()))
     scheduler.settle(*scheduler.take(0.0), RuntimeError("planned"), 0.1, 0.1)
     assert outcome.take_report(1) is None
     scheduler.settle(*scheduler.take(0.1), None, 0.0, 0.1)
