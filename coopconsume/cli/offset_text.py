@@ -132,6 +132,24 @@ def status_document(one: PartitionStatus) -> dict[str, Any]:
     }
 
 
+def gap_documents(one: PartitionStatus) -> list[dict[str, Any]]:
+    """Returns the gaps of a partition for JSON."""
+    partition = {"topic": one.topic, "partition": one.partition}
+    return [partition | {"offsets": gap.offsets} | plain(gap) for gap in one.gaps()]
+
+
+def lag_document(one: PartitionStatus) -> dict[str, Any]:
+    """Returns the lag of a partition and its blocker for JSON."""
+    return {
+        "topic": one.topic,
+        "partition": one.partition,
+        "lag": one.lag,
+        "stable_offset": one.stable_offset,
+        "end_offset": one.end_offset,
+        "blocker": plain(one.blocker),
+    }
+
+
 def move_document(move: Move, again: int, skipped: int) -> dict[str, Any]:
     """Returns a move for JSON."""
     return {

@@ -11,7 +11,6 @@ import click
 from commits import CommitTableNotFound
 from coopconsume.admin.client import Admin
 from coopconsume.admin.offsets import read_document, write_document
-from coopconsume.admin.overview.data import plain
 from coopconsume.cli.offset_options import (
     counting,
     ending_claims,
@@ -22,7 +21,9 @@ from coopconsume.cli.offset_options import (
     with_state,
 )
 from coopconsume.cli.offset_text import (
+    gap_documents,
     gap_lines,
+    lag_document,
     lag_lines,
     move_document,
     move_lines,
@@ -102,16 +103,9 @@ def gaps(
     """List gaps: offsets that are not done below an offset that is done, with their age."""
     found = Admin(options, spark=spark).lag(group, topics)
     if as_json:
-        echo_json(
-            [
-                {"topic": one.topic, "partition": one.partition, "offsets": gap.offsets}
-                | plain(gap)
-                for one in found
-                for gap in one.gaps()
-            ]
-        )
-        return
-    _echo(gap_lines(found, datetime.now(UTC), limit))
+        echo_json([gap for one in found for gap in gap_documents(one)])
+    else:
+        _echo(gap_lines(found, datetime.now(UTC), limit))
 
 
 @click.command(epilog=example("coopconsume lag shop", _PLACE))
@@ -131,18 +125,9 @@ def lag(
     """Show the lag of each partition and the record that blocks its stable offset."""
     found = Admin(options, spark=spark).lag(group, topics)
     if as_json:
-        echo_json(
-            [
-                {
-                    "topic": one.topic, "partition": one.partition, "lag": one.lag,
-                    "stable_offset": one.stable_offset, "end_offset": one.end_offset,
-                    "blocker": plain(one.blocker),
-                }
-                for one in found
-            ]
-        )  # fmt: skip
-        return
-    _echo(lag_lines(found, datetime.now(UTC)))
+        echo_json([lag_document(one) for one in found])
+    else:
+        _echo(lag_lines(found, datetime.now(UTC)))
 
 
 offsets.add_command(lag)
