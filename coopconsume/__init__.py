@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.exclusive import ExclusiveProducer
     from coopconsume.fenced.ownership import OwnershipRegistry
     from coopconsume.fenced.ownership.model import AccessMode
-    from coopconsume.group.membership import RebalanceListener
+    from coopconsume.group.callbacks import RebalanceListener
     from coopconsume.kafka.topics import set_shareable
     from coopconsume.options import Options
     from coopconsume.query import CooperativeQuery
@@ -59,7 +59,7 @@ _HOME = {
     "OwnershipRegistry": "coopconsume.fenced.ownership",
     "PartitionCommits": "commits",
     "QueueConsumer": "coopconsume.queue",
-    "RebalanceListener": "coopconsume.group.membership",
+    "RebalanceListener": "coopconsume.group.callbacks",
     "Record": "coopconsume.record",
     "Reject": "coopconsume.record",
     "Retry": "coopconsume.record",

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from commits import CommitResult, OffsetRanges, PartitionCommits
     from commits.model import TopicPartition as Name
     from coopconsume.admin.overview import GroupOverview, KeyMetadata
-    from coopconsume.group.membership import RebalanceListener
+    from coopconsume.group.callbacks import RebalanceListener
     from coopconsume.query import OutputMode
     from coopconsume.record import OnDead, RetryPolicy
     from coopconsume.runtime.polling.positions import PollPosition

@@ -1,4 +1,4 @@
-"""A consumer's place in its group: how it joins and leaves, and what it holds now.
+"""The membership of a consumer in its group: how it joins and leaves, and its assignment.
 
 A subscriber's shares come and go with the group's rebalances; a worker (a job, or polling) takes
 them and gives them back. With `assign` they are claimed by hand and stay.
@@ -7,38 +7,25 @@ them and gives them back. With `assign` they are claimed by hand and stay.
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
-import uuid
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from assignors import KeyRange, Share, coverage
 from commits import CommitLogUnavailable, CommitStore
 from coopconsume.classic import is_classic
 from coopconsume.errors import (
     AlreadyClosed,
     BrokerUnreachable,
-    ConsumerRangeFetchNotAccepted,
     InvalidOption,
-    TopicRangeFetchNotAllowed,
     TopicReplaced,
 )
 from coopconsume.group import GroupMember
-from coopconsume.group.claims import ClaimKeeper, ClaimWatch
+from coopconsume.group.claiming import claim_key_ranges
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.keeping import by_partition, common, without
-from coopconsume.group.ordering_keys import agree_on_ordering_key
-from coopconsume.group.owned import (
-    LEASE,
-    STARTS_WITHIN,
-    EpochGrant,
-    Owned,
-    left_ms,
-)
+from coopconsume.group.owned import LEASE, STARTS_WITHIN, left_ms
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import lease_of, session_ms
 from coopconsume.kafka.cluster import Cluster
@@ -48,8 +35,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from assignors import KeyRange, Share
     from commits import Epoch
     from commits.model import TopicPartition
+    from coopconsume.group.callbacks import RebalanceListener, Worker
+    from coopconsume.group.claims import ClaimKeeper
+    from coopconsume.group.owned import EpochGrant, Owned
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
@@ -61,72 +52,8 @@ _PATIENCE = 10.0
 _LISTENER_PAUSE = 0.05
 
 
-class Worker(Protocol):
-    """Who works on what a consumer holds; called from the membership's threads, one at a time."""
-
-    def begin(self, assignment: EpochAssignment) -> None:
-        """Work on this from now on; returns at once."""
-
-    def keep(self, timeout: float) -> bool:
-        """Asks whether the work goes on while the group rebalances; if not, it is drained."""
-
-    def drain(self, timeout: float) -> Sequence[Share]:
-        """Start nothing more, let what runs end within some seconds, and commit it.
-
-        Returns:
-            The parts that are still being worked on.
-        """
-
-    def give_up(self, shares: Sequence[Share], timeout: float) -> Sequence[Share] | None:
-        """Start nothing more of part of it, and go on with the rest; as `drain` for that part.
-
-        Returns:
-            The parts that are still being worked on; None if all of it is to be drained.
-        """
-
-    def extend(self, load: Callable[[], EpochAssignment]) -> EpochAssignment | None:
-        """Adds shares, and continues with the others.
-
-        Args:
-            load: Returns the gained shares.
-
-        Returns:
-            The gained shares; None if all shares are to drain and start again.
-        """
-
-    def drop(self) -> None:
-        """Stops what still runs: the shares belong to others."""
-
-    def fail(self, error: BaseException) -> None:
-        """Stops permanently."""
-
-
-class RebalanceListener(Protocol):
-    """Methods that are called on the driver when key ranges come and go, one call at a time.
-
-    The calls are made in a thread of their own; the group waits for each to return, so keep them
-    short. They may call the consumer and its query, and close them: `close` leaves the group while
-    the call is still running. An exception is logged, and changes nothing.
-
-    Key ranges are given by partition, as `CooperativeConsumer.assignment` returns them. A rebalance
-    that moves none of a running job makes no call.
-    """
-
-    def on_assigned(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
-        """These are ours from now on."""
-
-    def on_revoked(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
-        """These are about to be given back; what runs has ended and is committed.
-
-        Also called when the consumer closes.
-        """
-
-    def on_lost(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
-        """These are gone: others may work on them already."""
-
-
 class Membership:
-    """What a consumer holds, and how it came to it.
+    """Joins and leaves the group, and has the assignment that the group gives.
 
     Args:
         options: Of the consumer.
@@ -303,76 +230,11 @@ class Membership:
             commits.ClaimConflict: A process that lives holds part of it, and ``takeover`` is false.
                 It is waited for a sign of life of another claim, for its session at most.
         """
-        found = {t.name: t for t in self.cluster.topics(dict.fromkeys(t for t, _ in partitions))}
-        shares = []
-        for (topic, partition), ranges in partitions.items():
-            if not 0 <= partition < found[topic].partitions:
-                last = found[topic].partitions - 1
-                raise ValueError(f"topic {topic} has partitions 0 to {last}, not {partition}")
-            chosen = tuple(sorted(ranges))
-            if not chosen:
-                log.info(
-                    "%s-%d: an empty list of key ranges means the whole partition", topic, partition
-                )
-                chosen = (KeyRange(),)
-            self._check_ranges(topic, partition, chosen)
-            shares += [Share(topic, partition, key_range) for key_range in chosen]
-        topic_ids = {name: topic.id for name, topic in found.items()}
-        member = new_member_id()
-        group = self.options.group_id
-        life_ms = self._life_ms
-
-        def claim() -> Epoch:
-            return self.store.claim(
-                group, member, shares, takeover=takeover, topic_ids=topic_ids, life_ms=life_ms,
-                session_ms=session, nonce=member, record_filter=str(self.options.record_filter),
-            )  # fmt: skip
-
-        session, limit = session_ms(self.options), self.options.batch_life
-        epoch = ClaimWatch(self.store, group).insist(
-            lambda: repeated(claim, f"claim of {len(shares)} shares", limit), time.sleep
+        grant, self._claim = claim_key_ranges(
+            self.options, self.store, self.cluster, partitions, self._life_ms, takeover=takeover
         )
-        row = repeated(lambda: self.store.assignment(group, epoch), "look at the claim", limit)
-        waits = tuple(
-            (Share(d.share.topic, d.share.partition, KeyRange(*d.share[2:])), d.life_ms / 1000)
-            for d in (row.doubts if row else ())
-        )
-        self._compare_filters()
-        try:
-            self._agree_on_ordering_key(epoch)
-        except BaseException:
-            self.store.release(group, epoch, member)
-            raise
-        self._claim = ClaimKeeper(self.store, group, epoch, member, session / 3000)
-        self._hold(EpochGrant(epoch, member, tuple(shares), topic_ids, waits, life_ms))
+        self._hold(grant)
         self._check_open()
-
-    def _compare_filters(self) -> None:
-        """Warns if the epoch in force or another claim has another filter than this claim."""
-        mine, group = str(self.options.record_filter), self.options.group_id
-        rows = repeated(
-            lambda: [*self.store.claims(group), self.store.assignment(group)],
-            "look at the filters of the group", self.options.batch_life,
-        )  # fmt: skip
-        for other in sorted({row.record_filter for row in rows if row is not None} - {mine}):
-            log.warning(
-                "group %s: other shares are processed with the filter %s, these with %s; what was "
-                "filtered before stays done", group, other or "none", mine or "none",
-            )  # fmt: skip
-
-    def _agree_on_ordering_key(self, mine: Epoch) -> None:
-        """Compares the ordering key of a claim with that of others, or makes it the group's.
-
-        The claim is in the log already: of two that come at once, one sees the other.
-
-        Raises:
-            GroupRefused: Another claim, or the group, works with another one.
-        """
-        group, row = self.options.group_id, self.store.assignment(self.options.group_id)
-        others = [one.epoch for one in self.store.claims(group) if one.epoch != mine]
-        if row is not None and not row.members.keys() <= row.fenced.keys() | row.heirs.keys():
-            others.append(row.epoch)
-        agree_on_ordering_key(self.store, group, self.options.ordering_key, at_work=others)
 
     def _claim_again(self, assignment: EpochAssignment) -> None:
         """In a thread of its own: gives a claim back and makes it again, with another life."""
@@ -388,16 +250,6 @@ class Membership:
     def _check_open(self) -> None:
         if self._leaving.is_set():
             raise AlreadyClosed("the consumer")
-
-    def _check_ranges(self, topic: str, partition: int, ranges: Sequence[KeyRange]) -> None:
-        found = coverage(ranges)
-        if found.overlaps:
-            raise ValueError(f"key ranges of {topic}-{partition} overlap in {found.overlaps[0]}")
-        if found.holes:
-            if not self.options.allow_key_share:
-                raise ConsumerRangeFetchNotAccepted(topic, partition, str(ranges[0]))
-            if not self.store.open_to_sharing([topic]):
-                raise TopicRangeFetchNotAllowed(topic)
 
     def leave(self) -> None:
         """Gives the assignment back and leaves the group; harmless when repeated.
@@ -813,8 +665,3 @@ class Membership:
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
-
-
-def new_member_id() -> str:
-    """Returns a name for this process in the group, unlike any earlier one."""
-    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"

@@ -21,7 +21,8 @@ from coopconsume.record import (
 from coopconsume.state.value import Change
 from coopconsume.worker.answers import as_rows, trace_of, verdict_on
 from coopconsume.worker.histogram import Histogram
-from coopconsume.worker.input_rows import HEADERS, OFFSET, STAMP, InputRow, headers_of, wanted_rows
+from coopconsume.worker.input_rows import HEADERS, STAMP, InputRow, headers_of, wanted_rows
+from coopconsume.worker.realtime.read_progress import ReadProgress
 from coopconsume.worker.report import (
     DeadLetter,
     Failure,
@@ -34,7 +35,7 @@ from coopconsume.worker.report import (
 from coopconsume.worker.rows import OutputRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from coopconsume.record import Headers, RetryPolicy
     from coopconsume.worker.answers import FailedAttempt
@@ -67,56 +68,6 @@ class Changed(NamedTuple):
     cells: list[Any] | pa.RecordBatch
     change: Change
     value: Any
-
-
-class ReadProgress:
-    """What a real-time slot has read since its last report.
-
-    Attributes:
-        offsets: Of the records that it has begun to work on, by partition.
-        positions: The next offset to read, by partition, where it has changed.
-    """
-
-    def __init__(self, parts: Iterable[int]) -> None:
-        self.offsets: dict[int, list[pa.Array]] = {part: [] for part in parts}
-        self.positions: dict[int, int] = {}
-        self._holes: dict[int, list[tuple[int, int]]] = {}
-
-    def advance(
-        self,
-        rows: pa.RecordBatch,
-        positions: Mapping[int, int],
-        holes: Mapping[int, list[tuple[int, int]]],
-    ) -> None:
-        """Notes new positions, and the rows that the slot begins to work on and holes below them.
-
-        Args:
-            rows: The rows.
-            positions: The next offset to read, by partition.
-            holes: Offsets without a record, as (first, last), by partition.
-        """
-        self.positions |= positions
-        for part, found in holes.items():
-            self._holes.setdefault(part, []).extend(found)
-        for part in self.offsets if rows.num_rows else ():
-            offsets = rows.column(OFFSET)
-            if len(self.offsets) > 1:
-                offsets = offsets.filter(pc.equal(rows.column(0), part))
-            self.offsets[part].append(offsets)
-
-    def take(self) -> dict[int, PartitionReport]:
-        """Returns what was read since the last call, by partition."""
-        found = {
-            part: PartitionReport(
-                read=pack_chunks(offsets), position=self.positions.get(part),
-                holes=self._holes.get(part, []),
-            )
-            for part, offsets in self.offsets.items()
-            if offsets or part in self.positions
-        }  # fmt: skip
-        self.offsets = {part: [] for part in self.offsets}
-        self.positions, self._holes = {}, {}
-        return found
 
 
 class TaskOutcome:
@@ -467,11 +418,11 @@ class TaskOutcome:
             self.flush()
             kept, leaving = self._kept(), self._leaving()
             settled = (self.done, self._filtered, self.reading.offsets)
-            is_live = self.spec.realtime is not None
+            is_real_time = self.spec.realtime is not None
             is_news = any(
                 any(any(map(len, each[p])) for each in settled)
                 or self.parts[p].failed
-                or (is_live and (self.parts[p].blocked or self.parts[p].retrying))
+                or (is_real_time and (self.parts[p].blocked or self.parts[p].retrying))
                 for p in self.work
             )
             is_news = is_news or kept is not None or leaving is not None
@@ -486,7 +437,7 @@ class TaskOutcome:
             failed = {part: report.failed for part, report in self.parts.items()}
             for report in self.parts.values():
                 report.failed = []
-            followed = self._followed() if is_live else {}
+            followed = self._followed() if is_real_time else {}
             dead, self.report.dead = self.report.dead, []
             outputs, changes = (
                 None if one is None else one.take() for one in (self.outputs, self.changes)

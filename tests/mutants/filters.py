@@ -214,7 +214,7 @@ FILTERS = [
     Mutant(
         "filter-of-other-claims-not-reported",
         "A claim warns of other filters in its group.",
-        "coopconsume/group/membership.py",
+        "coopconsume/group/claiming.py",
         " - {mine}):",
         " & {mine}):",
         (_FILTERS + "test_a_claim_is_warned_of_other_filters_in_its_group",),

@@ -168,7 +168,7 @@ DRAIN = [
     Mutant(
         "claim-does-not-wait",
         "A claim waits for what its former holder may be at work on.",
-        "coopconsume/group/membership.py",
+        "coopconsume/group/claiming.py",
         "for d in (row.doubts if row else ())",
         "for d in ()",
         (_JOB + "test_the_next_owner_waits_for_the_life_of_a_batch",),

@@ -13,9 +13,9 @@ from assignors import KeyRange, RoundRobinKeyRangeAssignor
 from commits import CommitStore, Epoch, OffsetRanges
 from coopconsume.errors import AlreadyClosed, GroupRefused, InvalidOption, PollWokenUp
 from coopconsume.filters import MOST_KEYS, RecordFilter, varying_part, words_of
+from coopconsume.group.claiming import compare_filters
 from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.member import GroupMember
-from coopconsume.group.membership import Membership
 from coopconsume.group.owned import Failed
 from coopconsume.options import Options
 from coopconsume.runtime.plan import Limits, Partition, plan_batch
@@ -428,11 +428,9 @@ def test_a_claim_is_warned_of_other_filters_in_its_group(mine, tmp_path, caplog)
     store.open_epoch("g", {"m": [("t", 0)]}, previous=None, record_filter="where=a")
     for partition, found in enumerate(["denyKeys=k", "where=a", ""], start=1):
         store.claim("g", f"claim {partition}", [("t", partition)], record_filter=found)
-    member = SimpleNamespace(
-        store=store, options=SimpleNamespace(record_filter=mine, group_id="g", batch_life=1.0)
-    )
+    options = SimpleNamespace(record_filter=mine, group_id="g", batch_life=1.0)
     with caplog.at_level(logging.WARNING):
-        Membership._compare_filters(member)
+        compare_filters(options, store)
     others = [other or "none" for other in ("", "denyKeys=k", "where=a") if other != mine]
     assert [record.args[1:] for record in caplog.records] == [
         (other, mine or "none") for other in others

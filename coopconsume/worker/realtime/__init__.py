@@ -4,7 +4,8 @@
                     └─ host_source ── host_link ── fetch_server ── Kafka
 
 `slot` runs the handlers of a batch over rows that do not end. `reader` turns records into rows,
-leaves out those of other slots, and notes positions and holes. `source` is a Kafka consumer.
+leaves out those of other slots, and notes positions and holes. `read_progress` collects what was
+read since the last report. `source` is a Kafka consumer.
 
 If a run has several slots, those of a host read through one `fetch_server`, so that each record is
 fetched once per host. `fetch_messages` are its requests and answers, `record_cache` is its memory.

@@ -11,7 +11,7 @@ from kafka import OffsetAndMetadata
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.errors import InvalidOption, PollWokenUp
-from coopconsume.group.membership import Owned
+from coopconsume.group.owned import Owned
 from coopconsume.options import Options
 from coopconsume.runtime.plan import SlotShare
 from coopconsume.runtime.polling.frames import offsets_of

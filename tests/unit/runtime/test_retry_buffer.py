@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from assignors import KeyRange
 from commits import OffsetRanges
-from coopconsume.group.membership import Owned
-from coopconsume.group.owned import Failed
+from coopconsume.group.owned import Failed, Owned
 from coopconsume.record import with_added
 from coopconsume.runtime.polling.positions import PollPosition, next_rows
 from coopconsume.runtime.polling.retry_buffer import RetryBuffer
