@@ -5,7 +5,7 @@
           │             ├── batch ── reading, worker         one Spark job
           │             └── slot_leases ── worker/channel    leases of slots, progressive reports
           └─ committer ─┬── outbox ── deliveries, sinks      dead letters and outputs
-                        ├── commit ── group                  one append to the commit log
+                        ├── log_calls ── commit, group       one append to the commit log
                         └── mirror                           the group's offsets in Kafka
 
 `loop` handles `events` one at a time, in one thread. `realtime` runs long Spark jobs in place of

@@ -18,27 +18,27 @@ from commits import (
 )
 from coopconsume.errors import CoopConsumeError
 from coopconsume.runtime.acquiring import Acquirer
-from coopconsume.runtime.commit import CommitMark, Unsaved, save
-from coopconsume.runtime.decisions import apply_decisions
-from coopconsume.runtime.events import (
-    CommitAnswered,
-    CommitFailed,
-    CommitFenced,
-    DecisionsApplied,
-    LogRead,
-)
+from coopconsume.runtime.commit import CommitMark, Unsaved
+from coopconsume.runtime.log_calls import LogCalls
 from coopconsume.runtime.mirror import Mirror
 from coopconsume.runtime.outbox import Outbox, due_ms
 from coopconsume.runtime.trace import CommitStarted, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from commits import AcquireRequest, Epoch
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.runtime.decisions import Decision
-    from coopconsume.runtime.events import JobEvent, OffsetsMirrored
+    from coopconsume.runtime.events import (
+        CommitAnswered,
+        CommitFailed,
+        CommitFenced,
+        DecisionsApplied,
+        JobEvent,
+        LogRead,
+        OffsetsMirrored,
+    )
     from coopconsume.runtime.parcels import Written
     from coopconsume.runtime.plan import Partition, Waiting
     from coopconsume.runtime.progress import Meter
@@ -95,6 +95,7 @@ class Committer:
         self._unsaved = Unsaved()
         self._looked_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
+        self._calls = LogCalls(assignment, work, commit_ids, post)
         self._again_at = 0.0
         #: An epoch that has passed while the work continues: nothing is committed under it.
         self._passed: Epoch | None = None
@@ -286,7 +287,7 @@ class Committer:
         if not (self._unsaved.since or self._open() or ready or request):
             every = _LOOK_EVERY if self._assignment.is_shared else _MIRROR_EVERY
             if time.monotonic() - self._looked_at > every:
-                self._run(self._look)
+                self._run(self._calls.look)
             return
         if is_early:
             return
@@ -307,10 +308,10 @@ class Committer:
             return False
         has_outcomes = self._unsaved.since or self._open() or self.outbox.has_any
         if is_resting and self._acquirer.has_any and not has_outcomes:
-            self._run(self._give_back)
+            self._run(self._calls.return_chunks)
             return True
         if now - self._looked_at > _CHUNKS_EVERY:
-            self._run(self._look)
+            self._run(self._calls.look)
             return True
         return False
 
@@ -344,7 +345,7 @@ class Committer:
         parked = self._parked()
         # At the start, too: decisions that an earlier process has applied are removed.
         if parked or (self._work.park and self._decisions_at == -math.inf):
-            self._run(self._decide, parked)
+            self._run(self._calls.decide, parked)
             return True
         self._decisions_at = time.monotonic()
         return False
@@ -379,8 +380,9 @@ class Committer:
             }
             self._trace.write(CommitStarted(offsets, holes, attempts, request))
             self._run(
-                self._commit, offsets, holes, unsaved.pending, commit_id, written, filtered, request
-            )
+                self._calls.commit, offsets, holes, unsaved.pending, commit_id, written, filtered,
+                request,
+            )  # fmt: skip
 
     def close(self, *, well: bool) -> None:
         """Waits for the running commit; if the job ended well, mirrors the offsets to Kafka."""
@@ -415,61 +417,6 @@ class Committer:
     def _run(self, call: Callable[..., None], *args: Any) -> None:
         self.is_busy = True
         self._thread.submit(call, *args)
-
-    # -- in the committing thread
-
-    def _commit(
-        self,
-        offsets: Mapping[TopicPartition, OffsetRanges],
-        holes: Mapping[TopicPartition, OffsetRanges],
-        pending: Mapping[TopicPartition, list[Pending]],
-        commit_id: str,
-        written: Written | None,
-        filtered: Mapping[TopicPartition, OffsetRanges],
-        request: AcquireRequest | None,
-    ) -> None:
-        try:
-            saved = save(
-                self._assignment, offsets, holes, pending, commit_id, written, filtered, request
-            )
-        except FencedMember as error:
-            self._post(CommitFenced(error, pending))
-        except BaseException as error:  # noqa: BLE001 - reported to the loop
-            self._post(CommitFailed(error))
-        else:
-            if written is not None and self._work.state is not None:
-                self._work.state.committed(self._assignment, written.commit_id)
-            self._post(saved)
-
-    def _look(self) -> None:
-        stable: Mapping[TopicPartition, int] = {}
-        chunks = None
-        try:
-            if self._acquirer is not None:
-                chunks = self._assignment.look_at_chunks()
-            stable = self._assignment.refresh()
-        except Exception as error:  # noqa: BLE001 - the next look may do
-            log.warning("the commit log could not be read for now: %s", error)
-        self._post(LogRead(stable, chunks))
-
-    def _give_back(self) -> None:
-        """Returns the acquired chunks, as no slot is about to work on them."""
-        try:
-            self._assignment.return_chunks()
-        except Exception as error:  # noqa: BLE001 - the next turn tries again
-            log.warning("chunks could not be returned for now: %s", error)
-        self._look()
-
-    def _decide(self, parked: Sequence[tuple[TopicPartition, Waiting]]) -> None:
-        applied: list[Decision] = []
-        try:
-            applied = apply_decisions(self._assignment, parked, self._ids)
-        except FencedMember as error:
-            self._post(CommitFenced(error, {}))
-            return
-        except Exception as error:  # noqa: BLE001 - the next look may do
-            log.warning("decisions on parked records could not be applied yet: %s", error)
-        self._post(DecisionsApplied(applied))
 
     # -- its answers, in the loop
 

@@ -1,0 +1,104 @@
+"""The calls of the commit log that a job makes in its committing thread."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from commits import FencedMember
+from coopconsume.runtime.commit import save
+from coopconsume.runtime.decisions import apply_decisions
+from coopconsume.runtime.events import CommitFailed, CommitFenced, DecisionsApplied, LogRead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from commits import AcquireRequest, OffsetRanges, Pending
+    from commits.model import TopicPartition
+    from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.runtime.decisions import Decision
+    from coopconsume.runtime.events import JobEvent
+    from coopconsume.runtime.parcels import Written
+    from coopconsume.runtime.plan import Waiting
+    from coopconsume.runtime.work import Work
+
+log = logging.getLogger(__name__)
+
+
+class LogCalls:
+    """Calls the commit log, and posts an event for each answer.
+
+    Args:
+        assignment: What is owned, and the way to commit it.
+        work: Has the state that the commits decide on.
+        commit_ids: Ids for the commits of decisions.
+        post: Puts an event into the loop's queue.
+    """
+
+    def __init__(
+        self,
+        assignment: EpochAssignment,
+        work: Work,
+        commit_ids: Iterator[str],
+        post: Callable[[JobEvent], None],
+    ) -> None:
+        self._assignment = assignment
+        self._work = work
+        self._ids = commit_ids
+        self._post = post
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetRanges],
+        holes: Mapping[TopicPartition, OffsetRanges],
+        pending: Mapping[TopicPartition, list[Pending]],
+        commit_id: str,
+        written: Written | None,
+        filtered: Mapping[TopicPartition, OffsetRanges],
+        request: AcquireRequest | None,
+    ) -> None:
+        """Makes a commit, see `save`."""
+        try:
+            saved = save(
+                self._assignment, offsets, holes, pending, commit_id, written, filtered, request
+            )
+        except FencedMember as error:
+            self._post(CommitFenced(error, pending))
+        except BaseException as error:  # noqa: BLE001 - reported to the loop
+            self._post(CommitFailed(error))
+        else:
+            if written is not None and self._work.state is not None:
+                self._work.state.committed(self._assignment, written.commit_id)
+            self._post(saved)
+
+    def look(self) -> None:
+        """Reads stable offsets that other members have moved, and the chunks of all members."""
+        stable: Mapping[TopicPartition, int] = {}
+        chunks = None
+        try:
+            if self._assignment.options.is_cooperative:
+                chunks = self._assignment.look_at_chunks()
+            stable = self._assignment.refresh()
+        except Exception as error:  # noqa: BLE001 - the next look may do
+            log.warning("the commit log could not be read for now: %s", error)
+        self._post(LogRead(stable, chunks))
+
+    def return_chunks(self) -> None:
+        """Returns the acquired chunks, as no slot is about to work on them."""
+        try:
+            self._assignment.return_chunks()
+        except Exception as error:  # noqa: BLE001 - the next turn tries again
+            log.warning("chunks could not be returned for now: %s", error)
+        self.look()
+
+    def decide(self, parked: Sequence[tuple[TopicPartition, Waiting]]) -> None:
+        """Applies decisions on parked records."""
+        applied: list[Decision] = []
+        try:
+            applied = apply_decisions(self._assignment, parked, self._ids)
+        except FencedMember as error:
+            self._post(CommitFenced(error, {}))
+            return
+        except Exception as error:  # noqa: BLE001 - the next look may do
+            log.warning("decisions on parked records could not be applied yet: %s", error)
+        self._post(DecisionsApplied(applied))
