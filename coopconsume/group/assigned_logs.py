@@ -1,4 +1,4 @@
-"""Kafka's logs of what is held: what was deleted at their start, or cut off their end."""
+"""Kafka's logs of the assignment: what was deleted at their start, or cut off their end."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class AssignedLogs:
     def check_starts(
         self, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None
     ) -> dict[TopicPartition, int]:
-        """Notice records that were deleted before they were done.
+        """Finds records that were deleted before they were done.
 
         Args:
             unsaved: What is done besides, and on its way into the commit log.
@@ -90,7 +90,7 @@ class AssignedLogs:
                 count = sum(last - first + 1 for first, last in lost)
                 named = ", ".join(f"{first}-{last}" for first, last in lost[:_NAMED])
                 log.warning(
-                    "%s-%d begins at %d now: lost are the %d offsets %s%s",
+                    "%s-%d begins at %d now: %d offsets that are not done are lost: %s%s",
                     *tp, start, count, named, ", …" if len(lost) > _NAMED else "",
                 )  # fmt: skip
                 if self._options.fail_on_data_loss:
@@ -142,7 +142,7 @@ class AssignedLogs:
         return sorted(missing)
 
     def _leave_out(self, topic: str, unsaved: Mapping[TopicPartition, OffsetRanges]) -> None:
-        """Go on without a topic that was deleted, unless that is to be an error."""
+        """Continues without a topic that was deleted, unless that is an error."""
         losses = self.losses_of(topic, unsaved)
         for tp in self.present:
             if tp[0] == topic:
@@ -176,7 +176,7 @@ class AssignedLogs:
         return losses
 
     def check_ends(self) -> None:
-        """Notice logs that were cut by an unclean election before this member had them.
+        """Finds logs that were cut by an unclean election before this member had them.
 
         A log that is long enough was cut if a leader epoch in which commits were made ends below
         what they committed (KIP-320).
@@ -290,7 +290,7 @@ class AssignedLogs:
         kept: Mapping[TopicPartition, int],
         cut: Iterable[TopicPartition],
     ) -> dict[TopicPartition, DataLoss]:
-        """What logs lost that were cut.
+        """Returns what logs lost that were cut.
 
         What is written next gets the offsets of what was cut. So it counts from where the leader
         epoch ends that wrote the lost records.

@@ -54,7 +54,7 @@ def beginning(
     primary: Mapping[TopicPartition, Primary],
     topic_ids: Mapping[str, str],
 ) -> Beginning:
-    """Decide where partitions begin.
+    """Decides where partitions begin.
 
     The group's offset in Kafka is a mirror of the log, but a late one: what others wrote stays
     there until a member has replaced it. So the log notes such an offset before the first commit

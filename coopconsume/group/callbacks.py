@@ -64,13 +64,13 @@ class RebalanceListener(Protocol):
     """
 
     def on_assigned(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
-        """These are ours from now on."""
+        """Called when key ranges are assigned to this member."""
 
     def on_revoked(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
-        """These are about to be given back; what runs has ended and is committed.
+        """Called before key ranges are given back; what ran has ended and is committed.
 
         Also called when the consumer closes.
         """
 
     def on_lost(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
-        """These are gone: others may work on them already."""
+        """Called when key ranges are lost: other members may work on them already."""

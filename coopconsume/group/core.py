@@ -194,12 +194,12 @@ class GroupCore:
         self.is_holding = holds
 
     def released(self, shares: Iterable[Share]) -> None:
-        """Part of the shares is given back; the next join is to give it to others."""
+        """Notes that part of the shares is given back; the next join gives it to others."""
         self.owned = without(self.owned, shares)
         self.ask_again()
 
     def ask_again(self) -> None:
-        """Make the next join ask for another assignment.
+        """Has the next join ask for another assignment.
 
         Kafka hands a follower that joins with unchanged data its old assignment, without a
         rebalance.
@@ -258,7 +258,7 @@ class GroupCore:
         claimed: Sequence[OwnedShare] = (),
         row: EpochRow | None = None,
     ) -> Deal:
-        """Give every member its shares.
+        """Gives every member its shares.
 
         Args:
             me: The leader's member id.
@@ -357,7 +357,7 @@ class GroupCore:
     def take(
         self, me: str, data: bytes, row: EpochRow | None, claimed: Sequence[OwnedShare] = ()
     ) -> EpochGrant | TakeOver | Rejoin | MemberReplaced:
-        """Check what the leader handed us against the row of its epoch.
+        """Checks what the leader handed us against the row of its epoch.
 
         Args:
             me: Our member id.
@@ -461,20 +461,20 @@ class GroupCore:
         return (row.epoch, waits_of(shares, row)) if shares else None
 
     def taken(self, grant: EpochGrant) -> None:
-        """The shares are ours now."""
+        """Notes that the shares are ours now."""
         self.owned, self.owned_under = grant.shares, grant.epoch
         self.owned_topic_ids = dict(grant.topic_ids)
         self.begun_under = grant.epoch
         self.is_holding = False
 
     def lost(self) -> None:
-        """Forget the shares: the next join asks for others."""
+        """Forgets the shares: the next join asks for others."""
         self.owned, self.owned_under, self.is_holding = (), None, False
         self.ask_again()
 
 
 def _read(joined: Iterable[Joined]) -> tuple[dict[str, Subscription], dict[str, str]]:
-    """What each member says, and why members are refused whose data cannot be read."""
+    """Returns what each member says, and why members are refused whose data cannot be read."""
     subscriptions: dict[str, Subscription] = {}
     refused: dict[str, str] = {}
     for member in joined:
@@ -491,7 +491,7 @@ def _with_reports(
     topic_ids: Mapping[str, str],
     hidden: Collection[str],
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """What the leader sees of topics, with what members report of hidden and of grown ones."""
+    """Returns what the leader sees of topics, with what members report of hidden and grown ones."""
     counts, ids = dict(partitions), dict(topic_ids)
     for said in subscriptions:
         for topic, (count, topic_id) in said.seen.items():
@@ -515,7 +515,7 @@ def _is_at_work(member: str, row: EpochRow | None) -> bool:
 
 
 def _all_of(member: Member, partitions: Mapping[str, int]) -> tuple[Share, ...]:
-    """All partitions of the topics of a member, as a cooperative epoch gives them to it."""
+    """Returns all partitions of a member's topics, as a cooperative epoch gives them to it."""
     return tuple(
         Share(topic, partition)
         for topic in sorted(set(member.topics))
@@ -590,7 +590,7 @@ def _held_by(
     partitions: Mapping[str, int],
     topic_ids: Mapping[str, str],
 ) -> tuple[Share, ...]:
-    """What the group leaves for now with a member that goes on with its work."""
+    """Returns what the group leaves for now with a member that continues its work."""
     assert row is not None
     return tuple(
         share
@@ -616,7 +616,7 @@ def _around(
     member: Member,
     shareable: Collection[str],
 ) -> tuple[Share, ...]:
-    """What of a member's shares is not claimed by hand, and is a share that it may have."""
+    """Returns what of a member's shares is not claimed by hand, and may be its share."""
     left = []
     for share in shares:
         pieces = [OwnedShare(*_as_owned(share))]
@@ -632,7 +632,7 @@ def _around(
 
 
 def _given(row: EpochRow) -> dict[tuple[str, int], list[KeyRange]]:
-    """The key ranges of each partition that a row gives to its members."""
+    """Returns the key ranges of each partition that a row gives to its members."""
     given: dict[tuple[str, int], list[KeyRange]] = {}
     for member, shares in row.members.items():
         if member not in row.heirs:
@@ -645,7 +645,7 @@ def _given(row: EpochRow) -> dict[tuple[str, int], list[KeyRange]]:
 
 
 def _check_whole(row: EpochRow, claimed: Sequence[OwnedShare]) -> None:
-    """Every partition of the row's topics is given away once, and all that is not claimed."""
+    """Makes sure that a row gives all that is not claimed to its members, each part once."""
     given, held = _given(row), {share[:2] for share in claimed}
     counts: dict[str, int] = {}
     for topic, partition in given:

@@ -134,7 +134,7 @@ class EpochAssignment:
         return loaded
 
     def _begin(self, owned: Collection[TopicPartition]) -> None:
-        """Have the log say where our partitions begin, and which offsets it found in Kafka."""
+        """Writes into the log where our partitions begin, and which offsets were found in Kafka."""
         store, group, epoch, member = self.store, self.options.group_id, self.epoch, self.member
         # A static member may have come back with another one, without a word of the leader's.
         check_ordering_key(store, group, self.options.ordering_key)
@@ -191,7 +191,7 @@ class EpochAssignment:
         return self._grant.life_ms
 
     def keep(self) -> None:
-        """The group rebalances, and the work goes on."""
+        """Notes that the group rebalances while the work continues."""
         self.is_between_epochs = True
 
     def follow(self, epoch: Epoch, member: str, waits: Iterable[tuple[Share, float]] = ()) -> None:
@@ -237,7 +237,7 @@ class EpochAssignment:
     # -- how long it lasts
 
     def check(self, within: float = LEASE) -> float:
-        """Make sure that the epoch is still in force, if nobody has looked for a while.
+        """Makes sure that the epoch is still in force, if the last look is some time ago.
 
         Args:
             within: Seconds for which a look at the log is good enough.
@@ -257,7 +257,7 @@ class EpochAssignment:
         return self._seen
 
     def _saw(self, asked: float) -> None:
-        """The log has answered what it was asked at an instant: the epoch was in force after it."""
+        """Notes that the epoch was in force after an instant, as the log has answered."""
         self._seen = max(self._seen, asked)
 
     def waits(self, tp: TopicPartition, ranges: Sequence[KeyRange]) -> float:
@@ -294,7 +294,7 @@ class EpochAssignment:
         self._wait_for((share, seconds) for share in shares)
 
     def release(self, running: Iterable[Share] = (), shares: Sequence[Share] | None = None) -> None:
-        """Give all of it back, or part of it; harmless when repeated.
+        """Gives all of it back, or part of it; harmless when repeated.
 
         Args:
             running: Parts on which we may still be at work.
@@ -324,7 +324,7 @@ class EpochAssignment:
             ]
 
     def give_up(self, shares: Sequence[Share]) -> None:
-        """Part of it is not ours any more, as soon as it is released.
+        """Removes part of it, which is not ours any more as soon as it is released.
 
         Args:
             shares: What is about to be released, with nothing of it left to commit.
@@ -535,7 +535,7 @@ class EpochAssignment:
         offsets: Mapping[TopicPartition, OffsetRanges],
         holes: Mapping[TopicPartition, OffsetRanges],
     ) -> dict[TopicPartition, OffsetRanges]:
-        """What of some offsets the limit on ranges lets in now: as a rule all of it.
+        """Returns what of some offsets the limit on ranges lets in now, usually all.
 
         Args:
             offsets: What is done.
@@ -565,7 +565,7 @@ class EpochAssignment:
         return any(not owned.is_whole for owned in list(self.owned.values()))
 
     def refresh(self) -> dict[TopicPartition, int]:
-        """The stable offsets, as the commit log says now where others move them, too."""
+        """Returns the stable offsets that the commit log has now, where others move them, too."""
         if self.is_shared:
             state = self.store.state(self.options.group_id)
             for tp, owned in list(self.owned.items()):

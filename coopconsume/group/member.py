@@ -85,7 +85,7 @@ class AssignmentOwner(Protocol):
         """Whether the owner has shares."""
 
     def keep(self) -> bool:
-        """Go on with the shares while the group rebalances; whether the owner does."""
+        """Continues the work while the group rebalances; returns whether the owner does."""
 
     def follow(self, epoch: Epoch, member: str, waits: Iterable[tuple[Share, float]] = ()) -> None:
         """The shares are ours under this epoch, too, which another rebalance ends already.
@@ -98,7 +98,7 @@ class AssignmentOwner(Protocol):
         """
 
     def hand_over(self) -> None:
-        """Stop working, commit what is done and give the shares back; bounded by drainTimeout."""
+        """Stops the work, commits what is done and gives the shares back, within drainTimeout."""
 
     def assigned(self, grant: EpochGrant) -> None:
         """These shares are ours; those that are to move are to be released before it returns."""
@@ -107,7 +107,7 @@ class AssignmentOwner(Protocol):
         """The shares are gone: others may have them already."""
 
     def failed(self, error: BaseException) -> None:
-        """The member has left the group permanently."""
+        """Called when the member has left the group permanently."""
 
 
 class GroupMember:
@@ -161,18 +161,18 @@ class GroupMember:
         self._thread = threading.Thread(target=self._run, name="coopconsume-group", daemon=True)
 
     def start(self, topics: Iterable[str] | None, pattern: str | None) -> None:
-        """Begin to join; what comes of it reaches the owner."""
+        """Begins to join; the owner gets the result."""
         self._pattern = TopicPattern(pattern) if pattern else None
         self._core.by_pattern = self._pattern is not None
         self._topics = () if pattern else tuple(topics or ())
         self._thread.start()
 
     def rejoin(self, why: str) -> None:
-        """Leave and join again as a new member: the log has refused the one that we are."""
+        """Leaves and joins again as a new member, as the log has refused this one."""
         self._again = why
 
     def rebalance(self, why: str) -> None:
-        """Ask the group for a rebalance, for which this member hands over its shares."""
+        """Asks the group for a rebalance, for which this member hands over its shares."""
         self._wanted = why
 
     def allow_key_share(self, *, allowed: bool) -> None:
@@ -195,14 +195,14 @@ class GroupMember:
                 log.warning("group %s: the epoch in force is not known: %s", self._group, error)
 
     def leave(self) -> None:
-        """Leave the group at once (a static member stays in it until its session ends)."""
+        """Leaves the group at once (a static member stays in it until its session ends)."""
         self._leaving.set()
         if self._thread.ident is not None:
             self._thread.join()
         self._worker.shutdown(wait=True)
 
     def commit_primary(self, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> None:
-        """Write offsets and their metadata to ``__consumer_offsets`` with the group's generation.
+        """Writes offsets and their metadata to ``__consumer_offsets`` with the group's generation.
 
         Raises:
             kafka.errors.KafkaError: The coordinator refused them, or none answers.
@@ -297,7 +297,7 @@ class GroupMember:
             request_rejoin(self._consumer)
 
     def _settle(self, me: str, data: bytes) -> None:
-        """Look at what we were handed, and begin with it."""
+        """Checks what we were handed, and begins with it."""
         if not self._owner.holds:
             self._core.hold(holds=False)
         row = self._store.assignment(self._group)
@@ -324,7 +324,7 @@ class GroupMember:
             self._look_for_unassigned()
 
     def _look_for_unassigned(self) -> None:
-        """Ask for a rebalance if partitions of our topics are assigned to nobody."""
+        """Asks for a rebalance if partitions of our topics are assigned to nobody."""
         self._looked = time.monotonic()
         row = self._store.assignment(self._group)
         names = sorted(self._consumer.subscription() or ())
@@ -340,13 +340,13 @@ class GroupMember:
             log.warning("group %s: nobody is assigned %s, though reported", self._group, some)
 
     def _cope(self, error: Exception) -> None:
-        """Go on after an error that passes, raise any other one."""
+        """Continues after an error that passes; raises any other one."""
         cause = error
         if type(error) is KafkaError and isinstance(error.__cause__, Exception):
             cause = error.__cause__  # kafka-python wraps what its listener raises.
         match cause:
             case EpochConflict() | ClaimConflict() | CommitLogUnavailable() | TimeoutError():
-                log.info("group %s: once more, as %s", self._group, cause)
+                log.info("group %s: trying again: %s", self._group, cause)
             case AssignmentConflict() if self._conflicts < _MOST_CONFLICTS:
                 self._conflicts += 1
                 self._join_again(str(cause))
@@ -375,7 +375,7 @@ class GroupMember:
     # -- what kafka-python asks, in its I/O thread (see `coopconsume.group.plugin`)
 
     def subscription(self, *, with_owned: bool) -> bytes:
-        """What to join with; notes the epoch that is in force now."""
+        """Returns what to join with; notes the epoch that is in force now."""
         is_holding = self._core.is_holding
         row = self._follow() if is_holding else self._store.assignment(self._group)
         known = (self._core.record_filter, self._seen_filter)
@@ -412,7 +412,7 @@ class GroupMember:
             log.warning("group %s: not given back in the commit log: %s", self._group, error)
 
     def lead(self, assignor: KeyRangeAssignor, joined: Sequence[Joined]) -> dict[str, Answer]:
-        """Deal the shares and open the epoch, within a third of the session."""
+        """Deals the shares and opens the epoch, within a third of the session."""
         # It may be stalled for longer than that, and this member join again meanwhile.
         asked = (self._consumer.group_metadata(), self._core.noted)
         return self._worker.submit(self._lead, assignor, joined, *asked).result(self._lead_within)
@@ -474,7 +474,7 @@ class GroupMember:
         return answers
 
     def handed(self, data: bytes, generation: int) -> None:
-        """What the leader handed us; looked at once this call is over."""
+        """Takes what the leader handed us; it is checked once this call is over."""
         me = self._consumer.group_metadata().member_id
         log.debug("group %s: assigned in generation %d", self._group, generation)
         self._handed = me, data
@@ -482,7 +482,7 @@ class GroupMember:
     # -- callbacks of kafka-python
 
     def revoke(self) -> Future[None]:
-        """A rebalance begins: what we have is handed over, unless the owner can go on with it."""
+        """Hands over what we have as a rebalance begins, unless the owner can continue with it."""
         handed, self._handed, self._waits_since = self._handed, None, None
         return self._worker.submit(self._hand_over, handed)
 
@@ -519,12 +519,12 @@ class GroupMember:
             log.warning("group %s: not given back in the commit log: %s", self._group, error)
 
     def lose(self) -> Future[None]:
-        """The coordinator has thrown us out."""
+        """Takes the removal of the member by the coordinator."""
         self._handed = self._waits_since = None
         return self._worker.submit(self.out, "the session with the group's coordinator ended")
 
     def out(self, why: str) -> None:
-        """What was ours is not any more."""
+        """Notes that what was ours is not any more."""
         self._core.lost()
         self._owner.lost(why)
         # Should the log have refused it meanwhile: we are to join again as it is.

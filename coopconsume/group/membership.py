@@ -118,7 +118,7 @@ class Membership:
         pattern: str | None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Join the group, and wait until it has given us our shares.
+        """Joins the group, and waits until it has given us our shares.
 
         Raises:
             TopicNotFound: A topic does not exist.
@@ -220,15 +220,9 @@ class Membership:
     def assign(
         self, partitions: Mapping[TopicPartition, Iterable[KeyRange]], *, takeover: bool
     ) -> None:
-        """Claim key ranges by hand; an empty list of ranges means the whole partition.
+        """Claims key ranges by hand; an empty list of ranges means the whole partition.
 
-        Raises:
-            TopicNotFound: A topic or partition does not exist.
-            TopicRangeFetchNotAllowed: A part was asked for, and the topic is not open to sharing.
-            ConsumerRangeFetchNotAccepted: A part was asked for in spite of allowKeyShare=false.
-            GroupRefused: Others of the group work with another ordering key.
-            commits.ClaimConflict: A process that lives holds part of it, and ``takeover`` is false.
-                It is waited for a sign of life of another claim, for its session at most.
+        The errors are those of `claim_key_ranges`.
         """
         grant, self._claim = claim_key_ranges(
             self.options, self.store, self.cluster, partitions, self._life_ms, takeover=takeover
@@ -340,7 +334,7 @@ class Membership:
                 worker.fail(self._error)
 
     def detach(self) -> None:
-        """The worker that was attached has ended."""
+        """Detaches the worker, which has ended."""
         with self._changed:
             self._worker = self._idle_worker
             self.need_whole_partitions(needed=False)
@@ -348,7 +342,7 @@ class Membership:
                 self._worker.begin(self._assignment)
 
     def fenced(self, why: str, *, handing_over: bool = False) -> bool:
-        """The log does not count what we do.
+        """Takes the refusal of our work by the log.
 
         Args:
             why: In words.
@@ -391,7 +385,7 @@ class Membership:
         return refused
 
     def rebalance(self, why: str) -> None:
-        """Ask the group for a rebalance; does nothing for shares that are claimed with `assign`.
+        """Asks the group for a rebalance; does nothing for shares that are claimed with `assign`.
 
         This member hands over its shares and starts again; the other members continue.
         """
@@ -420,7 +414,7 @@ class Membership:
             assignment.follow(epoch, member, waits)
 
     def hand_over(self) -> None:
-        """Stop working, commit what is done and give the shares back."""
+        """Stops the work, commits what is done and gives the shares back."""
         assignment = self._assignment
         if assignment is None:
             return
@@ -537,7 +531,7 @@ class Membership:
             self._give_back(assignment, running)
 
     def failed(self, error: BaseException) -> None:
-        """The member has left the group permanently."""
+        """Called when the member has left the group permanently."""
         with self._changed:
             self._error, self._assignment = error, None
             self._changed.notify_all()

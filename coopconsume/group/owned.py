@@ -96,12 +96,12 @@ class Owned:
         return not (self.is_cooperative or coverage(self.ranges).holes)
 
     def keep(self, ranges: tuple[KeyRange, ...]) -> None:
-        """Only these key ranges of it are ours from now on."""
+        """Keeps only these key ranges."""
         self.ranges = ranges
         vars(self).pop("is_whole", None)
 
     def extend(self, gained: Owned) -> None:
-        """These key ranges of it are ours besides; the commit log was just read for them."""
+        """Adds key ranges; the commit log was just read for them."""
         self.keep(merge([*self.ranges, *gained.ranges]))
         self.pending = gained.pending
         self.range_count, self.last_committed = gained.range_count, gained.last_committed
@@ -115,12 +115,12 @@ class Owned:
         return any(key_range.contains(0) for key_range in self.ranges)
 
     def look(self, ranges: OffsetRanges) -> None:
-        """Take note of the ranges that the commit log has now, those of other members included."""
+        """Takes the ranges that the commit log has now, those of other members included."""
         self.range_count = ranges.range_count
         self.last_committed = -1 if ranges.last is None else ranges.last
 
     def follow(self, stable: int, committed: OffsetRanges | None = None) -> None:
-        """The commit log's stable offset is here now, or was; and this is committed, too."""
+        """Takes a stable offset of the commit log, and what is committed above it."""
         self.stable = max(stable, self.stable)
         known = self.committed | committed if committed else self.committed
         self.committed = known.clip(self.stable, MAX_OFFSET)

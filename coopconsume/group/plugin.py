@@ -39,13 +39,13 @@ class Player(Protocol):
     """Who decides; see `coopconsume.group.member`."""
 
     def subscription(self, *, with_owned: bool) -> bytes:
-        """`user_data` for the leader."""
+        """Returns `user_data` for the leader."""
 
     def lead(self, assignor: KeyRangeAssignor, joined: Sequence[Joined]) -> dict[str, Answer]:
-        """What each member is handed: the partitions for Kafka to see, and `user_data`."""
+        """Returns what each member is handed: the partitions for Kafka to see, and `user_data`."""
 
     def handed(self, data: bytes, generation: int) -> None:
-        """What the leader handed us."""
+        """Takes what the leader handed us."""
 
 
 Answer = tuple[list[tuple[str, list[int]]], bytes]
@@ -69,14 +69,14 @@ class Plugin(AbstractPartitionAssignor):  # type: ignore[misc]
         return self._assignor.name
 
     def metadata(self, topics: set[str]) -> Any:
-        """The subscription to join with."""
+        """Returns the subscription to join with."""
         data = self._player.subscription(
             with_owned=isinstance(self._assignor, StickyKeyRangeAssignor)
         )
         return ConsumerProtocolSubscription(_VERSION, sorted(topics), data)
 
     def assign(self, _cluster: Any, members: Sequence[Any]) -> dict[str, Any]:
-        """The assignment of every member, by id."""
+        """Returns the assignment of every member, by id."""
         joined = [
             Joined(
                 member.member_id,
@@ -98,6 +98,6 @@ class Plugin(AbstractPartitionAssignor):  # type: ignore[misc]
 
 
 def plugins(preferred: str, player: Player) -> list[Plugin]:
-    """All assignors, the preferred one first: a group may change from one to another."""
+    """Returns all assignors, the preferred one first: a group may change from one to another."""
     names = sorted(ASSIGNORS, key=lambda name: name != preferred)
     return [Plugin(ASSIGNORS[name](), player) for name in names]

@@ -28,7 +28,7 @@ class WritePrimary(Protocol):
     """Writes offsets with their metadata to ``__consumer_offsets``."""
 
     def __call__(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Write them; any error means that they may not be there."""
+        """Writes them; any error means that they may not be there."""
 
 
 class Publishes(Protocol):
@@ -47,7 +47,7 @@ class Publishes(Protocol):
         """Returns why a job that is to end cannot publish everything; None: it may yet."""
 
     def stop(self) -> None:
-        """Publish nothing more."""
+        """Publishes nothing more."""
 
 
 class PrimaryOffsets:
@@ -109,7 +109,7 @@ class PrimaryOffsets:
         self._to_replace = set(partitions)
 
     def publish_by(self, publishing: Publishes | None) -> None:
-        """Have primary offsets moved in transactions from now on, together with outputs.
+        """Has primary offsets moved in transactions from now on, together with outputs.
 
         Args:
             publishing: What does so; None: nothing does, and those that outputs move stay.
@@ -230,14 +230,14 @@ class PrimaryOffsets:
             log.debug("that Kafka's offsets are ours is not in the log yet: %s", error)
 
     def write_quietly(self, *, force: bool = False) -> None:
-        """Write the primary offsets, or warn: the log has them, Kafka's copy may lag."""
+        """Writes the primary offsets, or warns: the log has them, Kafka's copy may lag."""
         try:
             self.write(force=force)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next time may do
             log.warning("the primary offsets could not be written for now: %s", error)
 
     def write_last(self) -> None:
-        """Write what could not be written as a member, once the group may be without members."""
+        """Writes what could not be written as a member, once the group may be without members."""
         behind = [
             tp
             for tp, owned in list(self._owned.items())

@@ -135,12 +135,12 @@ class Acquirer:
         return found
 
     def _open(self, tp: TopicPartition, partition: Partition, chunks: PartitionChunks) -> int:
-        """About how many offsets nobody has acquired."""
+        """Returns about how many offsets nobody has acquired."""
         taken = len(chunks.committed) + chunks.held + len(chunks.pending) + self._asked.get(tp, 0)
         return max(0, partition.end - chunks.stable - taken)
 
     def _due_now(self, tp: TopicPartition, partition: Partition, now: float) -> OffsetRanges:
-        """Failed records that nobody is known to hold."""
+        """Returns failed records that no member is known to hold."""
         dues, offsets = self._due.get(tp, ([], []))
         count = bisect_right(dues, now)
         if not count or partition.stock is None:

@@ -120,7 +120,7 @@ class Running:
 
     @property
     def names(self) -> list[tuple[str, int]]:
-        """(topic, partition) by the index that reports name partitions by."""
+        """Returns (topic, partition) by the index that reports name partitions by."""
         return [(p.topic, p.partition) for p in self.parts]
 
     @property
@@ -165,7 +165,7 @@ class Running:
 
     @property
     def key_ranges(self) -> dict[int, dict[tuple[str, int], tuple[tuple[int, int], ...]]]:
-        """Of each slot its key ranges, first and last hash, by topic and partition."""
+        """Returns the key ranges of each slot, first and last hash, by topic and partition."""
         return {
             slot: {
                 (p.topic, p.partition): tuple((r.first, r.last) for r in p.shares[slot].staying)
@@ -191,7 +191,7 @@ def run_batch(
     slots: int,
     send: Callable[[bytes], None] | None,
 ) -> dict[int, bytes | None]:
-    """Run one batch as one Spark job; returns when its slowest slot is through.
+    """Runs one batch as one Spark job; returns when its slowest slot has finished.
 
     Args:
         spark: The session.
@@ -292,7 +292,7 @@ def _have_records(
 
 
 def rates_of(options: Options, slots: int) -> Rates:
-    """How many records a second one slot may start."""
+    """Returns how many records a second one slot may start."""
     total = options.max_records_per_second
     return Rates(
         None if total is None else total / slots,

@@ -49,7 +49,7 @@ class SlotCarryover:
     def gates(
         self, slots: Iterable[int], parts: Sequence[TopicPartition], now: float
     ) -> dict[int, dict[int | None, float]]:
-        """For each slot, in how many seconds its gates open; partitions by their index in parts."""
+        """Returns in how many seconds the gates of each slot open, by index in parts."""
         index: dict[TopicPartition | None, int | None] = {p: i for i, p in enumerate(parts)}
         index[None] = None
         return {

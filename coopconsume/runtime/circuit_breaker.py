@@ -72,7 +72,7 @@ class CircuitBreaker:
         return False
 
     def describe(self, now: float) -> dict[str, Any] | None:
-        """For progress events; None if it never opens."""
+        """Returns its state for progress events; None if it never opens."""
         if self.failures is None:
             return None
         left = max(0.0, self.until - now) if self.state == "open" else 0.0

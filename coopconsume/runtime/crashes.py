@@ -79,7 +79,7 @@ class Crashes:
         *,
         charged: bool,
     ) -> None:
-        """A worker of a slot has crashed.
+        """Takes the crash of a worker of a slot.
 
         Args:
             partitions: Of the epoch.
@@ -96,7 +96,7 @@ class Crashes:
             partition = partitions[part]
             partition.charge(offset)
             log.warning(
-                "%s-%d@%d ended its worker again and again: attempt %d",
+                "%s-%d@%d crashed its worker repeatedly: attempt %d",
                 partition.topic, partition.partition, offset, partition.attempts[offset],
             )  # fmt: skip
             if self._max_attempts is None:

@@ -46,7 +46,7 @@ class Decision:
     topic_id: str = ""
 
     def setting(self, group: str) -> str:
-        """The name under which the commit log keeps it."""
+        """Returns the name under which the commit log keeps it."""
         return f"{_PREFIX}/{group}/{self.partition}/{self.offset}"
 
 
@@ -65,7 +65,7 @@ def decide(store: CommitStore, group: str, decisions: Iterable[Decision]) -> Non
 
 
 def decided(store: CommitStore, group: str, topics: Iterable[str]) -> list[Decision]:
-    """The decisions on records of some topics that nobody has taken yet."""
+    """Returns the decisions on records of some topics that no member has applied yet."""
     start = f"{_PREFIX}/{group}/"
     found = []
     for topic in sorted(set(topics)):
@@ -83,7 +83,7 @@ def apply_decisions(
     parked: Sequence[tuple[TopicPartition, Waiting]],
     commit_ids: Iterator[str],
 ) -> list[Decision]:
-    """Take what was decided on parked records into the commit log, one commit in all.
+    """Writes the decisions on parked records into the commit log, in one commit.
 
     Decisions on records that are not parked any more, or of a topic that was deleted since, are
     taken away.

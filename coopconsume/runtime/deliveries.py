@@ -112,14 +112,14 @@ class Deliveries:
         return parcel
 
     def delivered(self) -> Parcel:
-        """The current parcel is written; returns it."""
+        """Takes the end of the current write; returns its parcel."""
         parcel = self._taken()
         self._failures, self._failing_since, self._error = 0, math.inf, ""
         self._not_before = -math.inf
         return parcel
 
     def failed(self, error: str, now: float, *, is_final: bool, is_denied: bool = False) -> None:
-        """The current parcel is not written.
+        """Takes the failure of the current write.
 
         Args:
             error: The reason.

@@ -252,7 +252,7 @@ class Dispatcher:
         self._crashes.forget()
 
     def interrupt(self) -> None:
-        """Have Spark end what runs."""
+        """Has Spark end what runs."""
         for running in self.running.values():
             running.interrupt_at = -math.inf
         self.interrupt_overdue()
@@ -265,7 +265,7 @@ class Dispatcher:
         return max([self.life_of(self.of(epoch_state)), *left])
 
     def give_up(self, epoch_state: EpochState) -> None:
-        """What runs does not count any more: it must be over when the life of a batch is.
+        """Gives up what runs: it does not count any more, and is over when the life of a batch is.
 
         A task may not even have begun: it waits for a free slot, a cold JVM, or a broker. Those
         who get the shares wait for the life of a batch, and begin.
@@ -394,7 +394,7 @@ class Dispatcher:
                 self._real_time.drain(running)
 
     def interrupt_overdue(self) -> None:
-        """Have Spark end what was given up, once its time has come, and what never starts anything.
+        """Has Spark end what was given up, once it is due, and what never starts anything.
 
         Again and again: a batch that Spark still plans has no job yet that could be interrupted.
         """
@@ -410,12 +410,12 @@ class Dispatcher:
                     log.debug("could not interrupt batch %d", running.number, exc_info=True)
 
     def close(self) -> None:
-        """Start nothing more."""
+        """Starts nothing more."""
         self.leases.close()
         self._batches.shutdown(wait=False, cancel_futures=True)
 
     def launch(self, epoch_state: EpochState, *, stopping: bool) -> None:
-        """Give slots that are free a batch, if there is work and it is the time for it.
+        """Gives free slots a batch, if there is work and a batch is due.
 
         Raises:
             FencedMember: The log says that the shares are not ours any more.
@@ -457,9 +457,7 @@ class Dispatcher:
         """Ends real-time runs that need batches."""
         if self._real_time is None:
             return
-        runs = [
-            running for running in self.of(epoch_state) if running.is_real_time and running.waiting
-        ]
+        runs = [one for one in self.of(epoch_state) if one.is_real_time and one.waiting]
         for running in runs:
             self._real_time.watch(running, now, is_open=self.breaker.state == "closed")
         self._meter.mode = "realTime" if any(not one.ending for one in runs) else "batch"
@@ -533,7 +531,7 @@ class Dispatcher:
     def _plan(
         self, epoch_state: EpochState, free: Sequence[int], now: float, limits: Limits
     ) -> BatchPlan | None:
-        """The next batch; a slot whose workers keep ending gets but a part of what it could."""
+        """Returns the next batch; a slot whose workers keep crashing gets part of its work."""
         allowed = self._crashes.confine(epoch_state.partitions, free)
         if self._sizes is not None:
             deal_stock(epoch_state.busy, free, {slot: self._sizes.of(slot) for slot in free}, now)
@@ -654,7 +652,7 @@ class Dispatcher:
             self._ended(running, report, time.monotonic())
 
     def _free(self, running: Running, slot: int) -> None:
-        """A slot may get another batch, unless it has one already."""
+        """Frees a slot for another batch, unless it has one already."""
         if self._busy.get(slot) == running.number:
             del self._busy[slot]
 
@@ -774,7 +772,7 @@ class Dispatcher:
         running.epoch_state.committer.take(report, parts, now)
 
     def _lost(self, running: Running, slot: int, now: float) -> None:
-        """A slot's outcome is not known: its work waits until the batch's life is surely over."""
+        """Takes the loss of a slot: its work waits until the life of the batch is over."""
         self._free(running, slot)
         over = now + self.life_of([running])
         given = running.left(slot)
@@ -825,7 +823,7 @@ class Dispatcher:
     def _real_time_ended(
         self, running: Running, error: BaseException | None, runs: RealTimeRuns
     ) -> None:
-        """A real-time run is over; if it has failed, batches find out whether they fail, too."""
+        """Takes the end of a real-time run; if it has failed, batches take over."""
         is_failure = error is not None and running.interrupt_at is None
         text = reason(error) if is_failure and error is not None else ""
         if text and self._counts(running.epoch_state):
@@ -835,7 +833,7 @@ class Dispatcher:
         runs.over(running, text, time.monotonic())
 
     def _withdrawn(self, running: Running, slot: int) -> None:
-        """A slot can have started nothing: its records are planned again at once."""
+        """Plans the records of a slot that has started nothing again, at once."""
         self._free(running, slot)
         for part in running.plan.work[slot]:
             running.epoch_state.partitions[part].unknown(slot)

@@ -19,7 +19,7 @@ class FailuresInARow:
         self._last = 0.0
 
     def failed(self, started: float, now: float, *, handled: bool) -> int:
-        """A batch failed.
+        """Takes the failure of a batch.
 
         Args:
             started: When it was started, in seconds.
@@ -46,7 +46,7 @@ class FailuresInARow:
         return self.count + (started > self._last) <= 1
 
     def succeeded(self) -> None:
-        """A batch ended well."""
+        """Takes the success of a batch."""
         self.count = 0
 
 

@@ -205,7 +205,7 @@ class Job:
             raise
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Begins; returns at once."""
         self._thread.start()
 
     def stop(self, timeout: float | None = None, *, drain: bool = False) -> None:
@@ -254,7 +254,7 @@ class Job:
         return epoch_state.ours if epoch_state is not None else []
 
     def wait_for_available(self) -> None:
-        """Wait until everything that is in the topics now is done and committed."""
+        """Waits until everything that is in the topics now is done and committed."""
         waiter = EndsAwaited(self._ends_now(), Reply(None))
         self._post(waiter)
         waiter.answer.wait(self.ended)

@@ -63,7 +63,7 @@ def write(work: Work, assignment: EpochAssignment, parcel: Parcel, commit_id: st
 
 
 def fitting(assignment: EpochAssignment, parcel: Parcel) -> tuple[Parcel, Parcel]:
-    """What of a parcel the limit on ranges lets in, and the rest.
+    """Returns what of a parcel the limit on ranges lets in, and the rest.
 
     What is written must not be refused any more, so the limit is looked at before.
     """

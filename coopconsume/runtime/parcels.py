@@ -78,7 +78,7 @@ class Parcel:
         return not (self.failures or self.is_split)
 
     def places(self) -> dict[TopicPartition, OffsetRanges]:
-        """The offsets of all its records."""
+        """Returns the offsets of all its records."""
         found = dict(self.offsets)
         for tp, pending in self.pending.items():
             parked = OffsetRanges.from_offsets([one.offset for one in pending])

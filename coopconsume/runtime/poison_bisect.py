@@ -33,7 +33,7 @@ class PoisonBisect:
         self._suspects: dict[int, OffsetRanges] = {}
 
     def crashed(self, given: Parts, at_work: Parts | None, *, charged: bool) -> None:
-        """A worker of the slot has ended.
+        """Takes the crash of a worker of the slot.
 
         Args:
             given: What it might have started, by partition.
@@ -49,7 +49,7 @@ class PoisonBisect:
         self.crashes += 1
 
     def passed(self, given: Parts) -> None:
-        """The slot has handled these without a crash: they are not suspected."""
+        """Clears the records that the slot has handled without a crash."""
         self.narrow(lambda part, offsets: offsets - given.get(part, OffsetRanges()))
 
     def narrow(self, left_of: Callable[[int, OffsetRanges], OffsetRanges]) -> None:

@@ -106,11 +106,11 @@ class Meter:
         return str(self._identity["name"] or self._identity["groupId"])
 
     def started(self) -> None:
-        """The query begins."""
+        """Reports the start of the query."""
         self._notify("onQueryStarted", QueryStartedEvent(**self._identity, timestamp=_iso()))
 
     def joined(self, epoch: int) -> None:
-        """The member works under another epoch."""
+        """Takes the change to another epoch."""
         self._epoch = epoch
         self.totals["rebalances"] += 1
         self.message = f"Working under epoch {epoch}"
@@ -133,7 +133,7 @@ class Meter:
             self._make_event(partitions)
 
     def launched(self, number: int, plan: BatchPlan) -> None:
-        """A batch goes to Spark."""
+        """Takes the start of a batch."""
         self._batch = number
         self._launched[number] = time.monotonic()
         what = f"{plan.span} offsets" if plan.reads else "real time"
@@ -164,7 +164,7 @@ class Meter:
                 self._took("handlers", report.busy)
 
     def _took(self, phase: str, seconds: float) -> None:
-        """Keep the longest time of a phase since the last event."""
+        """Keeps the longest time of a phase since the last event."""
         self._phases[phase] = max(self._phases.get(phase, 0.0), seconds)
 
     def paused(self, *, is_paused: bool) -> None:
@@ -172,16 +172,16 @@ class Meter:
         self._is_paused = is_paused
 
     def lost(self, _slot: int) -> None:
-        """What a slot did is not known."""
+        """Counts a lost slot."""
         self.totals["lostSlots"] += 1
 
     def failed(self, text: str) -> None:
-        """A batch's Spark job failed."""
+        """Takes the failure of a batch's Spark job."""
         self.totals["failedBatches"] += 1
         self.message = text
 
     def batch_ended(self, number: int, seconds: float) -> None:
-        """A batch's Spark job is over."""
+        """Takes the end of a batch's Spark job."""
         with self._lock:
             self._launched.pop(number, None)
             self._took("batch", seconds)
@@ -194,7 +194,7 @@ class Meter:
     def saved(
         self, offsets: int, took: tuple[float, float], partitions: Sequence[Partition]
     ) -> None:
-        """A commit was answered: an event is made."""
+        """Makes an event of an answered commit."""
         if offsets:
             self._done_at, self.waiting = time.monotonic(), None
         with self._lock:
@@ -206,11 +206,11 @@ class Meter:
         self._make_event(partitions)
 
     def parked(self, partitions: Sequence[Partition]) -> None:
-        """Other records are parked than before: an event is made."""
+        """Makes an event, as other records are parked than before."""
         self._make_event(partitions)
 
     def idle(self, partitions: Sequence[Partition]) -> None:
-        """Nothing was committed now: if that is so for long, an event is made all the same."""
+        """Makes an event if nothing was committed for long."""
         if time.monotonic() - self._notified < _IDLE_EVERY:
             return
         self._make_event(partitions)
@@ -294,7 +294,7 @@ class Meter:
                 log.exception("a listener failed in %s", what)
 
     def ended(self, error: BaseException | None) -> None:
-        """The loop is over."""
+        """Takes the end of the loop."""
         self.message = f"Terminated with {error}" if error else "Stopped"
         text = f"{type(error).__name__}: {error}" if error else None
         event = QueryTerminatedEvent(self._identity["id"], self._identity["runId"], text)

@@ -45,7 +45,7 @@ class Window:
         return min(window, self._most or window)
 
     def begin(self, stored_bytes: float | None) -> None:
-        """Start from what a record takes on the brokers' disks, if that is known."""
+        """Starts from what a record takes on the brokers' disks, if that is known."""
         self.has_begun = True
         if stored_bytes is not None:
             self._record_bytes = stored_bytes * _COMPRESSED

@@ -61,7 +61,7 @@ def deal_window(backlogs: Mapping[K, int], window: int) -> dict[K, int]:
 def plan_batch(
     partitions: Sequence[Partition], slots: Sequence[int], now: float, limits: Limits
 ) -> BatchPlan | None:
-    """The next batch for these free slots; None if there is nothing to do for them."""
+    """Returns the next batch for these free slots; None if there is no work for them."""
     windows = deal_window({p.part: p.backlog(slots, now) for p in partitions}, limits.window)
     work: dict[int, dict[int, PartitionWork]] = {}
     wanted: dict[int, OffsetRanges] = {}

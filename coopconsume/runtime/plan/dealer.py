@@ -65,7 +65,7 @@ class Dealer:
         )
 
     def withheld(self, slot: int, at_work: Mapping[int, int]) -> None:
-        """A slot starts nothing more of the key ranges to be given back.
+        """Notes that a slot starts nothing more of the key ranges to be given back.
 
         Args:
             slot: The slot.
@@ -141,7 +141,7 @@ class Dealer:
         return share is not None and bool(share.ranges) and not share.leaving
 
     def _sizes(self, slots: int) -> list[int]:
-        """How many key hashes each slot has."""
+        """Returns how many key hashes each slot has."""
         return [self.shares[s].size if s in self.shares else 0 for s in range(slots)]
 
     def slot_to_ask(self, now: float, closed: Collection[int] = ()) -> int | None:
@@ -185,7 +185,7 @@ class Dealer:
                 owner.wait(self._lane(one.key_hash, one.offset), one)
 
     def share_of(self, key_hash: int) -> SlotShare | None:
-        """The share that a key is of; None: it is not ours any more."""
+        """Returns the share of a key; None: it is not ours any more."""
         return next((share for share in self.shares.values() if share.has(key_hash)), None)
 
 

@@ -171,7 +171,7 @@ class Partition:
         return len(self._waiting()) + self._stalled + sum(behind)
 
     def _waiting(self) -> set[int]:
-        """Our failed records that wait for an attempt or a decision."""
+        """Returns our failed records that wait for an attempt or a decision."""
         return {
             waiting.offset
             for share in self.shares.values()
@@ -264,7 +264,7 @@ class Partition:
         return all(share.is_settled(end) for share in self.shares.values())
 
     def stable_age(self, now: float) -> float:
-        """For how many seconds the first open offset has been the same, as far as was looked."""
+        """Returns for how many seconds the first open offset has been the same, as far as known."""
         first = self.first_open()
         if self._first_open_since[0] != first:
             self._first_open_since = first, now
@@ -283,12 +283,12 @@ class Partition:
         return self._failed.get(self.first_open())
 
     def first_open(self) -> int:
-        """The stable offset as it will be once all that is done is committed."""
+        """Returns the stable offset as it will be once all that is done is committed."""
         end = self.done.range_end(self.stable)
         return self.stable if end is None else end + 1
 
     def _first_free(self) -> int:
-        """The first open offset that does not wait for a parked record."""
+        """Returns the first open offset that does not wait for a parked record."""
         if not self.parked:
             return self.first_open()
         stuck = [offset for share in self.shares.values() for offset in share.stuck()]
@@ -306,7 +306,7 @@ class Partition:
         return max((until - now for until in untils), default=0.0)
 
     def mark_in_doubt(self, key_range: KeyRange, until: float) -> None:
-        """An earlier owner may be at work on keys until an instant: nothing of them starts before.
+        """Starts nothing of some keys until an instant: an earlier owner may be at work on them.
 
         Of a single key all other keys are independent. A wider range bars the shares that have
         part of it. Of one key the intervals come in the order of their ends.
@@ -348,12 +348,12 @@ class Partition:
         return max((w.may_run_until for w in waiting), default=-math.inf)
 
     def next_due(self) -> float | None:
-        """When the next waiting record is due; None without any."""
+        """Returns when the next waiting record is due; None without any."""
         dues = (share.next_due() for share in self.shares.values() if share.in_flight is None)
         return min((due for due in dues if due is not None), default=None)
 
     def lane(self, key_hash: int, offset: int) -> int:
-        """What a record of this key hash and offset must wait for."""
+        """Returns the lane of a record: what it must wait for."""
         return {"key": key_hash, "partition": 0, "none": offset}[self.ordering]
 
     # -- chunks of a cooperative epoch
@@ -416,14 +416,14 @@ class Partition:
                 share.todo &= self.stock.acquired
 
     def not_held(self, offsets: OffsetRanges) -> None:
-        """These offsets of a commit did not count: another member has acquired them."""
+        """Takes offsets of a commit that did not count: another member has acquired them."""
         self.is_quiet = False
         self.done -= offsets.clip(self.stable, MAX_OFFSET)
 
     # -- what happened
 
     def restore(self, pending: Iterable[Failed]) -> None:
-        """Take over pending records of an earlier run from the log.
+        """Takes over the pending records of an earlier run from the log.
 
         A pending record may lie above everything that is done. All undone offsets below it are
         read before anything new, as some may be of its key.
@@ -457,7 +457,7 @@ class Partition:
             share.leave(ranges)
 
     def has_left(self, now: float) -> None:
-        """The key ranges are given back; with the last of them, what is not committed."""
+        """Forgets the key ranges that are given back; with the last one, what is not committed."""
         self.is_quiet = False
         for share in self.shares.values():
             share.has_left()
@@ -494,7 +494,7 @@ class Partition:
                 self.mark_in_doubt(key_range, until)
 
     def open_of(self, slot: int, offsets: OffsetRanges) -> OffsetRanges:
-        """Those of some offsets that a slot may still have to handle."""
+        """Returns those of some offsets that a slot may still have to handle."""
         share = self.shares.get(slot)
         if share is None or not share.ranges:
             return OffsetRanges()
@@ -505,7 +505,7 @@ class Partition:
         return self.dealer.share_of(key_hash) is not None
 
     def take_along(self, offsets: OffsetRanges) -> None:
-        """These are done, and were not committed yet."""
+        """Takes over offsets that are done and not committed."""
         self.is_quiet = False
         offsets = offsets.clip(self.stable, MAX_OFFSET) - self.done
         self.done |= offsets
@@ -604,7 +604,7 @@ class Partition:
             share.kept_ended(done, -math.inf)
 
     def kept_ended(self, kept: OffsetRanges, due: float) -> None:
-        """No handler works on these kept records any more after an instant, and none is due before.
+        """Takes the end of the handlers of kept records: after an instant, none works on them.
 
         Args:
             kept: The records.
@@ -616,7 +616,7 @@ class Partition:
             share.forget_below(self.stable)
 
     def reported(self, slot: int, report: PartitionReport, now: float) -> None:
-        """Take in what a slot reported of its part of a batch."""
+        """Takes what a slot reported of its part of a batch."""
         self.has_read(slot, report, now)
         share = self.shares[slot]
         wanted = share.in_flight
@@ -712,7 +712,7 @@ class Partition:
             self._failed = {o: w for o, w in self._failed.items() if o not in done}
 
     def _keep(self, failure: Failure, now: float) -> None:
-        """A record has failed: it waits for its next attempt, if its key is still ours."""
+        """Has a failed record wait for its next attempt, if its key is still ours."""
         share = self.dealer.share_of(failure.key_hash)
         if share is None:
             return
@@ -722,7 +722,7 @@ class Partition:
         share.wait(self.lane(failure.key_hash, failure.offset), failed)
 
     def replay(self, offset: int, now: float) -> None:
-        """A parked record is to be tried again from its first attempt on; harmless if it is not."""
+        """Has a parked record tried again, from its first attempt on; harmless if not parked."""
         self.is_quiet = False
         for waiting in self.parked:
             if waiting.offset == offset:
@@ -730,7 +730,7 @@ class Partition:
                 self.attempts.pop(offset, None)
 
     def discard(self, offset: int, now: float) -> None:
-        """A parked record counts as done in the log: its key flows on; harmless if it is not."""
+        """Counts a parked record as done, so its key continues; harmless if it is not parked."""
         self.is_quiet = False
         for waiting in self.parked:
             if waiting.offset == offset:
@@ -740,13 +740,13 @@ class Partition:
                 self._failed.pop(offset, None)
 
     def defer(self, offsets: OffsetRanges) -> None:
-        """These are done once their dead letters or rows are written, and committed with them."""
+        """Defers offsets: they are committed once their dead letters or rows are written."""
         self.is_quiet = False
         self.undelivered |= offsets
         self.unsaved -= offsets
 
     def hold(self, records: Iterable[Waiting]) -> None:
-        """What these deferred records gave cannot be written for now: their lanes wait for that."""
+        """Holds back the lanes of deferred records whose letters or rows cannot be written now."""
         self.is_quiet = False
         for record in records:
             if record.offset not in self.undelivered:
@@ -760,7 +760,7 @@ class Partition:
                     break
 
     def _delivered(self, offsets: OffsetRanges) -> None:
-        """What deferred records gave is written: lanes that waited for that go on."""
+        """Releases the lanes of deferred records whose dead letters or rows are written."""
         self.undelivered -= offsets
         self.done |= offsets.clip(self.stable, MAX_OFFSET)
         for share in self.shares.values():
@@ -771,13 +771,13 @@ class Partition:
                     self._failed.pop(waiting.offset, None)
 
     def unknown(self, slot: int) -> None:
-        """The outcome of a slot's part is unknown: all of it must be done again."""
+        """Plans all of a slot's part again, as its outcome is unknown."""
         self.is_quiet = False
         self.shares[slot].give_up()
         self.shares[slot].forget_below(self.stable)
 
     def saved(self, offsets: OffsetRanges, stable: int, holes: OffsetRanges) -> None:
-        """The commit log has taken these, and its stable offset is now ``stable``."""
+        """Takes the answer of the commit log: what is committed, and its stable offset."""
         self.is_quiet = False
         if self.undelivered:
             self._delivered(offsets & self.undelivered)
@@ -815,7 +815,7 @@ class Partition:
         return taken.complement(first, last) if first <= last else OffsetRanges()
 
     def amend(self, holes: OffsetRanges) -> None:
-        """These offsets are proven holes: they count as done."""
+        """Counts proven holes as done."""
         self.is_quiet = False
         self.done |= holes
         self.unsaved_holes |= holes
@@ -825,12 +825,12 @@ class Partition:
             share.todo -= holes
 
     def log_start(self, offset: int) -> None:
-        """The log now begins at ``offset``: what lay below it and was not done is lost."""
+        """Takes the start of the log: what lay below it and was not done is lost."""
         self.is_quiet = False
         self._advance(offset)
 
     def charge(self, offset: int) -> None:
-        """An attempt of this record ended without a word, with its worker."""
+        """Counts an attempt of a record whose worker has crashed."""
         self.is_quiet = False
         self.attempts[offset] = self.attempts.get(offset, 0) + 1
 
@@ -887,7 +887,7 @@ class Partition:
         return planned
 
     def _goal(self, most: int, *, is_limited: bool) -> int:
-        """Up to where new offsets may be read."""
+        """Returns up to where new offsets may be read."""
         if not is_limited:
             return min(self.end, most)
         # What lies below a committed offset is a gap: a share that stands lower goes on. It may
@@ -910,7 +910,7 @@ class Partition:
         return PartitionWork(tuple(share.in_flight.pairs()), attempts, self._blocked(share), added)
 
     def _blocked(self, share: SlotShare) -> dict[int, int]:
-        """The lowest record of each lane that waits: no higher one of the lane may start."""
+        """Returns the lowest waiting record of each lane: no higher one of the lane may start."""
         blocked = {lane: waiting.offset for lane, waiting in share.waiting.items()}
         return {} if self.ordering == "none" else blocked
 
@@ -923,7 +923,7 @@ def _waiting(failure: Failure, now: float, *, is_logged: bool) -> Waiting:
 
 
 def _done_of(report: PartitionReport) -> OffsetRanges:
-    """What is settled, the records that do not pass the filter included."""
+    """Returns what is settled, the records that do not pass the filter included."""
     done = OffsetRanges.from_offsets(report.done_offsets.to_numpy())
     return done | _filtered_of(report) if report.filtered else done
 

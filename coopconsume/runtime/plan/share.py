@@ -98,7 +98,7 @@ class SlotShare:
         self.leaving_at_work = {}
 
     def has_left(self) -> None:
-        """The key ranges are given back: what waits of them is nobody's here any more.
+        """Forgets the key ranges that are given back, and what waits of them.
 
         Records that handlers may still work on wait until these have ended.
         """
@@ -113,7 +113,7 @@ class SlotShare:
         self.ranges, self.leaving, self.leaving_at_work = self.staying, (), {}
 
     def clear_in_flight(self) -> None:
-        """Nothing of it is in flight any more."""
+        """Notes that nothing of it is in flight any more."""
         self.in_flight, self.is_real_time = None, False
         self.may_start_leaving, self.leaving_at_work = False, {}
 
@@ -134,7 +134,7 @@ class SlotShare:
         return False
 
     def failed(self, lane: int | None = None) -> Iterator[Waiting]:
-        """All failed records, or those of one lane; the lowest of each lane first."""
+        """Yields all failed records, or those of one lane; the lowest of each lane first."""
         for waiting in self.waiting.values() if lane is None else [self.waiting[lane]]:
             each: Waiting | None = waiting
             while each is not None:
@@ -169,7 +169,7 @@ class SlotShare:
         ]
 
     def wait(self, lane: int, failed: Waiting) -> None:
-        """A record has failed: it waits behind lower failed records of its lane."""
+        """Has a failed record wait behind lower failed records of its lane."""
         lower, higher = None, self.waiting.get(lane)
         while higher is not None and higher.offset < failed.offset:
             lower, higher = higher, higher.next
@@ -182,7 +182,7 @@ class SlotShare:
             lower.next = failed
 
     def _release_lowest(self, lane: int) -> Waiting | None:
-        """The lowest failed record of a lane waits no longer; returns the next one."""
+        """Releases the lowest failed record of a lane; returns the next one."""
         first = self.waiting.pop(lane)
         if first.behind:
             self.todo |= OffsetRanges.from_offsets(first.behind)
@@ -217,14 +217,14 @@ class SlotShare:
         )
 
     def next_due(self) -> float | None:
-        """When the next waiting record is due, or the share free; None if nothing waits."""
+        """Returns when the next waiting record is due, or the share free; None if nothing waits."""
         dues = [max(w.due, self.barred_until) for w in self.waiting.values() if not w.is_trying]
         if self.barred_until:
             dues.append(self.barred_until)
         return min(dues, default=None)
 
     def settle_tries(self, done: OffsetRanges, left: OffsetRanges) -> None:
-        """Where a record that was tried again is done, or is not there any more, its lane flows."""
+        """Releases lanes whose retried record is done, or is not in the log any more."""
         wanted = self.in_flight or OffsetRanges()
         for lane, waiting in list(self.waiting.items()):
             tried = waiting.is_trying and waiting.offset in wanted
@@ -238,7 +238,7 @@ class SlotShare:
         return len(self.todo) + due + max(0, end - self.position)
 
     def start(self, scope: Scope, done: OffsetRanges) -> OffsetRanges:
-        """What a batch may start of it, which is in flight from now on; empty: nothing needs it."""
+        """Returns what a batch may start of it, which is in flight from now on; it may be empty."""
         wanted = self.todo if scope.cut is None else self.todo.clip(0, scope.cut)
         self.next_position = self.position
         if self.only is not None:
@@ -273,7 +273,7 @@ class SlotShare:
             self.position = self.next_position = max(self.position, position)
 
     def looked_at(self, left: OffsetRanges) -> None:
-        """All that was in flight was looked at; ``left`` of it must be looked at again."""
+        """Notes that all in flight was looked at; ``left`` of it must be looked at again."""
         if self.in_flight is not None:
             self.todo = (self.todo - self.in_flight) | left
             self.position = max(self.position, self.next_position)
@@ -284,7 +284,7 @@ class SlotShare:
         return scope.cut is not None and last is not None and last > scope.cut
 
     def release_due(self, now: float, stable: int, done: OffsetRanges) -> None:
-        """Failed records that are due, or are done by now, wait no longer."""
+        """Releases failed records that are due, or are done by now."""
         for lane, lowest in list(self.waiting.items()):
             waiting: Waiting | None = lowest
             while waiting is not None and waiting.due <= now:
@@ -301,14 +301,14 @@ class SlotShare:
                 waiting = self._release_lowest(lane)
 
     def give_up(self) -> None:
-        """The outcome of what is in flight is unknown: all of it must be done again."""
+        """Plans all in flight again, as its outcome is unknown."""
         if self.in_flight is not None:
             self.todo |= self.in_flight
             self.position = max(self.position, self.next_position)
         self.clear_in_flight()
 
     def give_back(self, kept: Iterable[tuple[int, Waiting]]) -> None:
-        """Nothing is in flight any more but some records, by lane, which handlers work on."""
+        """Gives back all in flight but some records, by lane, which handlers work on."""
         self.give_up()
         for lane, waiting in kept:
             self.wait(lane, waiting)
@@ -329,7 +329,7 @@ class SlotShare:
         ]
 
     def forget_below(self, stable: int) -> None:
-        """Nothing below the stable offset is left to do: it is done, or deleted."""
+        """Forgets all below the stable offset: it is done, or deleted."""
         self.todo = self.todo.clip(stable, MAX_OFFSET)
         self.position = max(self.position, stable)
         for lane, lowest in list(self.waiting.items()):
@@ -344,7 +344,7 @@ class SlotShare:
 def deal(
     ranges: tuple[KeyRange, ...], slots: int, part: int, ordering: Ordering
 ) -> list[tuple[int, tuple[KeyRange, ...]]]:
-    """The key ranges of a partition that each slot gets."""
+    """Returns the key ranges of a partition that each slot gets."""
     if ordering == "partition":
         return [(part % slots, ranges)]
     dealt: dict[int, list[KeyRange]] = {}

@@ -158,7 +158,7 @@ class PollPosition:
         self.unread = self.unread - offsets if are_read else self.unread | offsets
 
     def strange(self, owned: Owned, offsets: OffsetRanges) -> OffsetRanges:
-        """Those of some offsets that were neither handed out nor filtered nor are committed."""
+        """Returns those of some offsets that were not handed out, filtered or committed."""
         known = self.polled | self.filtered | owned.committed
         return offsets.clip(owned.stable, MAX_OFFSET) - known
 
@@ -187,7 +187,7 @@ def next_rows(
     window: int,
     now: float,
 ) -> tuple[dict[TopicPartition, OffsetRanges], dict[TopicPartition, Chosen]]:
-    """The rows to hand out next: keys that are due again, else the next window without others.
+    """Returns the rows to hand out next: keys that are due again, else the next window.
 
     Args:
         places: Where polling stands; they move on.

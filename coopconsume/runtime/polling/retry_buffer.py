@@ -62,7 +62,7 @@ class RetryBuffer:
         return min((at for at in due.values() if at < math.inf), default=None)
 
     def attempt(self, offset: int) -> int:
-        """Number of the attempt that was made last, or is being made, at a record; from 1."""
+        """Returns the number of the last attempt at a record, from 1."""
         return self._attempts.get(offset, 0) + 1
 
     def added(self, offset: int, more: Headers = ()) -> Headers:
@@ -85,7 +85,7 @@ class RetryBuffer:
     def hold(
         self, offset: int, key_hash: int, due: float, error: str, headers: Headers = ()
     ) -> Waiting:
-        """An attempt at a record has failed: it comes again at ``due``, its key behind it.
+        """Keeps a failed record: it comes again at ``due``, and its key waits behind it.
 
         Args:
             offset: Its offset.
@@ -106,7 +106,7 @@ class RetryBuffer:
         self._passed.setdefault(record.key_hash, OffsetRanges())
 
     def pass_over(self, taken: OffsetRanges) -> None:
-        """A frame hands out these offsets, without the keys that wait."""
+        """Notes that a frame hands out these offsets, without the keys that wait."""
         for key_hash in self._passed:
             self._passed[key_hash] |= taken
 
@@ -145,14 +145,14 @@ class RetryBuffer:
         return any(waiting >= offset for waiting in self._records)
 
     def replay(self, offset: int, now: float) -> None:
-        """A parked record is to come again, as if for the first time; harmless if it is not."""
+        """Has a parked record come again, from its first attempt on; harmless if not parked."""
         record = self._records.get(offset)
         if record is not None and record.is_parked:
             record.due = now
             self._attempts[offset] = 0
 
     def settle(self, offsets: OffsetRanges, now: float) -> None:
-        """These are done; keys that waited for nothing else go on with what they were passed."""
+        """Removes done records; keys that wait for nothing else continue."""
         for offset in [o for o in self._records if o in offsets]:
             record = self._records[offset]
             # It stays until its key is released, and is found to be done by then.
@@ -161,6 +161,6 @@ class RetryBuffer:
         self._added = {o: h for o, h in self._added.items() if o not in offsets}
 
     def forget_below(self, stable: int) -> None:
-        """The log begins at ``stable``, or all below it is done."""
+        """Forgets all below ``stable``: the log begins there, or it is done."""
         if any(offset < stable for offset in self._records):
             self.settle(OffsetRanges([(0, min(stable, MAX_OFFSET) - 1)]), 0.0)

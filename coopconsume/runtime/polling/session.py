@@ -210,7 +210,7 @@ class PollSession:
     # -- answers
 
     def places_of(self, assignment: EpochAssignment | None) -> dict[TopicPartition, PollPosition]:
-        """The places if they are those of an assignment; else none."""
+        """Returns the positions if they are those of an assignment; else none."""
         return self.places if assignment is not None and self._assignment is assignment else {}
 
     def named(
@@ -218,7 +218,7 @@ class PollSession:
         assignment: EpochAssignment | None,
         done: Mapping[TopicPartition, OffsetRanges | int] | None,
     ) -> dict[TopicPartition, OffsetRanges]:
-        """The offsets that a commit names; partitions without any are left out.
+        """Returns the offsets that a commit names; partitions without any are left out.
 
         Args:
             assignment: The key ranges of the consumer.

@@ -37,7 +37,7 @@ class HoleAudit:
         self._looked: dict[TopicPartition, OffsetRanges] = {}
 
     def due(self, owned: Owned, first: int, position: int) -> Span | None:
-        """What is to be looked at next in a partition; None if nothing is.
+        """Returns what to look at next in a partition; None if nothing.
 
         Args:
             owned: The partition.

@@ -112,7 +112,7 @@ def read_spans(
     *,
     headers: bool = False,
 ) -> DataFrame:
-    """Kafka's records of some spans of offsets, in the columns of Spark's source.
+    """Returns Kafka's records of some spans of offsets, in the columns of Spark's source.
 
     With the option ``orderingKey`` there is one more column, see `with_ordering_key`.
 
@@ -195,7 +195,7 @@ def _json(spans: Iterable[Span], value: object) -> str:
 
 
 def _by_partition(wanted: Sequence[WantedRows], values: Sequence[str]) -> str:
-    """SQL of a value that depends on the row's partition; plain where there is only one."""
+    """Returns SQL of a value that depends on the row's partition; plain where there is only one."""
     if len(wanted) == 1:
         return values[0]
     here = [f"partition = {w.partition}" for w in wanted]
@@ -207,7 +207,7 @@ def _by_partition(wanted: Sequence[WantedRows], values: Sequence[str]) -> str:
 
 
 def _by_part(wanted: Sequence[WantedRows], values: Sequence[str]) -> str:
-    """SQL of a value that depends on the column ``part``, where there is more than one."""
+    """Returns SQL of a value that depends on the column ``part``, where there is more than one."""
     if len(wanted) == 1:
         return values[0]
     cases = [f"WHEN part = {i} THEN {value}" for i, value in enumerate(values)]
@@ -220,7 +220,7 @@ def _task_sql(
     deal: str,
     by: Callable[[Sequence[WantedRows], Sequence[str]], str],
 ) -> str:
-    """The number that `task_numbers` sends to a row's slot; null where no slot wants it."""
+    """Returns SQL of the number that `task_numbers` sends to a row's slot; null: none wants it."""
     numbers = task_numbers(len(tasks))
     number_of = {slot: numbers[i] for i, slot in enumerate(tasks)}
     each = [
@@ -354,7 +354,7 @@ def poll_frame(
     choose: Mapping[tuple[str, int], Callable[[str], str]],
     added: Mapping[tuple[str, int], Mapping[Headers, OffsetRanges]],
 ) -> DataFrame:
-    """What ``poll`` returns: the columns of Spark's Kafka source and ``key_hash``.
+    """Returns a frame for ``poll``: the columns of Spark's Kafka source and ``key_hash``.
 
     Only records that pass the filter are in it. The offsets are fixed, so every action sees the
     same rows. Rows of a key are in one Spark partition, in the order of their offsets.
@@ -379,7 +379,7 @@ def poll_frame(
 
 
 def added_headers_sql(added: Mapping[tuple[str, int], Mapping[Headers, OffsetRanges]]) -> str:
-    """SQL of a row's headers, with those that were added to its record.
+    """Returns SQL of a row's headers, with those that were added to its record.
 
     Args:
         added: By partition, the added headers, with the offsets of their records.
@@ -412,7 +412,7 @@ def poll_offsets(
     *,
     ordering_keys: bool = False,
 ) -> list[PolledRows]:
-    """The rows of `poll_frame`, with those that do not pass the filter.
+    """Returns the rows of `poll_frame`, with those that do not pass the filter.
 
     Args:
         spark: The session.
@@ -460,7 +460,7 @@ def _polled_rows(
     key: str,
     column: str,
 ) -> DataFrame:
-    """The rows of a frame that ``poll`` returns, with one more column and their task."""
+    """Returns the rows of a frame for ``poll``, with one more column and their task."""
     if choose:
         chosen = [
             choose[at](deal_hash_sql(key)) if at in choose else "true"
@@ -473,7 +473,7 @@ def _polled_rows(
 
 
 def empty_poll_frame(spark: SparkSession, options: Options) -> DataFrame:
-    """What ``poll`` returns when there is nothing: the same columns, and no rows."""
+    """Returns a frame without rows, with the columns of `poll_frame`."""
     frame = spark.createDataFrame([], f"{KAFKA_COLUMNS}, key_hash bigint")
     return frame if options.include_headers else frame.drop("headers")
 

@@ -140,11 +140,11 @@ class RealTimeRuns:
             self.end(running, f"slot {report.slot}: {why}", now, failed=True)
 
     def lost(self, running: Running, slot: int, now: float) -> None:
-        """A slot has ended without a report."""
+        """Takes the end of a slot without a report."""
         self.end(running, f"slot {slot} is lost", now, failed=True)
 
     def over(self, running: Running, error: str, now: float) -> None:
-        """The Spark job of a run is over."""
+        """Takes the end of the Spark job of a run."""
         if not running.ending:
             running.ending = error or "its time is over"
             self.mode.ended(error, running.started, now, failed=bool(error))
