@@ -412,7 +412,8 @@ class Job:
         late = self._hand_over is not None and self._hand_over.is_late
         more_to_come = not late and any(r.reports_more for r in self._dispatcher.of(epoch_state))
         is_awaited = self._leaving is not None and self._leaving.mark is not None
-        is_last = self._hand_over is not None or is_awaited or self._stopping
+        is_at_end = self._has_drained(epoch_state) and not self._dispatcher.of(epoch_state)
+        is_last = self._hand_over is not None or is_awaited or self._stopping or is_at_end
         self._answer(epoch_state)
         rests = self._is_paused or self._dispatcher.breaker.state == "open"
         epoch_state.committer.save(
@@ -783,17 +784,21 @@ class Job:
             return False
         if self._stopping or self._is_paused:
             return self._stopping
-        drained = (
-            epoch_state.knows_ends
+        if not self._has_drained(epoch_state):
+            return False
+        epoch_state.committer.raise_given_up()
+        return epoch_state.committer.has_all
+
+    def _has_drained(self, epoch_state: EpochState) -> bool:
+        """Whether a job with ``availableNow`` has nothing left to do, except to commit."""
+        return (
+            self._work.available_now
+            and epoch_state.knows_ends
             and not self._dispatcher.barred
             and all(
                 p.is_drained or (p.unpublished and p.has_outputs_enough) for p in epoch_state.busy
             )
         )
-        if not (self._work.available_now and drained):
-            return False
-        epoch_state.committer.raise_given_up()
-        return epoch_state.committer.has_all
 
     def _stop(self, event: StopRequested) -> None:
         self._stopping = True

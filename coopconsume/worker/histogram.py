@@ -46,12 +46,12 @@ class Histogram:
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.seconds += seconds
 
-    def add_all(self, times: pa.Array) -> None:
-        """Counts times in seconds; nulls do not count."""
+    def add_all(self, times: pa.Array, weight: int = 1) -> None:
+        """Counts times in seconds, each as often as ``weight`` says; nulls do not count."""
         left = times.cast(pa.float64()).drop_null()
         if pc.any(pc.less(left, 0.0)).as_py():
             left = pc.max_element_wise(left, 0.0)
-        self.seconds += pc.sum(left).as_py() or 0.0
+        self.seconds += weight * (pc.sum(left).as_py() or 0.0)
         # Most times of a batch are in few buckets: each pass counts the bucket of the first one.
         while len(left) >= _FEW:
             bucket = bisect_left(BOUNDS, left[0].as_py())
@@ -59,10 +59,10 @@ class Histogram:
             up_to = BOUNDS[bucket] if bucket < len(BOUNDS) else math.inf
             is_inside = pc.and_(pc.greater(left, above), pc.less_equal(left, up_to))
             others = left.filter(pc.invert(is_inside))
-            self.counts[bucket] += len(left) - len(others)
+            self.counts[bucket] += weight * (len(left) - len(others))
             left = others
         for seconds in left.to_pylist():
-            self.counts[bisect_left(BOUNDS, seconds)] += 1
+            self.counts[bisect_left(BOUNDS, seconds)] += weight
 
     def merge(self, other: Histogram) -> None:
         """Adds the counts of another histogram."""

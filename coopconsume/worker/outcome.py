@@ -341,12 +341,13 @@ class TaskOutcome:
         done = pa.RecordBatch.from_arrays(columns, names=["offset", "timestamp"])
         self.done[part].append(done.take(pc.sort_indices(columns[0])))
 
-    def count_starts(self, batch: pa.RecordBatch, at: pa.Array) -> None:
+    def count_starts(self, batch: pa.RecordBatch, at: pa.Array, weight: int = 1) -> None:
         """Counts the times from the timestamps of rows to their first handler call.
 
         Args:
             batch: The rows.
             at: When the handler of each was called, in seconds since the epoch; NaN: it was not.
+            weight: How often each counts, 1 or more.
         """
         stamps = batch.column(STAMP)
         is_first = pc.and_(pc.is_finite(at), pc.greater_equal(stamps, 0))
@@ -355,7 +356,7 @@ class TaskOutcome:
             attempts = pa.array([self.attempt(part, offset) for part, offset in rows], pa.int64())
             is_first = pc.and_(is_first, pc.equal(attempts, 1))
         times = pc.subtract(at, pc.divide(stamps, 1000.0))
-        self.report.starts.add_all(times.filter(is_first))
+        self.report.starts.add_all(times.filter(is_first), weight)
 
     def resume_from(self, part: int, offset: int) -> None:
         """Notes that rows of a partition from an offset on were not read, except reported ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -302,3 +303,16 @@ def test_a_deleted_topic_whose_log_seems_cut_ends_no_job(world, monkeypatch):
     there.until(lambda: member.assignment.owned[TP].is_deleted)
     there.turns(job)
     assert job.error is None
+
+
+def test_the_last_commit_of_a_job_that_ends_by_itself_does_not_wait(world):
+    """However rarely the job commits: nothing follows that it could be joined with."""
+    there = world(commitInterval="60 seconds")
+    member, gate = there.claim(), there.gate(7)
+    job = there.run(member, gate, available_now=True)
+    there.until(lambda: gate.calls)
+    job._epoch_state.committer._begun_at = math.inf
+    gate.opened.set()
+    until(job.ended.is_set)
+    assert job.error is None
+    assert there.done(member) == set(range(20))

@@ -520,6 +520,16 @@ CHANNEL = [
         (_PACED,),
     ),
     Mutant(
+        "last-append-of-all-waits",
+        "The last commit of a job with availableNow does not wait for commitInterval.",
+        "coopconsume/runtime/loop.py",
+        "is_awaited or self._stopping or is_at_end",
+        "is_awaited or self._stopping",
+        (
+            "tests/model/test_job_model.py::test_the_last_commit_of_a_job_that_ends_by_itself_does_not_wait",
+        ),
+    ),
+    Mutant(
         "claim-reports-a-lease-without-one",
         "A claim whose slots turn out to have no leases is made again, with a longer life.",
         "coopconsume/group/membership.py",

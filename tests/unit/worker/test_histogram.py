@@ -177,6 +177,33 @@ def test_calls_of_a_plain_handler_last_until_the_next_one(monkeypatch):
     assert outcome.close().calls == counts(seconds[4:])
 
 
+def test_calls_that_take_microseconds_are_timed_in_blocks(monkeypatch):
+    """All count, in reports that cut a block, too, and one that takes long is seen."""
+    now, reads, cut = [1e9], [], []
+
+    def read():
+        reads.append(now[0])
+        return now[0]
+
+    monkeypatch.setattr(handling, "time", SimpleNamespace(monotonic=time.monotonic, time=read))
+
+    def handler(record):
+        if record.offset == 70:
+            cut.append(outcome.take_report(1))
+        now[0] += 3.0 if record.offset == 90 else 2**-20
+
+    rows = [(0, o, b"%d" % o) for o in range(160)]
+    runner, batches = prepared(handler, rows, batch_rows=64)
+    outcome = runner._outcome(3)
+    handling.run_serial(batches, handler, outcome, handling.TimeBox(outcome.spec, Journal()))
+    assert 64 + 4 + 32 <= len(reads) < 160 - 40, "the second batch is fast, the third is not"
+    early, late = cut[0], outcome.close()
+    assert early.calls.count + late.calls.count == 160
+    assert early.starts.count + late.starts.count == 160
+    assert late.calls.counts[bucket_of(3.1)] == 1
+    assert 3.0 <= early.calls.seconds + late.calls.seconds <= now[0] - 1e9
+
+
 def test_times_of_calls_travel_over_the_channel():
     """As those of starts do."""
     report = SlotReport(5, 1, seq=3, pid=8)
