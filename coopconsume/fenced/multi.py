@@ -13,6 +13,7 @@ from coopconsume.errors.fenced import (
     AppendOutcomeUnknown,
     AppendRefused,
     LogUnavailable,
+    OffsetMismatch,
     ProducerFenced,
     WriterNotOpen,
 )
@@ -26,7 +27,6 @@ from coopconsume.fenced.view import open_engine
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from coopconsume.errors.fenced import OffsetMismatch
     from coopconsume.fenced.config import EpochSource
     from coopconsume.fenced.engine import Channel, Engine
     from coopconsume.fenced.log import Appended, Expectation, Expected, LastSeqs, Records
@@ -256,6 +256,8 @@ class MultiLogWriter(Acquired):
                     if self._known(pieces, batch_id) is None:
                         raise doubt.refusal from doubt
                 continue
+            except OffsetMismatch:
+                raise  # Nothing is in doubt.
             except BaseException:
                 self._drop()
                 raise

@@ -271,6 +271,22 @@ def test_an_append_over_logs_is_refused_by_one_of_them(clock: list[World]) -> No
     assert [one.next_seq(topic) for topic in TOPICS] == [1, 2, 1]
 
 
+def test_a_refused_append_costs_no_producer(clock: list[World]) -> None:
+    """What was sent is aborted, so nothing is in doubt that a new producer would decide."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    one, two = world.writers
+    one.acquire(), two.acquire()
+    one.append({LOGS[0]: Write([b"1"], 0)})
+    requests: list[str] = []
+    world.cluster.fate = lambda name: (requests.append(name), "done")[1]  # type: ignore[assignment, return-value]
+    with pytest.raises(OffsetMismatch):
+        two.append({LOGS[0]: Write([b"2"], 0), LOGS[1]: Write([b"3"], 0)})
+    two.append({LOGS[0]: Write([b"2"], 1), LOGS[1]: Write([b"3"], 0)})
+    assert {"append", "abort", "commit"} <= set(requests)
+    assert "init" not in requests
+
+
 def test_an_owner_of_one_log_fences_a_writer_of_several(clock: list[World]) -> None:
     """Also one that is paused in its transaction: the other logs have nothing of it either."""
     world = World(0, luck=False)
