@@ -193,7 +193,7 @@ class Stamps:
         self.folder = folder
         self.file: int | None = None
 
-    def __reduce__(self) -> tuple[type[Stamps], tuple[str]]:
+    def __reduce__(self) -> Any:
         return Stamps, (self.folder,)
 
     def __call__(self, record: Record) -> None:
@@ -204,3 +204,30 @@ class Stamps:
             self.file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
         intended = int((record.value or b"0").split(b" ", 1)[0])
         os.write(self.file, b"%d %d %d\n" % (record.offset, intended, now))
+
+
+class StuckStamps(Stamps):
+    """Notes them, too; the first call for one key from an offset on takes longer.
+
+    Args:
+        folder: Where the notes go.
+        key: The key that is stuck.
+        offset: From which offset on.
+        seconds: For how long.
+    """
+
+    def __init__(self, folder: str, key: bytes, offset: int, seconds: float) -> None:
+        super().__init__(folder)
+        self.stuck = (key, offset, seconds)
+        self.is_over = False
+
+    def __reduce__(self) -> Any:
+        return StuckStamps, (self.folder, *self.stuck)
+
+    def __call__(self, record: Record) -> None:
+        """Note them."""
+        super().__call__(record)
+        key, offset, seconds = self.stuck
+        if record.key == key and record.offset >= offset and not self.is_over:
+            self.is_over = True
+            time.sleep(seconds)
