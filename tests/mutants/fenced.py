@@ -183,6 +183,14 @@ FENCED = [
         ),
     ),
     Mutant(
+        "producer-lost-to-a-mismatch",
+        "An append over several logs that is refused keeps its producer.",
+        "coopconsume/fenced/multi.py",
+        "            except OffsetMismatch:\n                raise  # Nothing is in doubt.\n",
+        "",
+        ("tests/model/test_multi_log_model.py::test_a_refused_append_costs_no_producer",),
+    ),
+    Mutant(
         "multi-log-append-refused-from-the-past",
         "An append over several logs is refused by what the logs have during the call.",
         "coopconsume/fenced/multi.py",
