@@ -405,10 +405,17 @@ class Cluster:
         )  # fmt: skip
         return {tp: Primary.read(*held) for tp, held in found.items()}
 
-    def commit_primary(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+    def commit_primary(
+        self, offsets: Mapping[TopicPartition, tuple[int, str]], patience: float = _PATIENCE
+    ) -> None:
         """Write offsets and metadata of a group without members to ``__consumer_offsets``.
 
+        Args:
+            offsets: The offset and the metadata of each partition.
+            patience: The seconds for which a failed call is repeated.
+
         Raises:
+            BrokerUnreachable: The coordinator does not answer.
             NotAuthorized: A permission is missing.
             kafka.errors.KafkaError: The coordinator refused a partition.
         """
@@ -426,7 +433,7 @@ class Cluster:
                 if getattr(error, "errno", 0):
                     raise error(f"primary offset of {tp.topic}-{tp.partition}")
 
-        self._call(write, sorted({topic for topic, _ in offsets}))
+        self._call(write, sorted({topic for topic, _ in offsets}), patience)
 
     def _call(
         self, call: Callable[[], Any], topics: Iterable[str] = (), patience: float = _PATIENCE

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from commits import OffsetRanges
 from coopconsume.closing import Closing
-from coopconsume.errors import AlreadyClosed, DataLoss, InvalidOption
+from coopconsume.errors import (
+    AlreadyClosed,
+    BrokerUnreachable,
+    DataLoss,
+    InvalidOption,
+    OutputNotWritten,
+)
 from coopconsume.errors.queue import NotHeld
 from coopconsume.kafka.cluster import Cluster, primary_mark
 from coopconsume.queue.session import QueueSession
@@ -18,7 +24,7 @@ from coopconsume.queue.settings import QueueReplica, QueueSettings
 from coopconsume.record import Record, usable_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from coopconsume.queue.member import Settled
     from coopconsume.queue.rows import Offsets
@@ -32,6 +38,7 @@ log = logging.getLogger(__name__)
 _OPENING = 30.0
 _ENDS_AGE = 0.2
 _OFFSETS_EVERY = 1.0
+_LAST_OFFSETS = 10.0
 _FETCH = 10.0
 _MOST_RECORDS = 100_000
 
@@ -209,21 +216,31 @@ class QueueConsumer(Closing):
     def commit(self, timeout: float = 30.0) -> QueueCommit:
         """Write the acknowledgements, and wait until a majority of the replicas counts them.
 
-        Dead letters are written first.
+        The dead letter of a record is written before its rejection.
 
         Args:
             timeout: The seconds to wait.
 
         Raises:
             AlreadyClosed: The consumer is closed.
-            OutputNotWritten: Dead letters could not be written; their records stay held.
+            OutputNotWritten: Dead letters could not be written; their records stay held. All
+                other acknowledgements count; the result of the next call contains them.
             QueueUnavailable: No majority answers. Later calls repeat the acknowledgements.
         """
         session = self._opened()
-        self._write_letters()
-        for (kind, delay), offsets in self._acknowledged().items():
-            self._unsettled.append(session.settle(kind.value, offsets, delay))
+        if self._letters is None:
+            for held in self._held.values():
+                held.kind = RELEASE if held.kind is REJECT else held.kind
+        self._settle(session, ACCEPT, RELEASE, RENEW)
+        problem: OutputNotWritten | None = None
+        try:
+            self._write_letters()
+            self._settle(session, REJECT)
+        except OutputNotWritten as error:
+            problem = error
         session.wait(self._unsettled, timeout)
+        if problem is not None:
+            raise problem
         settled, self._unsettled = self._unsettled, []
         for one in settled:
             if one.kind == "renew":
@@ -340,25 +357,20 @@ class QueueConsumer(Closing):
         records: list[Record] = []
         for partition, offsets in granted.offsets.items():
             records += self._fetched(session, partition, offsets)
+        if time.monotonic() >= granted.until:  # the hold has ended, and others may have them
+            return []
         for record in records:
             self._held[record.partition, record.offset] = _Held(record)
-        records = self._without_exhausted(records)
-        if time.monotonic() < granted.until:
-            return records
-        for record in records:  # the hold has ended, and others may have them
-            del self._held[record.partition, record.offset]
-        return []
+        return self._without_exhausted(records)
 
     def _without_exhausted(self, records: list[Record]) -> list[Record]:
-        """Reject the records that were delivered too often."""
+        """Reject the records that were delivered too often; the next commit writes them."""
         most = self._settings.max_deliveries
         if most is None:
             return records
         exhausted = [record for record in records if record.attempt > most]
         for record in exhausted:
             self.acknowledge(record, REJECT, reason=f"delivered {most} times without ACCEPT")
-        if exhausted:
-            self.commit()
         return [record for record in records if record.attempt <= most]
 
     def _fetched(
@@ -408,10 +420,7 @@ class QueueConsumer(Closing):
 
     def _write_letters(self) -> None:
         rejected = [held for held in self._held.values() if held.kind is REJECT]
-        if self._letters is None:
-            for held in rejected:
-                held.kind = RELEASE
-        elif rejected:
+        if rejected and self._letters is not None:
             from coopconsume.worker.report import DeadLetter
 
             letters = [
@@ -427,11 +436,18 @@ class QueueConsumer(Closing):
                 letters, {self._settings.topic: self._topic_id}, self._session.member.holder
             )
 
-    def _acknowledged(self) -> dict[tuple[AcknowledgeType, float], Offsets]:
-        """Take the acknowledgements, by kind and delay."""
+    def _settle(self, session: QueueSession, *kinds: AcknowledgeType) -> None:
+        """Start the acknowledgements of some kinds."""
+        for (kind, delay), offsets in self._acknowledged(kinds).items():
+            self._unsettled.append(session.settle(kind.value, offsets, delay))
+
+    def _acknowledged(
+        self, kinds: Container[AcknowledgeType]
+    ) -> dict[tuple[AcknowledgeType, float], Offsets]:
+        """Take the acknowledgements of some kinds, by kind and delay."""
         found: dict[tuple[AcknowledgeType, float], dict[int, list[int]]] = {}
         for (partition, offset), held in [*self._held.items()]:
-            if held.kind is None:
+            if held.kind is None or held.kind not in kinds:
                 continue
             at = found.setdefault((held.kind, held.delay), {})
             at.setdefault(partition, []).append(offset)
@@ -458,10 +474,12 @@ class QueueConsumer(Closing):
             return
         assert self._cluster is not None
         mark, topic = primary_mark(self._topic_id, None), self._settings.topic
+        offsets = {(topic, p): (at, mark) for p, at in moved.items()}
         try:
-            self._cluster.commit_primary({(topic, p): (at, mark) for p, at in moved.items()})
+            # Holds end while a commit waits for the cluster of the records.
+            self._cluster.commit_primary(offsets, patience=_LAST_OFFSETS if is_last else 0.0)
             self._stable |= moved
-        except KafkaError as error:  # the replicas have the truth
+        except (KafkaError, BrokerUnreachable) as error:  # the replicas have the truth
             log.warning("the offsets of group %s were not written: %s", self._settings.name, error)
 
 

@@ -10,11 +10,21 @@ _REPLICA = "coopconsume/queue/replica.py"
 _MEMBER = "coopconsume/queue/member.py"
 _TIMING = "coopconsume/queue/timing.py"
 _LOG = "coopconsume/queue/log.py"
+_CONSUMER = "coopconsume/queue/consumer.py"
+_COMMIT = "tests/unit/queue/test_queue_commit.py::"
 _SETTINGS = "tests/unit/queue/test_queue_settings.py::"
 _RULES = "tests/unit/queue/test_queue_rules.py::"
 _MODEL = "tests/model/test_queue_model.py::test_any_schedule_keeps_the_promises"
 
 QUEUE = [
+    Mutant(
+        "queue-letters-hold-back-acknowledgements",
+        "Acknowledgements count while dead letters cannot be written.",
+        _CONSUMER,
+        "        self._settle(session, ACCEPT, RELEASE, RENEW)\n        problem: ",
+        "        self._write_letters()\n        self._settle(session, ACCEPT, RELEASE, RENEW)\n        problem: ",
+        (_COMMIT + "test_what_is_done_counts_while_dead_letters_cannot_be_written",),
+    ),
     Mutant(
         "queue-hold-is-granted-twice",
         "A replica refuses offsets that another consumer holds.",

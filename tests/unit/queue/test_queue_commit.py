@@ -1,0 +1,109 @@
+"""What a consumer of a queue commits while the cluster of its records or letters is away."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from commits import OffsetRanges
+from coopconsume import QueueConsumer
+from coopconsume.errors import BrokerUnreachable, OutputNotWritten
+from coopconsume.queue import REJECT
+from coopconsume.queue.member import Granted, Settled
+from coopconsume.record import Record
+
+OPTIONS = {
+    "kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g", "deadLetter": "kafka:letters",
+}  # fmt: skip
+
+
+class Session:
+    """Replicas that grant four offsets and count every acknowledgement."""
+
+    def __init__(self):
+        self.acknowledged = []
+        self.delivered = {}
+        self.member = SimpleNamespace(holder="me", done=lambda _partition: (5, OffsetRanges()))
+
+    def acquire(self, _limit, _ends):
+        return Granted({0: OffsetRanges([(0, 3)])}, math.inf)
+
+    def settle(self, kind, offsets, _delay=0.0):
+        self.acknowledged.append((kind, offsets[0].offsets().tolist()))
+        return Settled(kind, len(self.acknowledged), offsets, done=offsets)
+
+    def wait(self, settled, _timeout):
+        assert all(one.is_complete for one in settled)
+
+
+class Letters:
+    """A topic for dead letters that is away until it is opened."""
+
+    def __init__(self):
+        self.is_open = False
+        self.offsets = []
+
+    def append(self, letters, _topic_ids, _commit_id):
+        if not self.is_open:
+            raise OutputNotWritten("dead letters", "letters", "away")
+        self.offsets += [letter.offset for letter in letters]
+
+
+def unreachable(_offsets, patience=15.0):
+    """A cluster that does not answer."""
+    assert patience == 0, "holds end while a commit waits"
+    raise BrokerUnreachable("127.0.0.1:1", "away")
+
+
+@pytest.fixture
+def consumer(monkeypatch):
+    """A consumer that is connected to all of these."""
+    made = QueueConsumer(OPTIONS, "t", max_deliveries=3)
+    made._session, made._letters = Session(), Letters()
+    made._ends, made._ends_at = {0: 10}, math.inf
+    made._cluster = SimpleNamespace(commit_primary=lambda _offsets, **_patience: None)
+
+    def fetched(session, partition, offsets):
+        return [
+            Record("t", partition, offset, None, b"", 0, (), session.delivered.get(offset, 1))
+            for offset in offsets.offsets().tolist()
+        ]
+
+    monkeypatch.setattr(made, "_fetched", fetched)
+    return made
+
+
+def test_a_commit_has_its_result_while_the_groups_offset_cannot_be_written(consumer):
+    """The replicas have the truth, and nobody waits for the cluster of the records."""
+    consumer._cluster.commit_primary = unreachable
+    for record in consumer.poll(4):
+        consumer.acknowledge(record)
+    assert consumer.commit().done == 4
+
+
+def test_what_is_done_counts_while_dead_letters_cannot_be_written(consumer):
+    """The rejected record stays held; the next commit that succeeds has the result of both."""
+    rejected, *done = consumer.poll(4)
+    consumer.acknowledge(rejected, REJECT)
+    for record in done:
+        consumer.acknowledge(record)
+    with pytest.raises(OutputNotWritten):
+        consumer.commit()
+    assert consumer._session.acknowledged == [("accept", [1, 2, 3])]
+    consumer._letters.is_open = True
+    assert consumer.commit().done == 4
+    assert consumer._letters.offsets == [0]
+    assert consumer._session.acknowledged[1:] == [("reject", [0])]
+
+
+def test_records_beside_one_that_was_delivered_too_often_are_handed_out(consumer):
+    """Also if its dead letter cannot be written now."""
+    consumer._session.delivered[2] = 4
+    assert [record.offset for record in consumer.poll(4)] == [0, 1, 3]
+    with pytest.raises(OutputNotWritten):
+        consumer.commit()
+    consumer._letters.is_open = True
+    consumer.commit()
+    assert consumer._letters.offsets == [2]
