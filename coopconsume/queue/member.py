@@ -276,7 +276,7 @@ class QueueMember:
         self._request += 1
         until = now + self._hold * (1 - MARGIN)
         self._acquisition = _Acquisition(
-            self._request, wanted, local, until, now + self._repeat_after()
+            self._request, wanted, local, until, min(until, now + self._repeat_after())
         )
         return [self._send(local, self._acquire_row(self._request, wanted), now)]
 
@@ -446,7 +446,7 @@ class QueueMember:
         if replica == found.local and len(found.answers) == 1:
             found.asked = common(answer.ok, found.asked)
             if found.asked:
-                found.deadline = now + self.limit.seconds
+                found.deadline = min(found.until, now + self.limit.seconds)
                 rows = [
                     self._send(other, self._acquire_row(found.request, found.asked), now)
                     for other in range(len(self.states))

@@ -103,7 +103,13 @@ class QueueSession:
         return replica in self._read
 
     def acquire(self, limit: int, ends: Mapping[int, int]) -> Granted | None:
-        """Acquire free offsets; None if nothing is free."""
+        """Acquire free offsets; None if nothing is free.
+
+        If an earlier call was interrupted, its result is returned.
+        """
+        earlier = self.member.granted()
+        if earlier is not None:
+            return earlier
         rows = self.member.acquire(limit, ends, time.monotonic())
         if not rows:
             return None
@@ -144,8 +150,9 @@ class QueueSession:
         self._drain()
         while not is_so():
             left = deadline - time.monotonic()
-            if left <= 0:
-                return False
+            if left <= 0:  # perhaps this process was frozen
+                self._drain()
+                return is_so()
             self._step(left)
         return True
 

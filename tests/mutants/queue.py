@@ -26,6 +26,14 @@ QUEUE = [
         (_COMMIT + "test_what_is_done_counts_while_dead_letters_cannot_be_written",),
     ),
     Mutant(
+        "queue-acquisition-outlasts-its-hold",
+        "An acquisition ends with its hold, so that the call that waits for it gets its result.",
+        _MEMBER,
+        "found.deadline = min(found.until, now + self.limit.seconds)",
+        "found.deadline = now + self.limit.seconds",
+        (_RULES + "test_an_acquisition_ends_with_its_hold",),
+    ),
+    Mutant(
         "queue-hold-is-granted-twice",
         "A replica refuses offsets that another consumer holds.",
         _REPLICA,

@@ -12,6 +12,8 @@ from coopconsume import QueueConsumer
 from coopconsume.errors import BrokerUnreachable, OutputNotWritten
 from coopconsume.queue import REJECT
 from coopconsume.queue.member import Granted, Settled
+from coopconsume.queue.session import QueueSession
+from coopconsume.queue.settings import QueueSettings
 from coopconsume.record import Record
 
 OPTIONS = {
@@ -73,6 +75,14 @@ def consumer(monkeypatch):
 
     monkeypatch.setattr(made, "_fetched", fetched)
     return made
+
+
+def test_the_result_of_an_interrupted_call_goes_to_the_next_one():
+    """So that later calls are not one behind, with holds that are older than they look."""
+    session = QueueSession(QueueSettings.parse(OPTIONS, "t"))
+    granted = Granted({0: OffsetRanges([(0, 3)])}, math.inf)
+    session.member._granted.append(granted)
+    assert session.acquire(4, {0: 10}) is granted
 
 
 def test_a_commit_has_its_result_while_the_groups_offset_cannot_be_written(consumer):

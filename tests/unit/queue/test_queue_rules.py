@@ -11,7 +11,7 @@ from coopconsume.errors import QueueLogFormat
 from coopconsume.queue.member import AppendRow, QueueMember
 from coopconsume.queue.replica import NOBODY, ReplicaAnswer, ReplicaState
 from coopconsume.queue.rows import ReplicaRow, decode, encode
-from coopconsume.queue.timing import Backoff, QuorumLimit
+from coopconsume.queue.timing import MARGIN, Backoff, QuorumLimit
 
 HOLD = 10.0
 
@@ -318,6 +318,22 @@ def test_an_answer_after_the_hold_grants_nothing():
     one = logs.member("one")
     rows = one.acquire(3, {0: 10}, 0.0)
     logs.run(rows, HOLD)
+    granted = one.granted()
+    assert granted is not None
+    assert granted.offsets == {}
+
+
+def test_an_acquisition_ends_with_its_hold():
+    """However slow the replicas are: the call that waits for it gets its result."""
+    logs = Logs(3)
+    one = logs.member("one")
+    one.limit.answered(HOLD)
+    rows = one.acquire(3, {0: 10}, 0.0)
+    logs.deaf = {1, 2}
+    logs.run(rows, 0.8 * HOLD)
+    end = HOLD * (1 - MARGIN)
+    logs.run(one.tick(end), end)
+    assert not one.is_acquiring
     granted = one.granted()
     assert granted is not None
     assert granted.offsets == {}
