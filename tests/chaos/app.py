@@ -70,7 +70,7 @@ def main(settings: dict[str, Any]) -> None:
                 handler, state_schema="array<bigint>", state=settings["state"], **words
             )
         else:
-            builder = consumer.foreach(handler, **words)
+            builder = consumer.foreach(handler, ordering=settings["ordering"], **words)
         if settings["real_time"]:
             builder.trigger(realTime=settings["real_time"])
         query = builder.queryName(settings["name"]).start()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from coopconsume.testing.history import Verdict
+    from coopconsume.testing.history.checker import Ordering
     from coopconsume.testing.local.broker import LocalKafka
     from tests.chaos.topics import Place, Position
 
@@ -114,6 +115,7 @@ class Harness:
         watched: Whether the commit log is looked at all along, as a `verdict` needs it.
         with_state: Whether handlers keep state per key; then every record has a key.
         real_time: Duration of real-time runs; empty: batches alone.
+        sharing: How members share partitions. With ``cooperative`` handlers keep no order.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class Harness:
         concurrency: int = 2, seconds: float = 0.01, batch_time: float = BATCH_TIME,
         fails: bool = True, long: float = 0.0, trickle: int = 0,
         handler_timeout: float = HANDLER_TIMEOUT, watched: bool = True, with_state: bool = False,
-        real_time: str = "",
+        real_time: str = "", sharing: str = "keyRanges",
     ) -> None:  # fmt: skip
         self.kafka = kafka
         self.folder = folder
@@ -150,9 +152,12 @@ class Harness:
             "handlerTimeout": handler_timeout,
             "drainTimeout": DRAIN,
             "failOnDataLoss": "false",
+            "sharing": sharing,
         }
+        self._ordering: Ordering = "none" if sharing == "cooperative" else "key"
         self._work = {
             "concurrency": concurrency, "seconds": seconds, "fails": fails, "real_time": real_time,
+            "ordering": self._ordering,
         }  # fmt: skip
         self._with_state = with_state
         self._long = long
@@ -162,7 +167,8 @@ class Harness:
         self._trickled = time.monotonic()
         self.apps: list[App] = []
         self._names = iter(range(1000))
-        set_shareable(self.options, list(partitions))
+        if sharing == "keyRanges":
+            set_shareable(self.options, list(partitions))
         cluster = Cluster(Options.parse(self.options))
         self.store = CommitStore.open(self.options["commitTable"], cluster=cluster.cluster_id)
         cluster.close()
@@ -453,7 +459,8 @@ class Harness:
         """What the checker makes of the histories of all applications.
 
         A record may be done again if its own call ran in, or had been reported to, an application
-        that was disturbed before the record was committed; nothing else excuses a repeat.
+        that was disturbed before the record was committed; nothing else excuses a repeat. Without
+        an order each record is judged by its own calls.
         """
         everything = self.folder / "history" / "all"
         everything.mkdir()
@@ -471,7 +478,7 @@ class Harness:
         }
         return check(
             self.topics.by_incarnation(read_history(everything)), self.topics.produced, done,
-            pending, {}, seen=self.watcher.seen(), states=self._states(),
+            pending, {}, seen=self.watcher.seen(), ordering=self._ordering, states=self._states(),
         )  # fmt: skip
 
     def _states(self) -> dict[Place, dict[bytes, Any]] | None:
