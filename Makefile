@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 SPARK  := pyspark~=4.2.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-matrix lint docs bench mutants chaos chaos-store chaos-log clean
+.PHONY: help setup demo test test-slow test-all test-matrix lint docs bench mutants chaos chaos-store chaos-log chaos-queue clean
 
 help: ## show what there is to do
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -63,7 +63,7 @@ bench: $(VENV)/.ready ## print the benchmark tables, both sides in turn
 mutants: $(VENV)/.ready ## plant faults one by one and see that tests fail (ARGS='-k name' narrows, --fast, --list)
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-chaos: $(VENV)/.ready ## three applications under rounds of disturbances (ROUNDS=n SEED=s KINDS=a,b MODE=batches|real-time|state)
+chaos: $(VENV)/.ready ## three applications under rounds of disturbances (ROUNDS=n SEED=s KINDS=a,b MODE=batches|real-time|state|cooperative)
 	@$(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),5) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(if $(MODE),--mode $(MODE))
 
 chaos-store: $(VENV)/.ready ## writers of a commit table are killed and frozen, 10,000 logs folded (ROUNDS=n SEED=s)
@@ -72,6 +72,9 @@ chaos-store: $(VENV)/.ready ## writers of a commit table are killed and frozen, 
 
 chaos-log: $(VENV)/.ready ## three fenced writers compete for a log under disturbances (ROUNDS=n SEED=s KINDS=a,b)
 	@$(BIN)/python -m tests.chaos.log --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
+
+chaos-queue: $(VENV)/.ready ## consumers of a work queue of 1 and of 3 replicas under disturbances (ROUNDS=n SEED=s KINDS=a,b)
+	@$(BIN)/python -m tests.chaos.queue --rounds $(or $(ROUNDS),8) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
 
 clean: ## remove the virtual environment and caches of this folder
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,10 +6,19 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+_PATIENCE = 120.0
+
+
+def report(event: str, **facts: Any) -> None:
+    """Print an event of this process, with the time on the monotonic clock."""
+    line = json.dumps({"event": event, "at": time.monotonic(), **facts})
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 class EventProcess:
@@ -28,6 +37,18 @@ class EventProcess:
         self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def kill(self) -> None:
+        """End it by SIGKILL and read its last events."""
+        self.popen.kill()
+        self.finish()
+
+    def finish(self) -> None:
+        """Close its standard input, wait for its end and read its last events."""
+        assert self.popen.stdin is not None
+        self.popen.stdin.close()
+        self.popen.wait(_PATIENCE)
+        self._reader.join(_PATIENCE)
 
     def _read(self) -> None:
         assert self.popen.stdout is not None

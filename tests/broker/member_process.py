@@ -27,19 +27,13 @@ from commits import CommitStoreError, OffsetRanges
 from coopconsume.errors import TopicReplaced
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
+from tests.event_process import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from assignors import Share
     from coopconsume.group.epoch_assignment import EpochAssignment
-
-
-def report(event: str, **facts: Any) -> None:
-    """Print an event."""
-    line = json.dumps({"event": event, "at": time.monotonic(), **facts})
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def as_lists(shares: Sequence[Share]) -> list[list[Any]]:

@@ -18,6 +18,17 @@ from tests.jvm import JVM_OPTIONS
 Report = Callable[[str], None]
 
 
+def wait_until(
+    is_done: Callable[[], bool], problem: Callable[[], str], patience: float = 120.0
+) -> None:
+    """Waits for a condition; `problem` says what is wrong if it does not come."""
+    until = time.monotonic() + patience
+    while not is_done():
+        if time.monotonic() > until:
+            raise AssertionError(f"{problem()} (after {patience:g} s)")
+        time.sleep(0.05)
+
+
 def run(
     name: str, about: str, rounds: int, play: Callable[..., bool], kinds: Sequence[str] = (),
     modes: Sequence[str] = (),

@@ -27,15 +27,10 @@ from coopconsume.errors import (
     OffsetMismatch,
     ProducerFenced,
 )
+from tests.event_process import report
 
 #: From this offset on writers do not look up batch ids; all of them are new.
 _LONG = 2_000
-
-
-def report(event: str, **facts: Any) -> None:
-    """Print an event."""
-    sys.stdout.write(f"{json.dumps({'event': event, **facts})}\n")
-    sys.stdout.flush()
 
 
 def stall_if_requested() -> None:

@@ -14,6 +14,7 @@ from kafka import KafkaProducer, TopicPartition
 from coopconsume.fenced import audit
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
+from tests.chaos.frame import wait_until
 from tests.event_process import EventProcess
 from tests.fenced_checker import Outcomes, batches, problems
 
@@ -27,22 +28,6 @@ _PATIENCE = 120.0
 LOG_KINDS = ("kill", "pause", "stall", "write", "retain", "recreate")
 #: All kinds of rounds; the last ones need a broker without other users.
 KINDS = (*LOG_KINDS, "freeze", "restart")
-
-
-class Writer(EventProcess):
-    """A writer in a process of its own, and the events that it reported."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__("tests.chaos.log_process", config)
-
-    def end(self, *, kill: bool) -> None:
-        """Ends it, at once or after its append."""
-        if kill:
-            self.popen.kill()
-        assert self.popen.stdin is not None
-        self.popen.stdin.close()
-        self.popen.wait(_PATIENCE)
-        self._reader.join(_PATIENCE)
 
 
 class Rounds:
@@ -61,7 +46,7 @@ class Rounds:
         self._visibility = visibility
         self._luck = random.Random(seed)
         self._numbers = itertools.count(1)
-        self._all: list[Writer] = []
+        self._all: list[EventProcess] = []
         self._alive = [self._start() for _ in range(3)]
         self._foreign = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, retries=20)
         options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
@@ -70,13 +55,13 @@ class Rounds:
         self._logs: list[list[Any]] = [[]]
         self._read_to = 0
 
-    def _start(self) -> Writer:
+    def _start(self) -> EventProcess:
         number = next(self._numbers)
         config = {
             "servers": self._kafka.bootstrap_servers, "topic": self._topic, "seed": number,
             "visibility": self._visibility, "owner": f"writer-{number}",
         }  # fmt: skip
-        self._all.append(Writer(config))
+        self._all.append(EventProcess("tests.chaos.log_process", config))
         return self._all[-1]
 
     def count(self, event: str) -> int:
@@ -86,7 +71,7 @@ class Rounds:
     def wait_for(self, event: str, more: int) -> None:
         """Waits for more events of a kind."""
         target = self.count(event) + more
-        _wait(lambda: self.count(event) >= target, lambda: f"no {event}: {self._last()}")
+        wait_until(lambda: self.count(event) >= target, lambda: f"no {event}: {self._last()}")
 
     def _last(self) -> list[Any]:
         return [writer.events[-3:] for writer in self._alive]
@@ -106,7 +91,7 @@ class Rounds:
                 getattr(self, f"_{kind}")()
                 self.wait_for("acked", 2)
             for writer in self._alive:
-                writer.end(kill=False)
+                writer.finish()
         finally:
             for writer in self._alive:
                 writer.popen.kill()
@@ -115,8 +100,8 @@ class Rounds:
     def _kill(self) -> None:
         self._replace(self._luck.choice(self._alive))
 
-    def _replace(self, writer: Writer) -> None:
-        writer.end(kill=True)
+    def _replace(self, writer: EventProcess) -> None:
+        writer.kill()
         self._alive[self._alive.index(writer)] = self._start()
 
     def _pause(self) -> None:
@@ -128,10 +113,10 @@ class Rounds:
     def _stall(self) -> None:
         """A writer stops in the middle of a batch; it dies or continues after others wrote."""
         writer = self._luck.choice(self._alive)
-        _wait(lambda: bool(writer.events), lambda: f"not started: {self._last()}")
+        wait_until(lambda: bool(writer.events), lambda: f"not started: {self._last()}")
         writer.popen.send_signal(signal.SIGUSR1)
         status = Path(f"/proc/{writer.popen.pid}/status")
-        _wait(lambda: "State:\tT" in status.read_text(), lambda: f"no stall: {self._last()}")
+        wait_until(lambda: "State:\tT" in status.read_text(), lambda: f"no stall: {self._last()}")
         self.wait_for("acked", 1)
         if self._luck.random() < 0.5:
             self._replace(writer)
@@ -159,7 +144,7 @@ class Rounds:
             self._read_on(self._decided())
             with self._engine.asking(self._topic) as admin:
                 admin.delete_topics([self._topic])
-            _wait(lambda: self._engine.topic_id(self._topic) is None, lambda: "not deleted")
+            wait_until(lambda: self._engine.topic_id(self._topic) is None, lambda: "not deleted")
             self._kafka.create_topic(self._topic, 1)
         finally:
             for writer in self._alive:
@@ -219,13 +204,5 @@ class Rounds:
             ends = self._engine.ends(self._topic, 0)
             return ends.stable == ends.end
 
-        _wait(is_decided, lambda: "a transaction stays open")
+        wait_until(is_decided, lambda: "a transaction stays open")
         return self._engine.ends(self._topic, 0).stable
-
-
-def _wait(is_done: Callable[[], bool], problem: Callable[[], str]) -> None:
-    until = time.monotonic() + _PATIENCE
-    while not is_done():
-        if time.monotonic() > until:
-            raise AssertionError(f"{problem()} (after {_PATIENCE:g} s)")
-        time.sleep(0.05)
