@@ -26,6 +26,8 @@ from coopconsume.record import Record, usable_seconds
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
+    from kafka import TopicPartition
+
     from coopconsume.queue.member import Settled
     from coopconsume.queue.rows import Offsets
     from coopconsume.sinks.base import DeadLetterSink
@@ -387,7 +389,7 @@ class QueueConsumer(Closing):
         others = [tp for tp in source.assignment() if tp != at]
         source.pause(*others)
         source.resume(at)
-        if source.position(at) != first:
+        if _position(source, at) != first:
             source.seek(at, first)
         found: list[Record] = []
         position, deadline = first, time.monotonic() + _FETCH
@@ -399,7 +401,8 @@ class QueueConsumer(Closing):
                 break
             raws = polled.get(at, [])
             found += [self._record(session, raw) for raw in raws if raw.offset in offsets]
-            position = source.position(at)
+            position = raws[-1].offset + 1 if raws else position
+            position = _position(source, at) or position
         missing = offsets.clip(first, position - 1) - OffsetRanges.from_offsets(
             [record.offset for record in found]
         )
@@ -481,6 +484,18 @@ class QueueConsumer(Closing):
             self._stable |= moved
         except (KafkaError, BrokerUnreachable) as error:  # the replicas have the truth
             log.warning("the offsets of group %s were not written: %s", self._settings.name, error)
+
+
+def _position(source: Any, at: TopicPartition) -> int | None:
+    """Return the next offset of a consumer; None while its broker does not answer."""
+    from kafka.errors import KafkaConnectionError, KafkaTimeoutError
+
+    try:
+        position: int | None = source.position(at)
+    except (KafkaConnectionError, KafkaTimeoutError) as error:
+        log.debug("the position of %s-%d is not known: %s", at.topic, at.partition, error)
+        return None
+    return position
 
 
 def _places(offsets: Offsets) -> list[tuple[int, int]]:

@@ -6,6 +6,8 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from kafka import TopicPartition
+from kafka.errors import KafkaConnectionError
 
 from commits import OffsetRanges
 from coopconsume import QueueConsumer
@@ -28,6 +30,7 @@ class Session:
         self.acknowledged = []
         self.delivered = {}
         self.member = SimpleNamespace(holder="me", done=lambda _partition: (5, OffsetRanges()))
+        self.member.deliveries = lambda _partition, _offset: 0
 
     def acquire(self, _limit, _ends):
         return Granted({0: OffsetRanges([(0, 3)])}, math.inf)
@@ -51,6 +54,33 @@ class Letters:
         if not self.is_open:
             raise OutputNotWritten("dead letters", "letters", "away")
         self.offsets += [letter.offset for letter in letters]
+
+
+class Source:
+    """Two records of a broker that goes away between them."""
+
+    def __init__(self):
+        self.at = 0
+
+    def assignment(self):
+        return set()
+
+    def pause(self, *_partitions):
+        pass
+
+    resume = seek = pause
+
+    def poll(self, **_limits):
+        at, self.at = self.at, self.at + 1
+        raw = SimpleNamespace(
+            topic="t", partition=0, offset=at, key=None, value=b"", timestamp=0, headers=()
+        )
+        return {TopicPartition("t", 0): [raw]}
+
+    def position(self, _partition):
+        if self.at < 2:
+            raise KafkaConnectionError
+        return self.at
 
 
 def unreachable(_offsets, patience=15.0):
@@ -106,6 +136,14 @@ def test_what_is_done_counts_while_dead_letters_cannot_be_written(consumer):
     assert consumer.commit().done == 4
     assert consumer._letters.offsets == [0]
     assert consumer._session.acknowledged[1:] == [("reject", [0])]
+
+
+def test_records_are_fetched_once_their_broker_is_back(consumer):
+    """None of them is released, and the error of the client is not the caller's."""
+    consumer._source = Source()
+    found = QueueConsumer._fetched(consumer, consumer._session, 0, OffsetRanges([(0, 1)]))
+    assert [record.offset for record in found] == [0, 1]
+    assert consumer._session.acknowledged == []
 
 
 def test_records_beside_one_that_was_delivered_too_often_are_handed_out(consumer):
