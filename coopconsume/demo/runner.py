@@ -349,9 +349,7 @@ class Demo:
             done = last["totals"]["done"]
             if blockers is not None:
                 blockers.look(last["partitions"])
-            self._screen.status(
-                progress_line(before + done, self._records, rate.at(done), last["slots"])
-            )
+            self._screen.status(progress_line(last, before + done, self._records, rate.at(done)))
             seen = blockers is None or blockers.lines() or done > self._records * _TOO_FAR
             if until is not None and done >= until and seen:
                 return last

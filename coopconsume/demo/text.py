@@ -38,10 +38,19 @@ def slow_aircraft(
     return str(min(candidates)[-1])
 
 
-def progress_line(done: int, of: int, rate: float, slots: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the progress line of a query."""
-    handled = " ".join(f"{slot['handled']:,}" for slot in slots)
-    return f"{bar(done, of)} {done:,} of {of:,} flights, {rate:,.0f}/s, by slot: {handled}"
+def progress_line(progress: Mapping[str, Any], done: int, of: int, rate: float) -> str:
+    """Returns the progress line of a query, and what it waits for if it commits nothing.
+
+    Args:
+        progress: The progress event.
+        done: The number of flights that are done, with those of an earlier run.
+        of: The number of all flights.
+        rate: Flights done per second.
+    """
+    handled = " ".join(f"{slot['handled']:,}" for slot in progress["slots"])
+    line = f"{bar(done, of)} {done:,} of {of:,} flights, {rate:,.0f}/s, by slot: {handled}"
+    waiting = progress["waitingFor"]
+    return line if waiting is None else f"{line}; {waiting['message']}"
 
 
 def slots_table(slots: Iterable[Mapping[str, Any]]) -> str:

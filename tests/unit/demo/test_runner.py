@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 
 from coopconsume.demo.job import Query
 from coopconsume.demo.runner import Demo
+from coopconsume.demo.text import progress_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,3 +27,15 @@ def test_a_restart_after_a_kill_that_came_too_late_has_nothing_to_do(
     Demo(screen)._start_again(ExitStack(), tmp_path, query, done=5_000)
     assert "processed the other 0 flights" in screen.line.call_args.args[0]
     job.kill.assert_called_once_with()
+
+
+def test_a_demo_that_waits_says_for_what() -> None:
+    """A job that has been killed begins with a wait for its own lease: not 0/s without a reason."""
+    why = {"reason": "lostMember", "message": "waiting for a lost member until 12:00:00 (5 s)"}
+    progress = {"slots": [{"handled": 3}, {"handled": 1_000}], "waitingFor": why}
+    line = progress_line(progress, 500, 1_000, 0.0)
+    assert line.endswith(
+        "500 of 1,000 flights, 0/s, by slot: 3 1,000; waiting for a lost member until 12:00:00 "
+        "(5 s)"
+    )
+    assert progress_line(progress | {"waitingFor": None}, 0, 1, 0.0).endswith("by slot: 3 1,000")
