@@ -30,6 +30,20 @@ if TYPE_CHECKING:
 _TASK_FAILURES: Final = 4
 _JVM_END_TIMEOUT: Final = 30.0
 _NEWEST_JAVA: Final = 21
+#: Read by the bash scripts that start the JVM. They end with `exec`, here a function: it leaves out
+#: a module for which Java writes a warning at each start. Of Spark, only MLlib's BLAS uses it, and
+#: works without it. A signal that bash ignores stays ignored.
+_START_SCRIPT: Final = """\
+trap '' TERM
+exec() {
+  local word words=()
+  for word; do
+    [[ $word == --add-modules=jdk.incubator.vector ]] || words+=("$word")
+  done
+  [[ ${1##*/} == spark-class ]] || unset BASH_ENV
+  builtin exec "${words[@]}"
+}
+"""
 _LOGGING: Final = Path(__file__).with_name("conf") / "spark-log4j2.properties"
 
 _DELTA: Final = {
@@ -218,9 +232,8 @@ def _environment(home: Path, work: str) -> Iterator[None]:
     Its JVM ignores SIGTERM, which systemd and ``timeout`` send to a whole process group: it ends
     when this program, which gets the signal, too, has ended.
     """
-    # The scripts that start the JVM are bash's, and a signal that bash ignores stays ignored.
-    script = Path(work, "ignore-sigterm.sh")
-    script.write_text("trap '' TERM\nunset BASH_ENV\n")
+    script = Path(work, "start.sh")
+    script.write_text(_START_SCRIPT)
     wanted = {
         "BASH_ENV": str(script),
         "SPARK_HOME": str(home),
