@@ -41,8 +41,8 @@ def cores(session: SparkSession) -> int | None:
     return int(session.sparkContext.defaultParallelism) if is_classic(session) else None
 
 
-def usable_session(spark: SparkSession | None) -> SparkSession:
-    """The session to work with: the one given, else the active one.
+def usable_session(spark: SparkSession | Callable[[], SparkSession] | None) -> SparkSession:
+    """Returns the given session, that of the given function, or else the active one.
 
     Raises:
         SessionUnusable: There is no session, or its settings let Spark run handlers twice.
@@ -57,6 +57,8 @@ def usable_session(spark: SparkSession | None) -> SparkSession:
             raise SessionUnusable(
                 "there is no active Spark session: make one, or give spark=…"
             ) from None
+    elif callable(spark):
+        spark = spark()
     refuse_second_runs(spark.conf.get, classic=is_classic(spark))
     return spark
 

@@ -70,14 +70,20 @@ class CooperativeConsumer(Closing):
 
     Args:
         options: Names and values as text, in Kafka's and Spark's words; see `coopconsume.options`.
-        spark: The session; by default the active one. It is never created, stopped or changed.
+        spark: The session, or a function that returns one, such as `local_session`: it is called
+            when the options have been checked. By default the active session. The consumer never
+            stops or changes it.
 
     Raises:
         OptionError: An option is unknown, missing or wrong.
         SessionUnusable: There is no active session, or its settings let Spark run handlers twice.
     """
 
-    def __init__(self, options: Mapping[str, Any], spark: SparkSession | None = None) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        spark: SparkSession | Callable[[], SparkSession] | None = None,
+    ) -> None:
         self.options = Options.parse(options)
         self._given = dict(options)
         self._page: LivePage | None = None

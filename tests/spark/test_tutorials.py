@@ -28,14 +28,14 @@ class Tutorial:
     Args:
         page: The text of the page.
         names: What stands in the place of names in it.
-        spark: The session that stands in the place of ``local_session()``.
+        spark: The session that stands in the place of ``local_session``.
     """
 
     def __init__(self, page: str, names: dict[str, str], spark: SparkSession) -> None:
         for name, own in names.items():
             assert name in page
             page = page.replace(name, own)
-        self._page = page.replace("local_session())", "_session)")
+        self._page = page.replace("local_session)", "_session)")
         # Functions of a program that is run by itself are those of `__main__`.
         self.names: dict[str, Any] = {"__name__": "__main__", "_session": spark}
 

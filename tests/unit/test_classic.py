@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from coopconsume import classic
-from coopconsume.classic import driver_address, refuse_second_runs
-from coopconsume.errors import SessionUnusable
+from coopconsume import CooperativeConsumer, classic
+from coopconsume.classic import driver_address, refuse_second_runs, usable_session
+from coopconsume.errors import MissingOption, SessionUnusable
 
 _ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 
@@ -67,3 +67,19 @@ def test_slots_reach_the_driver_where_executors_do(
     assert driver_address(session) == found
     monkeypatch.setattr(classic, "is_classic", lambda _: False)
     assert driver_address(session) is None
+
+
+def test_a_function_starts_spark_only_for_options_that_are_valid() -> None:
+    """A mistyped option costs no start of Spark; a valid one starts it once."""
+    session: Any = SimpleNamespace(conf={"spark.master": "local[2]"})
+    started: list[Any] = []
+
+    def start() -> Any:
+        started.append(session)
+        return session
+
+    with pytest.raises(MissingOption):
+        CooperativeConsumer({}, start)
+    assert started == []
+    assert usable_session(start) is session
+    assert started == [session]
