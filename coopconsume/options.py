@@ -46,7 +46,7 @@ from coopconsume.option_values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True)
@@ -350,7 +350,7 @@ class Options:
             table: Whether ``commitTable`` is needed; a queue has no commit table.
 
         Raises:
-            UnknownOption: No such option; names the closest one.
+            UnknownOption: No such option; names all that are unknown, and the closest ones.
             InvalidOption: A value of the wrong type or out of range, two that exclude each
                 other, or a setting of security that Spark or kafka-python cannot follow.
             MissingOption: ``kafka.bootstrap.servers``, ``kafka.group.id``, ``commitTable`` or the
@@ -358,15 +358,14 @@ class Options:
         """
         kafka: dict[str, str] = {}
         values = {option.attribute: option.default for option in TABLE}
+        _refuse_unknown(options)
         for name, value in options.items():
             if name.lower().startswith("kafka."):
                 setting = kafka_name(name[len("kafka.") :])
                 check_setting(setting, _OURS, KNOWN_KAFKA_SETTINGS)
                 kafka[setting] = str(value)
             else:
-                option = _BY_NAME.get(name.lower())
-                if option is None:
-                    raise UnknownOption(name, closest(name, _known_names()))
+                option = _BY_NAME[name.lower()]
                 values[option.attribute] = option.read(value)
         if values["subscribe"] and values["subscribe_pattern"]:
             raise InvalidOption("subscribePattern", "given beside subscribe", "give one of the two")
@@ -489,6 +488,17 @@ def _complete(kafka: dict[str, str]) -> dict[str, str]:
         remedy = "give read_committed or read_uncommitted"
         raise InvalidOption("kafka.isolation.level", repr(level), remedy)
     return complete(kafka)
+
+
+def _refuse_unknown(options: Iterable[str]) -> None:
+    unknown = [
+        (name, closest(name, _known_names()))
+        for name in options
+        if not name.lower().startswith("kafka.") and name.lower() not in _BY_NAME
+    ]
+    if unknown:
+        (first, similar), *more = unknown
+        raise UnknownOption(first, similar, *more)
 
 
 def _known_names() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import textwrap
 import threading
 from collections import deque
 from contextlib import ExitStack
@@ -25,7 +26,7 @@ from coopconsume.kafka.cluster import Cluster
 from coopconsume.monitoring import LoggingListener
 from coopconsume.monitoring.screen import Rate
 from coopconsume.option_values import parse_seconds
-from coopconsume.options import Options
+from coopconsume.options import TABLE, Options
 from coopconsume.record import RetryPolicy
 from coopconsume.runtime.checks import check_handler, check_settings
 from coopconsume.sinks.base import topic_of
@@ -51,8 +52,23 @@ _MAX_BACKOFF = 60.0
 _LATENCY_OVER = 20
 
 
+def _consumer_options() -> str:
+    """Returns the names and meanings of all options of the consumer, for --help."""
+    lines = [
+        line
+        for option in TABLE
+        if option.is_listed
+        for line in textwrap.wrap(
+            f"{option.name}: {option.doc}", 78, initial_indent="  ", subsequent_indent="      "
+        )
+    ]
+    head = "Options for -o (settings of Kafka clients begin with kafka.):"
+    return "\n".join(["\b", head, *lines, "\n"])
+
+
 @click.command(
-    epilog=example(
+    epilog=_consumer_options()
+    + example(
         "coopconsume run shop:on_order -o kafka.bootstrap.servers=localhost:9092",
         "-o kafka.group.id=shop -o subscribe=orders -o commitTable=/data/commits",
     )

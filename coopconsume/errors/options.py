@@ -13,18 +13,26 @@ class UnknownOption(OptionError):
     """No option has this name.
 
     Attributes:
-        name: The option as given.
+        name: The option as given; of several unknown options the first one.
         closest: The most similar known name; None if no name is similar.
+        more: The other unknown options, each with the most similar known name.
     """
 
-    def __init__(self, name: str, closest: str | None = None) -> None:
-        super().__init__(name, closest)
+    def __init__(
+        self, name: str, closest: str | None = None, *more: tuple[str, str | None]
+    ) -> None:
+        super().__init__(name, closest, *more)
         self.name = name
         self.closest = closest
+        self.more = more
 
     def __str__(self) -> str:
-        hint = f"did you mean {self.closest!r}?" if self.closest else "see coopconsume run --help"
-        return f"unknown option {self.name!r}: {hint}"
+        options = ((self.name, self.closest), *self.more)
+        return "; ".join(f"unknown option {name!r}: {_hint(closest)}" for name, closest in options)
+
+
+def _hint(closest: str | None) -> str:
+    return f"did you mean {closest!r}?" if closest else "see coopconsume run --help"
 
 
 class InvalidOption(OptionError):

@@ -42,6 +42,7 @@ from coopconsume.errors import (
 )
 from coopconsume.kafka.topics import describe_topics, set_shareable
 from coopconsume.monitoring.screen import Rate, Screen, bar
+from coopconsume.options import TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,6 +138,13 @@ def test_help_describes_every_command(path: tuple[str, ...], command: click.Comm
     assert not without
     assert "fenced: another member owns the group" in shown.stdout
     assert "130  interrupted" in shown.stdout
+
+
+def test_help_of_run_describes_all_options_of_the_consumer() -> None:
+    """The error of an unknown option refers to it."""
+    shown = " ".join(CliRunner().invoke(main, ["run", "--help"]).stdout.split())
+    for option in TABLE:
+        assert (f"{option.name}: {' '.join(option.doc.split())}" in shown) is option.is_listed
 
 
 def test_all_commands_are_there() -> None:

@@ -52,6 +52,21 @@ def test_a_misspelt_option_names_the_closest(given, closest):
     assert closest in str(error.value)
 
 
+def test_all_misspelt_options_are_named_at_once():
+    """A user corrects them in one go; the first one stands in the attributes."""
+    with pytest.raises(UnknownOption) as error:
+        Options.parse({"comitTable": "/x", "subscibe": "t", "qqqq": "1"})
+    assert str(error.value) == (
+        "unknown option 'comitTable': did you mean 'commitTable'?; "
+        "unknown option 'subscibe': did you mean 'subscribe'?; "
+        "unknown option 'qqqq': see coopconsume run --help"
+    )
+    assert error.value.name == "comitTable"
+    assert error.value.more == (("subscibe", "subscribe"), ("qqqq", None))
+    again = pickle.loads(pickle.dumps(error.value))
+    assert (str(again), again.more) == (str(error.value), error.value.more)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
