@@ -175,6 +175,29 @@ def test_killed_program_leaves_neither_jvm_nor_worker(tmp_path: Path) -> None:
         time.sleep(0.1)
 
 
+def test_a_worker_that_ends_is_one_line_of_the_log() -> None:
+    """A poison record ends a worker with each attempt: traces of Java would fill the screen."""
+    program = _run(
+        "import os\n"
+        "from coopconsume.testing.local.session import local_session\n"
+        "spark = local_session(cores=1)\n"
+        "def end(batches):\n"
+        "    os._exit(9)\n"
+        "    yield from batches\n"
+        "try:\n"
+        "    spark.range(1).mapInArrow(end, 'id long').collect()\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__)\n",
+        stderr=subprocess.PIPE,
+    )
+    out, said = program.communicate(timeout=PATIENCE)
+    assert out.splitlines() == ["Py4JJavaError"], said
+    assert "\tat " not in said
+    failed = [line for line in said.splitlines() if "Executor: Exception in task" in line]
+    assert len(failed) == 4, said
+    assert all(": Python worker exited unexpectedly" in line for line in failed)
+
+
 def test_foreign_session_is_refused_until_it_is_gone() -> None:
     """A JVM without our jars is not used; once it is stopped, ours starts beside nothing."""
     program = _run(
