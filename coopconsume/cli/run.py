@@ -189,6 +189,7 @@ def run(
         as_json = log_format == "json"
         screen = stack.enter_context((LogScreen if as_json else TextScreen)(sys.stderr))
         if session is None:
+            screen.status("starting Spark", force=True)
             session = _local_session(master, spark_conf, parsed.slots)
             stack.callback(stop_session, session)
         stopper = stack.enter_context(_Stopper(screen))
@@ -230,6 +231,9 @@ def _check_interval(option: str, text: str | None) -> None:
 class _Stopper:
     """Handles Ctrl-C and SIGTERM: the first one stops a query, the second one aborts it.
 
+    Signals that come before the first one is answered are one: `timeout` sends its signal to the
+    command and to its process group.
+
     Args:
         screen: The screen for messages.
     """
@@ -267,12 +271,12 @@ class _Stopper:
         """
         stopping = False
         while not query.awaitTermination(_LOOK_EVERY):
-            if self._signals > 1:
+            if stopping and self._signals > 1:
                 self._screen.line("leaving at once: records in flight will be processed again")
                 query.abort()
                 return INTERRUPTED
             if self._signals and not stopping:
-                stopping = True
+                stopping, self._signals = True, 1
                 self._screen.line("waiting for running handlers; Ctrl-C again leaves at once")
                 threading.Thread(target=query.stop, daemon=True).start()
         return OK

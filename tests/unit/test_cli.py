@@ -33,6 +33,7 @@ from coopconsume.admin.views import gaps_frame, partitions_frame
 from coopconsume.cli import main
 from coopconsume.cli.kv import parse, shown
 from coopconsume.cli.outcome import exit_code, reported
+from coopconsume.cli.run import _Stopper
 from coopconsume.errors import (
     BrokerUnreachable,
     DataLoss,
@@ -471,6 +472,29 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+def test_signals_that_come_together_count_once() -> None:
+    """`timeout` sends its signal to the command and to its group: that is no second Ctrl-C."""
+    screen, query = MagicMock(), MagicMock()
+    stopper = _Stopper(screen)
+    stopper._count()
+    stopper._count()
+    query.awaitTermination.side_effect = [False, False, True]
+    assert stopper.wait(query) == 0
+    query.abort.assert_not_called()
+    screen.line.assert_called_once_with("waiting for running handlers; Ctrl-C again leaves at once")
+
+
+def test_a_signal_after_the_answer_to_the_first_leaves_at_once() -> None:
+    """The answer says so."""
+    screen, query = MagicMock(), MagicMock()
+    stopper = _Stopper(screen)
+    stopper._count()
+    screen.line.side_effect = lambda text: stopper._count() if "again" in text else None
+    query.awaitTermination.return_value = False
+    assert stopper.wait(query) == 130
+    query.abort.assert_called_once_with()
 
 
 def test_a_terminal_has_one_line_that_moves() -> None:
