@@ -13,6 +13,9 @@ from nbclient import NotebookClient
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
+    from coopconsume.testing.local.broker import LocalKafka
+    from tests.conftest import Produce, TopicFactory
+
 _FOLDER = Path(__file__).parents[2] / "notebooks"
 _NOTEBOOKS = sorted(path.stem for path in _FOLDER.glob("*.py"))
 
@@ -54,8 +57,40 @@ def test_a_notebook_is_kept_without_outputs(stem: str) -> None:
 )
 def test_a_notebook_runs_from_top_to_bottom(stem: str, tmp_path: Path) -> None:
     """Every cell ends without an error, and the pictures are drawn."""
-    notebook = _read(stem)
-    where = {"metadata": {"path": str(tmp_path)}}
+    _run(_read(stem), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.broker
+def test_the_last_notebook_runs_on_a_topic_of_the_user(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path
+) -> None:
+    """With two values changed, and none of the sample's records."""
+    name = topic(2)
+    produce(name, [(b"k%d" % (n % 9), b'{"cents": %d}' % n) for n in range(400)])
+    notebook = _read(_NOTEBOOKS[-1])
+    changes = {
+        "servers = None ": f"servers = {kafka.bootstrap_servers!r} ",
+        'topic = "orders"': f"topic = {name!r}",
+    }
+    for shown, own in changes.items():
+        cells = [cell for cell in notebook.cells if shown in cell.source]
+        assert len(cells) == 1
+        cells[0].source = cells[0].source.replace(shown, own)
+    _run(notebook, tmp_path)
+    said = "".join(
+        output.get("text", "") + str(output.get("data", ""))
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+    )
+    assert name in said
+    assert "customer-" not in said
+
+
+def _run(notebook: NotebookNode, folder: Path) -> None:
+    where = {"metadata": {"path": str(folder)}}
     client = NotebookClient(
         notebook, timeout=600, startup_timeout=120, kernel_name="python3", resources=where
     )

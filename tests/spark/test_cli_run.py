@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from commits import CommitStore, PartitionCommits
 from coopconsume.demo.processes import kill_tree, process_tree
-from tests.spark.support import PATIENCE, until
+from tests.spark.support import PATIENCE, first_program, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -198,14 +197,8 @@ def test_ctrl_c_ends_the_first_program_of_the_readme_without_a_traceback(
     """It commits what has run, and says nothing."""
     name = topic(1)
     produce(name, [(b"k", b"v")])
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (program,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    for shown, own in {
-        "localhost:9092": kafka.bootstrap_servers, "billing": f"{name}-group", "payments": name,
-        "/data/commits": str(folder / "commits"),
-    }.items():  # fmt: skip
-        assert shown in program
-        program = program.replace(shown, own)
+    table = str(folder / "commits")
+    program = first_program(kafka.bootstrap_servers, f"{name}-group", name, table)
     (folder / "program.py").write_text(program)
     running = Running(folder, program=("program.py",))
     running.wait_for(folder / "commits" / "_delta_log")

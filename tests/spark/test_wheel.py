@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spark.support import first_program
+
 if TYPE_CHECKING:
     from coopconsume.testing.local.broker import LocalKafka
     from tests.conftest import Produce, TopicFactory
@@ -60,6 +62,17 @@ def test_the_wheel_holds_the_three_packages(wheel: Path) -> None:
     assert {f"coopconsume/ui/static/{file.name}" for file in page.iterdir()} <= set(names)
 
 
+def stable_offsets(python: Path, kafka: LocalKafka, group: str, folder: Path) -> list[int]:
+    """What the installed command shows of a group."""
+    command = str(python.with_name("coopconsume"))
+    lag = subprocess.run(
+        [command, "lag", group, "--bootstrap-servers", kafka.bootstrap_servers,
+         "--commit-table", str(folder / "commits"), "--json"],
+        cwd=folder, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return [found["stable_offset"] for found in json.loads(lag.stdout)]
+
+
 def test_a_job_runs_from_the_wheel(
     python: Path, kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path
 ) -> None:
@@ -72,9 +85,6 @@ def test_a_job_runs_from_the_wheel(
         cwd=tmp_path, check=True, capture_output=True, text=True,
     ).stdout.split()  # fmt: skip
     assert all(Path(path).is_relative_to(python.parents[1]) for path in where)
-    place = [
-        "--bootstrap-servers", kafka.bootstrap_servers, "--commit-table", str(tmp_path / "commits")
-    ]  # fmt: skip
     command = str(python.with_name("coopconsume"))
     run = subprocess.run(
         [command, "run", "shop:on_order", "--available-now",
@@ -83,11 +93,28 @@ def test_a_job_runs_from_the_wheel(
         cwd=tmp_path, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-3000:]
-    lag = subprocess.run(
-        [command, "lag", name, *place, "--json"],
-        cwd=tmp_path, check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    assert [found["stable_offset"] for found in json.loads(lag.stdout)] == [50]
+    assert stable_offsets(python, kafka, name, tmp_path) == [50]
+
+
+def test_the_program_of_the_readme_runs_from_the_wheel(
+    python: Path, kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path
+) -> None:
+    """Up to the end of its topic."""
+    name = topic(1)
+    produce(name, [(b"k%d" % (n % 7), b"%d" % n) for n in range(50)])
+    program = first_program(
+        kafka.bootstrap_servers, f"{name}-group", name, str(tmp_path / "commits")
+    )
+    shown = "concurrency=8).start()"
+    assert shown in program
+    program = program.replace(shown, "concurrency=8).trigger(availableNow=True).start()")
+    (tmp_path / "program.py").write_text(program)
+    run = subprocess.run(
+        [python, "program.py"], cwd=tmp_path, check=False, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert run.stderr.count(" b'k") == 50
+    assert stable_offsets(python, kafka, f"{name}-group", tmp_path) == [50]
 
 
 @pytest.mark.parametrize(

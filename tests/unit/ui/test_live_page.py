@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import re
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
+from coopconsume import ui
 from coopconsume.admin.offsets.status import times_of
 from coopconsume.admin.overview.build import GroupFacts, GroupLocation, build, status_of
 from coopconsume.admin.overview.reader import GroupReading
@@ -72,6 +74,9 @@ class Client:
         return headers["Set-Cookie"].partition(";")[0]
 
 
+_POLICY = "Content-Security-Policy"
+
+
 def test_nothing_is_shown_without_the_token(page: LivePage) -> None:
     """Neither files nor data; a wrong token, cookie or method changes nothing."""
     client = Client(page)
@@ -86,6 +91,22 @@ def test_nothing_is_shown_without_the_token(page: LivePage) -> None:
     name = client.cookie().partition("=")[0]
     assert client.ask("/", Cookie=f"{name}={client.token}")[0] == 401
     assert client.ask("/", Cookie=f"{name}=\u00e9")[0] == 401
+
+
+def test_the_page_takes_nothing_from_another_server(page: LivePage) -> None:
+    """Its files name no other one, and the browser is told to ask none."""
+    client = Client(page)
+    _, headers, _ = client.ask("/", Cookie=client.cookie())
+    policy = dict(part.strip().partition(" ")[::2] for part in headers[_POLICY].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert {word for words in policy.values() for word in words.split()} == {
+        "'none'", "'self'", "data:"
+    }  # fmt: skip
+    files = [*Path(ui.__file__).with_name("static").iterdir()]
+    assert {"index.html", "page.js", "page.css"} <= {file.name for file in files}
+    for file in files:
+        found = set(re.findall(r"""(?:\w+:)?//[^\s"'`)]+\.[^\s"'`)]+""", file.read_text()))
+        assert found <= {"http://www.w3.org/2000/svg"}, file.name
 
 
 def test_the_token_gives_a_cookie_that_other_sites_cannot_use(page: LivePage) -> None:
