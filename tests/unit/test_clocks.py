@@ -46,7 +46,7 @@ WALL = {
     "coopconsume/runtime/progress.py": (1, "timestamps of events"),
     "coopconsume/runtime/commit.py": (1, "latency from the timestamps of records"),
     "coopconsume/worker/frames.py": (1, "latency from the timestamps of records"),
-    "coopconsume/worker/handling.py": (2, "latency from the timestamps of records, times of calls"),
+    "coopconsume/worker/handling.py": (3, "latency from the timestamps of records, times of calls"),
     "coopconsume/worker/key_scheduler.py": (1, "latency from the timestamps of records"),
     "coopconsume/kafka/security/oauth.py": (3, "tokens end by the wall clock"),
     "coopconsume/sinks/letters.py": (2, "times stored with letters, for people"),
