@@ -94,7 +94,7 @@ def test_nothing_is_shown_without_the_token(page: LivePage) -> None:
 
 
 def test_the_page_takes_nothing_from_another_server(page: LivePage) -> None:
-    """Its files name no other one, and the browser is told to ask none."""
+    """Its files name no other one, and its policy lets browsers ask none."""
     client = Client(page)
     _, headers, _ = client.ask("/", Cookie=client.cookie())
     policy = dict(part.strip().partition(" ")[::2] for part in headers[_POLICY].split(";"))
