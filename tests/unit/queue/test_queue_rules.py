@@ -323,13 +323,14 @@ def test_an_answer_after_the_hold_grants_nothing():
     assert granted.offsets == {}
 
 
-def test_an_acquisition_ends_with_its_hold():
+@pytest.mark.parametrize("deaf", [{1, 2}, {0, 1, 2}])
+def test_an_acquisition_ends_with_its_hold(deaf):
     """However slow the replicas are: the call that waits for it gets its result."""
     logs = Logs(3)
     one = logs.member("one")
     one.limit.answered(HOLD)
     rows = one.acquire(3, {0: 10}, 0.0)
-    logs.deaf = {1, 2}
+    logs.deaf = deaf
     logs.run(rows, 0.8 * HOLD)
     end = HOLD * (1 - MARGIN)
     logs.run(one.tick(end), end)
