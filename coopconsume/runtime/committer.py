@@ -144,9 +144,11 @@ class Committer:
 
     def has_since(self, mark: CommitMark) -> bool:
         """Whether all is committed that was not when a mark was made, failed records included."""
-        if self.has_all_it_can:
-            return True
-        return self.count >= mark.count and not any(
+        return self.has_all_it_can or (self.count >= mark.count and self.is_committed(mark))
+
+    def is_committed(self, mark: CommitMark) -> bool:
+        """Whether all offsets are committed that were not when a mark was made."""
+        return not any(
             (p.unsaved | p.unsaved_holes | p.undelivered) & mark.offsets[tp]
             for tp, p in self._partitions.items()
             if tp in mark.offsets

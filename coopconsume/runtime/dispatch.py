@@ -378,6 +378,11 @@ class Dispatcher:
         closed = {s for s in range(self._slots) if s in self.barred or self._crashes.concern(s)}
         if self.leases.spec is None:
             closed |= self._busy.keys()  # They give nothing back.
+        if self._work.state is not None:
+            # The next slot of a key must see its last change.
+            written = epoch_state.committer.outbox.is_written
+            closed |= {s for s in range(self._slots) if not written(s)}
+            closed |= {s for one in self.of(epoch_state) for s in one.kept if s in one.waiting}
         for partition in epoch_state.undealt:
             partition.deal_again(self._slots, now, closed)
         epoch_state.undealt = [p for p in epoch_state.undealt if p.is_undealt]

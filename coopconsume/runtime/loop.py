@@ -310,7 +310,10 @@ class Job:
         """
         if not self._dispatcher.may_leave:
             return None
-        event = SharesGained(load(), Reply(value=False))
+        gained = load()
+        if self._work.state is not None:
+            self._work.state.extend(gained)
+        event = SharesGained(gained, Reply(value=False))
         self._post(event)
         return event.gained if event.answer.wait(self.ended) else None
 
@@ -561,11 +564,18 @@ class Job:
         if not is_late and any(partition.dealer.leaves(now) for partition in leaving.partitions):
             self._dispatcher.leave(epoch_state, leaving.partitions)
             return
+        is_exact = self._work.state is not None
         if leaving.mark is None:
+            if is_late and is_exact:
+                self._keep_whole(leaving)
+                return
             self._dispatcher.leave(epoch_state, leaving.partitions, is_late=is_late)
             leaving.mark = epoch_state.committer.mark(leaving.partitions)
         is_over = epoch_state.committer.refused_for > 0 or now > leaving.until + _LAST_COMMIT
         if not (epoch_state.committer.has_since(leaving.mark) or is_over):
+            return
+        if is_exact and not epoch_state.committer.is_committed(leaving.mark):
+            self._keep_whole(leaving)
             return
         unsure = self._dispatcher.unsure_of(leaving.partitions)
         running = common(epoch_state.may_run(unsure), leaving.shares)
@@ -573,6 +583,15 @@ class Job:
         self._meter.latency.keep(epoch_state.uncommitted)
         self._leaving = None
         leaving.answer.give(running)
+
+    def _keep_whole(self, leaving: _Leaving) -> None:
+        """Has all shares drain: changes of the state may be left that are not committed.
+
+        Their next owner looks once which changes count, so none may come to count later. After
+        all shares have drained, the epoch prevents that.
+        """
+        self._leaving = None
+        leaving.answer.give(None)
 
     def _ask(self, question: RebalanceBegun) -> None:
         if self._epoch_state is None or self._unbegun is not None or self._hand_over is not None:

@@ -67,7 +67,8 @@ class StateLog:
         self._counted = CommitIds()
         #: Of each commit that is written and not in the log, a version before it.
         self._open: dict[str, int] = {}
-        self._appending = 0
+        #: The same of changes that are being written.
+        self._appending: dict[str, int] = {}
         self._topic_ids: Mapping[str, str] = {}
         self._has_ordering_keys = False
         #: Of the last snapshot of a partition by this process: the version that it was made of,
@@ -95,12 +96,7 @@ class StateLog:
         self._changelog.belong_to(f"{assignment.cluster.cluster_id}/{assignment.options.group_id}")
         note_state(assignment.store, assignment.options.group_id, self.path)
         self._forget_snapshots(assignment)
-        version = self._changelog.version
-        written = self._changelog.commits(version)
-        # After the version, so that a commit is known whose rows are in it.
-        known = assignment.store.counted_commits(assignment.options.group_id)
-        counted = CommitIds(one for one in written if one in known)
-        self._check_offsets(assignment, version, counted)
+        version, counted = self._look(assignment)
         with self._lock:
             self._version, self._counted, self._open = version, counted, {}
             self._topic_ids = dict(assignment.topic_ids)
@@ -111,6 +107,38 @@ class StateLog:
         threading.Thread(
             target=self._keep, args=(assignment, self._over), name="coopconsume-state", daemon=True
         ).start()
+
+    def extend(self, gained: EpochAssignment) -> None:
+        """Finds out which changes of gained key ranges count; before their first batch.
+
+        Earlier owners have released them, so nothing of theirs is committed any more.
+
+        Args:
+            gained: The key ranges that come to those of the epoch.
+
+        Raises:
+            StateAhead, StateNotReadable, commits.CommitLogUnavailable: As `begin` does.
+        """
+        version, counted = self._look(gained)
+        with self._lock:
+            for one in counted:
+                self._counted.add(one)
+            self._version = max(self._version, version)
+            self._topic_ids = {**self._topic_ids, **gained.topic_ids}
+            for tp, owned in gained.owned.items():
+                if owned.owns_first:
+                    # Others may have made snapshots since.
+                    self._snapshots.pop(self._origin(gained, tp), None)
+
+    def _look(self, assignment: EpochAssignment) -> tuple[int, CommitIds]:
+        """Returns the newest version, and the commits in it that count."""
+        version = self._changelog.version
+        written = self._changelog.commits(version)
+        # After the version, so that a commit is known whose rows are in it.
+        known = assignment.store.counted_commits(assignment.options.group_id)
+        counted = CommitIds(one for one in written if one in known)
+        self._check_offsets(assignment, version, counted)
+        return version, counted
 
     def _check_offsets(self, assignment: EpochAssignment, version: int, counted: CommitIds) -> None:
         """Makes sure that all changes that count are of records that are committed."""
@@ -176,15 +204,17 @@ class StateLog:
         """
         with self._lock:
             self._check(assignment)
-            self._appending += 1
+            self._appending[outputs.commit_id] = self._version
         try:
             before, version = self._changelog.append(
                 outputs.table(self.schema.rows, with_hash=True)
             )
-        finally:
+        except BaseException:
             with self._lock:
-                self._appending -= 1
+                del self._appending[outputs.commit_id]
+            raise
         with self._lock:
+            del self._appending[outputs.commit_id]
             self._check(assignment)
             self._open[outputs.commit_id] = before
             self._counted.add(outputs.commit_id)
@@ -221,7 +251,7 @@ class StateLog:
                 folder=os.environ.get(FOLDER, ""),
                 schema=self.schema,
                 topic_ids=self._topic_ids,
-                decided=min([*self._open.values(), self._version]),
+                decided=min([*self._open.values(), *self._appending.values(), self._version]),
                 version=self._version,
                 counted=self._counted.copy(),
                 lifetime=self._lifetime,
@@ -255,8 +285,8 @@ class StateLog:
         while not over.wait(_LOOK_EVERY):
             try:
                 self._move_on()
-                for tp, owned in assignment.owned.items():
-                    if any(one.first == 0 for one in owned.ranges) and not over.is_set():
+                for tp, owned in list(assignment.owned.items()):
+                    if owned.owns_first and not over.is_set():
                         self._snapshot_if_due(assignment, tp)
             except Exception as error:  # noqa: BLE001 - the next look may do
                 log.warning("the state has no new snapshot for now: %s", error)
@@ -267,6 +297,14 @@ class StateLog:
         with self._lock:
             if not self._open and not self._appending:
                 self._version = max(self._version, version)
+
+    def _check_owner(self, assignment: EpochAssignment, tp: TopicPartition) -> None:
+        """Makes sure that this member makes the snapshots of a partition."""
+        # By the log, not by an earlier look: after the epoch, offsets and state may be set back.
+        assignment.check(within=0)
+        owned = assignment.owned.get(tp)
+        if owned is None or not owned.owns_first:
+            raise OutputNotWritten("a snapshot", hidden(self.path), "its owner is another member")
 
     def _snapshot_if_due(self, assignment: EpochAssignment, tp: TopicPartition) -> None:
         origin = self._origin(assignment, tp)
@@ -292,8 +330,7 @@ class StateLog:
         stable = assignment.store.state(group)[tp].stable_offset
         version = self._changelog.version
         counted = assignment.store.counted_commits(group)
-        # By the log, not by an earlier look: after the epoch, offsets and state may be set back.
-        check = partial(assignment.check, within=0)
+        check = partial(self._check_owner, assignment, tp)
         self._keys[origin] = self._changelog.write_snapshot(
             origin, version, counted.__contains__, commits=assignment.store.version(), check=check
         )

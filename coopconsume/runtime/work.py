@@ -49,11 +49,10 @@ class Work:
     def is_divisible(self) -> bool:
         """Whether part of the key ranges may come or go while the job works on the others.
 
-        With state or transactional outputs it may not: what earlier owners have written is looked
-        at once, as the job begins with all key ranges.
+        With transactional outputs it may not: what earlier owners have written is looked at once,
+        as the job begins with all key ranges.
         """
-        looks_once = self.state is not None or isinstance(self.outputs, TransactionalTopic)
-        return self.real_time is None and not looks_once
+        return self.real_time is None and not isinstance(self.outputs, TransactionalTopic)
 
     def needs_headers(self, options: Options) -> bool:
         """Whether record headers are read.

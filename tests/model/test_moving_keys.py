@@ -12,13 +12,14 @@ import pytest
 
 from assignors import KeyRange, Share, key_hash
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges, Pending
+from coopconsume.group.owned import EpochGrant
 from coopconsume.record import Reject
 from coopconsume.runtime.events import PauseRequested
 from coopconsume.runtime.state import StateLog
 from coopconsume.sinks import TransactionalTopic
 from coopconsume.state.schema import StateSchema
 from coopconsume.state.store import FOLDER
-from tests.model.job_group import HIGH, KEYS, LOW, WHOLE, Group
+from tests.model.job_group import HIGH, KEYS, LIFE_MS, LOW, WHOLE, Group
 from tests.model.job_world import _PATIENCE, TP, until
 
 
@@ -405,13 +406,10 @@ def state(tmp_path, monkeypatch):
 
 
 def test_state_goes_on_through_a_rebalance_that_moves_none_of_it(begun, state):
-    """Each record sees what the one before it has left, written under whichever epoch.
-
-    If some of it moves, all is drained, and the rest begins again.
-    """
+    """Each record sees what the one before it has left, written under whichever epoch."""
     group = begun(WHOLE, slow=0.5)
     there, member, handler = group.there, group.member, Counting(13)
-    job = there.run(member, handler, state=state)
+    there.run(member, handler, state=state)
     there.until(lambda: handler.at_work)
     assignment, stuck = member.assignment, {o for o in range(100) if o % 5 == 3 and o >= 13}
     there.until(lambda: there.done(member) == set(range(20)) - stuck)
@@ -425,24 +423,157 @@ def test_state_goes_on_through_a_rebalance_that_moves_none_of_it(begun, state):
         group.begins()
         there.until(lambda others=others: there.done(member) == others)
     assert member.assignment is assignment
+    handler.opened.set()
+    there.until(lambda: there.done(member) == set(range(60)))
+    assert sorted(handler.seen) == [(o, o // 5) for o in range(60)]
+
+
+def test_keys_with_state_go_on_while_others_leave_and_come_back(begun, state):
+    """Each record sees what the one before it has left, whichever member had it."""
+    group = begun(WHOLE, slow=0.5)
+    there, member = group.there, group.member
+    leaves, stays = min(of(HIGH)), min(of(LOW))
+    counting, gate = Counting(leaves), there.gate(stays)
+
+    def handler(record, state):
+        counting(record, state)
+        gate(record)
+
+    job = there.run(member, handler, state=state)
+    there.until(lambda: counting.at_work and gate.at_work)
+    assignment = member.assignment
     assert member.keep()
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
-    there.until(lambda: job._hand_over is not None)
-    handler.opened.set()
+    there.until(lambda: job._leaving is not None)
+    grow(there, 40)
+    stuck = {o for o in range(100) if KEYS[o % 5] == KEYS[stays]}
+    there.until(lambda: below(LOW, 40) - stuck <= there.done(member))
+    assert moves.is_alive()
+    counting.opened.set()
     moves.join(_PATIENCE)
-    assert {o for o, _ in handler.seen} == there.done(member)
+    assert member.assignment is assignment
+    assert {o for o, _ in counting.seen} & below(HIGH, 40) <= there.done(member)
+    assert member.keep()
+    group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
+    group.begins()
+    other = there.member()
+    other.assigned(EpochGrant(group.epoch, "b", (HIGH,), {"t": "topic-id"}, (), LIFE_MS))
+    theirs = Counting()
+    their_job = there.run(other, theirs, state=StateLog(state.path, state.schema))
+    there.until(lambda: below(HIGH, 40) <= there.done(member))
+    grow(there, 60)
+    there.until(lambda: set(range(60)) - stuck == there.done(member))
+    their_job.stop()
+    there._jobs.remove(their_job)
+    other.hand_over()
+    assert member.keep()
+    group.opens([WHOLE], continues={"a": group.epoch.number})
+    group.begins()
     grow(there, 80)
-    low = {o for o in range(80) if LOW.key_range.contains(key_hash(KEYS[o % 5]))}
-    there.until(lambda: low <= there.done(member))
+    there.until(lambda: set(range(80)) - stuck == there.done(member))
+    gate.opened.set()
+    there.until(lambda: there.done(member) == set(range(80)))
+    assert member.assignment is assignment
+    assert theirs.seen
+    assert sorted([*counting.seen, *theirs.seen]) == [(o, o // 5) for o in range(80)]
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_key_with_state_moves_to_another_slot_after_its_changes_are_written(
+    begun, state, monkeypatch, is_slow
+):
+    """Its next record would not see what the last one has left, whose handler may be slow."""
+    group = begun(LOW, HIGH, slow=0.5)
+    there, member, handler = group.there, group.member, Counting(*[20] * is_slow)
+    job = there.run(member, handler, state=state)
+    there.until(lambda: of(LOW) <= there.done(member))
+    (partition,) = job.partitions
+    second = KeyRange().split(4)[1]
+    key = next(k for n in range(99) if second.contains(key_hash(k := b"key-%d" % n)))
+    append, may_write = state._changelog.append, threading.Event()
+
+    def waits(rows):
+        assert may_write.wait(_PATIENCE)
+        return append(rows)
+
+    monkeypatch.setattr(state._changelog, "append", waits)
+
+    def records(end):
+        there.kafka.log |= dict.fromkeys(range(there.kafka.end, end), key)
+        there.kafka.end = end
+
+    records(21)
+    there.until(lambda: (20, 0) in handler.seen)
+    there.until(lambda: not job._dispatcher._busy)
+    before = partition.dealer.share_of(key_hash(key)).slot
+    assert member.keep()
+    group.opens([WHOLE], continues={"a": group.epoch.number})
+    group.begins()
+    records(22)
+    there.turns(job, 20)
+    handler.opened.set()
+    there.turns(job, 20)
+    may_write.set()
+    there.until(lambda: there.done(member) == set(range(22)))
+    there.until(lambda: not partition.is_undealt)
+    assert partition.dealer.share_of(key_hash(key)).slot != before
+    assert [seen for seen in handler.seen if seen[0] >= 20] == [(20, 0), (21, 1)]
+
+
+def below(share, end):
+    """The offsets below an end whose keys are in a share."""
+    return {o for o in range(end) if share.key_range.contains(key_hash(KEYS[o % 5]))}
+
+
+@pytest.mark.parametrize("what", ["a late handler", "a commit without an answer"])
+def test_all_drains_where_changes_of_keys_that_leave_may_count_later(
+    begun, state, monkeypatch, what
+):
+    """Their next owner would look before they count."""
+    monkeypatch.setattr("coopconsume.runtime.loop._LAST_COMMIT", 0.5)
+    group = begun(WHOLE)
+    there, member, handler = group.there, group.member, Counting(min(of(HIGH)))
+    job = there.run(member, handler, state=state)
+    there.until(lambda: handler.at_work)
+    there.until(lambda: job._epoch_state.committer.has_all_it_can)
+    assignment = member.assignment
+    assert member.keep()
+    group.opens([WHOLE])
+    moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    moves.start()
+    leaving = until(lambda: job._leaving)
+    if what == "a late handler":
+        leaving.until = 0.0
+        there.until(lambda: job._hand_over is not None)
+        handler.opened.set()
+    else:
+        commit, unanswered = member.store.commit, threading.Event()
+
+        def unavailable(*_args, **_how):
+            if unanswered.is_set():
+                return commit(*_args, **_how)
+            raise CommitLogUnavailable("commits", "append", "no answer")
+
+        monkeypatch.setattr(member.store, "commit", unavailable)
+        handler.opened.set()
+        there.until(lambda: job._epoch_state.committer.is_busy)
+        leaving.until = 0.0
+        there.until(lambda: job._hand_over is not None)
+        unanswered.set()
+    moves.join(_PATIENCE)
+    assert member.assignment is not assignment
+    assert {o for o, _ in handler.seen} <= there.done(member)
+    grow(there, 40)
+    there.until(lambda: below(LOW, 40) <= there.done(member))
     assert sorted(handler.seen) == [(o, o // 5) for o in sorted(there.done(member))]
 
 
 def test_state_does_not_begin_again_under_an_epoch_that_may_count_more(begun, state, monkeypatch):
     """Its last commit was not answered, and may still come to the log: the next epoch decides."""
     group = begun(WHOLE)
-    there, member, handler = group.there, group.member, Counting(3)
+    there, member, handler = group.there, group.member, Counting(min(of(HIGH)))
     job = there.run(member, handler, state=state)
     there.until(lambda: handler.at_work)
     there.until(lambda: job._epoch_state.committer.has_all_it_can)
@@ -458,9 +589,11 @@ def test_state_does_not_begin_again_under_an_epoch_that_may_count_more(begun, st
     monkeypatch.setattr(member.store, "commit", unavailable)
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
-    there.until(lambda: job._hand_over is not None)
+    leaving = until(lambda: job._leaving)
     handler.opened.set()
     there.until(lambda: job._epoch_state.committer.is_busy)
+    leaving.until = 0.0
+    there.until(lambda: job._hand_over is not None)
     job._hand_over.until = 0.0
     moves.join(_PATIENCE)
     there.until(lambda: "next epoch" in (member._group._wanted or ""))

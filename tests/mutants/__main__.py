@@ -35,7 +35,9 @@ def main() -> int:
         _say(f"{count:3}/{len(mutants)}  {result.seconds:6.1f} s  {result.mutant.name}: {verdict}")
 
     _say(f"{len(mutants)} mutants; their tests on the sources as they are")
-    broken = failing_without(mutants)
+    broken, output = failing_without(mutants)
+    if broken:
+        _say(output[-10_000:])
     for test in broken:
         _say(f"{test} fails without any mutant")
     results = [] if broken else try_all(mutants, workers=os.cpu_count() or 1, report=report)

@@ -132,9 +132,13 @@ def try_all(
     return results
 
 
-def failing_without(mutants: Sequence[Mutant]) -> list[str]:
-    """Tests of some mutants that fail on the sources as they are: those prove nothing."""
+def failing_without(mutants: Sequence[Mutant]) -> tuple[list[str], str]:
+    """Tests of some mutants that fail on the sources as they are: those prove nothing.
+
+    Returns:
+        The tests, and what pytest printed.
+    """
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     with copied() as tree:
-        ended, _ = run_tests(tree, tests, _SLOW_TIMEOUT)
-    return [test for test in tests if {"passed"} != set(of_test(ended, test))]
+        ended, output = run_tests(tree, tests, _SLOW_TIMEOUT)
+    return [test for test in tests if {"passed"} != set(of_test(ended, test))], output

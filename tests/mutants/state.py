@@ -17,9 +17,64 @@ _PLANTED = "tests/model/test_checker_planted.py::test_a_fault_planted_in_a_right
 _RESETTING = "coopconsume/state/resetting.py"
 _RESET = "tests/unit/state/test_state_reset.py::"
 _BACK = _RESET + "test_the_state_goes_back_with_the_offsets"
+_LOG = "coopconsume/runtime/state.py"
+_MOVING = "tests/model/test_moving_keys.py::"
+_COME_BACK = _MOVING + "test_keys_with_state_go_on_while_others_leave_and_come_back"
+_DRAINS = _MOVING + "test_all_drains_where_changes_of_keys_that_leave_may_count_later"
+_TO_ANOTHER_SLOT = (
+    _MOVING + "test_a_key_with_state_moves_to_another_slot_after_its_changes_are_written"
+)
 _INTERRUPTED = _RESET + "test_a_reset_that_is_interrupted_anywhere_is_finished_by_a_repeat"
 
 STATE = [
+    Mutant(
+        "changes-of-gained-keys-not-looked-at",
+        "The changes of an earlier owner count as soon as its key ranges have come.",
+        "coopconsume/runtime/loop.py",
+        "            self._work.state.extend(gained)",
+        "            pass",
+        (_COME_BACK,),
+    ),
+    Mutant(
+        "version-above-a-change-that-is-being-written",
+        "A local store never passes over a change that is being written.",
+        _LOG,
+        "*self._appending.values(), ",
+        "",
+        (_TESTS + "test_a_change_that_is_being_written_as_key_ranges_come_is_not_passed_over",),
+    ),
+    Mutant(
+        "state-of-late-handlers-counts",
+        "No change of a key range that was given up comes to count later.",
+        "coopconsume/runtime/loop.py",
+        "            if is_late and is_exact:",
+        "            if False:",
+        (_DRAINS,),
+    ),
+    Mutant(
+        "state-given-up-before-its-commit",
+        "A key range with state is given up once its changes are committed.",
+        "coopconsume/runtime/loop.py",
+        "if is_exact and not epoch_state.committer.is_committed(leaving.mark):",
+        "if False:",
+        (_DRAINS,),
+    ),
+    Mutant(
+        "key-moves-before-its-changes",
+        "A key moves to another slot after its changes are written.",
+        "coopconsume/runtime/dispatch.py",
+        "{s for s in range(self._slots) if not written(s)}",
+        "set()",
+        (_TO_ANOTHER_SLOT,),
+    ),
+    Mutant(
+        "key-moves-from-a-slow-handler",
+        "A key moves to another slot after its slow handler has ended.",
+        "coopconsume/runtime/dispatch.py",
+        "{s for one in self.of(epoch_state) for s in one.kept if s in one.waiting}",
+        "set()",
+        (_TO_ANOTHER_SLOT,),
+    ),
     Mutant(
         "refused-change-is-applied",
         "A change whose commit does not count is in no local store.",

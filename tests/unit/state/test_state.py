@@ -484,7 +484,7 @@ class Epoch:
         self.check = lambda: None
         self.owned = {
             ("t", 0): SimpleNamespace(
-                ranges=(KeyRange(),), stable=0, committed=OffsetRanges([(0, 100)])
+                ranges=(KeyRange(),), stable=0, committed=OffsetRanges([(0, 100)]), owns_first=True
             )
         }
 
@@ -535,6 +535,46 @@ def test_a_change_that_comes_late_never_counts(tmp_path):
     first.answer(log, "r-2", counts=False)  # late, and nothing that matters
     log._move_on()
     assert seen(log, tmp_path / "stores") == 2
+    log.close()
+
+
+def test_changes_of_an_earlier_owner_count_once_its_key_ranges_have_come(tmp_path):
+    """Those that its commits count, and those alone."""
+    log, epoch = StateLog(str(tmp_path / "state"), LONG), Epoch()
+    log.begin(epoch)
+    theirs = Changelog(str(tmp_path / "state"), LONG)
+    theirs.append(change(b"a", 0, 1, "theirs-0"))
+    theirs.append(change(b"a", 1, 2, "theirs-1"))
+    log.extend(Epoch(["theirs-0"]))
+    assert seen(log, tmp_path / "stores") == 1
+    log.append(epoch, outputs(b"a", 1, 3, "r-0"))
+    assert seen(log, tmp_path / "stores") == 3
+    back = Epoch(["theirs-0"])
+    back.owned["t", 0].committed = OffsetRanges()
+    with pytest.raises(StateAhead, match="t-0@0"):
+        log.extend(back)
+    log.close()
+
+
+def test_a_change_that_is_being_written_as_key_ranges_come_is_not_passed_over(
+    tmp_path, monkeypatch
+):
+    """A local store that took it for undecided would never look at it again."""
+    log, epoch = StateLog(str(tmp_path / "state"), LONG), Epoch()
+    log.begin(epoch)
+    append = log._changelog.append
+
+    def slowly(table):
+        answer = append(table)
+        log.extend(Epoch())
+        assert seen(log, tmp_path / "stores") is None
+        return answer
+
+    monkeypatch.setattr(log._changelog, "append", slowly)
+    log.append(epoch, outputs(b"a", 0, 1, "r-0"))
+    assert seen(log, tmp_path / "stores") == 1
+    epoch.answer(log, "r-0")
+    assert seen(log, tmp_path / "stores") == 1
     log.close()
 
 
