@@ -82,7 +82,9 @@ def run_tests(tree: Path, tests: Sequence[str], timeout: float) -> tuple[dict[st
     outcomes, output = tree / "outcomes.json", tree / "output.txt"
     said = output.read_text(errors="replace") if output.exists() else ""
     ended = json.loads(outcomes.read_text()) if outcomes.exists() else {}
-    return ended, said + (f"\nno end after {timeout:g} s" if late else "")
+    if late or process.exitcode:
+        said += f"\nno end after {timeout:g} s" if late else f"\nended with {process.exitcode}"
+    return ended, said
 
 
 def of_test(ended: dict[str, str], test: str) -> list[str]:

@@ -44,7 +44,9 @@ def job(tmp_path: Path) -> Job:
 def begin(job: Job, log: StateLog | None = None) -> Any:
     """A new epoch of the job begins with the state, or is refused; returns what it owns."""
     job.open_epoch()
-    owned = SimpleNamespace(ranges=(KeyRange(),), stable=job.offset, committed=Below(job.offset))
+    owned = SimpleNamespace(
+        ranges=(KeyRange(),), stable=job.offset, committed=Below(job.offset), owns_first=True
+    )
     assignment: Any = SimpleNamespace(
         options=SimpleNamespace(group_id="g", ordering_key=None),
         cluster=SimpleNamespace(cluster_id="c"),
