@@ -212,7 +212,7 @@ KEEPING = [
         "coopconsume/group/core.py",
         "self.is_holding and is_next and is_same",
         "self.is_holding and is_next",
-        (_CORE + "test_a_member_goes_on_with_what_was_its_own_without_a_pause", _GROUP),
+        (_CORE + "test_a_member_goes_on_with_what_was_its_own_without_a_pause",),
     ),
     Mutant(
         "commits-under-the-old-id",
