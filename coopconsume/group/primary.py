@@ -99,10 +99,18 @@ class PrimaryOffsets:
         self._bound = dict(bound)
 
     def extend(self, gained: PrimaryOffsets, partitions: Collection[TopicPartition]) -> None:
-        """Knows of some partitions what another one has just found."""
+        """Knows of some partitions what another one has just found.
+
+        Raises:
+            OutputsNotPublished: Outputs for another topic wait.
+        """
         self._written = {tp: at for tp, at in self._written.items() if tp not in partitions}
-        self._bound |= {tp: topic for tp, topic in gained._bound.items() if tp in partitions}
         self._to_replace |= gained._to_replace
+        bound = {tp: topic for tp, topic in gained._bound.items() if tp in partitions}
+        if self._publishing is not None:
+            _check_bound(bound, self._publishing)
+            bound = dict.fromkeys(partitions, self._publishing.topic)
+        self._bound |= bound
 
     def to_replace(self, partitions: Iterable[TopicPartition]) -> None:
         """Notes partitions that the log marks as replaced once Kafka's offset is ours."""
@@ -120,13 +128,7 @@ class PrimaryOffsets:
         self._publishing = None
         if publishing is None:
             return
-        for tp, topic in self._bound.items():
-            if topic != publishing.topic:
-                raise OutputsNotPublished(
-                    f"topic {publishing.topic!r}",
-                    f"outputs of {tp[0]}-{tp[1]} go to {topic!r}: let that job come to its end, "
-                    "then set Kafka's offset by 'coopconsume offsets reset --to-log'",
-                )
+        _check_bound(self._bound, publishing)
         self._publishing = publishing
         self._bound = dict.fromkeys(self._owned, publishing.topic)
 
@@ -260,3 +262,13 @@ class PrimaryOffsets:
         """Returns an offset with its metadata."""
         topic_id = self._grant.topic_ids.get(tp[0], "")
         return offset, primary_mark(topic_id, self._grant.epoch)
+
+
+def _check_bound(bound: Mapping[TopicPartition, str], publishing: Publishes) -> None:
+    for tp, topic in bound.items():
+        if topic != publishing.topic:
+            raise OutputsNotPublished(
+                f"topic {publishing.topic!r}",
+                f"outputs of {tp[0]}-{tp[1]} go to {topic!r}: let that job come to its end, "
+                "then set Kafka's offset by 'coopconsume offsets reset --to-log'",
+            )

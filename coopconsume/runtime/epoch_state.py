@@ -174,6 +174,8 @@ class EpochState:
         """Adds the gained shares."""
         ours = {(p.topic, p.partition): p for p in self.ours}
         self.assignment.extend(gained)
+        if isinstance(self._work.outputs, TransactionalTopic):
+            self._work.outputs.extend()
         for tp, owned in sorted(gained.owned.items()):
             partition = ours.get(tp)
             if partition is None:

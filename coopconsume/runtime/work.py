@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.sinks.transactional import TransactionalTopic
-
 if TYPE_CHECKING:
     from coopconsume.options import Options
     from coopconsume.record import RetryPolicy
@@ -47,12 +45,8 @@ class Work:
 
     @property
     def is_divisible(self) -> bool:
-        """Whether part of the key ranges may come or go while the job works on the others.
-
-        With transactional outputs it may not: what earlier owners have written is looked at once,
-        as the job begins with all key ranges.
-        """
-        return self.real_time is None and not isinstance(self.outputs, TransactionalTopic)
+        """Whether part of the key ranges may come or go while the job works on the others."""
+        return self.real_time is None
 
     def needs_headers(self, options: Options) -> bool:
         """Whether record headers are read.

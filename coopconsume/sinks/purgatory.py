@@ -73,7 +73,9 @@ class Purgatory(Table):
 
     def __init__(self, root: str, names: tuple[str, str]) -> None:
         super().__init__(purgatory_path(root, names), RECORD)
-        self._last: int | None = None
+        #: How often key ranges have come, and how often they had as the newest row was looked for.
+        self._gains, self._looked = 1, 0
+        self._last = 0
 
     def write(self, outputs: Outputs, schema: pa.Schema) -> None:
         """Have rows of a commit wait; they count with it.
@@ -100,21 +102,23 @@ class Purgatory(Table):
         columns[_WRITTEN.name] = pa.repeat(written, rows.num_rows)
         self._append(pa.table(columns))
 
-    def begin(self) -> None:
-        """Begins an epoch: rows of earlier owners are older than the rows written from now on."""
-        self._last = None
+    def gain(self) -> None:
+        """Key ranges come: the rows of their earlier owners are older than those from now on."""
+        self._gains += 1
 
     def _next_time(self) -> int:
         """Microseconds since 1970, above those of all rows that the present owner can find.
 
-        A record's rows of an earlier attempt were written by this process, or before its epoch. So
-        a clock that steps back, or the clock of another host, does not make older rows newer.
+        A record's rows of an earlier attempt were written by this process, or before its key came.
+        So a clock that steps back, or that of another host, does not make older rows newer.
 
         Raises:
             OutputNotWritten: The table cannot be read.
         """
-        if self._last is None:
-            self._last = self._newest_time()
+        gains = self._gains
+        if self._looked != gains:
+            self._last = max(self._last, self._newest_time())
+            self._looked = gains
         self._last = max(int(time.time() * 1_000_000), self._last + 1)
         return self._last
 

@@ -65,9 +65,13 @@ class TransactionalTopic:
     def begin(self, assignment: EpochAssignment) -> Publishing:
         """Publishes under an epoch; publishing under an earlier one has ended."""
         self.close()
-        self._purgatory.begin()
+        self._purgatory.gain()
         self._publishing = Publishing(assignment, self._name, self._purgatory, self._messages)
         return self._publishing
+
+    def extend(self) -> None:
+        """Key ranges come to those of the epoch."""
+        self._purgatory.gain()
 
     def close(self) -> None:
         """Closes the connections; harmless when repeated."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from commits import OffsetRanges
+from assignors import KeyRange, Share
+from commits import Epoch, OffsetRanges
 from coopconsume.errors import FencedMember, OutputsNotPublished
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.membership import Membership
+from coopconsume.group.owned import EpochGrant
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.producer import ORIGIN_HEADER, Message
 from coopconsume.options import Options
 from coopconsume.sinks import Outputs, TransactionalTopic, publishing
@@ -42,10 +46,16 @@ class Process:
 
     _runs = itertools.count()
 
-    def __init__(self, options: Options, topic: str, out: str, *, publishes: bool = True) -> None:
+    def __init__(
+        self, options: Options, topic: str, out: str, *, publishes: bool = True,
+        grant: EpochGrant | None = None,
+    ) -> None:  # fmt: skip
         self.tp = (topic, 0)
         self.member = Membership(options, 1, ReportingWorker())
-        self.member.assign({self.tp: []}, takeover=True)
+        if grant is None:
+            self.member.assign({self.tp: []}, takeover=True)
+        else:
+            self.member.assigned(grant)
         found = self.member.assignment
         assert found is not None
         self.assignment = found
@@ -216,6 +226,56 @@ def test_who_wakes_late_publishes_nothing(places):
     with pytest.raises(OutputsNotPublished, match="--to-log"):
         plain.assignment.primary.publish_by(Publishing(plain.assignment, "other", None, list))  # type: ignore[arg-type]
     for process in (late, heir, plain):
+        process.leave()
+
+
+def test_members_publish_in_turn_as_the_first_key_hashes_go_and_come_back(places):
+    """Each row once, though both go on with what they have, and each has a producer."""
+    options, name, out = places
+    low, high = (Share(name, 0, half) for half in KeyRange().split(2))
+    cluster = Cluster(options)
+    ids = {name: cluster.topics([name])[0].id}
+    cluster.close()
+    store = Membership(options, 1, ReportingWorker()).store
+    epochs: list[Epoch] = []
+
+    def grant(member: str, **shares: list[Share]) -> EpochGrant:
+        """What a member gets in the next epoch, which all others continue."""
+        previous = epochs[-1] if epochs else None
+        goes_on = dict.fromkeys(shares.keys() & {"a"}, previous.number) if previous else None
+        epochs.append(
+            store.open_epoch(
+                options.group_id, shares, previous=previous, generation=len(epochs) + 1,
+                topic_ids=ids, life_ms=1_000, continues=goes_on,
+            )
+        )  # fmt: skip
+        return EpochGrant(epochs[-1], member, tuple(shares[member]), ids, life_ms=1_000)
+
+    one = Process(options, name, out, grant=grant("a", a=[Share(name, 0)]))
+    one.do(0, 1)
+    one.assignment.primary.write()
+    assert seen(options, out) == rows(0, 1)
+    one.assignment.give_up([low])
+    theirs = grant("b", a=[high], b=[low])
+    one.assignment.continue_under(replace(theirs, member="a", shares=(high,)))
+    other = Process(options, name, out, grant=theirs)
+    one.do(2)
+    one.assignment.primary.write()
+    assert seen(options, out) == rows(0, 1), "another member is to publish it"
+    other.do(3)
+    other.assignment.primary.write()
+    assert seen(options, out) == rows(*range(4))
+    back = grant("a", a=[Share(name, 0)])
+    gained = one.member._load(replace(back, shares=(low,)))
+    one.assignment.continue_under(back)
+    one.assignment.extend(gained)
+    one.sink.extend()
+    one.do(4)
+    one.assignment.primary.write()
+    assert seen(options, out) == rows(*range(5))
+    with pytest.raises(FencedMember):
+        other.do(5)
+    for process in (one, other):
         process.leave()
 
 

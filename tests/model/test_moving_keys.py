@@ -619,6 +619,7 @@ class Transactional(TransactionalTopic):
 
     def __init__(self):
         self.rows, self.assignment, self.begun = [], None, 0
+        self.extended = 0
         self.published, self.refused = 0, 0
         self.unpublished = {}
 
@@ -643,6 +644,10 @@ class Transactional(TransactionalTopic):
         self.published = stable
         return True
 
+    def extend(self):
+        """Key ranges come."""
+        self.extended += 1
+
     def given_up(self, _patience):
         """It publishes everything."""
 
@@ -652,7 +657,7 @@ class Transactional(TransactionalTopic):
     close = stop
 
 
-def test_outputs_in_transactions_go_on_through_a_rebalance_that_moves_none_of_them(begun):
+def test_outputs_in_transactions_go_on_through_rebalances(begun):
     """They are published once the next epoch is known."""
     group = begun(WHOLE, slow=0.5)
     there, member, sink, gate = group.there, group.member, Transactional(), group.there.gate(13)
@@ -679,14 +684,21 @@ def test_outputs_in_transactions_go_on_through_a_rebalance_that_moves_none_of_th
     there.until(lambda: sink.published == 40)
     assert sink.begun == 1
     assert sorted(sink.rows) == sorted(o for o, _ in gate.calls) == list(range(40))
-    # Some of it moves: all is drained and published, and the rest begins again.
+    # Some of it goes and comes back: the rest goes on.
+    assignment = member.assignment
     assert member.keep()
     group.opens([WHOLE])
-    group.begins(moving=(HIGH,))
-    there.until(lambda: sink.begun == 2)
+    group.begins(moving=(LOW,))
+    assert member.keep()
+    group.opens([HIGH], [LOW], continues={"a": group.epoch.number})
+    group.begins()
     grow(there, 60)
-    low = {o for o in range(60) if LOW.key_range.contains(key_hash(KEYS[o % 5]))}
-    there.until(lambda: low <= there.done(member))
+    there.until(lambda: below(HIGH, 60) <= there.done(member))
+    assert member.keep()
+    group.opens([WHOLE], continues={"a": group.epoch.number})
+    group.begins()
+    there.until(lambda: sink.published == 60)
+    assert (sink.begun, sink.extended, member.assignment) == (1, 1, assignment)
     assert max(Counter(sink.rows).values()) == 1
 
 

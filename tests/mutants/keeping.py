@@ -788,4 +788,12 @@ KEEPING = [
         "running=[share for share, _ in grant.waits]",
         (_MOVING + "test_the_wait_for_an_earlier_owner_goes_on_if_a_member_cannot_begin",),
     ),
+    Mutant(
+        "gained-rows-are-newer",
+        "Rows of an earlier owner are older than those that are written after its key has come.",
+        "coopconsume/runtime/epoch_state.py",
+        "            self._work.outputs.extend()",
+        "            pass",
+        (_MOVING + "test_outputs_in_transactions_go_on_through_rebalances",),
+    ),
 ]

@@ -322,14 +322,14 @@ def test_the_newest_rows_are_taken_whatever_clocks_say(tmp_path, monkeypatch):
         return set(found.column("_commit").to_pylist())
 
     other.write(outputs(schema, [7], "other"), schema)
-    other.begin()
+    other.gain()
     for number, (owner, step) in enumerate(
         [(one, 0.0), (one, -60.0), (one, 0.0), (other, -3600.0)]
     ):
         now[0] += step
         owner.write(outputs(schema, [1, 7], f"c-{9 - number}"), schema)
         assert published() == {f"c-{9 - number}"}
-    one.begin()
+    one.gain()
     one.write(outputs(schema, [1, 7], "c-0"), schema)
     assert published() == {"c-0"}
 
