@@ -661,11 +661,7 @@ KEEPING = [
         _PARTITION,
         "return offsets.clip(self.stable, MAX_OFFSET) - self.done\n\n    def has(",
         "return offsets\n\n    def has(",
-        (
-            _CRASHES + "test_what_was_done_or_deleted_elsewhere_is_not_suspected_any_more",
-            _MOVING
-            + "test_gained_key_ranges_start_although_records_of_a_failed_batch_were_deleted",
-        ),
+        (_CRASHES + "test_what_was_done_or_deleted_elsewhere_is_not_suspected_any_more",),
     ),
     Mutant(
         "ends-before-it-looks",
