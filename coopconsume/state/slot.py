@@ -10,7 +10,8 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from commits.ids import CommitIds
-from coopconsume.errors import StateNeedsKey
+from commits.secrets import hidden
+from coopconsume.errors import StateNeedsKey, StateNotReadable
 from coopconsume.record import exhausted, ordering_key_of
 from coopconsume.state.changelog import Changelog
 from coopconsume.state.rows import Origin, counted, newest
@@ -101,7 +102,14 @@ class SlotState:
             self.restored = self.restored[0] + keys, self.restored[1] + seconds
         if spec.version == spec.decided:
             return
-        unseen = changelog.files(origin, spec.version) - changelog.files(origin, spec.decided)
+        there, seen = (changelog.files(origin, at) for at in (spec.version, spec.decided))
+        is_kept = seen <= there
+        if not (is_kept or changelog.is_complete(origin, spec.decided, spec.version)):
+            raise StateNotReadable(
+                hidden(spec.path), "changes of this batch are in a snapshot by now; it starts again"
+            )
+        # Where files were rewritten, an older change would hide what the store has.
+        unseen = there - seen if is_kept else None
         rows = changelog.changes(origin, spec.version, ranges, unseen=unseen)
         rows = newest([counted(rows, spec.counted.__contains__)])
         keys, until = (rows.column(name).to_pylist() for name in ("key", "expires_at"))
@@ -145,19 +153,23 @@ class SlotState:
         at = record.topic, record.partition, record.key
         found = self._values.get(at)
         if found is None:
-            found = self._values[at] = self._read(at[:2], record.key), None
+            found = self._values[at] = self._read(at[:2], record.key)
         value, expires = found
         is_gone = expires is not None and expires <= dt.datetime.now(dt.UTC)
         return State(None if is_gone else value, self._spec.lifetime)
 
-    def _read(self, place: TopicPartition, key: bytes) -> Any:
-        """Returns the value of a key from the local store; if that is damaged, as committed."""
+    def _read(self, place: TopicPartition, key: bytes) -> tuple[Any, dt.datetime | None]:
+        """Returns the value of a key from the local store, and when it is gone; None: it stays.
+
+        If the store is damaged, it is the value as committed now.
+        """
         try:
-            return self._stores[place].get(key)
+            value, until = self._stores[place].find(key)
         except sqlite3.DatabaseError as error:
             log.warning("a local store cannot be read: %s", error)
             origin = Origin(self._spec.topic_ids[place[0]], place[1])
-            return self._changelog.value(origin, key, self._spec.counted.__contains__)
+            return self._changelog.value(origin, key, self._spec.counted.__contains__), None
+        return value, None if until is None else dt.datetime.fromtimestamp(until / 1000, dt.UTC)
 
     def note(self, change: Change, value: Any) -> None:
         """A record has succeeded: the next one of its key sees the value that it has left."""

@@ -135,13 +135,25 @@ class LocalStore:
 
     def get(self, key: bytes) -> Any:
         """Returns the value of a key; None if it has no state. Threads may call it at once."""
+        value, expires = self.find(key)
+        return None if expires is not None and expires <= time.time() * 1000 else value
+
+    def find(self, key: bytes) -> tuple[Any, int | None]:
+        """Returns the value of a key, and when it is gone, in milliseconds since 1970.
+
+        Threads may call it at once.
+
+        Args:
+            key: The key.
+
+        Returns:
+            The value, None if it has no state; and None instead of a time if it stays.
+        """
         with self._lock:
             row = self._connection.execute(
                 "SELECT value, expires FROM state WHERE key = ?", (key,)
             ).fetchone()
-        if row is None or (row[1] is not None and row[1] <= time.time() * 1000):
-            return None
-        return self._loaded(row[0])
+        return (None, None) if row is None else (self._loaded(row[0]), row[1])
 
     def close(self) -> None:
         """Closes the file; harmless when repeated."""

@@ -28,6 +28,30 @@ _INTERRUPTED = _RESET + "test_a_reset_that_is_interrupted_anywhere_is_finished_b
 
 STATE = [
     Mutant(
+        "older-changes-come-again",
+        "A change that a rewritten file has again does not hide a later one.",
+        "coopconsume/state/slot.py",
+        "unseen = there - seen if is_kept else None",
+        "unseen = there - seen",
+        (_TESTS + "test_changes_before_those_that_are_not_decided_do_not_come_again",),
+    ),
+    Mutant(
+        "changes-in-a-snapshot-alone-passed-over",
+        "A slot has all changes that its batch needs, or does not begin.",
+        "coopconsume/state/slot.py",
+        "if not (is_kept or changelog.is_complete(origin, spec.decided, spec.version)):",
+        "if False:",
+        (_TESTS + "test_a_slot_waits_if_changes_that_it_needs_are_in_a_snapshot_alone",),
+    ),
+    Mutant(
+        "value-stays-for-a-batch",
+        "A value with a time to live is gone at its time.",
+        "coopconsume/state/slot.py",
+        "return value, None if until is None else",
+        "return value, None if True else",
+        (_TESTS + "test_a_value_that_a_slot_has_seen_is_gone_at_its_time",),
+    ),
+    Mutant(
         "changes-of-gained-keys-not-looked-at",
         "The changes of an earlier owner count as soon as its key ranges have come.",
         "coopconsume/runtime/loop.py",

@@ -425,6 +425,50 @@ def test_changes_and_rows_of_a_parcel_are_divided_together():
     ] == [[1], [2, 3], [1], [3]]
 
 
+def test_changes_before_those_that_are_not_decided_do_not_come_again(tmp_path):
+    """A trim by any member rewrites files, while a commit has no answer yet."""
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    changelog.append(rows(change(b"a", 0, 1, "c1"), change(b"a", 1, 2, "c1")))
+    changelog.append(change(b"a", 2, 3, "c2"))
+    decided = changelog.version
+    changelog.write_snapshot(ORIGIN, decided, everybody)
+    changelog.append(change(b"b", 3, 4, "c3"))
+    changelog.trim(ORIGIN, 1, decided)
+    slot = SlotState(spec(changelog, decided=decided), 0)
+    assert (slot.of(record(b"a")).get(), slot.of(record(b"b")).get()) == (3, 4)
+    slot.close()
+
+
+def test_a_slot_waits_if_changes_that_it_needs_are_in_a_snapshot_alone(tmp_path):
+    """They are neither in the store nor in the changelog; once more is decided, it has them."""
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    changelog.append(change(b"b", 0, 1, "c0"))
+    decided = changelog.version
+    changelog.append(change(b"a", 1, 2, "c1"))
+    complete = changelog.version
+    changelog.write_snapshot(ORIGIN, complete, everybody)
+    changelog.trim(ORIGIN, 2, complete)
+    with pytest.raises(StateNotReadable, match="in a snapshot by now"):
+        SlotState(spec(changelog, decided=decided), 0)
+    slot = SlotState(spec(changelog), 0)
+    assert (slot.of(record(b"a")).get(), slot.of(record(b"b")).get()) == (2, 1)
+    slot.close()
+
+
+def test_a_value_that_a_slot_has_seen_is_gone_at_its_time(tmp_path):
+    """Also within a batch, in which a slot reads each key once."""
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    until = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
+    changelog.append(change(b"a", 0, 1, "c1", expires=until))
+    slot = SlotState(spec(changelog), 0)
+    if (found := slot.of(record(b"a")).get()) is not None:
+        assert found == 1
+    while dt.datetime.now(dt.UTC) <= until:
+        time.sleep(0.01)
+    assert slot.of(record(b"a")).get() is None
+    slot.close()
+
+
 def test_not_a_number_is_a_value(tmp_path):
     """SQLite would store it as null."""
     schema = StateSchema(pa.float64())
