@@ -25,7 +25,7 @@ from coopconsume.runtime.outbox import Outbox, due_ms
 from coopconsume.runtime.trace import CommitStarted, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from commits import AcquireRequest, Epoch
     from commits.model import TopicPartition
@@ -102,7 +102,8 @@ class Committer:
         self._passed_at = 0.0
         self._begun_at = -math.inf
         self.is_busy = False
-        self._commits_written = False
+        #: The parcel that the running commit is to make count.
+        self._written: Written | None = None
         #: How many commits were answered.
         self.count = 0
         self._decisions_at = -math.inf
@@ -137,22 +138,29 @@ class Committer:
 
     def mark(self, partitions: Sequence[Partition]) -> CommitMark:
         """Returns what of some partitions is not committed now; `has_since` takes it."""
-        offsets = {
-            (p.topic, p.partition): p.unsaved | p.unsaved_holes | p.undelivered for p in partitions
-        }
-        return CommitMark(self.count + 1 + self.is_busy, offsets)
+        return CommitMark(self.count + 1 + self.is_busy, self._uncommitted(partitions))
 
     def has_since(self, mark: CommitMark) -> bool:
         """Whether all is committed that was not when a mark was made, failed records included."""
         return self.has_all_it_can or (self.count >= mark.count and self.is_committed(mark))
 
     def is_committed(self, mark: CommitMark) -> bool:
-        """Whether all offsets are committed that were not when a mark was made."""
-        return not any(
-            (p.unsaved | p.unsaved_holes | p.undelivered) & mark.offsets[tp]
-            for tp, p in self._partitions.items()
-            if tp in mark.offsets
-        )
+        """Whether all offsets are committed or parked that were not when a mark was made."""
+        found = self._uncommitted(self._partitions[tp] for tp in mark.offsets)
+        return not any(found[tp] & offsets for tp, offsets in mark.offsets.items())
+
+    def _uncommitted(self, partitions: Iterable[Partition]) -> dict[TopicPartition, OffsetRanges]:
+        """Returns what of some partitions is not committed, or is to be parked."""
+        found = {
+            (p.topic, p.partition): p.unsaved | p.unsaved_holes | p.undelivered for p in partitions
+        }
+        written = [] if self._written is None else [self._written.parcel]
+        # A deleted record is done for the partition, and not for what it gave.
+        for parcel in (*self.outbox.parcels, *written):
+            for tp, offsets in parcel.places().items():
+                if tp in found:
+                    found[tp] |= offsets
+        return found
 
     @property
     def over_limit(self) -> frozenset[TopicPartition]:
@@ -179,7 +187,7 @@ class Committer:
 
         Outputs carry the id of their commit, and a refused id stays refused.
         """
-        return not self._commits_written
+        return self._written is None
 
     @property
     def refused_for(self) -> float:
@@ -360,9 +368,12 @@ class Committer:
         offsets = {(p.topic, p.partition): p.unsaved for p in self._open() if p.unsaved}
         holes = {(p.topic, p.partition): p.unsaved_holes for p in self._open() if p.unsaved_holes}
         unsaved, self._unsaved = self._unsaved, Unsaved()
+        unsaved.pending = self._ours(unsaved.pending)
+        if written is not None:
+            written.parcel.pending = self._ours(written.parcel.pending)
         if offsets or holes or unsaved.pending or written or request:
             self._begun_at = time.monotonic()
-            self._commits_written = written is not None
+            self._written = written
             # Ids of commits are kept for ever, and take least space where none is left out.
             is_commit = offsets or holes or unsaved.pending
             ids = self._ids if is_commit else self._request_ids
@@ -385,6 +396,17 @@ class Committer:
                 self._calls.commit, offsets, holes, unsaved.pending, commit_id, written, filtered,
                 request,
             )  # fmt: skip
+
+    def _ours(
+        self, pending: Mapping[TopicPartition, list[Pending]]
+    ) -> dict[TopicPartition, list[Pending]]:
+        """Returns failed records without those whose keys have moved: their owner decides."""
+        found: dict[TopicPartition, list[Pending]] = {}
+        for tp, records in pending.items():
+            for one in records:
+                if one.key_hash is None or self._partitions[tp].has(one.key_hash):
+                    found.setdefault(tp, []).append(one)
+        return found
 
     def close(self, *, well: bool) -> None:
         """Waits for the running commit; if the job ended well, mirrors the offsets to Kafka."""
@@ -470,7 +492,7 @@ class Committer:
     def fenced(self, event: CommitFenced) -> None:
         """Takes the refusal of a commit; its records are committed under the next epoch, if any."""
         error = event.error
-        if self._commits_written or not self._assignment.may_be_late(error):
+        if self._written is not None or not self._assignment.may_be_late(error):
             self._failed(error)
         self.is_busy = self._is_acquiring = False
         self._passed, self._passed_at = error.epoch, time.monotonic()
@@ -482,7 +504,8 @@ class Committer:
 
     def saved(self, saved: CommitAnswered) -> None:
         """Takes the answer to a commit."""
-        self.is_busy = self._commits_written = self._is_acquiring = False
+        self.is_busy = self._is_acquiring = False
+        self._written = None
         self.count += 1
         self._wake_mirror()
         for tp, (offsets, stable) in saved.offsets.items():
@@ -531,7 +554,7 @@ class Committer:
         self._mirror.ended(event)
 
     def _failed(self, error: BaseException) -> None:
-        self.is_busy = self._commits_written = False
+        self.is_busy, self._written = False, None
         if not isinstance(error, CoopConsumeError):
             log.error("a commit failed: %s", error)
         raise error

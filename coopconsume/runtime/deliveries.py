@@ -63,6 +63,12 @@ class Deliveries:
         """Whether anything is not written."""
         return bool(self._under_way or self._waiting or self.refused)
 
+    @property
+    def parcels(self) -> list[Parcel]:
+        """All parcels that are not written."""
+        under_way = [self._under_way] if self._under_way else []
+        return [*self.refused, *self._waiting, *under_way]
+
     def is_in_trouble(self, now: float) -> bool:
         """Whether the last write has failed, or the present one takes too long."""
         return bool(self._failures) or self._is_slow(now)
@@ -158,8 +164,7 @@ class Deliveries:
 
     def concerns(self, slot: int) -> bool:
         """Whether records of a slot are not written."""
-        under_way = [self._under_way] if self._under_way else []
-        return any(slot in one.slots for one in (*self._waiting, *under_way))
+        return any(slot in one.slots for one in self.parcels)
 
     def _taken(self) -> Parcel:
         parcel, self._under_way = self._under_way, None
@@ -172,11 +177,7 @@ class Deliveries:
 
     def to_show(self, now: float) -> Iterator[Parcel]:
         """Returns parcels whose records are held back and whose error was not shown yet."""
-        found = list(self.refused)
-        if self.is_in_trouble(now):
-            found += self._waiting
-            found += [self._under_way] if self._under_way else []
-        for parcel in found:
+        for parcel in self.parcels if self.is_in_trouble(now) else list(self.refused):
             slow = f"{self.what} have not been written for {self._patience:g} s"
             parcel.error = parcel.error or self._error or slow
             if parcel.shown != (parcel.error, parcel.is_refused):

@@ -121,6 +121,12 @@ class Outbox:
         return bool(self.ready) or any(one.has_any for one in self._all)
 
     @property
+    def parcels(self) -> list[Parcel]:
+        """All parcels that no commit has begun to make count."""
+        written = [one.parcel for one in self.ready]
+        return [*written, *(parcel for one in self._all for parcel in one.parcels)]
+
+    @property
     def over_limit(self) -> frozenset[TopicPartition]:
         """Returns partitions with rows that were not written, as they have too many ranges."""
         return frozenset().union(*self._left.values())

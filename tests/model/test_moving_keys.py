@@ -93,6 +93,60 @@ def test_what_a_late_handler_fails_with_is_not_committed_over_its_next_owners_wo
     assert not letters.offsets
 
 
+class SlowLetters(Letters):
+    """Dead letters whose destination takes its time."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_asked, self.opened = threading.Event(), threading.Event()
+
+    def append(self, letters, _topic_ids, _commit_id):
+        """Waits."""
+        self.is_asked.set()
+        assert self.opened.wait(_PATIENCE)
+        super().append(letters, _topic_ids, _commit_id)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_record_is_parked_before_its_key_moves_or_not_at_all(begun, monkeypatch, is_late):
+    """Its dead letter may take longer than commits of other records: the next owner decides."""
+    group = begun(WHOLE)
+    there, member, letters = group.there, group.member, SlowLetters()
+    at = min(of(HIGH))
+
+    def handler(record):
+        if record.offset == at:
+            raise Reject("no")
+
+    job = there.run(member, handler, dead_letters=letters, park=True)
+    there.until(letters.is_asked.is_set)
+    assert member.keep()
+    group.opens([WHOLE])
+    gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    gives_up.start()
+    there.until(lambda: job._leaving is not None and job._leaving.mark is not None)
+    grow(there, 40)
+    there.until(lambda: below(LOW, 40) <= there.done(member))
+    there.turns(job, 10)
+    assert gives_up.is_alive()
+    if is_late:
+        monkeypatch.setattr("coopconsume.runtime.loop._LAST_COMMIT", 0.0)
+        job._leaving.until = 0.0
+    else:
+        letters.opened.set()
+    gives_up.join(_PATIENCE)
+    monkeypatch.setattr("coopconsume.runtime.loop._LAST_COMMIT", 10.0)
+    assert (at in member.store.pending("g").get(TP, {})) != is_late
+    assert member.keep()
+    group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
+    group.begins()
+    theirs = Pending(at, key_hash(KEYS[at]), 5, 0, "theirs")
+    member.store.commit("g", group.epoch, "b", {}, pending={TP: [theirs]}, commit_id="theirs")
+    letters.opened.set()
+    there.until(lambda: job._epoch_state.committer.has_all)
+    assert member.store.pending("g")[TP][at].error == "theirs"
+
+
 def test_a_job_that_is_to_end_looks_at_what_comes_to_it_first(begun, monkeypatch):
     """It was through with all else at that moment."""
     group = begun(WHOLE)

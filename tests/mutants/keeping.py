@@ -26,6 +26,9 @@ _MEMBER = "tests/unit/group/test_group_member.py::"
 _LATE = "test_what_a_late_handler_fails_with_is_not_committed_over_its_next_owners_word"
 _CRASHES = "tests/unit/worker/test_crashes.py::"
 _PARTITION = "coopconsume/runtime/plan/partition.py"
+_PARKED = (
+    "tests/model/test_moving_keys.py::test_a_record_is_parked_before_its_key_moves_or_not_at_all"
+)
 
 KEEPING = [
     Mutant(
@@ -119,10 +122,26 @@ KEEPING = [
         (_REBALANCE + "test_what_is_written_between_two_epochs_is_committed_under_the_next",),
     ),
     Mutant(
+        "key-moves-before-it-is-parked",
+        "A key moves once its record is parked whose dead letter is being written.",
+        "coopconsume/runtime/committer.py",
+        "for parcel in (*self.outbox.parcels, *written):",
+        "for parcel in ():",
+        (_PARKED,),
+    ),
+    Mutant(
+        "parks-a-record-of-another-owner",
+        "Failures of a key that has moved are not committed.",
+        "coopconsume/runtime/committer.py",
+        "if one.key_hash is None or self._partitions[tp].has(one.key_hash):",
+        "if True:",
+        (_PARKED,),
+    ),
+    Mutant(
         "refused-between-epochs-stops",
         "What the log refuses as the next epoch is not known yet is committed under that.",
         "coopconsume/runtime/committer.py",
-        "if self._commits_written or not self._assignment.may_be_late(error):",
+        "if self._written is not None or not self._assignment.may_be_late(error):",
         "if True:",
         (_REBALANCE + "test_what_the_log_refuses_between_two_epochs_is_committed_under_the_next",),
     ),
