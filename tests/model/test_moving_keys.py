@@ -624,6 +624,47 @@ def test_all_drains_where_changes_of_keys_that_leave_may_count_later(
     assert sorted(handler.seen) == [(o, o // 5) for o in sorted(there.done(member))]
 
 
+def test_changes_of_records_that_retention_has_passed_are_written_before_their_keys_move(
+    begun, state, monkeypatch
+):
+    """Otherwise they would come to count after the next owner has looked."""
+    group = begun(WHOLE, failOnDataLoss=False)
+    there, member, handled = group.there, group.member, set()
+    append, may_write = state._changelog.append, threading.Event()
+
+    def waits(rows):
+        assert may_write.wait(_PATIENCE)
+        return append(rows)
+
+    monkeypatch.setattr(state._changelog, "append", waits)
+
+    def handler(record, state):
+        if LOW.key_range.contains(key_hash(record.key)):
+            raise RuntimeError("later")
+        state.set(record.offset)
+        handled.add(record.offset)
+
+    job = there.run(member, handler, state=state)
+    there.until(lambda: of(HIGH) <= handled and not job._dispatcher._busy)
+    assert member.keep()
+    group.opens([WHOLE])
+    moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    moves.start()
+    mark = until(lambda: job._leaving and job._leaving.mark)
+    there.kafka.retention = [20]
+    there.kafka.delete()
+    job._epoch_state.look_again()
+    (partition,) = job.partitions
+    there.until(lambda: partition.stable >= 20)
+    grow(there, 40)
+    there.until(lambda: job._epoch_state.committer.count >= mark.count)
+    there.turns(job, 10)
+    assert job._leaving is not None
+    may_write.set()
+    moves.join(_PATIENCE)
+    assert job._hand_over is None
+
+
 def test_state_does_not_begin_again_under_an_epoch_that_may_count_more(begun, state, monkeypatch):
     """Its last commit was not answered, and may still come to the log: the next epoch decides."""
     group = begun(WHOLE)

@@ -123,11 +123,15 @@ KEEPING = [
     ),
     Mutant(
         "key-moves-before-it-is-parked",
-        "A key moves once its record is parked whose dead letter is being written.",
+        "A key moves once all that its records gave is written and counts, or none of it will.",
         "coopconsume/runtime/committer.py",
         "for parcel in (*self.outbox.parcels, *written):",
         "for parcel in ():",
-        (_PARKED,),
+        (
+            _PARKED,
+            _MOVING
+            + "test_changes_of_records_that_retention_has_passed_are_written_before_their_keys_move",
+        ),
     ),
     Mutant(
         "parks-a-record-of-another-owner",

@@ -1,0 +1,31 @@
+"""State per key while key ranges move at random; `STATE_SCHEDULES` schedules from `STATE_SEED`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+
+from coopconsume.state.store import FOLDER
+from tests.model.state_world import StateWorld
+
+SCHEDULES = int(os.environ.get("STATE_SCHEDULES", "2"))
+
+
+@pytest.mark.parametrize("number", range(SCHEDULES))
+def test_each_record_sees_what_the_one_before_it_has_left(world, tmp_path, monkeypatch, number):
+    """All members may be slow or late, fail, crash or get no answer meanwhile.
+
+    A record is handled again only if it was in doubt, and sees the same state again.
+    """
+    fresh = "STATE_SEED" not in os.environ and not settings.default.derandomize
+    first = int.from_bytes(os.urandom(4)) if fresh else int(os.environ.get("STATE_SEED", "0"))
+    monkeypatch.setenv(FOLDER, str(tmp_path / "stores"))
+    there = world({}, channel=True, slow=0.3, drainTimeout="300 seconds")
+    model = StateWorld(there, tmp_path, monkeypatch, first + number)
+    try:
+        model.run(steps=6)
+    except BaseException as error:
+        error.add_note("\n".join([f"STATE_SEED={first + number}", *model.story]))
+        raise
