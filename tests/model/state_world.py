@@ -188,7 +188,7 @@ class StateWorld:
             gone = CommitLogUnavailable("commits", "append", "no answer")
             if self._is_out or self._happens(0.5):
                 raise gone
-            time.sleep(self._pause())
+            time.sleep(self._pause(0.0, 0.0, 0.05, 0.3))
             answer = commit(*args, **how)
             if self._happens(0.5):
                 raise gone
@@ -203,7 +203,7 @@ class StateWorld:
             if self._happens(0.3):
                 self.has_doubts = True
                 raise gone
-            time.sleep(self._pause())
+            time.sleep(self._pause(0.0, 0.1, 0.5))
             return answer
 
         member.store.commit, state._changelog.append = commits, appends
@@ -215,10 +215,10 @@ class StateWorld:
         with self._fault_lock:
             return self._faults.random() < share * self._rate
 
-    def _pause(self):
-        """Seconds that a call of a table takes longer."""
+    def _pause(self, *seconds):
+        """How much longer a call of a table takes."""
         with self._fault_lock:
-            return self._faults.choice([0.0, 0.0, 0.05, 0.3])
+            return self._faults.choice(seconds)
 
     def _say(self, what, *more):
         self.story.append(" ".join(map(str, (what, *more))))
@@ -232,6 +232,7 @@ class StateWorld:
         self._rebalance(self._deal())
         for _ in range(steps):
             self._grow(self._rng.randrange(40))
+            time.sleep(self._rng.choice([0.0, 0.1, 0.4]))
             step = [self._moves] * 5 + [self._snapshots] * 3 + [self._frees] * 2 + [self._crash]
             self._rng.choice(step)()
         self._rate, self._is_out = 0.0, False
@@ -290,7 +291,6 @@ class StateWorld:
             (o, self._rng.choice(self._keys)) for o in range(kafka.end, kafka.end + count)
         )
         kafka.end += count
-        time.sleep(self._rng.choice([0.0, 0.1, 0.4]))
 
     def _frees(self):
         slow = self.handler.slow
@@ -422,6 +422,8 @@ class StateWorld:
                             self._say(name, "is late with", *self.handler.slow.values())
                             self.has_doubts = True
                             one.until = 0.0
+            if not calm and self._rng.random() < 0.3:
+                self._grow(self._rng.randrange(4))
             if patience <= 0:
                 self.handler.end(dict(list(self.handler.slow.items())[:1]))
             patience -= 1
