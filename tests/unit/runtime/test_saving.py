@@ -100,6 +100,7 @@ class Partition(SimpleNamespace):
             topic=TP[0], partition=TP[1], unsaved=unsaved, unsaved_holes=OffsetRanges(),
             unsaved_filtered=OffsetRanges(),
             is_quiet=False, is_ours=True, parked=[], unpublished=None, stable=0, stock=None,
+            has=lambda _key_hash: True,
         )  # fmt: skip
 
     def holes(self) -> OffsetRanges:
