@@ -292,15 +292,18 @@ class Dispatcher:
         self.interrupt_overdue()
 
     def _stop(self, running: Running) -> None:
-        slots = running.connections
-        if not slots:
-            return
-        running.stopped |= running.waiting
-        running.ending = running.ending or "stopped"
-        for at in slots:
+        if running.connections:
+            running.ending = running.ending or "stopped"
+            self._stop_slots(running, running.waiting)
+
+    def _stop_slots(self, running: Running, slots: Iterable[int]) -> None:
+        """Stops some slots: they give back what they have not started, if they may."""
+        connections = {(running.number, slot) for slot in slots}
+        running.stopped.update(slots)
+        for at in connections:
             if self._may_relieve(running, at[1]):
                 self.leases.relieve(at)
-        self._halt(running, slots)
+        self._halt(running, connections)
 
     def _halt(self, running: Running, slots: Collection[tuple[int, int]]) -> None:
         running.withdrawn |= {slot for _, slot in self.leases.stop(slots)}
@@ -325,7 +328,8 @@ class Dispatcher:
         """Asks slots to start no more records of the key ranges that are given up.
 
         They continue with the others. A slot that has not begun never begins, and one that has not
-        answered in time starts nothing more: its lease may outlast the share.
+        answered in time starts nothing more: its lease may outlast the share. So does one whose
+        handlers are late: the next owners wait until the handlers of a stopped slot have ended.
         """
         for running in self.of(epoch_state):
             for slot in sorted(running.active - running.stopped):
@@ -341,6 +345,9 @@ class Dispatcher:
                 if slot in running.withdrawn:
                     for share in shares:
                         share.may_start_leaving = False
+            if is_late and running.channel is not None:
+                late = [slot for slot in running.waiting if _is_late(running, slot, partitions)]
+                self._stop_slots(running, late)
         self.interrupt_overdue()
 
     def _withhold(self, running: Running, slot: int, partitions: Sequence[Partition]) -> None:
@@ -873,6 +880,19 @@ class Dispatcher:
 def _report(data: bytes) -> SlotReport:
     report: SlotReport = pickle.loads(data)  # noqa: S301 - from our own workers
     return report
+
+
+def _is_late(running: Running, slot: int, partitions: Iterable[Partition]) -> bool:
+    """Whether handlers of a slot work on key ranges that are about to be given back."""
+    for partition in partitions:
+        if slot not in running.kept:
+            if slot in partition.shares and partition.shares[slot].leaving_at_work:
+                return True
+        elif partition.part in running.kept[slot]:
+            kept = running.kept[slot][partition.part]
+            if any(offset in kept for offset in partition.dealer.kept_leaving()):
+                return True
+    return False
 
 
 def _by_part(at_work: Sequence[tuple[int, int]], parts: Sequence[int]) -> dict[int, OffsetRanges]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections import Counter
@@ -15,6 +16,7 @@ from coopconsume.group import GroupMember
 from coopconsume.group.owned import EpochGrant
 from coopconsume.runtime.dispatch import Dispatcher
 from coopconsume.runtime.slot_leases import SlotLeases
+from coopconsume.worker.handling import TimeBox
 from tests.model.job_group import HIGH, KEYS, LIFE_MS, LOW, WHOLE, Group, slot_mates
 from tests.model.job_world import _PATIENCE, TP, until
 
@@ -405,3 +407,36 @@ def test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer(world
     group.opens([], [WHOLE])
     stuck = key_hash(KEYS[3])
     assert group.in_doubt(Share(*TP, KeyRange(stuck, stuck)))
+
+
+@pytest.mark.parametrize("has_given_back", [False, True])
+def test_the_worker_of_a_late_handler_ends_before_another_owner_starts_its_key(
+    world, monkeypatch, has_given_back
+):
+    """After the release it has `handlerTimeout`, however much of the batch's time is left."""
+    ended = []
+    there = world(
+        channel=True, drainTimeout="300 seconds", handlerTimeout="0.1 seconds",
+        slow=0.1 if has_given_back else math.inf,
+    )  # fmt: skip
+    monkeypatch.setattr(
+        "coopconsume.worker.slot.TimeBox", functools.partial(TimeBox, end=ended.append)
+    )
+    group, gate = Group(there), there.gate(3)
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    job = there.run(group.member, gate)
+    there.until(lambda: gate.at_work)
+    there.until_one_slot_works(job)
+    if has_given_back:
+        there.until(lambda: any(one.kept for one in job._dispatcher.running.copy().values()))
+    assert group.member.keep()
+    group.opens([WHOLE])
+    gives_up = threading.Thread(target=group.begins, kwargs={"moving": (LOW,)})
+    gives_up.start()
+    until(lambda: job._leaving is not None)
+    there.until(lambda: not any(s.may_start_leaving for s in job.partitions[0].shares.values()))
+    assert not ended
+    job._leaving.until = 0.0
+    gives_up.join(_PATIENCE)
+    until(lambda: ended)

@@ -55,14 +55,19 @@ class Dealer:
         return any(
             share.may_start_leaving
             or share.leaving_at_work
-            or any(
-                one.contains(waiting.key_hash)
-                for waiting in share.may_run(now)
-                for one in share.leaving
-            )
+            or any(share.leaves(waiting.key_hash) for waiting in share.may_run(now))
             for share in self.shares.values()
             if share.leaving
         )
+
+    def kept_leaving(self) -> list[int]:
+        """Returns the offsets of such records that handlers of slots work on that gave back."""
+        return [
+            waiting.offset
+            for share in self.shares.values()
+            for waiting in share.failed()
+            if waiting.is_running and share.leaves(waiting.key_hash)
+        ]
 
     def withheld(self, slot: int, at_work: Mapping[int, int]) -> None:
         """Notes that a slot starts nothing more of the key ranges to be given back.

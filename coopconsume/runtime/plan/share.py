@@ -126,6 +126,10 @@ class SlotShare:
         """Whether a key is among its own."""
         return any(one.contains(key_hash) for one in self.ranges)
 
+    def leaves(self, key_hash: int) -> bool:
+        """Whether a key is about to be given back."""
+        return any(one.contains(key_hash) for one in self.leaving)
+
     def is_barred(self, now: float) -> bool:
         """Whether an earlier owner may still be at work on it."""
         if self.barred_until > now:
