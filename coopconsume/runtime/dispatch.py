@@ -311,7 +311,7 @@ class Dispatcher:
     @property
     def may_leave(self) -> bool:
         """Whether slots can give up part of what they have or get more, and go on with the rest."""
-        return self._work.is_divisible and self.leases.spec is not None
+        return self.leases.spec is not None
 
     def unsure_of(self, partitions: Iterable[Partition]) -> set[int]:
         """Slots that may be at work on any record of shares that are given up."""
@@ -378,9 +378,11 @@ class Dispatcher:
         """Deals partitions with gained or given-up shares to slots that are free.
 
         A slot that is lost, or whose worker has ended, keeps the records that it may work on or
-        that may have crashed it. A slot without a channel keeps what it has until it has ended.
+        that may have crashed it. A slot without a channel keeps what it has until it has ended, and
+        so do the slots of a real-time run.
         """
-        if not epoch_state.undealt:
+        is_live = any(one.is_real_time and not one.ending for one in self.of(epoch_state))
+        if is_live or not epoch_state.undealt:
             return
         closed = {s for s in range(self._slots) if s in self.barred or self._crashes.concern(s)}
         if self.leases.spec is None:

@@ -43,11 +43,6 @@ class Work:
     state: StateLog | None = None
     real_time: float | None = None
 
-    @property
-    def is_divisible(self) -> bool:
-        """Whether part of the key ranges may come or go while the job works on the others."""
-        return self.real_time is None
-
     def needs_headers(self, options: Options) -> bool:
         """Whether record headers are read.
 

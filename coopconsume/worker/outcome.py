@@ -21,7 +21,7 @@ from coopconsume.record import (
 from coopconsume.state.value import Change
 from coopconsume.worker.answers import as_rows, trace_of, verdict_on
 from coopconsume.worker.histogram import Histogram
-from coopconsume.worker.input_rows import HEADERS, STAMP, InputRow, headers_of, wanted_rows
+from coopconsume.worker.input_rows import HASH, HEADERS, STAMP, InputRow, headers_of, wanted_rows
 from coopconsume.worker.realtime.read_progress import ReadProgress
 from coopconsume.worker.report import (
     DeadLetter,
@@ -158,6 +158,14 @@ class TaskOutcome:
     def is_withheld(self, part: int, key_hash: int) -> bool:
         """Whether no record of a key may start any more."""
         return any(first <= key_hash <= last for first, last in self._withheld.get(part, ()))
+
+    def without_withheld(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the rows of an Arrow batch whose keys may start; called with the lock held."""
+        if not self._withheld:
+            return batch
+        keys = zip(batch.column(0).to_pylist(), batch.column(HASH).to_pylist(), strict=True)
+        keep = [not self.is_withheld(part, key_hash) for part, key_hash in keys]
+        return batch if all(keep) else batch.filter(pa.array(keep))
 
     def attempt(self, part: int, offset: int) -> int:
         """Returns the number of the attempt that the next handler call is, from 1."""
@@ -376,7 +384,8 @@ class TaskOutcome:
         """Notes the rows of an Arrow batch that do not pass the filter as settled.
 
         They need no order, since no handler sees them. A slot that has given its records back
-        settles none of them, since they are planned again.
+        settles none of them, since they are planned again. Those of withheld keys are their next
+        owner's, which may have another filter.
 
         Args:
             batch: The rows.
@@ -392,8 +401,9 @@ class TaskOutcome:
         if not pc.any(marks).as_py():
             return batch
         dropped = wanted_rows(batch.filter(marks), self.work)
-        parts, offsets = dropped.column(0), dropped.column(1)
         with self.lock:
+            dropped = self.without_withheld(dropped)
+            parts, offsets = dropped.column(0), dropped.column(1)
             self.report.rows += dropped.num_rows
             for part in self.work if settles and not self._has_given_back else ():
                 found = offsets.filter(pc.equal(parts, part))

@@ -309,10 +309,14 @@ class LiveSpark:
         world, runner = self._world, self._runner
         world.runs += 1
         with ThreadPoolExecutor(self._count) as pool:
-            ended = pool.map(
-                lambda slot: world.ended(runner.run(slot, ()), runner._send), runner.slots
-            )
-            return list(ended)
+            return list(pool.map(self._run, runner.slots))
+
+    def _run(self, slot):
+        world, runner = self._world, self._runner
+        if slot in world.without_core:
+            assert world.interrupted.wait(2 * _PATIENCE)
+            raise RuntimeError("the job was cancelled")
+        return world.ended(runner.run(slot, ()), runner._send)
 
 
 class CountedJob(Job):

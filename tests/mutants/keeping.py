@@ -222,6 +222,17 @@ KEEPING = [
         (_HAND_OVER + "test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended",),
     ),
     Mutant(
+        "worker-of-a-late-handler-goes-on",
+        "The handler of a key in doubt has ended once its next owner starts the key.",
+        "coopconsume/runtime/dispatch.py",
+        "self._stop_slots(running, late)",
+        "list(late)",
+        (
+            _HAND_OVER
+            + "test_the_worker_of_a_late_handler_ends_before_another_owner_starts_its_key",
+        ),
+    ),
+    Mutant(
         "late-handlers-known-to-the-drain-alone",
         "Keys of late handlers are in doubt however they are released.",
         "coopconsume/group/membership.py",
@@ -561,8 +572,8 @@ KEEPING = [
         "keys-that-left-settled",
         "Records of keys that have left are no work of a slot that has not started them.",
         _PARTITION,
-        "for offset, key in report.blocked if share.has(key)]",
-        "for offset, key in report.blocked]",
+        "if share.has(key) and not share.leaves(key)",
+        "if not share.leaves(key)",
         (_PLAN + "test_records_of_returned_keys_are_planned_for_any_slot",),
     ),
     Mutant(

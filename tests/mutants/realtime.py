@@ -17,6 +17,8 @@ _VALUES = "coopconsume/worker/realtime/value_reader.py"
 _VALUES_MODEL = "tests/model/test_value_reader_model.py::"
 _SERVER_MODEL = "tests/model/test_fetch_server_model.py::"
 _SERVED = _SERVER_MODEL + "test_each_slot_gets_its_records_once_whatever_becomes_of_the_server"
+_MOVES = "tests/model/test_real_time_moves.py::"
+_STAY = _MOVES + "test_keys_that_stay_go_on_in_the_same_run_while_others_are_given_up[high]"
 _EXTENDS = _UNIT + "test_a_slot_that_reads_on_extends_what_is_in_flight"
 
 REALTIME = [
@@ -230,5 +232,85 @@ REALTIME = [
         "following = portion.next if is_all else offsets[count]",
         "following = portion.next",
         (_VALUES_MODEL + "test_portions_come_complete_and_in_order",),
+    ),
+    Mutant(
+        "records-that-a-run-gave-up-counted-as-holes",
+        "Offsets of keys that a member has given up are no holes to it.",
+        _PARTITION,
+        "self.is_quiet = self.whole = False",
+        "self.is_quiet = False",
+        (_STAY,),
+    ),
+    Mutant(
+        "holes-of-a-partition-unknown-once-part-of-it-is-given-up",
+        "The slot with hash 0 reports holes, also while its member has the whole partition.",
+        "coopconsume/runtime/realtime/run.py",
+        "if any(key_range.contains(0) for",
+        "if not partition.whole and any(key_range.contains(0) for",
+        (_UNIT + "test_the_slot_with_hash_0_reports_holes_until_it_ends_or_gives_it_up",),
+    ),
+    Mutant(
+        "slots-of-a-run-start-keys-that-leave",
+        "A real-time slot starts no record of a key that is given up.",
+        _SLOT,
+        "            outcome.withhold,\n",
+        "",
+        (_STAY,),
+    ),
+    Mutant(
+        "queued-record-of-a-given-up-key-started",
+        "A record that was read before its key was given up is not started any more.",
+        "coopconsume/worker/key_scheduler.py",
+        "            if outcome.is_withheld(row.part, row.key_hash):\n                for",
+        "            if False:\n                for",
+        (_MOVES + "test_queued_records_of_keys_that_are_given_up_are_not_started",),
+    ),
+    Mutant(
+        "rows-of-given-up-keys-begun",
+        "What comes of given-up keys is not the slot's own.",
+        _SLOT,
+        "rows = outcome.without_withheld(rows)",
+        "rows = rows.slice(0)",
+        (_MOVES + "test_records_of_keys_that_were_given_up_are_read_as_those_of_other_slots",),
+    ),
+    Mutant(
+        "filtered-records-of-given-up-keys-settled",
+        "A record that does not pass the filter counts as done for the owner of its key alone.",
+        "coopconsume/worker/outcome.py",
+        "            dropped = self.without_withheld(dropped)\n",
+        "",
+        (_MOVES + "test_records_that_do_not_pass_the_filter_are_their_next_owners",),
+    ),
+    Mutant(
+        "given-up-records-stay-in-flight",
+        "A record of a given-up key that was not started is nothing to do any more.",
+        _PARTITION,
+        "            share.forget(OffsetRanges.from_offsets(gone))\n",
+        "            pass\n",
+        (_UNIT + "test_what_a_slot_has_read_of_keys_that_are_given_up_is_forgotten",),
+    ),
+    Mutant(
+        "retry-of-a-key-that-leaves-ends-the-run",
+        "A failed record of a key that is about to be given up ends no run.",
+        _MODE,
+        "for w in share.waiting.values() if not share.leaves(w.key_hash)]",
+        "for w in share.waiting.values()]",
+        (_UNIT + "test_what_a_slot_has_read_of_keys_that_are_given_up_is_forgotten",),
+    ),
+    Mutant(
+        "run-goes-on-without-gained-key-ranges",
+        "Key ranges that come end a run: batches read what is left of them.",
+        _MODE,
+        "            if _has_gained(partition, now):\n",
+        "            if _has_gained(partition, now - 1_000_000.0):\n",
+        (_UNIT + "test_key_ranges_that_come_end_the_run_once_they_may_start",),
+    ),
+    Mutant(
+        "slots-of-a-run-asked-for-their-keys",
+        "The slots of a run keep their key ranges until it ends.",
+        "coopconsume/runtime/dispatch.py",
+        "        if is_live or not epoch_state.undealt:\n",
+        "        if not epoch_state.undealt:\n",
+        (_MOVES + "test_the_next_run_shares_what_is_left_among_all_slots",),
     ),
 ]

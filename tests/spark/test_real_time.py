@@ -367,20 +367,35 @@ def test_a_fetch_server_that_is_killed_or_stopped_costs_nothing(
 
 
 def test_a_rebalance_and_new_partitions_while_slots_read(spark, kafka, topic, produce, tmp_path):
-    """Members come and go, and partitions are added: each record is handled once, in key order."""
+    """Members come and go, and partitions are added: each record is handled once, in key order.
+
+    As a member comes, the other one goes on with the keys that it keeps, in the same run.
+    """
     name = topic(2)
     traffic = Traffic(produce, name, 2)
     more = {"kafka.metadata.max.age.ms": 500}
     opts = options(kafka, tmp_path, name, slots=2, **more)
     set_shareable(opts, [name])
+    events: list[Progress] = []
     with CooperativeConsumer(opts, spark) as consumer:
         query = (
             consumer.foreach(Recorded(tmp_path / "history"), concurrency=4)
             .trigger(realTime="10 minutes")
+            .onProgress(events.append)
             .start()
         )
         with traffic:
             until(lambda: is_live(query))
+            begun = query.lastProgress["totals"]["done"]
+            # All slots read by then.
+            until(
+                lambda: (
+                    is_live(query)
+                    and query.lastProgress["totals"]["done"] > begun + 500
+                    and query.lastProgress["lag"] < 100
+                )
+            )
+            run, first = query.lastProgress["batchId"], len(events)
             with CooperativeConsumer(opts, spark) as other:
                 second = (
                     other.foreach(Recorded(tmp_path / "history"), concurrency=4)
@@ -390,8 +405,12 @@ def test_a_rebalance_and_new_partitions_while_slots_read(spark, kafka, topic, pr
                 until(lambda: other.assignment() and is_live(second) and is_live(query))
                 count = traffic.count
                 until(lambda: traffic.count > count + 500)
+                meanwhile = [(event["mode"], event["batchId"]) for event in events[first:]]
+                assert set(meanwhile) == {("realTime", run)}
+                assert query.lastProgress["totals"]["done"] > events[first]["totals"]["done"]
+                assert len(consumer.assignment()) + len(other.assignment()) > 1
                 second.stop()
-            until(lambda: is_live(query))
+            until(lambda: is_live(query) and query.lastProgress["batchId"] > run)
         admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
         admin.create_partitions({name: NewPartitions(3)})
         admin.close()

@@ -98,8 +98,6 @@ class Partition:
         self._failed: dict[int, Waiting] = {}
         self._first_open_since = (-1, 0.0)
         self.reach = reach_of(OffsetRanges())
-        #: From which offset on a real-time slot reports holes; None: none does.
-        self.real_time_from: int | None = None
         #: Whether any key range of it is still ours.
         self.is_ours = True
         #: Whether nothing could be planned the last time as too much waits.
@@ -281,6 +279,12 @@ class Partition:
     def failed_blocker(self) -> Waiting | None:
         """The last failure of the record at the stable offset; None if it has not failed."""
         return self._failed.get(self.first_open())
+
+    @property
+    def real_time_from(self) -> int | None:
+        """From which offset on a real-time slot reports holes; None: none does."""
+        found = (share.holes_from for share in self.shares.values())
+        return next((offset for offset in found if offset is not None), None)
 
     def first_open(self) -> int:
         """Returns the stable offset as it will be once all that is done is committed."""
@@ -537,9 +541,9 @@ class Partition:
             None if it has no share of the partition.
         """
         share = self.shares.get(slot)
-        if share is None:
+        if share is None or not share.staying:
             return None
-        self.is_quiet, self.real_time_from = False, None
+        self.is_quiet = False
         position = share.read_from()
         last = self.done.last
         ranges = [(position, MAX_OFFSET)]
@@ -568,7 +572,7 @@ class Partition:
         share.has_read(read.clip(self.stable, MAX_OFFSET), position)
         self.end = max(self.end, position)
         holes = OffsetRanges(report.holes).clip(self.stable, MAX_OFFSET) - self.done
-        if holes:
+        if holes and share.has(0):
             self.amend(holes)
 
     def given_back(
@@ -637,10 +641,16 @@ class Partition:
     def _blocked_by(share: SlotShare, report: PartitionReport) -> OffsetRanges:
         """Returns records that a slot has not started, as a lower record of their key is not done.
 
-        A key that has left may have come back since, for another slot: its records
-        belong to that slot.
+        Those of keys that leave or have left are forgotten. Such a key may have come back since,
+        for another slot: its records belong to that slot.
         """
-        report.blocked = [(offset, key) for offset, key in report.blocked if share.has(key)]
+        blocked = report.blocked
+        report.blocked = [
+            (o, key) for o, key in blocked if share.has(key) and not share.leaves(key)
+        ]
+        if len(report.blocked) < len(blocked):
+            gone = {o for o, _ in blocked} - {o for o, _ in report.blocked}
+            share.forget(OffsetRanges.from_offsets(gone))
         return OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
 
     def _put_behind(self, share: SlotShare, report: PartitionReport) -> None:

@@ -69,6 +69,8 @@ class SlotShare:
     in_flight: OffsetRanges | None = None
     #: Whether its slot reads on by itself, from the position on.
     is_real_time: bool = False
+    #: From which offset on its slot reports holes, reading by itself; None: it reports none.
+    holes_from: int | None = None
     next_position: int = 0
     #: Until then, on the monotonic clock, an earlier owner may still be at work on it.
     barred_until: float = 0.0
@@ -111,10 +113,18 @@ class SlotShare:
                 waiting.next, waiting.behind = None, []
                 self.wait(lane, waiting)
         self.ranges, self.leaving, self.leaving_at_work = self.staying, (), {}
+        if not self.has(0):
+            self.holes_from = None
+
+    def forget(self, offsets: OffsetRanges) -> None:
+        """Forgets records of key ranges that are given back, which its slot has not started."""
+        self.todo -= offsets
+        if self.in_flight is not None:
+            self.in_flight -= offsets
 
     def clear_in_flight(self) -> None:
         """Notes that nothing of it is in flight any more."""
-        self.in_flight, self.is_real_time = None, False
+        self.in_flight, self.is_real_time, self.holes_from = None, False, None
         self.may_start_leaving, self.leaving_at_work = False, {}
 
     def is_free(self, now: float) -> bool:

@@ -76,7 +76,7 @@ class RealTimeMode:
         """Returns why a run must end; empty: it continues.
 
         Args:
-            partitions: Those with something left to do.
+            partitions: Those with something left to do, and those that no slot reads.
             read_at: When the slot (second) was last seen to read the partition (first).
             now: The time.
         """
@@ -84,8 +84,10 @@ class RealTimeMode:
             name = f"{partition.topic}-{partition.partition}"
             if self._is_full(partition):
                 return f"too many records of {name} wait"
+            if _has_gained(partition, now):
+                return f"{name} has key ranges that no slot has"
             for share in partition.shares.values():
-                if not share.is_real_time:
+                if not (share.is_real_time and share.staying):
                     continue
                 if any(_is_due(share, now)):
                     return f"a record of {name} is to be tried again"
@@ -155,5 +157,13 @@ def _unready_share(share: SlotShare, now: float) -> str:
 
 
 def _is_due(share: SlotShare, now: float) -> Collection[bool]:
-    """Returns for the first failed record of each lane whether it is due."""
-    return [w.due <= now for w in share.waiting.values()]
+    """Returns for the first failed record of each lane that stays whether it is due."""
+    return [w.due <= now for w in share.waiting.values() if not share.leaves(w.key_hash)]
+
+
+def _has_gained(partition: Partition, now: float) -> bool:
+    """Whether key ranges have come that batches may begin with now."""
+    if any(gain.until <= now for gain in partition.dealer.gains):
+        return True
+    shares = [share for share in partition.shares.values() if share.ranges]
+    return bool(shares) and not any(share.is_real_time or share.is_barred(now) for share in shares)

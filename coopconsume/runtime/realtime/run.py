@@ -38,23 +38,21 @@ def plan_run(partitions: Sequence[Partition]) -> BatchPlan | None:
     return BatchPlan((), work, {partition.part: OffsetRanges() for partition in partitions})
 
 
-def finders_of_holes(partitions: Sequence[Partition], *, firsts: set[int]) -> dict[int, set[int]]:
-    """Returns for each slot the partitions whose holes it reports, by index.
+def finders_of_holes(partitions: Sequence[Partition]) -> dict[int, set[int]]:
+    """Returns for each slot the partitions whose holes it reports, by index: it has hash 0.
 
-    If this member has a whole partition, its holes follow from the positions of all slots.
+    While this member has a whole partition, its holes follow from the positions of all slots, too.
+    It may give up part of the partition while the slots read.
 
     Args:
         partitions: Of the run.
-        firsts: The partitions whose hash 0 this member owns.
     """
     found: dict[int, set[int]] = {}
     for partition in partitions:
-        if partition.whole or partition.part not in firsts:
-            continue
         for slot, share in partition.shares.items():
-            if any(key_range.contains(0) for key_range in share.ranges):
+            if any(key_range.contains(0) for key_range in share.staying):
                 found.setdefault(slot, set()).add(partition.part)
-                partition.real_time_from = share.position
+                share.holes_from = share.position
     return found
 
 

@@ -53,20 +53,18 @@ class RealTimeRuns:
 
     def plan(self, epoch_state: EpochState, now: float) -> BatchPlan | None:
         """Returns the plan of a run if one may begin now; its shares are marked."""
-        why = self._leases.error or self.mode.why_not(epoch_state.partitions, now)
+        why = self._leases.error or self.mode.why_not(epoch_state.ours, now)
         if why:
             if why != self._why_not:
                 log.debug("batches: %s", why)
             self._why_not = why
             return None
-        return plan_run(epoch_state.partitions)
+        return plan_run(epoch_state.ours)
 
     def begins(self, running: Running) -> None:
         """Notes that a run is about to be given to Spark."""
         running.is_real_time = True
-        owned = running.epoch_state.assignment.owned
-        firsts = {p.part for p in running.parts if owned[p.topic, p.partition].owns_first}
-        running.finders = finders_of_holes(running.parts, firsts=firsts)
+        running.finders = finders_of_holes(running.parts)
         self._why_not = ""
         log.info("real time on %d slots for %g s", len(running.plan.slots), self._duration)
 
@@ -87,7 +85,7 @@ class RealTimeRuns:
             return
         self._looked_at = now
         is_over = now - running.started >= self._duration
-        if running.waiting != set(running.plan.slots) or running.kept:
+        if running.waiting != set(running.plan.slots) or running.kept or running.stopped:
             if not is_over:
                 self.end(running, "a slot has ended", now)
             return
@@ -100,7 +98,10 @@ class RealTimeRuns:
                 running, "not all slots have started: Spark has no free core", now, failed=True
             )
             return
-        why = self.mode.why_end(running.epoch_state.busy, running.read_at, now)
+        # Partitions that came since the run has begun are not in it, and may be quiet.
+        known, ours = running.plan.wanted, running.epoch_state.ours
+        partitions = [p for p in ours if not p.is_quiet or p.part not in known]
+        why = self.mode.why_end(partitions, running.read_at, now)
         if why:
             self.end(running, why, now, failed="does not read" in why)
 

@@ -81,8 +81,9 @@ class RealTimeRunner(SlotRunner):
         watch = _Watch(outcome)
         self._is_draining = False
         channel.begin(
-            watch.cut, time_box.halt, outcome.want_relief, outcome.oldest_call, self._drain
-        )
+            watch.cut, time_box.halt, outcome.want_relief, outcome.oldest_call, self._drain,
+            outcome.withhold,
+        )  # fmt: skip
 
     def _drain(self) -> None:
         self._is_draining = True
@@ -112,6 +113,8 @@ class RealTimeRunner(SlotRunner):
                 taken = reader.take(fetched.records, fetched.ends, fetched.portions)
                 rows = wanted_rows(outcome.drop_filtered(taken.rows), outcome.work)
                 with outcome.lock:
+                    # What comes of key ranges that leave is read as the records of other slots are.
+                    rows = outcome.without_withheld(rows)
                     reads = source.reads
                     outcome.count_reads(reads.since(counted))
                     counted = reads

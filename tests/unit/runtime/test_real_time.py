@@ -17,6 +17,7 @@ from coopconsume.group.owned import Failed
 from coopconsume.runtime.plan import Limits, Partition, deal
 from coopconsume.runtime.plan.gain import Gain
 from coopconsume.runtime.realtime.mode import STALLED, RealTimeMode
+from coopconsume.runtime.realtime.run import finders_of_holes
 from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
 from coopconsume.worker.realtime.reader import SlotReader
@@ -337,3 +338,76 @@ def test_holes_of_a_shared_partition_come_from_the_owner_of_hash_0():
     one.whole = False
     one.progressed(0, replace(read(2, position=7), holes=[(0, 1), (4, 4)]), 0.0)
     assert one.unsaved_holes == OffsetRanges([(0, 1), (4, 4)])
+
+
+LEAVES = key_hash(b"a")
+
+
+def test_what_a_slot_has_read_of_keys_that_are_given_up_is_forgotten():
+    """It is their next owner's: no hole, nothing to do, and nothing that ends the run."""
+    one = live(end=0)
+    (slot,) = (slot for slot, share in one.shares.items() if share.has(LEAVES))
+    other = 1 - slot
+    one.progressed(slot, read(2, 5, 6, position=8), 0.0)
+    one.progressed(other, read(4, position=8, done=pack_offsets(_array(4))), 0.0)
+    one.progressed(slot, PartitionReport(failed=[failed(2, delay=0.0)]), 0.0)
+    one.leave([KeyRange(LEAVES, LEAVES)])
+    one.progressed(slot, PartitionReport(blocked=[(5, LEAVES)]), 1.0)
+    assert one.shares[slot].in_flight == one.shares[slot].todo == OffsetRanges([(6, 6)])
+    assert not one.holes()
+    assert MODE.why_end([one], {}, 1.0) == ""
+    one.dealer.withheld(slot, {})
+    assert not one.dealer.leaves(1.0)
+    one.has_left(1.0)
+    one.progressed(slot, PartitionReport(done=pack_offsets(_array(6)), blocked=[(7, LEAVES)]), 1.0)
+    assert one.shares[slot].in_flight == one.shares[slot].todo == OffsetRanges()
+    assert not one.holes()
+    assert MODE.why_end([one], {}, 1.0) == ""
+
+
+def test_a_slot_without_key_ranges_of_a_partition_does_not_end_the_run():
+    """Nor is it read for it by the next one."""
+    one, seen = live(end=5), {}
+    first, second = (share.ranges for share in one.shares.values())
+    one.leave(second)
+    one.has_left(0.0)
+    one.progressed(0, read(position=5), 0.0)
+    assert MODE.why_end([one], seen, 0.0) == MODE.why_end([one], seen, STALLED + 1) == ""
+    assert (one.read_by(1), one.shares[0].ranges) == (None, first)
+
+
+def test_key_ranges_that_come_end_the_run_once_they_may_start():
+    """Those of a new partition, and more of one that slots read."""
+    one = live(end=0)
+    _, second = KeyRange().split(2)
+    one.leave([second])
+    one.has_left(0.0)
+    one.extend(Gain((second,), 0, OffsetRanges(), until=5.0))
+    assert MODE.why_end([one], {}, 4.0) == ""
+    assert "no slot has" in MODE.why_end([one], {}, 5.0)
+    new = partition(0)
+    assert "no slot has" in MODE.why_end([new], {}, 0.0)
+    for share in new.shares.values():
+        share.barred_until = 5.0
+    assert MODE.why_end([new], {}, 4.0) == ""
+    assert "no slot has" in MODE.why_end([new], {}, 5.0)
+
+
+def test_the_slot_with_hash_0_reports_holes_until_it_ends_or_gives_it_up():
+    """Afterwards the log is looked at for them."""
+    one = live(end=0)
+    assert finders_of_holes([one]) == {0: {0}}
+    assert one.real_time_from == 0
+    one.progressed(0, replace(read(2, position=7), holes=[(0, 1)]), 0.0)
+    assert one.unsaved_holes == OffsetRanges([(0, 1)])
+    one.reported(0, read(position=7, done=pack_offsets(_array(2))), 0.0)
+    assert one.real_time_from is None
+    gone = live(end=0)
+    finders_of_holes([gone])
+    gone.leave([KeyRange(0, 0)])
+    gone.has_left(0.0)
+    assert gone.real_time_from is None
+    gone.progressed(0, replace(read(2, position=7), holes=[(0, 1)]), 0.0)
+    assert not gone.unsaved_holes, "their next owner finds them"
+    gone.leave([KeyRange(1, 10)])
+    assert finders_of_holes([gone]) == {}
