@@ -421,3 +421,25 @@ def test_records_of_keys_that_were_given_up_are_read_as_those_of_other_slots(wor
         of(staying(moving), 40, 20)
     )
     assert not any(part.blocked for part in parts)
+
+
+def test_a_run_ends_once_all_key_ranges_are_given_up(world):
+    """Nobody needs what its slots would read; another one begins as some come back."""
+    there = world()
+    gate = there.gate()
+    group, job = live(there, gate)
+    gives_up(group, WHOLE).join(_PATIENCE)
+    there.until(lambda: not there.sources)
+    assert group.member.keep()
+    group.opens([], [WHOLE], continues={"a": group.epoch.number})
+    group.begins()
+    grow(there, 20)
+    there.turns(job)
+    assert there.runs == 1
+    assert group.member.keep()
+    group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
+    group.begins()
+    there.until(lambda: there.runs == 2 and len(there.sources) == 2)
+    grow(there, 20)
+    there.until(lambda: of([LOW], 60) <= there.done(group.member))
+    assert sorted(o for o, _ in gate.calls) == sorted({*range(20)} | of([LOW], 60))

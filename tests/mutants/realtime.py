@@ -306,6 +306,14 @@ REALTIME = [
         (_UNIT + "test_key_ranges_that_come_end_the_run_once_they_may_start",),
     ),
     Mutant(
+        "run-without-key-ranges-goes-on",
+        "A run ends once its member has given up all key ranges.",
+        "coopconsume/runtime/realtime/runs.py",
+        'if ours else "nothing is left"',
+        'if known else "nothing is left"',
+        (_MOVES + "test_a_run_ends_once_all_key_ranges_are_given_up",),
+    ),
+    Mutant(
         "slots-of-a-run-asked-for-their-keys",
         "The slots of a run keep their key ranges until it ends.",
         "coopconsume/runtime/dispatch.py",

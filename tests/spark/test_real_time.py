@@ -366,11 +366,16 @@ def test_a_fetch_server_that_is_killed_or_stopped_costs_nothing(
         )  # fmt: skip
 
 
-def test_a_rebalance_and_new_partitions_while_slots_read(spark, kafka, topic, produce, tmp_path):
+def test_a_rebalance_and_new_partitions_while_slots_read(
+    spark, kafka, topic, produce, tmp_path, monkeypatch
+):
     """Members come and go, and partitions are added: each record is handled once, in key order.
 
     As a member comes, the other one goes on with the keys that it keeps, in the same run.
     """
+    for module in ("group.membership", "runtime.slot_leases"):
+        # On a loaded host a lease of 2 s may pass, which ends a run.
+        monkeypatch.setattr(f"coopconsume.{module}.lease_of", lambda _options: 60.0)
     name = topic(2)
     traffic = Traffic(produce, name, 2)
     more = {"kafka.metadata.max.age.ms": 500}

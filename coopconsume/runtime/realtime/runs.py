@@ -101,7 +101,7 @@ class RealTimeRuns:
         # Partitions that came since the run has begun are not in it, and may be quiet.
         known, ours = running.plan.wanted, running.epoch_state.ours
         partitions = [p for p in ours if not p.is_quiet or p.part not in known]
-        why = self.mode.why_end(partitions, running.read_at, now)
+        why = self.mode.why_end(partitions, running.read_at, now) if ours else "nothing is left"
         if why:
             self.end(running, why, now, failed="does not read" in why)
 
