@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import signal
 import sys
+import time
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +22,7 @@ from coopconsume.errors.fenced import ProducerFenced, StaleGeneration
 from coopconsume.monitoring.logs import JsonFormatter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 log = logging.getLogger("coopconsume.run")
 
@@ -29,6 +32,9 @@ USAGE = 2
 FENCED = 3
 DATA_LOSS = 4
 INTERRUPTED = 130
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: Seconds after a signal in which further ones belong to it.
+_TOGETHER = 0.5
 
 #: Shown under every --help.
 EXIT_CODES = """\b
@@ -78,7 +84,8 @@ def reported(command: Callable[..., int | None]) -> Callable[..., None]:
     """Makes a command end with its exit code and report its errors in one sentence.
 
     The command returns its exit code, or None for 0. It gets the option ``--debug``, which shows
-    tracebacks. SIGTERM raises KeyboardInterrupt, as Ctrl-C does.
+    tracebacks. SIGTERM raises KeyboardInterrupt, as Ctrl-C does; signals that come together do so
+    once.
     """
 
     @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -89,9 +96,9 @@ def reported(command: Callable[..., int | None]) -> Callable[..., None]:
             logging.getLogger("kafka").setLevel(logging.CRITICAL)
             # So does the one that follows a lost JVM; py4j logs that by the root logger.
             logging.getLogger().addFilter(_is_not_of_py4j)
-        before = signal.signal(signal.SIGTERM, _interrupt)
         try:
-            code = command(*args, **kwargs) or OK
+            with _interruptible():
+                code = command(*args, **kwargs) or OK
             sys.stdout.flush()
         except KeyboardInterrupt:
             code = INTERRUPTED
@@ -104,8 +111,6 @@ def reported(command: Callable[..., int | None]) -> Callable[..., None]:
                 traceback.print_exc()
             _echo_error(error, as_json=kwargs.get("log_format") == "json")
             code = exit_code(error)
-        finally:
-            signal.signal(signal.SIGTERM, before)
         sys.exit(code)
 
     return run
@@ -136,5 +141,38 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {first} (--debug shows where)"
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Lets Ctrl-C and SIGTERM raise KeyboardInterrupt."""
+    interrupt, before = _Interrupt(), {}
+    for number in _SIGNALS:
+        # A shell has commands in the background ignore Ctrl-C.
+        if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Interrupt:
+    """Handles Ctrl-C and SIGTERM: raises KeyboardInterrupt, once for signals that come together.
+
+    `timeout` sends its signal to the command and to its process group. The second one would
+    interrupt what the command does at its end.
+
+    Args:
+        clock: Returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._raised_at = -math.inf
+
+    def __call__(self, *_: object) -> None:
+        """Handles a signal."""
+        now = self._clock()
+        if now - self._raised_at >= _TOGETHER:
+            self._raised_at = now
+            raise KeyboardInterrupt

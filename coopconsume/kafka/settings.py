@@ -196,7 +196,7 @@ def _protocol(kafka: Mapping[str, str]) -> str:
     return protocol
 
 
-def closest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+def closest(name: str, known: Iterable[str], cutoff: float = 0.7) -> str | None:
     """Return the known name that is most similar to a misspelt one; None if none is similar."""
     by_lower = {k.lower(): k for k in known}
     found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)

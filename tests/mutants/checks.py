@@ -267,6 +267,22 @@ SHOWN = [
         ("tests/unit/test_cli.py::test_json_logs_stay_json",),
     ),
     Mutant(
+        "timeout-is-two-interrupts",
+        "Signals that come together interrupt a command once.",
+        "coopconsume/cli/outcome.py",
+        "if now - self._raised_at >= _TOGETHER:",
+        "if now >= self._raised_at:",
+        ("tests/unit/test_cli.py::test_signals_that_come_together_interrupt_a_command_once",),
+    ),
+    Mutant(
+        "any-name-is-suggested",
+        "An unknown option names a known one only if it is alike.",
+        "coopconsume/kafka/settings.py",
+        "cutoff: float = 0.7",
+        "cutoff: float = 0.5",
+        ("tests/unit/test_options.py::test_a_name_that_is_unlike_all_options_names_none",),
+    ),
+    Mutant(
         "unstarted-slots-look-busy",
         "Slots that Spark does not start are distinguished from handlers that run.",
         "coopconsume/runtime/waiting.py",

@@ -52,6 +52,17 @@ def test_a_misspelt_option_names_the_closest(given, closest):
     assert closest in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "given", ["maxAttempts", "concurrency", "output", "trigger", "realTime", "processingTime"]
+)
+def test_a_name_that_is_unlike_all_options_names_none(given):
+    """The words of other calls have no option that is alike: a guess would mislead."""
+    with pytest.raises(UnknownOption) as error:
+        Options.parse(BASE | {given: "1"})
+    assert error.value.closest is None
+    assert str(error.value) == f"unknown option {given!r}: see coopconsume run --help"
+
+
 def test_all_misspelt_options_are_named_at_once():
     """A user corrects them in one go; the first one stands in the attributes."""
     with pytest.raises(UnknownOption) as error:
