@@ -42,7 +42,8 @@ def group_content(
         limit: The number of rows, at most.
     """
     found: dict[str, Any] = {
-        "at": view.at, "error": view.error, "errorSince": view.error_since,
+        "at": view.at, "age": max(0.0, datetime.now(UTC).timestamp() - view.at),
+        "error": view.error, "errorSince": view.error_since,
         "series": [
             (one.at, one.lag, one.done_rate, one.new_rate, one.pending) for one in view.samples
         ],
@@ -79,7 +80,7 @@ def group_content(
 def partition_content(
     status: PartitionStatus, first: int | None = None, end: int | None = None
 ) -> dict[str, Any]:
-    """Returns the large map of a partition and its gaps.
+    """Returns the large map of a partition, with its gaps and failed records.
 
     Args:
         status: The status.
@@ -89,15 +90,16 @@ def partition_content(
     low, high = status.log_start or 0, status.end_offset or 0
     first = low if first is None else min(max(first, low), max(low, high - 1))
     end = high if end is None else max(min(end, high), first + 1)
+    shown = [gap for gap in status.gaps() if gap.last >= first and gap.first < end]
     failed = sorted(item for item in status.pending.items() if first <= item[0] < end)
     found: dict[str, Any] = {
         "topic": status.topic, "partition": status.partition, "logStart": status.log_start,
         "stable": status.stable_offset, "end": status.end_offset, "map": None,
         "gaps": [
             {"first": gap.first, "last": gap.last, "since": plain(gap.since)}
-            for gap, _ in zip(status.gaps(), range(_GAPS), strict=False)
+            for gap in shown[:_GAPS]
         ],
-        "gapCount": status.open_ranges.range_count,
+        "gapCount": len(shown),
         "failed": [
             {
                 "offset": offset, "attempts": one.attempts, "error": one.error[:_TEXT],

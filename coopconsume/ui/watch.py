@@ -60,7 +60,7 @@ class View:
         at: When that was read, in seconds since the epoch.
         samples: The samples, the oldest first.
         error: Why it cannot be read now; empty if it can.
-        error_since: Since when, in seconds since the epoch.
+        error_since: When the first reading that failed began, in seconds since the epoch.
     """
 
     reading: GroupReading | None = None
@@ -153,7 +153,7 @@ class GroupWatch(Closing):
         reader: GroupReader | None = None
         try:
             while not self._closed.is_set():
-                began = time.monotonic()
+                began, since = time.monotonic(), time.time()
                 try:
                     reader = reader or self._connect(self._group)
                     reading, at = reader.read(), time.time()
@@ -162,7 +162,7 @@ class GroupWatch(Closing):
                 except Exception as error:
                     log.debug("group %s cannot be read", self._group, exc_info=True)
                     known = self._view
-                    since = known.error_since if known.error else time.time()
+                    since = known.error_since if known.error else since
                     self._view = View(
                         known.reading, known.at, known.samples, sentence_of(error), since
                     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
+from coopconsume.admin.overview.reader import GroupReader, GroupReading
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 from coopconsume.runtime.decisions import decided
@@ -164,6 +166,9 @@ def test_a_group_is_shown_and_texts_of_users_stay_texts(chrome, shop) -> None:
         assert name.is_displayed()
         press(chrome, "#partitions button")
         until(chrome, has("partition-legend", "parked 1"))
+        # It is no label of the axis, where it would stand at another offset.
+        assert text(chrome, "partition-name").endswith("-0, stable offset 1")
+        assert text(chrome, "partition-axis").split() == ["offset", "0", "end", "20"]
         assert "no <img" in text(chrome, "partition-failed")
         assert "shop" in chrome.title
         assert not chrome.find_elements(By.CSS_SELECTOR, "main img, main script, dialog img")
@@ -230,6 +235,27 @@ def test_a_table_that_goes_away_and_comes_back(chrome, shop, tmp_path) -> None:
         until(chrome, lambda found: not text(found, "banner"))
         assert "updated" in text(chrome, "fresh")
     until(chrome, has("banner", "does not answer"))
+
+
+def test_a_reading_that_does_not_end_is_seen(chrome, shop, monkeypatch) -> None:
+    """As with a broker that is frozen: the status is not shown as a new one."""
+    go_on, read = threading.Event(), GroupReader.read
+
+    def waiting(reader: GroupReader) -> GroupReading:
+        assert not held.is_set() or go_on.wait(PATIENCE)
+        return read(reader)
+
+    held = threading.Event()
+    monkeypatch.setattr(GroupReader, "read", waiting)
+    with LivePage(shop["words"], "shop", interval=0.3) as page:
+        chrome.get(page.url)
+        until(chrome, has("fresh", "updated"))
+        until(chrome, has("cards", "no new commits"))
+        held.set()
+        until(chrome, has("fresh", "status of"))
+        assert text(chrome, "banner") == ""
+        go_on.set()
+        until(chrome, has("fresh", "updated"))
 
 
 @pytest.mark.slow

@@ -66,6 +66,22 @@ UI = [
         (_UNIT + "test_a_group_that_cannot_be_read_keeps_its_last_status_and_recovers",),
     ),
     Mutant(
+        "page-outage-begins-late",
+        "An outage begins when the first reading that fails begins.",
+        "coopconsume/ui/watch.py",
+        "since = known.error_since if known.error else since",
+        "since = known.error_since if known.error else time.time()",
+        (_UNIT + "test_a_group_that_cannot_be_read_keeps_its_last_status_and_recovers",),
+    ),
+    Mutant(
+        "page-gaps-of-elsewhere",
+        "A part of a partition is shown with its own gaps.",
+        "coopconsume/ui/content.py",
+        "if gap.last >= first and gap.first < end]",
+        "if gap.last >= low]",
+        (_UNIT + "test_a_part_of_a_partition_has_its_gaps",),
+    ),
+    Mutant(
         "page-rates-below-zero",
         "Offsets that are moved back are no rate.",
         "coopconsume/ui/watch.py",

@@ -57,7 +57,7 @@ WALL = {
     "coopconsume/state/value.py": (1, "when a value with a time to live is gone"),
     "coopconsume/worker/slot.py": (3, "the latest start of a batch, sent by another host"),
     "coopconsume/admin/views.py": (1, "ages for people"),
-    "coopconsume/ui/content.py": (1, "which waits are over, for people"),
+    "coopconsume/ui/content.py": (2, "ages and which waits are over, for people"),
     "coopconsume/ui/watch.py": (2, "times of what is shown, for people"),
 }
 

@@ -90,7 +90,9 @@ function show(next) {
     fresh(next.error ? "no status" : "reading…", Boolean(next.error));
     return;
   }
-  fresh(next.error ? `status of ${clock(next.at)}` : `updated ${clock(next.at)}`, Boolean(next.error));
+  // A reading that takes long may be of a broker or a table that does not answer.
+  const isStale = Boolean(next.error) || next.age > 3 * session.interval + 5;
+  fresh(isStale ? `status of ${clock(next.at)}` : `updated ${clock(next.at)}`, isStale);
   found = next;
   at("none").hidden = true;
   at("main").hidden = false;
@@ -124,14 +126,14 @@ function showCards() {
   const [done, fresh_] = [mean(2), mean(3)];
   const slots = found.members.reduce((sum, one) => sum + (one.slots || 0), 0);
   const oldest = found.blockers.find((one) => one.since !== null);
-  const left = done > fresh_ && found.lag ? `done in ${span(found.lag / (done - fresh_))}` : done || !found.lag ? "" : "nothing is committed";
+  const left = done > fresh_ && found.lag ? `done in ${span(found.lag / (done - fresh_))}` : done || !found.lag || !recent.length ? "" : "no new commits";
   const list = [
     ["Not committed", count(found.lag), left, ""],
     ["Committed per second", short(Math.round(done * 10) / 10), "mean of 30 s", ""],
     ["New per second", short(Math.round(fresh_ * 10) / 10), "mean of 30 s", ""],
     ["Members", count(found.members.length), slots ? `${count(slots)} slots` : "", ""],
     ["Pending", count(found.pending), "failed, not done", found.pending ? "warn" : ""],
-    ["Parked", count(found.parked), "of these, wait for a decision", found.parked ? "parked" : ""],
+    ["Parked", count(found.parked), "of these, undecided", found.parked ? "parked" : ""],
     ["Oldest blocker", oldest ? span(found.at - oldest.since) : "none", oldest ? oldest.partition : "", oldest && oldest.attempts ? "warn" : ""],
   ];
   at("cards").replaceChildren(...list.map(([name, value, more, kind]) => make(
@@ -210,7 +212,7 @@ function showPartitions() {
   canvas.hidden = found.partitions.length <= 12;
   cells = canvas.hidden ? null : grid(canvas, found.partitions, canvas.parentElement.clientWidth - 36);
   const colour = [
-    ["partition", "name"], ["key hashes", ""], ["offsets: log start to end", ""], ["stable", "n"], ["end", "n"], ["not committed", "n"],
+    ["partition", "name"], ["key hashes", ""], ["offsets, log start to end: most urgent state", ""], ["stable", "n"], ["end", "n"], ["not committed", "n"],
     ["gaps", "n"], ["pending", "n"], ["parked", "n"],
   ];
   table("partitions", colour, found.rows.map((one) => {
@@ -249,6 +251,7 @@ async function loadDetail() {
     at("partition-name").textContent = error.message;
     return;
   }
+  at("partition-name").textContent = `${one.topic}-${one.partition}, stable offset ${count(one.stable)}`;
   const canvas = at("partition-map");
   canvas.hidden = !one.map;
   if (one.map) {
@@ -257,8 +260,7 @@ async function loadDetail() {
     const colours = stateColours();
     legend(at("partition-legend"), STATES.map((name, i) => [`${name} ${count(one.map.totals[i])}`, colours[i]]));
     at("partition-axis").replaceChildren(
-      make("span", {}, `offset ${count(one.map.first)}`), make("span", {}, `stable offset ${count(one.stable)}`),
-      make("span", {}, `end ${count(one.map.end)}`),
+      make("span", {}, `offset ${count(one.map.first)}`), make("span", {}, `end ${count(one.map.end)}`),
     );
     zoomable(canvas, one.map, width);
   }

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -273,6 +274,15 @@ def test_the_map_of_a_partition_shows_each_state(two: GroupReading) -> None:
     assert partition_content(two.statuses[0], 99, 3)["map"]["end"] == 20
 
 
+def test_a_part_of_a_partition_has_its_gaps(two: GroupReading) -> None:
+    """More gaps than fit are found by a look at a part of the log."""
+    whole = partition_content(two.statuses[0])
+    assert [(one["first"], one["last"]) for one in whole["gaps"]] == [(1, 1), (3, 5)]
+    part = partition_content(two.statuses[0], 4, 9)
+    assert [(one["first"], one["last"]) for one in part["gaps"]] == [(3, 5)]
+    assert (whole["gapCount"], part["gapCount"]) == (2, 1)
+
+
 def test_rows_are_sorted_found_and_paged(two: GroupReading) -> None:
     """The compact list stays whole and in order."""
     view = View(two, 1.0)
@@ -328,6 +338,8 @@ class Source:
     def __init__(self, *answers: GroupReading | Exception) -> None:
         self.answers = list(answers)
         self.opened = self.closed = 0
+        #: When each reading began.
+        self.began: list[float] = []
         self.turn = threading.Semaphore(0)
 
     def __call__(self, _group: str) -> Source:
@@ -335,6 +347,7 @@ class Source:
         return self
 
     def read(self) -> GroupReading:
+        self.began.append(time.time())
         assert self.turn.acquire(timeout=PATIENCE)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
@@ -364,10 +377,12 @@ def test_a_group_that_cannot_be_read_keeps_its_last_status_and_recovers(
     source.turn.release()
     first = _until(watch, lambda view: view.reading is not None)
     assert first.error == ""
+    _until(watch, lambda _: len(source.began) == 2)
     source.turn.release()
     failed = _until(watch, lambda view: view.error)
     assert (failed.reading, failed.at) == (two, first.at)
     assert failed.error == "OSError: the disk is away"
+    assert first.at <= failed.error_since <= source.began[1]
     source.turn.release()
     still = _until(watch, lambda view: "still" in view.error)
     assert still.error_since == failed.error_since
