@@ -47,7 +47,7 @@ from commits.errors import (
 )
 from commits.places import local_path, refuse_unsafe_path, refuse_unwritable
 from commits.rows import SCHEMA
-from commits.secrets import hidden
+from commits.secrets import hidden, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -147,7 +147,7 @@ class PathEngine:
                     f"deltalake has no storage for {uri.partition('://')[0]}://; give a path or a "
                     "URI of file://, s3://, az://, abfss:// or gs://",
                 ) from error
-            raise CommitLogUnavailable(uri, "open", _message(error)) from error
+            raise CommitLogUnavailable(uri, "open", message_of(error)) from error
         return cls(uri, storage_options)
 
     @classmethod
@@ -163,7 +163,7 @@ class PathEngine:
         try:
             listed = _listed(DeltaStorageHandler(uri, options))
         except OSError as error:
-            raise CommitLogUnavailable(uri, "read", _message(error)) from error
+            raise CommitLogUnavailable(uri, "read", message_of(error)) from error
         for version in listed[:versions]:
             with suppress(CorruptCommitLog):
                 return cls(uri, storage_options, version)
@@ -204,7 +204,7 @@ class PathEngine:
             try:
                 self._table.update_incremental()
             except (DeltaError, OSError) as error:
-                log.debug("reopening %s: %s", self.target, _message(error))
+                log.debug("reopening %s: %s", self.target, message_of(error))
                 reopen = True
             else:
                 self._check_mounted("read")
@@ -241,10 +241,10 @@ class PathEngine:
                 post_commithook_properties=_NO_HOOKS,
             )
         except CommitFailedError as error:
-            raise AppendConflict(_message(error)) from error
+            raise AppendConflict(message_of(error)) from error
         except (DeltaError, OSError) as error:
             self._in_doubt = True
-            raise CommitLogUnavailable(self._uri, "append", _message(error)) from error
+            raise CommitLogUnavailable(self._uri, "append", message_of(error)) from error
         self._own = {token: rows}
         version = self.version
         if version % CHECKPOINT_VERSIONS == 0:
@@ -293,14 +293,14 @@ class PathEngine:
         try:
             return _snapshot_rows(table)
         except Exception as error:  # the query engine raises nothing more specific  # noqa: BLE001
-            log.debug("reading %s of %s: %s", what, self.target, _message(error))
+            log.debug("reading %s of %s: %s", what, self.target, message_of(error))
         self._check_answers(table.get_add_actions(flatten=True).column("path").to_pylist())
         try:  # the storage may have come back in between
             return _snapshot_rows(table)
         except MemoryError as error:
             raise self._unreadable(error, what) from error
         except Exception as error:
-            raise TailGone(f"{what}: {_message(error)}") from error
+            raise TailGone(f"{what}: {message_of(error)}") from error
 
     def last_append_ms(self) -> int | None:
         """Return the time of the last append by the writer's clock, in milliseconds since 1970.
@@ -340,10 +340,10 @@ class PathEngine:
                 post_commithook_properties=_NO_HOOKS,
             )
         except CommitFailedError as error:
-            raise AppendConflict(_message(error)) from error
+            raise AppendConflict(message_of(error)) from error
         except (DeltaError, OSError) as error:
             self._in_doubt = True
-            raise CommitLogUnavailable(self._uri, "compact", _message(error)) from error
+            raise CommitLogUnavailable(self._uri, "compact", message_of(error)) from error
         version: int = pinned.version()
         self.refresh(reopen=True)
         self._checkpoint()
@@ -355,7 +355,9 @@ class PathEngine:
             pinned = DeltaTable(self._uri, version=upto, storage_options=self._options)
             pinned.cleanup_metadata()
         except (DeltaError, OSError) as error:
-            log.warning("old log entries of %s were not removed: %s", self.target, _message(error))
+            log.warning(
+                "old log entries of %s were not removed: %s", self.target, message_of(error)
+            )
 
     def vacuum(self, retention_hours: int | None = None) -> int:
         """Remove files that only old versions need, and return their number."""
@@ -365,7 +367,7 @@ class PathEngine:
                 retention_hours, dry_run=False, enforce_retention_duration=False, full=True
             )
         except (DeltaError, OSError) as error:
-            raise CommitLogUnavailable(self._uri, "vacuum", _message(error)) from error
+            raise CommitLogUnavailable(self._uri, "vacuum", message_of(error)) from error
         return len(removed)
 
     def _check_history(self, version: int) -> None:
@@ -400,7 +402,7 @@ class PathEngine:
         try:
             rows = pq.ParquetFile(data).read(columns=_IN_FILES.names).cast(_IN_FILES)
         except OSError as error:  # of the content: the bytes are here
-            raise ValueError(f"{file} is no Parquet file: {_message(error)}") from error
+            raise ValueError(f"{file} is no Parquet file: {message_of(error)}") from error
         if not rows.num_rows:
             raise ValueError(f"{file} should contain rows and is empty")
         return _in_version(rows, version)
@@ -417,15 +419,17 @@ class PathEngine:
             except TableNotFoundError:
                 raise
             except DeltaError as error:
-                log.debug("opening %s: %s", self.target, _message(error))
+                log.debug("opening %s: %s", self.target, message_of(error))
                 self._check_answers(self._log_files())
                 return self._opened()  # the storage may have come back in between
         except TableNotFoundError as error:
             raise CommitLogUnavailable(self._uri, "read", _NO_TABLE) from error
         except OSError as error:
-            raise CommitLogUnavailable(self._uri, "read", _message(error)) from error
+            raise CommitLogUnavailable(self._uri, "read", message_of(error)) from error
         except DeltaError as error:
-            raise CorruptCommitLog(self._uri, f"it cannot be opened ({_message(error)})") from error
+            raise CorruptCommitLog(
+                self._uri, f"it cannot be opened ({message_of(error)})"
+            ) from error
 
     def _opened(self) -> DeltaTable:
         return DeltaTable(self._uri, version=self._pinned, storage_options=self._options)
@@ -444,7 +448,7 @@ class PathEngine:
         except FileNotFoundError:
             is_there = False
         except OSError as error:
-            raise CommitLogUnavailable(self._uri, operation, _message(error)) from error
+            raise CommitLogUnavailable(self._uri, operation, message_of(error)) from error
         if not is_there:
             raise CommitLogUnavailable(self._uri, operation, _NO_TABLE)
 
@@ -459,21 +463,24 @@ class PathEngine:
                 with suppress(FileNotFoundError):
                     self._files.open_input_file(unquote(file)).read()
         except OSError as error:
-            raise CommitLogUnavailable(self._uri, "read", _message(error)) from error
+            raise CommitLogUnavailable(self._uri, "read", message_of(error)) from error
 
     def _unreadable(self, error: Exception, what: str) -> CommitLogUnavailable | TailGone:
         """Return the error of a failed read: files are missing, or the storage does not answer."""
         is_away = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
         if is_away or isinstance(error, MemoryError):
-            return CommitLogUnavailable(self._uri, "read", _message(error))
-        return TailGone(f"{what}: {_message(error)}")
+            return CommitLogUnavailable(self._uri, "read", message_of(error))
+        return TailGone(f"{what}: {message_of(error)}")
 
     def _checkpoint(self) -> None:
         try:
             self._table.create_checkpoint()
         except (DeltaError, OSError) as error:  # the row is written: only later reads are slower
             log.warning(
-                "no checkpoint of %s at version %d: %s", self.target, self.version, _message(error)
+                "no checkpoint of %s at version %d: %s",
+                self.target,
+                self.version,
+                message_of(error),
             )
 
 
@@ -558,8 +565,3 @@ def _refuse_foreign_files(uri: str) -> None:
 
 def _local(uri: str) -> Path:
     return Path(local_path(uri))
-
-
-def _message(error: Exception) -> str:
-    """Return the message of an error in one line and without colours."""
-    return hidden(" ".join(re.sub(r"\x1b\[[0-9;]*m|↳", " ", str(error)).split()))

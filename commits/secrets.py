@@ -1,11 +1,11 @@
-"""Removes the secrets of URIs from texts, for errors, logs and representations."""
+"""Texts for errors, logs and representations, without the secrets of URIs."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Final
 
-__all__ = ["SecretUri", "hidden", "hidden_in"]
+__all__ = ["SecretUri", "hidden", "hidden_in", "message_of"]
 
 _HIDDEN: Final = "***"
 #: User and password before a host. A password may contain a slash, as keys of S3 do. A URI with one
@@ -21,6 +21,16 @@ _PARAMETER: Final = re.compile(
     r"[^&;\s'\"]*",
     re.IGNORECASE,
 )
+
+#: What RUST_BACKTRACE adds to an error of deltalake.
+_BACKTRACE: Final = re.compile(r"\n\s*0: ")
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
+
+
+def message_of(error: Exception) -> str:
+    """Return the message of an error in one line: no colours, no backtrace of Rust, no secrets."""
+    text = _BACKTRACE.split(str(error), maxsplit=1)[0]
+    return hidden(" ".join(_COLOURS.sub(" ", text).split()))
 
 
 def hidden(text: str) -> str:

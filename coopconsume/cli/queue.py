@@ -13,6 +13,7 @@ import click
 from coopconsume.cli.outcome import EXIT_CODES, FAILED, example, reported
 from coopconsume.cli.place import as_json, at_a_cluster, echo_json
 from coopconsume.cli.text import table
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.producer import Message, Producer
 from coopconsume.options import Options
 from coopconsume.queue import AcknowledgeType, QueueConsumer, QueueReplica
@@ -67,6 +68,8 @@ def _at_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
 def put(*, topic: str, values: tuple[str, ...], options: dict[str, str]) -> None:
     """Write records to a topic: each VALUE, or without values each line of standard input."""
     parsed = Options.parse(options, group=False, table=False)
+    with closing(Cluster(parsed)) as cluster:
+        cluster.check_topics([topic])  # A producer would wait for a minute for it.
     lines = values or (line.rstrip("\n") for line in sys.stdin)
     with closing(Producer(parsed, "records")) as producer:
         messages = [Message(topic, None, line.encode()) for line in lines]

@@ -100,7 +100,7 @@ from coopconsume.errors.processing import (
     SessionUnusable,
     TableUnusable,
 )
-from coopconsume.errors.queue import NotHeld, QueueLogFormat, QueueUnavailable
+from coopconsume.errors.queue import NotHeld, QueueLogFormat, QueueNotFound, QueueUnavailable
 from coopconsume.errors.state import (
     ResetNotFinished,
     StateAhead,
@@ -174,6 +174,7 @@ __all__ = [
     "ProducerFenced",
     "ProtocolMismatch",
     "QueueLogFormat",
+    "QueueNotFound",
     "QueueUnavailable",
     "RealTimeUnavailable",
     "RepairRefused",

@@ -27,6 +27,26 @@ class QueueLogFormat(CoopConsumeError):
         )
 
 
+class QueueNotFound(CoopConsumeError):
+    """A queue has no log: no consumer of it was ever started, or another one is meant.
+
+    Attributes:
+        queue: The group and the topic.
+        place: The log that does not exist.
+    """
+
+    def __init__(self, queue: str, place: str) -> None:
+        super().__init__(queue, place)
+        self.queue = queue
+        self.place = place
+
+    def __str__(self) -> str:
+        return (
+            f"no queue {self.queue}: {self.place} does not exist; check the group, the topic and "
+            "the replicas; the first consumer creates it"
+        )
+
+
 class QueueUnavailable(CoopConsumeError):
     """Too few replicas of a queue answered in time.
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from commits.secrets import message_of
 from coopconsume.classic import stream_id
 from coopconsume.errors.fenced import BatchRefused, CheckpointReplaced, SinkUnavailable
 
@@ -140,7 +141,7 @@ class FencedDeltaSink:
             except Exception as error:
                 if not is_conflict(error):
                     raise
-                problem = _text_of(error)
+                problem = message_of(error)[:500]
         raise SinkUnavailable(self.path, self.job, problem)
 
     def mark(self) -> SinkProgress:
@@ -152,7 +153,7 @@ class FencedDeltaSink:
         except TableNotFoundError:
             return SinkProgress()
         except (DeltaError, OSError) as error:
-            raise SinkUnavailable(self.path, self.job, _text_of(error)) from error
+            raise SinkUnavailable(self.path, self.job, message_of(error)[:500]) from error
 
     def _table(self) -> DeltaTable:
         from deltalake import DeltaTable
@@ -195,7 +196,3 @@ def is_conflict(error: Exception) -> bool:
     return any(
         type(error).__name__ == name or f"io.delta.exceptions.{name}" in text for name in _CONFLICTS
     )
-
-
-def _text_of(error: Exception) -> str:
-    return " ".join(str(error).split())[:500]

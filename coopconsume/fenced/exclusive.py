@@ -282,7 +282,8 @@ class ExclusiveProducer(Acquired):
                 raise WriterNotOpen(*self._tp, "closed")
             left = _LOOK if until is None else min(_LOOK, until - time.monotonic())
             if left <= 0:
-                reason = f"{outcome.before + 1} before this one after {timeout:g} s"
+                others = f"{outcome.before} wait before this one, and " if outcome.before else ""
+                reason = f"after {timeout:g} s {others}it is held"
                 raise ProducerBusy(*self._tp, self.held_by(), reason)
             if self._meanwhile is not None:
                 self._meanwhile()

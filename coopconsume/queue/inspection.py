@@ -119,7 +119,8 @@ def queue_status(
 
     Raises:
         OptionError: The options are not valid.
-        QueueLogFormat: The queue does not exist, or its log cannot be read.
+        QueueLogFormat: Its log cannot be read.
+        QueueNotFound: The queue does not exist.
         QueueUnavailable: No majority of the replicas can be read.
         TopicNotFound: The topic does not exist.
     """

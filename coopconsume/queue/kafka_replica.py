@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import BrokerUnreachable, CoopConsumeError
-from coopconsume.errors.queue import QueueLogFormat
+from coopconsume.errors.queue import QueueLogFormat, QueueNotFound
 from coopconsume.kafka.security import access
 from coopconsume.queue.rows import ReplicaRow, encode
 
@@ -255,7 +255,7 @@ class KafkaReplica:
         try:
             found = _described(admin, self._topic)
             if found is None and not self._create:
-                raise QueueLogFormat(self.place, "no topic", "the log of a replica")
+                raise QueueNotFound(self._key.decode(), self.place)
             if found is None:
                 try:
                     admin.create_topics([NewTopic(self._topic, 1, -1, topic_configs=_CONFIG)])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commits.secrets import hidden
+from commits.secrets import hidden, message_of
 from coopconsume.errors import OutputsNotPublished
 from coopconsume.sinks.base import ORIGIN, ROW
 from coopconsume.sinks.table import Table
@@ -171,7 +171,7 @@ class Purgatory(Table):
         except TableNotFoundError:
             return Chunk(nothing, stop)
         except (DeltaError, OSError) as error:
-            raise OutputsNotPublished(self.path, str(error)) from error
+            raise OutputsNotPublished(self.path, message_of(error)) from error
         rows = counted(rows, counts)
         kept = newest(zip(*(rows.column(n).to_pylist() for n in _AGE), strict=True))
         rows = rows.filter(pa.array(kept, pa.bool_()))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import pyarrow as pa
 
 from commits.places import refuse_unwritable
+from commits.secrets import message_of
 from coopconsume.errors import OutputNotWritten, TableUnusable
 from coopconsume.sinks.base import ORIGIN, ROW, arrow_schema
 
@@ -61,7 +62,7 @@ class Table:
         except TableNotFoundError:
             return
         except (DeltaError, OSError) as error:
-            raise TableUnusable(self.what, path, str(error)) from None
+            raise TableUnusable(self.what, path, message_of(error)) from None
         names = [field.name for field in found.schema().fields]
         odd = sorted(set(names) ^ set(self._full.names))
         if odd:
@@ -110,7 +111,7 @@ class Table:
         )
 
     def _failed(self, error: Exception) -> OutputNotWritten:
-        return OutputNotWritten(f"rows of the {self.what}", self.path, str(error))
+        return OutputNotWritten(f"rows of the {self.what}", self.path, message_of(error))
 
 
 class OutputTable(Table):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commits.places import refuse_unwritable
-from commits.secrets import hidden
+from commits.secrets import hidden, message_of
 from coopconsume.errors import OutputNotWritten, StateNotReadable
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class StateTable:
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
-            raise self.unreadable(str(error)) from error
+            raise self.unreadable(message_of(error)) from error
 
     def unreadable(self, reason: str) -> StateNotReadable:
         """Returns the error that the state cannot be read."""
@@ -77,7 +77,7 @@ class StateTable:
         try:
             return call(**what)
         except Exception as error:
-            raise self.unreadable(str(error)) from error
+            raise self.unreadable(message_of(error)) from error
 
     def places(self, origin: Origin | None = None) -> list[dict[str, str]]:
         """Returns the values of the columns that the table is partitioned by.
@@ -139,7 +139,7 @@ class StateTable:
                 ]
                 rows = pa.concat_tables(pieces) if pieces else schema.empty_table()
         except (DeltaError, OSError, pa.ArrowException) as error:
-            raise self.unreadable(str(error)) from error
+            raise self.unreadable(message_of(error)) from error
         return rows.cast(schema)
 
 

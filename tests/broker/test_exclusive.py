@@ -183,7 +183,7 @@ def test_who_waits_comes_next_in_the_order_of_asking(
         waiters[-1].waiting = in_thread(waiters[-1].acquire)  # type: ignore[attr-defined]
         until(lambda n=at: len(row().waiters) == n + 1)
     ben, carl, dora = waiters
-    with pytest.raises(ProducerBusy, match="4 before"):
+    with pytest.raises(ProducerBusy, match=r"0\.3 s 3 wait before this one, and it is held by"):
         harness.producer("late", WAIT).acquire(timeout=0.3)
     ben.close()
     thread, found = ben.waiting  # type: ignore[attr-defined]

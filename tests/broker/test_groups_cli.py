@@ -122,7 +122,7 @@ def test_a_live_group_is_described(harness: GroupHarness) -> None:
     assert (summary["group"], summary["members"], summary["lag"]) == (harness.group, 1, 7)
 
 
-def test_empty_and_unknown_groups_are_reported(harness: GroupHarness) -> None:
+def test_empty_and_unknown_groups_are_reported(harness: GroupHarness, tmp_path: Path) -> None:
     """Claims by hand of a group that Kafka never saw; a group that nobody knows, by its name."""
     kafka, table = harness.kafka, harness.store.target
     low, _ = KeyRange().split(2)
@@ -161,6 +161,13 @@ def test_empty_and_unknown_groups_are_reported(harness: GroupHarness) -> None:
     assert (unknown.exit_code, unknown.stdout) == (1, "")
     assert "no group 'by-hnd'" in unknown.stderr
     assert "did you mean 'by-hand'?" in unknown.stderr
+    letters = ("--dead-letter", str(tmp_path / "dead"))
+    for words in (["list"], ["replay", "--all"], ["discard", "--all"]):
+        unknown = called(kafka, table, "dead-letters", words[0], "by-hnd", *words[1:], *letters)
+        assert (unknown.exit_code, unknown.stdout) == (1, "")
+        assert "no group 'by-hnd'" in unknown.stderr
+    none = called(kafka, table, "dead-letters", "list", "by-hand", *letters)
+    assert (none.exit_code, none.stdout) == (0, "no dead letters\n")
 
 
 def test_kafkas_own_tool_shows_the_group(harness: GroupHarness) -> None:

@@ -134,6 +134,14 @@ def test_consumers_share_records_and_acknowledge_each(
     finally:
         admin.close()
     assert _last_value(kafka, letters) == rejected.value
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    for words, said in (
+        (("put", f"{name}-x", "late"), f"no topic '{name}-x' on "),
+        (("list", name, "--group", "others"), f"no queue others/{name}: topic __queue.others"),
+    ):
+        wrong = CliRunner().invoke(main, ["queue", *words, *servers])
+        assert (wrong.exit_code, wrong.stdout) == (1, "")
+        assert wrong.stderr.startswith(f"coopconsume: {said}")
     (shown,) = commanded(kafka, "put", name, "late")
     assert shown == f"1 records written to {name}"
     place = (name, "--group", f"{name}-group")

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from commits import CommitStore
 from coopconsume.admin.dead_letters.choice import Choice, Letter, Steps, steps, with_status
 from coopconsume.admin.dead_letters.stored import open_letters
-from coopconsume.errors import MissingOption
+from coopconsume.admin.overview.collect import hint_for
+from coopconsume.errors import GroupNotFound, MissingOption
 from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.coordinator import DEAD
 from coopconsume.kafka.producer import Message, Producer
 from coopconsume.options import Options
 from coopconsume.record import without_ordering_key
@@ -60,6 +62,10 @@ class DeadLetters:
         Args:
             choice: Which letters; by default all without a decision.
             whole: Whether to read values, headers and traces.
+
+        Raises:
+            GroupNotFound: There are no letters, and neither Kafka nor the commit table knows the
+                group.
         """
         group = self._options.group_id
         counted = self._store.counted_commits(group)
@@ -71,6 +77,8 @@ class DeadLetters:
             if (one.topic, one.partition) not in refused.get(one.commit, ())
             and one.offset not in not_held.get(one.commit, {}).get((one.topic, one.partition), ())
         ]
+        if not stored:
+            self._check_group()
         parked = {
             (*tp, offset)
             for tp, records in self._store.pending(group).items()
@@ -80,6 +88,16 @@ class DeadLetters:
         decisions = decided(self._store, group, (topic for topic, _, _ in parked))
         chosen = choice or Choice()
         return [one for one in with_status(stored, parked, decisions) if chosen.takes(one)]
+
+    def _check_group(self) -> None:
+        group = self._options.group_id
+        if group in self._store.groups():
+            return
+        with closing(Cluster(self._options)) as cluster:
+            is_known = cluster.describe_groups([group])[group].state != DEAD
+        if not is_known:
+            servers = self._options.kafka["bootstrap.servers"]
+            raise GroupNotFound(group, self._store.target, servers, hint_for(group, self._store))
 
     def plan(self, choice: Choice) -> Steps:
         """Returns the steps of a decision on some letters (dry run)."""

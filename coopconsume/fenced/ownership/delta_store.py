@@ -7,7 +7,6 @@ write generation 1, because appends do not conflict with each other.
 
 from __future__ import annotations
 
-import re
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from commits.secrets import message_of
 from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.ownership import wire
 from coopconsume.fenced.ownership.model import Entry, Row
@@ -157,7 +157,7 @@ class DeltaStore:
         try:
             yield
         except (DeltaError, OSError) as error:
-            raise OwnershipUnavailable(self._uri, operation, _text_of(error)) from error
+            raise OwnershipUnavailable(self._uri, operation, message_of(error)) from error
 
     def _create(self) -> None:
         try:
@@ -206,8 +206,3 @@ def _line(kind: str, of: Row | Entry, detail: dict[str, Any]) -> dict[str, Any]:
         "generation": of.generation, "fence_epoch": of.fence_epoch,
         "detail": wire.dumps(document).decode(),
     }  # fmt: skip
-
-
-def _text_of(error: Exception) -> str:
-    """Returns the message of deltalake in one line without colours."""
-    return " ".join(re.sub(r"\x1b\[[0-9;]*m|↳", " ", str(error)).split())
