@@ -92,7 +92,7 @@ QUEUE = [
         "A replica grants nothing in a partition that has not begun there.",
         _REPLICA,
         "                answer.nok[p] = wanted\n                continue",
-        "                partition = self._partitions[p] = _Partition(PartitionCommits(max_ranges=None))",
+        "                partition = self._partitions[p] = _ReplicaPartition(PartitionCommits(max_ranges=None))",
         (_RULES + "test_a_partition_grants_nothing_before_it_begins_and_begins_once",),
     ),
     Mutant(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.mutant import Mutant, StaleMutant
+from tests.mutants.mutant import ROOT, Mutant, StaleMutant
 from tests.mutants.runner import problem_of, try_mutant
 
 _FILE = "assignors/ranges.py"
@@ -23,6 +26,16 @@ def test_each_fault_fits_the_sources_once():
     assert len({one.name for one in MUTANTS}) == len(MUTANTS)
     for one in MUTANTS:
         one.check()
+
+
+def test_no_fault_uses_a_name_that_is_not_there(tmp_path):
+    """It would end every test, and prove nothing."""
+    for number, one in enumerate(MUTANTS):
+        target = tmp_path / f"{number}.py"
+        target.write_text(one.mutated((ROOT / one.file).read_text()))
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "."]
+    found = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert not found.returncode, found.stdout
 
 
 @pytest.mark.parametrize(
