@@ -187,6 +187,13 @@ class FakeAssignment:
         """Nobody was before us."""
         return 0.0
 
+    def refresh(self):
+        """Where others move stable offsets, too, they are read from the log."""
+        for (_, p), owned in self.owned.items():
+            if not owned.is_whole:
+                owned.follow(self._log.commits[p].stable_offset)
+                owned.look(self._log.commits[p].ranges)
+
     def affordable(self, offsets, _holes):
         """What the limit lets in; what others commit is seen late, as by a member of a group."""
         fit = dict(offsets)

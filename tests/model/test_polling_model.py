@@ -16,6 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assignors import key_hash
+from assignors.ranges import MAX_KEY_HASH
 from commits import (
     CommitLogUnavailable,
     FencedMember,
@@ -90,12 +92,12 @@ class World:
 
     def commit(self, member, done):
         """Any answer: it counts exactly, or changes nothing."""
-        named, strange, holes = self.named(member, done)
+        named, strange, may_refuse = self.named(member, done)
         was = self.snapshot()
         try:
             member.poller.commit(member, done)
         except NotPolled:
-            assert strange or holes, f"{done} was refused, with {member.given} open"
+            assert strange or may_refuse, f"{done} was refused, with {member.given} open"
             assert self.snapshot() == was
             return False
         except FencedMember:
@@ -124,7 +126,10 @@ class World:
         return left
 
     def named(self, member, done):
-        """The records that an answer names, those of them that may not be named, and holes."""
+        """The records that an answer names, those of them that may not be named, and the rest.
+
+        The rest may be refused: holes, and what is done by an answer of another member.
+        """
         if done is None:
             return set(member.given), set(), False
         asked, strange = set(), set()
@@ -140,7 +145,7 @@ class World:
                     asked |= {(p, o) for o in what.offsets().tolist()}
         records = {one for one in asked if one[1] in self.log.records[one[0]]} - self.log.filtered
         strange |= {one for one in records - member.given if not self.log.is_done(*one)}
-        return records & member.given, strange, asked != records
+        return records & member.given, strange, bool(asked - (records & member.given))
 
     def give_back(self, member, one, *, delay=None, park=False, meanwhile=None):
         """Retry or park a record and what was handed out of its key behind it, or reject it.
@@ -376,6 +381,29 @@ def test_a_range_over_a_waiting_key_is_refused():
         assert (commits.stable_offset, commits.ranges.pairs()) == (
             3, [(4, 12), (14, 22), (24, 32), (34, 39)]
         )  # fmt: skip
+        world.check()
+
+
+def test_a_member_without_records_commits_the_holes_between_those_of_others():
+    """Its user has nothing to commit; at their limit the others would wait for it for ever."""
+    upper = next(k for n in range(99) if key_hash(k := b"k%d" % n) > MAX_KEY_HASH // 2)
+    world = World(Log({0: {0: upper, 5: upper, 9: upper}}, {}, 1), 2)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 2)})
+        idle, other = world.members
+        assert not world.poll(idle, 40)
+        assert len(world.poll(other, 40)) == 3
+        world.commit(other, {(TOPIC, 0): 1})
+        world.log.now += 100
+        assert not world.poll(idle, 40)
+        assert world.log.commits[0].stable_offset == 5
+        world.commit(other, {(TOPIC, 0): 6})
+        world.log.now += 100
+        assert not world.poll(idle, 40)
+        assert world.commit(other, None)
+        assert world.log.commits[0].stable_offset == 10
         world.check()
 
 

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
 _POLL = "tests/model/test_polling_model.py::test_only_what_was_handed_out_is_answered_for_and_nothing_is_lost"
+_AUDIT = "tests/unit/runtime/test_hole_audit.py::"
 _FILTERS = "tests/unit/test_filters.py::"
 _SPARK = "tests/spark/test_filters.py::test_frames_have_what_passes_and_the_rest_is_done"
 
@@ -218,5 +219,31 @@ FILTERS = [
         " - {mine}):",
         " & {mine}):",
         (_FILTERS + "test_a_claim_is_warned_of_other_filters_in_its_group",),
+    ),
+    Mutant(
+        "poll-looks-for-no-holes",
+        "A consumer that has nothing to commit commits the holes between the records of others.",
+        "coopconsume/runtime/polling/poller.py",
+        "        self._look_for_holes(assignment)\n",
+        "",
+        (
+            "tests/model/test_polling_model.py::test_a_member_without_records_commits_the_holes_between_those_of_others",
+        ),
+    ),
+    Mutant(
+        "filtered-record-at-the-limit-waits",
+        "At the limit a filtered record that takes no range is committed.",
+        "coopconsume/runtime/polling/answers.py",
+        " or _joins(one, owned)",
+        "",
+        (_AUDIT + "test_at_the_limit_filtered_records_are_committed_that_take_no_range",),
+    ),
+    Mutant(
+        "holes-above-an-open-offset-use-up-ranges",
+        "Where ranges get scarce, holes above an open offset are looked for.",
+        "coopconsume/runtime/reading/audit.py",
+        "2 * owned.range_count < owned.max_ranges",
+        "owned.max_ranges",
+        (_AUDIT + "test_above_an_open_offset_holes_are_looked_for_where_ranges_get_scarce",),
     ),
 ]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from commits import CommitResult
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.group.owned import Owned
     from coopconsume.record import Headers
     from coopconsume.runtime.polling.session import PollSession
     from coopconsume.runtime.reading.source import PolledRows
@@ -54,7 +55,7 @@ def with_filtered(
     """Returns what a commit names together with what the filter dropped.
 
     Where the limit on ranges does not let in all of that, of the filtered records only those that
-    join named ones: they take no range of their own.
+    join named or committed ones, or the stable offset: they take no range of their own.
 
     Args:
         assignment: The key ranges of the consumer.
@@ -66,9 +67,15 @@ def with_filtered(
     fit = assignment.affordable(every, {}) if filtered else every
     for tp, some in every.items():
         if fit[tp] != some:
-            mine = named.get(tp, nothing)
-            every[tp] = OffsetRanges([one for one in some if mine.clip(*one)])
+            mine, owned = named.get(tp, nothing), assignment.owned[tp]
+            every[tp] = OffsetRanges([one for one in some if mine.clip(*one) or _joins(one, owned)])
     return {tp: some for tp, some in every.items() if some}
+
+
+def _joins(offsets: tuple[int, int], owned: Owned) -> bool:
+    """Whether offsets follow the stable offset, or touch what is committed above it."""
+    first, last = offsets
+    return first <= owned.stable or first - 1 in owned.committed or last + 1 in owned.committed
 
 
 def commit_affordable(

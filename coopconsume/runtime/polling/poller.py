@@ -68,6 +68,8 @@ T = TypeVar("T")
 
 _POLL_EVERY = 0.1
 _DECIDE_EVERY = 2.0
+#: Seconds between two looks for holes that no commit of the user's looks for.
+_LOOK_EVERY = 1.0
 
 
 class Poller:
@@ -93,7 +95,7 @@ class Poller:
         self._letters: LetterWriter | None = None
         self._run_id = uuid.uuid4().hex[:12]
         self._commit_ids = (f"{self._run_id}-{number}" for number in itertools.count())
-        self._decisions_at = -math.inf
+        self._decisions_at = self._looked_at = -math.inf
         self._audit = HoleAudit(spark, options)
         self._calls = threading.RLock()
         self._found_records = False
@@ -202,6 +204,7 @@ class Poller:
             return None
         ends = {tp: end.offset for tp, end in found.items()}
         size = min(POLL_WINDOW, self._options.max_offsets_per_trigger or POLL_WINDOW)
+        self._look_for_holes(assignment)
         self._commit_filtered(assignment)
         while window := self.session.take(assignment, ends, size, time.monotonic()):
             frame = self._hand_out(assignment, window)
@@ -211,6 +214,22 @@ class Poller:
             self.session.check_woken()
             self.session.check_closed()
         return None
+
+    def _look_for_holes(self, assignment: EpochAssignment) -> None:
+        """Commits holes that hold stable offsets back, where the user has nothing to commit.
+
+        Other members may move a stable offset to a hole, and a limit of ranges may keep their
+        records from being committed until it moves on.
+        """
+        if time.monotonic() - self._looked_at < _LOOK_EVERY:
+            return
+        self._looked_at = time.monotonic()
+        try:
+            assignment.refresh()
+            if self._commit_holes(assignment, alone=True):
+                assignment.primary.write_quietly()
+        except CommitLogUnavailable as error:
+            log.warning("holes are looked for later: %s", error)
 
     def _commit_filtered(self, assignment: EpochAssignment) -> None:
         """Commits what the filter dropped, where no commit of the user's will have it."""
@@ -438,10 +457,17 @@ class Poller:
             if self._letters is not None:
                 self._letters.close()
 
-    def _commit_holes(self, assignment: EpochAssignment) -> bool:
-        """Commits what is proven to be no record; returns whether there was any."""
+    def _commit_holes(self, assignment: EpochAssignment, *, alone: bool = False) -> bool:
+        """Commits what is proven to be no record; returns whether there was any.
+
+        Args:
+            assignment: The key ranges of the consumer.
+            alone: Only of partitions without polled records that wait for an answer.
+        """
         holes = {}
         for tp, place in list(self.session.places_of(assignment).items()):
+            if alone and place.polled:
+                continue
             owned = assignment.owned[tp]
             # A seek may go beyond the end; what is not written yet is no hole.
             position = min(place.position, assignment.logs.seen_end(tp))

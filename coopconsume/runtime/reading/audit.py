@@ -39,22 +39,30 @@ class HoleAudit:
     def due(self, owned: Owned, first: int, position: int) -> Span | None:
         """Returns what to look at next in a partition; None if nothing.
 
+        Above an offset that stays open it is worth a read only where ranges get scarce: each hole
+        may cost one. That is once half of those are used that the partition may have.
+
         Args:
             owned: The partition.
             first: The first offset that is not done.
             position: Offsets from here on were not read yet.
         """
         looked = self._looked.get((owned.topic, owned.partition), OffsetRanges())
-        if not owned.owns_first or first >= position or first in looked:
+        if first in looked and 2 * owned.range_count < owned.max_ranges:
             return None
-        last = min(position, first + AUDIT_SPAN) - 1
-        return Span(owned.topic, owned.partition, first, last)
+        begin = max(first, (looked.range_end(first) or 0) + 1) if first in looked else first
+        if not owned.owns_first or begin >= position:
+            return None
+        last = min(position, begin + AUDIT_SPAN) - 1
+        return Span(owned.topic, owned.partition, begin, last)
 
     def look(self, span: Span) -> OffsetRanges:
         """Returns the offsets of a span without a record of any member."""
         looked = OffsetRanges([(span.first, span.last)])
         holes = looked - present_offsets(self._spark, self._options, span, 1)
-        self._looked[span.topic, span.partition] = looked
+        before = self._looked.get((span.topic, span.partition), OffsetRanges())
+        goes_on = span.first - 1 in before
+        self._looked[span.topic, span.partition] = before | looked if goes_on else looked
         return holes
 
     def forget(self, tp: TopicPartition) -> None:

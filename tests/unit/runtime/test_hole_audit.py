@@ -1,0 +1,52 @@
+"""Which offsets are looked at for holes, and what the filter dropped that needs no range."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from assignors import KeyRange
+from commits import OffsetRanges
+from coopconsume.group.owned import Owned
+from coopconsume.runtime.polling.answers import with_filtered
+from coopconsume.runtime.reading import audit
+from coopconsume.runtime.reading.audit import HoleAudit
+from coopconsume.runtime.reading.spans import Span
+
+TP = ("t", 0)
+
+
+def owned(stable=0, committed=(), **more):
+    """A partition. This member has its hash 0."""
+    ranges = (KeyRange().split(2)[0],)
+    return Owned(*TP, ranges, stable, OffsetRanges(committed), **more)
+
+
+@pytest.mark.parametrize(("used", "then"), [(4, None), (5, Span(*TP, 20, 29))])
+def test_above_an_open_offset_holes_are_looked_for_where_ranges_get_scarce(monkeypatch, used, then):
+    """A parked record may stay for long, and each hole above it may cost a range."""
+    monkeypatch.setattr(audit, "present_offsets", lambda *_: OffsetRanges([(0, 10)]))
+    looks, place = HoleAudit(None, None), owned(range_count=used, max_ranges=10)
+    first = looks.due(place, 0, 20)
+    assert first == Span(*TP, 0, 19)
+    assert looks.look(first) == OffsetRanges([(11, 19)])
+    assert looks.due(place, 0, 30) == then
+    if then is not None:
+        assert looks.look(then) == OffsetRanges([(20, 29)])
+        assert looks.due(place, 0, 30) is None
+    assert looks.due(place, 40, 50) == Span(*TP, 40, 49)
+    looks.forget(TP)
+    assert looks.due(place, 0, 20) == first
+
+
+def test_at_the_limit_filtered_records_are_committed_that_take_no_range():
+    """One of them may be what holds the stable offset back."""
+    place = owned(20, [(25, 29), (40, 40)])
+    assignment = SimpleNamespace(
+        owned={TP: place}, affordable=lambda offsets, _: dict.fromkeys(offsets, OffsetRanges())
+    )
+    named = {TP: OffsetRanges([(60, 60)])}
+    dropped = OffsetRanges([(20, 20), (22, 22), (24, 24), (30, 31), (50, 50), (61, 61)])
+    found = with_filtered(assignment, named, {TP: dropped})
+    assert found == {TP: OffsetRanges([(20, 20), (24, 24), (30, 31), (60, 61)])}
