@@ -190,7 +190,11 @@ def run(
         screen = stack.enter_context((LogScreen if as_json else TextScreen)(sys.stderr))
         if session is None:
             screen.status("starting Spark", force=True)
-            session = _local_session(master, spark_conf, parsed.slots)
+            try:
+                session = _local_session(master, spark_conf, parsed.slots)
+            except KeyboardInterrupt:
+                screen.line("stopped before the job began")
+                return OK
             stack.callback(stop_session, session)
         stopper = stack.enter_context(_Stopper(screen))
         with CooperativeConsumer(options, session) as consumer:

@@ -213,8 +213,10 @@ def test_a_misspelt_option_names_the_closest(folder: Path) -> None:
     assert not (folder / "commits").exists()
 
 
-def start_of_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ``run`` find a cluster with all topics, and end where it starts Spark."""
+def start_of_run(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException] = RuntimeError
+) -> None:
+    """Let ``run`` find a cluster with all topics, and end by an error where it starts Spark."""
 
     class Known:
         cluster_id = "c"
@@ -225,7 +227,7 @@ def start_of_run(monkeypatch: pytest.MonkeyPatch) -> None:
         topics = subscribed = close = check_topics = __init__
 
     def start(*_: object) -> None:
-        raise RuntimeError
+        raise error
 
     module = import_module("coopconsume.cli.run")
     monkeypatch.setattr(module, "Cluster", Known)
@@ -241,6 +243,16 @@ def test_a_table_of_a_catalog_is_left_to_spark(
     catalog = "spark.sql.catalog.main=org.example.Catalog"
     result = run(folder, HANDLER, "--spark-conf", catalog, commitTable="main.ops.commits")
     assert result.stderr.startswith("starting Spark\n")
+
+
+def test_a_run_that_is_stopped_while_spark_starts_has_stopped_in_order(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service manager takes another code for a failure."""
+    start_of_run(monkeypatch, KeyboardInterrupt)
+    result = run(folder)
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == ["starting Spark", "stopped before the job began"]
 
 
 def test_a_table_in_the_catalog_of_a_session_that_ends_is_refused(
