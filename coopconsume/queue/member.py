@@ -13,7 +13,9 @@ Invariants:
    row of the holder. A ``tombstone`` without a request, which copies what is done on another
    replica, ends no hold.
 3. A consumer uses a hold for a part of its duration, counted from before its first row (`MARGIN`).
-   As long as clock rates differ by less than that, it stops before any ``expire``.
+   As long as clock rates differ by less than that, it stops before any ``expire``. Once the whole
+   duration is over it ends the hold itself, so that a replica counts the delivery before the same
+   consumer acquires the offset again.
 4. A consumer does not acquire offsets that it is acknowledging. Offsets that it acknowledges while
    it acquires them are withdrawn from the acquisition.
 
@@ -162,7 +164,8 @@ class QueueMember:
         self._acquisition: _Acquisition | None = None
         self._granted: deque[Granted] = deque()
         self._settling: dict[int, _Settling] = {}
-        #: Offsets that are not asked for before a time: they had no majority, or are held here.
+        #: Offsets that are not asked for before a time: they had no majority, or are held by this
+        #: consumer.
         self._waiting: list[tuple[float, Offsets]] = []
         self._mine: list[tuple[float, Offsets]] = []
         self._sent: dict[tuple[int, int], float] = {}
@@ -265,20 +268,21 @@ class QueueMember:
             now: This consumer's monotonic time in seconds.
 
         Returns:
-            The rows to append; none if nothing is free.
+            The rows to append; without an acquisition if nothing is free.
         """
         if self._acquisition is not None:
             return []
+        rows = self._end_mine(now)
         local = self._first()
         wanted = self._candidates(local, limit, ends, now)
         if not wanted:
-            return []
+            return rows
         self._request += 1
         until = now + self._hold * (1 - MARGIN)
         self._acquisition = _Acquisition(
             self._request, wanted, local, until, min(until, now + self._repeat_after())
         )
-        return [self._send(local, self._acquire_row(self._request, wanted), now)]
+        return [*rows, self._send(local, self._acquire_row(self._request, wanted), now)]
 
     def granted(self) -> Granted | None:
         """Return the next result of `acquire`, once; None if there is no new one."""
@@ -325,9 +329,8 @@ class QueueMember:
 
     def tick(self, now: float) -> list[AppendRow]:
         """Do what is due at a time: end requests, repeat them, expire holds, compare replicas."""
-        rows: list[AppendRow] = []
+        rows = self._end_mine(now)
         self._waiting = [(at, offsets) for at, offsets in self._waiting if at > now]
-        self._mine = [(at, offsets) for at, offsets in self._mine if at > now and offsets]
         found = self._acquisition
         if found is not None and now >= found.deadline:
             if found.local not in found.answers:
@@ -477,7 +480,7 @@ class QueueMember:
                 granted = minus(granted, answer.tomb)
         self._granted.append(Granted(granted, found.until))
         if granted:
-            self._mine.append((found.until, granted))
+            self._mine.append((found.until + self._hold * MARGIN, granted))
         left = minus(found.asked, granted)
         if not left:
             self._backoff.reset()
@@ -499,7 +502,27 @@ class QueueMember:
         if settled.is_complete:
             del self._settling[settled.request]
             if settled.kind == "renew" and settled.done:
-                self._mine.append((settled.until, settled.done))
+                self._mine.append((settled.until + self._hold * MARGIN, settled.done))
+
+    def _end_mine(self, now: float) -> list[AppendRow]:
+        """Ends own holds that are over, as their watchers do.
+
+        A replica that has not seen an ``expire`` by now would extend them if they were acquired
+        again, and would not count the delivery.
+        """
+        ended: Offsets = {}
+        for until, offsets in self._mine:
+            if until <= now:
+                ended = union(ended, offsets)
+        self._mine = [(at, offsets) for at, offsets in self._mine if at > now and offsets]
+        later = [held for _, held in self._mine]
+        later += [settling.settled.offsets for settling in self._settling.values()]
+        for offsets in later:
+            ended = minus(ended, offsets)
+        if not ended:
+            return []
+        row = ReplicaRow("release", self.holder, self._request, ended, delivered=True)
+        return [AppendRow(replica, row) for replica in range(len(self.states))]
 
     def _expire(self, replica: int, watched: dict[int, float], now: float) -> list[AppendRow]:
         holds = self.states[replica].holds

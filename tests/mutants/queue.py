@@ -200,6 +200,22 @@ QUEUE = [
         (_RULES + "test_a_consumer_does_not_acquire_what_it_has_when_its_local_replica_changes",),
     ),
     Mutant(
+        "queue-own-hold-extended-without-a-count",
+        "What a consumer had, and acquires again, was delivered before.",
+        _MEMBER,
+        "        rows = self._end_mine(now)\n        local = self._first()",
+        "        rows: list[AppendRow] = []\n        local = self._first()",
+        (_RULES + "test_what_a_consumer_had_and_acquires_again_is_its_second_delivery",),
+    ),
+    Mutant(
+        "queue-own-hold-ends-early",
+        "A consumer does not acquire again what others may not have yet.",
+        _MEMBER,
+        "self._mine.append((found.until + self._hold * MARGIN, granted))",
+        "self._mine.append((found.until, granted))",
+        (_RULES + "test_what_a_consumer_had_and_acquires_again_is_its_second_delivery",),
+    ),
+    Mutant(
         "queue-failed-offsets-first",
         "After a failure other offsets come first.",
         _MEMBER,

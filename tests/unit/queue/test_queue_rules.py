@@ -301,6 +301,22 @@ def test_a_consumer_does_not_acquire_what_it_has_when_its_local_replica_changes(
     assert logs.acquire(one, 3) == some((3, 5))
 
 
+def test_what_a_consumer_had_and_acquires_again_is_its_second_delivery():
+    """Replica 2 saw neither the first acquisition nor the end of its hold."""
+    logs = Logs(3)
+    one = logs.member("one")
+    logs.deaf = {2}
+    assert logs.acquire(one, 3) == some((0, 2))
+    logs.deaf = {0}
+    one._silent = {0, 1}
+    late = (1 - MARGIN / 2) * HOLD
+    assert logs.acquire(one, 3, late) == some((3, 5)), "others may not have them yet"
+    one._silent = {0, 1}
+    assert logs.acquire(one, 3, HOLD) == some((0, 2))
+    assert one.deliveries(0, 1) == 1
+    assert one.deliveries(0, 3) == 0
+
+
 def test_a_done_offset_on_any_replica_is_not_handed_out():
     """The requester writes the tombstone on its local replica."""
     logs = Logs(3)
