@@ -296,7 +296,7 @@ class Dispatcher:
             running.ending = running.ending or "stopped"
             self._stop_slots(running, running.waiting)
 
-    def _stop_slots(self, running: Running, slots: Iterable[int]) -> None:
+    def _stop_slots(self, running: Running, slots: Collection[int]) -> None:
         """Stops some slots: they give back what they have not started, if they may."""
         connections = {(running.number, slot) for slot in slots}
         running.stopped.update(slots)

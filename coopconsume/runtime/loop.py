@@ -567,7 +567,7 @@ class Job:
         is_exact = self._work.state is not None
         if leaving.mark is None:
             if is_late and is_exact:
-                self._keep_whole(leaving)
+                self._drain_all_instead(leaving)
                 return
             self._dispatcher.leave(epoch_state, leaving.partitions, is_late=is_late)
             leaving.mark = epoch_state.committer.mark(leaving.partitions)
@@ -575,7 +575,7 @@ class Job:
         if not (epoch_state.committer.has_since(leaving.mark) or is_over):
             return
         if is_exact and not epoch_state.committer.is_committed(leaving.mark):
-            self._keep_whole(leaving)
+            self._drain_all_instead(leaving)
             return
         unsure = self._dispatcher.unsure_of(leaving.partitions)
         running = common(epoch_state.may_run(unsure), leaving.shares)
@@ -584,11 +584,11 @@ class Job:
         self._leaving = None
         leaving.answer.give(running)
 
-    def _keep_whole(self, leaving: _Leaving) -> None:
-        """Has all shares drain: changes of the state may be left that are not committed.
+    def _drain_all_instead(self, leaving: _Leaving) -> None:
+        """Has all shares drain, as changes of the state may be left that are not committed.
 
-        Their next owner looks once which changes count, so none may come to count later. After
-        all shares have drained, the epoch prevents that.
+        The next owner of these keys looks once which changes count, so none may come to count
+        later. Once all shares have drained, the epoch prevents that.
         """
         self._leaving = None
         leaving.answer.give(None)

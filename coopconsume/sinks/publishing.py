@@ -10,8 +10,8 @@ members from publishing at the same time, and rows from being published twice:
 - the log, which must still count our epoch after that;
 - the group's generation, where there is one: Kafka refuses the offsets of an earlier one.
 
-After any doubt the producer is dropped, and the next attempt starts with these steps again. So it
-is when a partition's first key hashes come back, and another member has published meanwhile. A
+After any doubt the producer is dropped, and the next attempt starts with these steps again. That
+also happens when a partition's first key hashes come back after another member has published. A
 partition whose rows cannot be published is tried again after a pause; the others do not wait for
 it. Its rows stay where they wait, so nothing is lost.
 """

@@ -48,13 +48,15 @@ class HoleAudit:
             position: Offsets from here on were not read yet.
         """
         looked = self._looked.get((owned.topic, owned.partition), OffsetRanges())
-        if first in looked and 2 * owned.range_count < owned.max_ranges:
+        end = looked.range_end(first)
+        if end is not None:
+            if 2 * owned.range_count < owned.max_ranges:
+                return None
+            first = end + 1
+        if not owned.owns_first or first >= position:
             return None
-        begin = max(first, (looked.range_end(first) or 0) + 1) if first in looked else first
-        if not owned.owns_first or begin >= position:
-            return None
-        last = min(position, begin + AUDIT_SPAN) - 1
-        return Span(owned.topic, owned.partition, begin, last)
+        last = min(position, first + AUDIT_SPAN) - 1
+        return Span(owned.topic, owned.partition, first, last)
 
     def look(self, span: Span) -> OffsetRanges:
         """Returns the offsets of a span without a record of any member."""
