@@ -521,6 +521,7 @@ class QueueMember:
             ended = minus(ended, offsets)
         if not ended:
             return []
+        self._request += 1  # its answers are no answers to an acknowledgement
         row = ReplicaRow("release", self.holder, self._request, ended, delivered=True)
         return [AppendRow(replica, row) for replica in range(len(self.states))]
 

@@ -469,6 +469,7 @@ class Job:
             breaker_reason=breaker.reason,
             commit_log=dispatcher.refusal,
             barred={slot: until - now for slot, until in dispatcher.barred.items()},
+            stateless={slot: until - now for slot, until in dispatcher.stateless.items()},
             next_trigger=dispatcher.next_trigger,
         )
 
@@ -774,7 +775,8 @@ class Job:
         waits = [_IDLE_WAIT]
         busy = self._epoch_state.busy if self._epoch_state is not None else []
         waits += [due - now for p in busy if (due := p.next_due()) is not None]
-        waits += [at - now for at in self._dispatcher.barred.values()]
+        dispatcher = self._dispatcher
+        waits += [at - now for at in (*dispatcher.barred.values(), *dispatcher.stateless.values())]
         breaker = self._dispatcher.breaker
         if breaker.state == "open":
             waits = [max(0.0, breaker.until - now), _IDLE_WAIT]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Reason = Literal[
     "group", "handOver", "handlers", "slots", "stop", "paused", "circuitBreaker", "commitLog",
-    "lostMember", "lostSlots", "limit", "retry", "decision", "otherMembers", "trigger",
+    "lostMember", "lostSlots", "state", "limit", "retry", "decision", "otherMembers", "trigger",
     "newRecords", "nextBatch",
 ]  # fmt: skip
 
@@ -112,6 +112,7 @@ class JobFacts:
         breaker_reason: The error that opened it.
         commit_log: Why the commit log does not confirm the epoch; empty if it does.
         barred: Until when slots may be at work on what is lost, by slot.
+        stateless: Until when slots get no batch that could not read the state.
         next_trigger: Until when no batch starts, by the trigger's interval.
     """
 
@@ -125,6 +126,7 @@ class JobFacts:
     breaker_reason: str = ""
     commit_log: str = ""
     barred: Mapping[int, float] = field(default_factory=dict)
+    stateless: Mapping[int, float] = field(default_factory=dict)
     next_trigger: float = 0.0
 
 
@@ -165,6 +167,13 @@ def _causes(facts: JobFacts, now: float) -> Iterator[WaitingFor]:
     found = lost_member(facts.partitions, now)
     if found is not None:
         yield found
+    yield from _of_slots(facts)
+    todo = [p for p in facts.partitions if not p.is_drained]
+    yield from _of_work(todo, facts, now) if todo else _of_drained(facts.partitions, now)
+
+
+def _of_slots(facts: JobFacts) -> Iterator[WaitingFor]:
+    """Yields why slots get no batch for now."""
     if facts.barred:
         left = max(facts.barred.values())
         yield WaitingFor(
@@ -172,8 +181,13 @@ def _causes(facts: JobFacts, now: float) -> Iterator[WaitingFor]:
             f"waiting for {_count(len(facts.barred), 'lost slot')} until {_until(left)}: the "
             "handlers may still run",
         )
-    todo = [p for p in facts.partitions if not p.is_drained]
-    yield from _of_work(todo, facts, now) if todo else _of_drained(facts.partitions, now)
+    if facts.stateless:
+        left = max(facts.stateless.values())
+        yield WaitingFor(
+            "state",
+            f"waiting for the state until {_until(left)}: {_count(len(facts.stateless), 'slot')} "
+            "could not read it, the log says why",
+        )
 
 
 @dataclass(frozen=True)

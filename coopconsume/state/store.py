@@ -118,11 +118,26 @@ class LocalStore:
         connection = sqlite3.connect(
             self.file, timeout=_BUSY, isolation_level=None, check_same_thread=False
         )
-        connection.execute("PRAGMA journal_mode = WAL")
+        self._use_wal(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA cache_size = -16000")
         connection.executescript(_TABLES)
         return connection
+
+    @staticmethod
+    def _use_wal(connection: sqlite3.Connection) -> None:
+        """Sets the journal mode; waits for other slots, as SQLite itself does not do here."""
+        deadline = time.monotonic() + _BUSY
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    connection.close()
+                    raise
+                time.sleep(0.01)
+            else:
+                return
 
     def _delete_unused(self) -> None:
         """Deletes files of states, partitions and versions of this library that are not used."""

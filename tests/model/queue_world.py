@@ -316,7 +316,8 @@ class World:
         """Run the schedule.
 
         Returns:
-            The seconds from the end of the disturbances until every record was done.
+            The seconds from the end of the disturbances until every record was done, and every
+            acknowledgement answered.
         """
         calm_at = self.random.uniform(0.5, TROUBLE)
         for _ in range(self.random.randint(0, 8)):
@@ -327,12 +328,17 @@ class World:
             self.now, _, act = heapq.heappop(self._events)
             act()
             if self.now >= look_at:
-                if len(self.done()) == self.records:
+                is_answered = not any(consumer.settling for consumer in self.consumers)
+                if len(self.done()) == self.records and is_answered:
                     break
                 look_at = self.now + 0.1
             if self.now > calm_at + BOUND:
                 left = set(range(self.records)) - self.done()
-                self.wrong.append(f"{sorted(left)} are not done {BOUND} s after the disturbances")
+                waiting = [one for consumer in self.consumers for one in consumer.settling]
+                self.wrong.append(
+                    f"{sorted(left)} are not done {BOUND} s after the disturbances, and these have "
+                    f"no answer: {waiting}"
+                )
         lost = self.done() - self.asked
         if lost:
             self.wrong.append(f"{sorted(lost)} are done, and nobody acknowledged them")

@@ -12,12 +12,14 @@ import pytest
 
 from assignors import KeyRange, Share, key_hash
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges, Pending
+from coopconsume.errors import StateNotReadable
 from coopconsume.group.owned import EpochGrant
 from coopconsume.record import Reject
 from coopconsume.runtime.events import PauseRequested
 from coopconsume.runtime.state import StateLog
 from coopconsume.sinks import TransactionalTopic
 from coopconsume.state.schema import StateSchema
+from coopconsume.state.slot import SlotState
 from coopconsume.state.store import FOLDER
 from tests.model.job_group import HIGH, KEYS, LIFE_MS, LOW, WHOLE, Group
 from tests.model.job_world import _PATIENCE, TP, until
@@ -622,6 +624,31 @@ def test_all_drains_where_changes_of_keys_that_leave_may_count_later(
     grow(there, 40)
     there.until(lambda: below(LOW, 40) <= there.done(member))
     assert sorted(handler.seen) == [(o, o // 5) for o in sorted(there.done(member))]
+
+
+def test_a_slot_that_cannot_read_the_state_leaves_nothing_in_doubt(begun, state, monkeypatch):
+    """It has started nothing, so the next owner of its keys does not wait."""
+    is_readable = threading.Event()
+
+    def opened(*args):
+        if is_readable.is_set():
+            return SlotState(*args)
+        raise StateNotReadable("state", "no answer")
+
+    monkeypatch.setattr("coopconsume.state.slot.SlotState", opened)
+    group = begun(WHOLE)
+    there, member = group.there, group.member
+    job = there.run(member, Counting(), state=state)
+    there.until(lambda: job._dispatcher.stateless.keys() == {0, 1})
+    assert member.keep()
+    group.opens([WHOLE])
+    group.begins(moving=(HIGH,))
+    assert member.keep()
+    group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
+    group.begins()
+    assert group.in_doubt(HIGH) == ()
+    is_readable.set()
+    there.until(lambda: there.done(member) == of(LOW))
 
 
 def test_changes_of_records_that_retention_has_passed_are_written_before_their_keys_move(

@@ -16,7 +16,7 @@ SCHEDULES = int(os.environ.get("QUEUE_SCHEDULES", "400"))
 def test_any_schedule_keeps_the_promises() -> None:
     """What is acknowledged never comes again, nothing is lost, no two have a record at once.
 
-    Once all replicas are up, every record is done within a bound.
+    Once all replicas are up, all records are done and all acknowledgements answered in time.
     """
     fresh = not settings.default.derandomize
     first = int.from_bytes(os.urandom(4)) if fresh else 0

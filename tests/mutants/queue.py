@@ -216,6 +216,14 @@ QUEUE = [
         (_RULES + "test_what_a_consumer_had_and_acquires_again_is_its_second_delivery",),
     ),
     Mutant(
+        "queue-own-end-taken-for-an-answer",
+        "Each acknowledgement is answered, by an answer to it.",
+        _MEMBER,
+        "        self._request += 1  # its answers are no answers to an acknowledgement\n",
+        "",
+        (_RULES + "test_the_end_of_an_own_hold_is_no_answer_to_an_acknowledgement",),
+    ),
+    Mutant(
         "queue-failed-offsets-first",
         "After a failure other offsets come first.",
         _MEMBER,

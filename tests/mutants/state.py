@@ -28,6 +28,22 @@ _INTERRUPTED = _RESET + "test_a_reset_that_is_interrupted_anywhere_is_finished_b
 
 STATE = [
     Mutant(
+        "state-journal-mode-not-waited-for",
+        "Two slots that make a store at once both get it.",
+        _STORE,
+        "if not _is_busy(error) or time.monotonic() > deadline:",
+        "if _is_busy(error):",
+        (_TESTS + "test_a_store_that_another_slot_is_just_making_is_waited_for",),
+    ),
+    Mutant(
+        "state-unreadable-leaves-doubt",
+        "A slot that has started nothing leaves nothing in doubt.",
+        "coopconsume/runtime/dispatch.py",
+        "return set(self.barred) | {",
+        "return {*self.barred, *self.stateless} | {",
+        (_MOVING + "test_a_slot_that_cannot_read_the_state_leaves_nothing_in_doubt",),
+    ),
+    Mutant(
         "older-changes-come-again",
         "A change that a rewritten file has again does not hide a later one.",
         "coopconsume/state/slot.py",

@@ -317,6 +317,24 @@ def test_what_a_consumer_had_and_acquires_again_is_its_second_delivery():
     assert one.deliveries(0, 3) == 0
 
 
+def test_the_end_of_an_own_hold_is_no_answer_to_an_acknowledgement():
+    """Both are rows of the same kind by the same consumer."""
+    logs = Logs(3)
+    one = logs.member("one")
+    logs.acquire(one, 1)
+    granted = logs.acquire(one, 1, 5.0)
+    logs.deaf = {0, 1, 2}
+    settled, rows = one.settle("release", granted, HOLD)
+    logs.run(rows, HOLD)
+    logs.deaf = set()
+    logs.run(one._end_mine(HOLD), HOLD)
+    assert one.deliveries(0, 0) == 1
+    assert not settled.is_complete
+    logs.run(one.tick(2 * HOLD), 2 * HOLD)
+    assert settled.done == granted
+    assert one.deliveries(0, 1) == 1
+
+
 def test_a_done_offset_on_any_replica_is_not_handed_out():
     """The requester writes the tombstone on its local replica."""
     logs = Logs(3)

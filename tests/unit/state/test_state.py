@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import math
 import os
@@ -10,6 +11,7 @@ import random
 import sqlite3
 import stat
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -653,6 +655,22 @@ def test_a_commit_that_changed_nothing_does_not_count(tmp_path):
     epoch.answer(log, "r-2")
     assert seen(log, tmp_path / "stores") == 3
     log.close()
+
+
+def test_a_store_that_another_slot_is_just_making_is_waited_for(tmp_path):
+    """SQLite itself does not wait as it sets the journal mode."""
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    first = store_of(changelog)
+    first.close()
+    first.file.unlink()
+    with contextlib.closing(sqlite3.connect(first.file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with ThreadPoolExecutor(1) as pool:
+            opens = pool.submit(store_of, changelog)
+            with pytest.raises(TimeoutError):
+                opens.result(0.2)
+            other.execute("COMMIT")
+            opens.result(60).close()
 
 
 def test_files_that_no_slot_has_used_for_a_week_are_deleted(tmp_path):
