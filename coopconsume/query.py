@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from coopconsume.admin.overview.drawing import progress_html, settings_html
 from coopconsume.errors import InvalidOption, TopicNotFound
+from coopconsume.interrupts import interruptible
 from coopconsume.monitoring.listener import Progress, QueryListener
 from coopconsume.option_values import parse_seconds
 from coopconsume.record import OnDead, RetryPolicy
@@ -132,13 +133,16 @@ class CooperativeQuery:
         Raises:
             BaseException: What ended the job, if it failed.
             InvalidOption: A listener of the query is calling: the query would wait for itself.
+            KeyboardInterrupt: Ctrl-C or SIGTERM, in the main thread, unless the program has set
+                handlers of its own. The query goes on; the end of the consumer's ``with`` stops it.
         """
         self._refuse_own_thread("awaitTermination")
         deadline = None if timeout is None else time.monotonic() + timeout
-        # Short waits, so that a signal's handler gets its turn in the main thread.
-        while not self._job.ended.wait(0.2):
-            if deadline is not None and time.monotonic() >= deadline:
-                return False
+        with interruptible():
+            # Short waits, so that a signal's handler gets its turn in the main thread.
+            while not self._job.ended.wait(0.2):
+                if deadline is not None and time.monotonic() >= deadline:
+                    return False
         if self._job.error is not None:
             raise self._job.error
         return None if timeout is None else True
@@ -152,9 +156,11 @@ class CooperativeQuery:
         Raises:
             BaseException: What ended the job, if it failed meanwhile.
             InvalidOption: A listener of the query is calling: the query would wait for itself.
+            KeyboardInterrupt: As for `awaitTermination`.
         """
         self._refuse_own_thread("processAllAvailable")
-        self._job.wait_for_available()
+        with interruptible():
+            self._job.wait_for_available()
         if self._job.error is not None:
             raise self._job.error
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import os
-import signal
 import sys
-import time
 import traceback
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +15,11 @@ import click
 from commits import CorruptCommitLog, FencedMember
 from coopconsume.errors import CoopConsumeError, DataLoss, HandlerNotUsable, OptionError
 from coopconsume.errors.fenced import ProducerFenced, StaleGeneration
+from coopconsume.interrupts import interruptible
 from coopconsume.monitoring.logs import JsonFormatter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 log = logging.getLogger("coopconsume.run")
 
@@ -32,9 +29,6 @@ USAGE = 2
 FENCED = 3
 DATA_LOSS = 4
 INTERRUPTED = 130
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: Seconds after a signal in which further ones belong to it.
-_TOGETHER = 0.5
 
 #: Shown under every --help.
 EXIT_CODES = """\b
@@ -97,7 +91,7 @@ def reported(command: Callable[..., int | None]) -> Callable[..., None]:
             # So does the one that follows a lost JVM; py4j logs that by the root logger.
             logging.getLogger().addFilter(_is_not_of_py4j)
         try:
-            with _interruptible():
+            with interruptible():
                 code = command(*args, **kwargs) or OK
             sys.stdout.flush()
         except KeyboardInterrupt:
@@ -139,40 +133,3 @@ def _sentence(error: Exception) -> str:
         return str(error)
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first} (--debug shows where)"
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Lets Ctrl-C and SIGTERM raise KeyboardInterrupt."""
-    interrupt, before = _Interrupt(), {}
-    for number in _SIGNALS:
-        # A shell has commands in the background ignore Ctrl-C.
-        if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-class _Interrupt:
-    """Handles Ctrl-C and SIGTERM: raises KeyboardInterrupt, once for signals that come together.
-
-    `timeout` sends its signal to the command and to its process group. The second one would
-    interrupt what the command does at its end.
-
-    Args:
-        clock: Returns seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._raised_at = -math.inf
-
-    def __call__(self, *_: object) -> None:
-        """Handles a signal."""
-        now = self._clock()
-        if now - self._raised_at >= _TOGETHER:
-            self._raised_at = now
-            raise KeyboardInterrupt

@@ -10,10 +10,12 @@ import logging
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coopconsume import CooperativeConsumer, RetryPolicy, local_session
 from coopconsume.testing.local.session import stop_session
+from coopconsume.worker.channel.server import ChannelServer
 from tests.spark.support import Recorded
 
 if TYPE_CHECKING:
@@ -45,6 +47,12 @@ class Work:
             raise RuntimeError("not yet")
 
 
+def _reach_driver_through(port: int) -> None:
+    """Have slots connect to a port that leads to the driver."""
+    spec = ChannelServer.spec
+    ChannelServer.spec = lambda server: replace(spec(server), port=port)  # type: ignore[method-assign]
+
+
 def _wait_for_end(closed: threading.Event) -> None:
     sys.stdin.read()
     closed.set()
@@ -54,6 +62,7 @@ def main(settings: dict[str, Any]) -> None:
     """Run until standard input closes or the query ends."""
     logging.basicConfig(format="%(created).3f %(name)s %(message)s")
     logging.getLogger("coopconsume").setLevel(logging.INFO)
+    _reach_driver_through(settings["network"])
     spark = local_session(settings["name"], cores=settings["options"]["slots"])
     work = Work(settings["seconds"], fails=settings["fails"])
     with CooperativeConsumer(settings["options"], spark) as consumer:

@@ -26,8 +26,10 @@ from coopconsume.state.changelog import Changelog
 from coopconsume.state.reading import committed_state
 from coopconsume.state.store import FOLDER
 from coopconsume.testing.history import check, read_history
+from coopconsume.testing.local.config import free_ports
 from tests.chaos.topics import Topics
 from tests.chaos.watcher import Watcher, runs
+from tests.proxy import Proxy
 from tests.spark.support import done_book, pending_book
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ class App:
         name: Its name.
         popen: Its driver.
         history: Where its workers write their calls.
+        port: Where its driver listens for its slots.
+        network: Leads its slots there.
         instance: Its ``group.instance.id``, if it is a static member.
         claims: Whether it claims its partitions by hand.
         paused: Whether its driver is stopped.
@@ -74,6 +78,8 @@ class App:
     name: str
     popen: subprocess.Popen[str]
     history: Path
+    port: int
+    network: Proxy
     instance: str | None = None
     claims: bool = False
     paused: bool = False
@@ -190,6 +196,7 @@ class Harness:
     ) -> None:  # fmt: skip
         self.watcher.close()
         for app in self.apps:
+            app.network.close()
             if app.is_alive:
                 kill_tree(app.popen)
             for pid in filter(runs, app.workers):
@@ -240,8 +247,11 @@ class Harness:
     ) -> App:  # fmt: skip
         history = self.folder / "history" / name
         history.mkdir(parents=True)
+        (port,) = free_ports(1)
+        network = Proxy(port)
         settings = self._work | {
-            "name": name, "options": options, "history": str(history), "claim": claim,
+            "name": name, "options": options | {"channelPort": port}, "network": network.port,
+            "history": str(history), "claim": claim,
             "state": self._state_of(options["kafka.group.id"]) if self._with_state else "",
         }  # fmt: skip
         with (self.folder / f"{name}.log").open("w") as log:
@@ -250,7 +260,7 @@ class Harness:
                 cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True,
                 start_new_session=True, env=os.environ | {FOLDER: str(self.folder / "stores")},
             )  # fmt: skip
-        self.apps.append(App(name, popen, history, instance, claim is not None))
+        self.apps.append(App(name, popen, history, port, network, instance, claim is not None))
         return self.apps[-1]
 
     def _state_of(self, group: str) -> str:

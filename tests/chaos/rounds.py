@@ -6,7 +6,9 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+from coopconsume.group.owned import LEASE
 from tests.chaos.harness import CLAIMED, LIFE, RECREATED, SESSION
+from tests.strangers import flood, forged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,7 +73,8 @@ def _possible(harness: Harness) -> list[Action]:
     alive, topics = harness.alive, harness.topics
     actions: list[Action] = [
         pause, pause_all, kill_driver, kill_all, kill_worker, restart_broker, freeze_broker,
-        restart, stick, freeze_worker, delete_records, lose_records, orphan,
+        restart, stick, freeze_worker, delete_records, lose_records, orphan, cut_channels,
+        delay_channels, half_open_channels, flood_channel,
     ]  # fmt: skip
     if len(alive) < _MOST:
         actions += [join]
@@ -128,6 +131,42 @@ def freeze_worker(harness: Harness, app: App) -> None:
     """A worker stands still beyond its lease: it starts nothing more, and reports what it did."""
     harness.freeze_worker(app)
     harness.wait_for_all()
+
+
+def cut_channels(harness: Harness, app: App) -> None:
+    """The connections between a driver and its slots are lost, again and again."""
+    for _ in range(5):
+        app.network.cut()
+        harness.sleep(0.7)
+    harness.wait_for_all()
+
+
+def delay_channels(harness: Harness, app: App) -> None:
+    """What driver and slots say to each other comes late: within a lease, and after its end."""
+    for seconds in (LEASE / 5, LEASE / 2, 2 * LEASE):
+        app.network.passes.clear()
+        harness.sleep(seconds)
+        app.network.passes.set()
+        harness.sleep(1.0)
+    harness.wait_for_all()
+
+
+def half_open_channels(harness: Harness, app: App) -> None:
+    """One side loses its connections and the other does not notice; then the other way round."""
+    for near in (True, False):
+        app.network.cut(near=near, far=not near)
+        harness.sleep(2 * LEASE)
+    harness.wait_for_all()
+
+
+def flood_channel(harness: Harness, app: App) -> None:
+    """Strangers talk to a driver's port: they are refused, and the job goes on meanwhile."""
+    for said in forged(app.name).values():
+        with flood("127.0.0.1", app.port, said) as refused:
+            harness.produce(_EACH // 4)
+            harness.wait_for_all()
+            harness.wait(lambda tries=refused: len(tries) > 100, "tries of strangers", 300)
+        assert all(refused), f"{app.name} has listened to a stranger"
 
 
 def delete_records(harness: Harness, _app: App) -> None:
@@ -238,11 +277,15 @@ def freeze_broker(harness: Harness, _app: App) -> None:
 
 
 _ALL: list[Action] = [
-    join, leave, restart, stick, freeze_worker, grow, delete_records, lose_records, recreate,
+    join, leave, restart, stick, freeze_worker, cut_channels, delay_channels, half_open_channels,
+    flood_channel, grow, delete_records, lose_records, recreate,
     take_over_claim, pause, pause_all, kill_driver, kill_all, orphan, kill_worker, restart_broker,
     freeze_broker,
 ]  # fmt: skip
 #: They begin when no disturbance can cost anything any more.
-_CALM = {join, leave, restart, stick, freeze_worker, grow, delete_records}
+_CALM = {
+    join, leave, restart, stick, freeze_worker, cut_channels, delay_channels, half_open_channels,
+    flood_channel, grow, delete_records,
+}  # fmt: skip
 #: What may happen in a round.
 KINDS = tuple(action.__name__ for action in _ALL)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import threading
 
-import pyarrow as pa
 import pytest
 
-from coopconsume.worker.channel.messages import encode_report
-from coopconsume.worker.channel.wire import Frame, Identity, SlotHandshake, frame
-from coopconsume.worker.report import PartitionReport, SlotReport, pack_offsets
 from tests.model.job_group import KEYS, slot_mates
 from tests.model.job_world import TP, until
+from tests.strangers import flood, forged
 
 
 def a_free_port():
@@ -72,33 +67,9 @@ def test_a_job_goes_on_while_others_flood_its_port(world, says):
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
     others = set(range(20)) - slot_mates(3)
-    spec, quiet = job._dispatcher.leases.spec, threading.Event()
-    run = job._dispatcher._run_id
-    forged = SlotReport(0, 0, seq=1, partitions={0: PartitionReport(pack_offsets(pa.array([3])))})
-    said = {
-        "garbage": os.urandom(300),
-        "a forged handshake": SlotHandshake(b"x" * 32, Identity(run, 0, 0)).hello()
-        + frame(Frame.PROOF, b"x" * 32),
-        "a report": frame(Frame.PROGRESS, encode_report(forged), b"x" * 32),
-    }[says]
-    tries = []
-
-    def flood():
-        while not quiet.is_set():
-            try:
-                with socket.create_connection((spec.host, spec.port)) as sock:
-                    sock.sendall(said)
-                    sock.settimeout(1.0)
-                    while sock.recv(1 << 10):
-                        pass
-            except OSError:
-                pass
-            tries.append(1)
-
-    threads = [threading.Thread(target=flood) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
+    spec = job._dispatcher.leases.spec
+    said = forged(job._dispatcher._run_id)[says]
+    with flood(spec.host, spec.port, said) as tries:
         there.until(lambda: others <= there.done(member))
         until(lambda: len(tries) > 100)
         assert 3 not in there.done(member)
@@ -106,10 +77,6 @@ def test_a_job_goes_on_while_others_flood_its_port(world, says):
         there.kafka.end = 40
         gate.opened.set()
         there.until(lambda: there.done(member) == set(range(40)))
-    finally:
-        quiet.set()
-        for thread in threads:
-            thread.join()
     assert sorted(offset for offset, _ in gate.calls) == list(range(40))
     assert job._dispatcher.leases.spec is not None
     assert member.store.state("g")[TP].stable_offset == 40

@@ -269,10 +269,26 @@ SHOWN = [
     Mutant(
         "timeout-is-two-interrupts",
         "Signals that come together interrupt a command once.",
-        "coopconsume/cli/outcome.py",
+        "coopconsume/interrupts.py",
         "if now - self._raised_at >= _TOGETHER:",
         "if now >= self._raised_at:",
         ("tests/unit/test_cli.py::test_signals_that_come_together_interrupt_a_command_once",),
+    ),
+    Mutant(
+        "ctrl-c-cancels-spark-jobs",
+        "Ctrl-C in a program lets running handlers end, also in a session of the program's own.",
+        "coopconsume/interrupts.py",
+        'startswith("pyspark.")',
+        'startswith("spark.")',
+        ("tests/unit/test_interrupts.py::test_a_signal_interrupts_and_its_handler_comes_back",),
+    ),
+    Mutant(
+        "handlers-of-the-program-replaced",
+        "A handler of a signal that the program has set stays.",
+        "coopconsume/interrupts.py",
+        "for n in _SIGNALS if _is_default(n)",
+        "for n in _SIGNALS",
+        ("tests/unit/test_interrupts.py::test_what_the_program_has_set_stays",),
     ),
     Mutant(
         "any-name-is-suggested",

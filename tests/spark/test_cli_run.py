@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from commits import CommitStore, PartitionCommits
 from coopconsume.demo.processes import kill_tree, process_tree
+from coopconsume.testing.local.jars import spark_jars
 from tests.spark.support import PATIENCE, first_program, until
 
 if TYPE_CHECKING:
@@ -47,6 +48,22 @@ def stuck_later(record):
         stuck(record)
 """
 
+
+#: A program of a user, with a session that PySpark has made.
+USERS_SESSION = """
+import os
+import sys
+
+from handlers_of_a_user import slow
+from pyspark.sql import SparkSession
+
+from coopconsume import CooperativeConsumer
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+spark = SparkSession.builder.master("local[2]").config("spark.jars", {jars!r}).getOrCreate()
+with CooperativeConsumer({options!r}, spark) as consumer:
+    consumer.foreach(slow).start().awaitTermination()
+"""
 
 COMMAND = ("-m", "coopconsume")
 
@@ -191,8 +208,9 @@ def test_ctrl_c_once_and_twice(
     assert done(home, kafka, name) == 0
 
 
-def test_ctrl_c_ends_the_first_program_of_the_readme_without_a_traceback(
-    kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_first_program_of_the_readme_without_a_traceback(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path, number: signal.Signals
 ) -> None:
     """It commits what has run, and says nothing."""
     name = topic(1)
@@ -203,8 +221,28 @@ def test_ctrl_c_ends_the_first_program_of_the_readme_without_a_traceback(
     running = Running(folder, program=("program.py",))
     running.wait_for(folder / "commits" / "_delta_log")
     running.until(lambda: done(folder, kafka, name) == 1)
-    assert running.end(signal.SIGINT) == 0, running.said.read_text()
+    assert running.end(number) == 0, running.said.read_text()
     assert "Traceback" not in running.said.read_text()
+
+
+def test_ctrl_c_in_a_session_of_the_user_commits_what_has_run(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
+) -> None:
+    """PySpark's own handler would cancel the Spark job that the handlers run in."""
+    name = topic()
+    produce(name, [(b"a", b"1"), (b"b", b"2")])
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": f"{name}-group",
+        "subscribe": name, "commitTable": str(folder / "commits"), "slots": 2,
+    }  # fmt: skip
+    (folder / "program.py").write_text(
+        USERS_SESSION.format(jars=",".join(map(str, spark_jars())), options=options)
+    )
+    running = Running(folder, program=("program.py",))
+    running.wait_for(folder / "started")
+    # As Python itself ends at a KeyboardInterrupt that nobody catches.
+    assert running.end(signal.SIGINT) == -signal.SIGINT, running.said.read_text()
+    assert done(folder, kafka, name) == len(list(folder.glob("called-*"))) > 0
 
 
 def test_a_job_whose_jvm_is_killed_ends(

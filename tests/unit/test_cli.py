@@ -33,7 +33,7 @@ from coopconsume.admin.sql_source import CommitsSource
 from coopconsume.admin.views import gaps_frame, partitions_frame
 from coopconsume.cli import main
 from coopconsume.cli.kv import parse, shown
-from coopconsume.cli.outcome import _Interrupt, exit_code, reported
+from coopconsume.cli.outcome import exit_code, reported
 from coopconsume.cli.run import _Stopper
 from coopconsume.errors import (
     BrokerUnreachable,
@@ -500,18 +500,6 @@ def test_signals_that_come_together_interrupt_a_command_once() -> None:
     result = CliRunner().invoke(served, [])
     assert (result.exit_code, result.stdout) == (0, "closing\nclosed\n")
     assert {number: signal.getsignal(number) for number in both} == before
-
-
-def test_a_later_signal_interrupts_again() -> None:
-    """A second Ctrl-C leaves at once."""
-    now = 7.0
-    interrupt = _Interrupt(lambda: now)
-    with pytest.raises(KeyboardInterrupt):
-        interrupt()
-    interrupt()
-    now += 1.0
-    with pytest.raises(KeyboardInterrupt):
-        interrupt()
 
 
 class Terminal(io.StringIO):

@@ -16,7 +16,12 @@ PACKAGES = ("assignors", "commits", "coopconsume")
 # longest that fits counts. Layers on one line are beside each other: neither may import the other.
 LAYERS = [
     {"assignors", "commits"},
-    {"coopconsume.closing", "coopconsume.record", "coopconsume.errors"},
+    {
+        "coopconsume.closing",
+        "coopconsume.record",
+        "coopconsume.errors",
+        "coopconsume.interrupts",
+    },
     {
         "coopconsume.classic",
         "coopconsume.spark_versions",
