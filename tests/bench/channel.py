@@ -16,8 +16,8 @@ from commits import CommitStore
 from coopconsume import CooperativeConsumer, local_session, set_shareable
 from coopconsume.demo.processes import kill_tree
 from coopconsume.group.membership import Membership
+from coopconsume.group.owned import LEASE
 from coopconsume.options import Options
-from coopconsume.runtime.slot_leases import report_seconds
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 from tests.bench.harness import SLOTS
 from tests.bench.throughput import empty_job
@@ -33,11 +33,17 @@ if TYPE_CHECKING:
 _STOP = "stop(), handlers of 10 ms"
 _JOIN = "longest time without a commit while a member joins and leaves"
 _REPEATED = "handler calls that a kill -9 leaves uncommitted"
+_SUCCESSOR = "kill -9 to the first handler call of a successor"
+_STOP_LIMIT, _REPEATED_LIMIT = "limit of a stop", "limit of the calls that a kill leaves"
+_SUCCESSOR_LIMIT = "limit of the successor"
 _WITH, _WITHOUT = "with the channel", "without"
 _KILLED_SLOTS, _CONCURRENCY = 8, 8
 #: Turns of each side for each turn of the others: single ones differ by a fifth.
 _MORE, _WARM_UPS = 6, 4
 _HANDLER_SECONDS = 0.01
+_SESSION, _HANDLER_TIMEOUT = 6.0, 1.0
+#: Seconds that a stop may take beyond the longest handler, and at most between two reports.
+_STOP_SPARE, _REPORTS = 2.0, 0.2
 _PATIENCE = 300
 
 
@@ -98,26 +104,38 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     report = Report(
         "The channel to the slots",
         f"Handlers of 10 ms on one partition, {SLOTS} slots; for the kill {_KILLED_SLOTS} slots "
-        f"with {_CONCURRENCY} handlers each, in a process that is killed with its JVM and workers.",
+        f"with {_CONCURRENCY} handlers each, in a process that is killed with its JVM and workers. "
+        f"Its successor is another application, whose Spark runs; session.timeout.ms is "
+        f"{1000 * _SESSION:.0f} and handlerTimeout {_HANDLER_TIMEOUT:.0f} s.",
     )
-    stops, gaps, repeated = [], [], []
+    stops, gaps, repeated, successors = [], [], [], []
     for turn in range(harness.turns):
         stop, gap = _stop_and_join(harness, topic)
-        left = _killed(harness, topic)
+        left, took = _killed(harness, topic)
         stops.append(stop)
         gaps.append(gap)
         repeated.append(float(left))
-        say(f"  turn {turn}: stop {stop:.2f} s, without commits {gap:.2f} s, repeated {left}")
+        successors.append(took)
+        say(
+            f"  turn {turn}: stop {stop:.2f} s, without commits {gap:.2f} s, repeated {left}, "
+            f"successor {took:.1f} s"
+        )
     report.add(_STOP, stops, "s")
     report.add(_JOIN, gaps, "s")
     report.add(_REPEATED, repeated, "records")
-    options = Options.parse(harness.options(topic))
+    report.add(_SUCCESSOR, successors, "s")
     at_once = _KILLED_SLOTS * _CONCURRENCY
-    kept = report_seconds(options) + options.commit_interval
-    most = at_once + int(at_once * kept / _HANDLER_SECONDS)
+    report.add(_STOP_LIMIT, [_HANDLER_SECONDS + _STOP_SPARE], "s")
+    report.add(_REPEATED_LIMIT, [at_once * (1 + _REPORTS / _HANDLER_SECONDS)], "records")
+    report.add(_SUCCESSOR_LIMIT, [_SESSION + LEASE + _HANDLER_TIMEOUT], "s")
+    report.ratios = [
+        Ratio("stop() / its limit", _STOP, _STOP_LIMIT, 1.0),
+        Ratio("calls left by a kill / their limit", _REPEATED, _REPEATED_LIMIT, 1.0),
+        Ratio("successor / its limit", _SUCCESSOR, _SUCCESSOR_LIMIT, 1.0),
+    ]
     report.notes.append(
-        "Bound of a kill: the handlers at work, and what ended within one report interval and one "
-        f"commitInterval, {most:,} records; what ends during an append comes on top."
+        "Limits: a handler and 2 s; the handlers at work and what ends within 200 ms, the longest "
+        "time between two reports; the session, the lease and handlerTimeout."
     )
     return [report, _cost(harness, say)]
 
@@ -166,6 +184,7 @@ def _stop_and_join(harness: Harness, topic: str) -> tuple[float, float]:
         began, seen = time.perf_counter(), len(commits)
         other = Membership(Options.parse(options), 1, _Idle())
         other.subscribe([topic], None)
+        _wait(lambda: other.owned)
         _wait(lambda: len(commits) > seen + 5)
         other.leave()
         seen = len(commits)
@@ -177,11 +196,19 @@ def _stop_and_join(harness: Harness, topic: str) -> tuple[float, float]:
         return time.perf_counter() - began, gap
 
 
-def _killed(harness: Harness, topic: str) -> int:
-    """How many records were handled and not committed when a whole application was killed."""
-    folder = harness.path("calls")
+def _killed(harness: Harness, topic: str) -> tuple[int, float]:
+    """Kill a whole application that works.
+
+    Returns:
+        How many records were handled and not committed, and the seconds until a successor works.
+    """
+    folder, after = harness.path("calls"), harness.path("calls")
     folder.mkdir()
-    options = harness.options(topic, slots=_KILLED_SLOTS)
+    after.mkdir()
+    options = harness.options(
+        topic, slots=_KILLED_SLOTS, handlerTimeout=_HANDLER_TIMEOUT,
+        **{"kafka.session.timeout.ms": int(1000 * _SESSION)},
+    )  # fmt: skip
     job = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.channel", json.dumps([options, str(folder)])],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -190,12 +217,17 @@ def _killed(harness: Harness, topic: str) -> int:
         _wait(lambda: len(_handled(folder)) > 2_000 or job.poll() is not None)
     finally:
         kill_tree(job)
+    began = time.perf_counter()
     handled = _handled(folder)
     store = CommitStore.open(str(options["commitTable"]))
     (cluster,) = store.clusters(str(options["kafka.group.id"]))
     store = CommitStore.open(str(options["commitTable"]), cluster=cluster)
     commits = store.state(str(options["kafka.group.id"]))[topic, 0]
-    return sum(o >= commits.stable_offset and o not in commits.ranges for o in handled)
+    left = sum(o >= commits.stable_offset and o not in commits.ranges for o in handled)
+    with CooperativeConsumer(options | {"slots": SLOTS}, harness.spark) as consumer:
+        consumer.foreach(Noting(str(after))).start()
+        _wait(lambda: _handled(after))
+        return left, time.perf_counter() - began
 
 
 def _handled(folder: Path) -> set[int]:

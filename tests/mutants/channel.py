@@ -41,6 +41,14 @@ _LEASES = (
 
 CHANNEL = [
     Mutant(
+        "drain-forgotten-by-a-slot-that-begins",
+        "A slot that is drained before it has records reads none.",
+        "coopconsume/worker/channel/client.py",
+        "        if is_drained:\n            drain()\n",
+        "",
+        (_SOCKETS + "test_a_slot_that_has_no_records_yet_is_drained_as_it_begins",),
+    ),
+    Mutant(
         "frames-without-number",
         "A frame of the channel counts once, in its place.",
         _WIRE,

@@ -168,6 +168,7 @@ def test_a_killed_executor_costs_what_was_in_flight(kafka, topic, produce, tmp_p
             at_kill |= kill_executor(survivor, history, at_work=False)
             assert job.poll() is None, log.read_text()[-3000:]
             assert job.wait(PATIENCE) == 0, log.read_text()[-3000:]
+    assert "without a channel" not in log.read_text()
     verdict = check(
         read_history(history), produced, done_book(deaths.store(), "shop"),
         pending_book(deaths.store(), "shop"), {}, kills=deaths.kills,

@@ -87,7 +87,8 @@ class SlotChannel:
         self._make_report: Callable[[int], SlotReport | None] | None = None
         self._halt_slot: Callable[[str, float], None] | None = None
         self._relieve: Callable[[], None] | None = None
-        self._drain: Callable[[], None] = lambda: None
+        self._drain: Callable[[], None] | None = None
+        self._is_drained = False
         self._withhold: Withhold | None = None
         self._oldest_call: Callable[[float], tuple[int, int, float] | None] | None = None
         self._named: tuple[int, int] | None = None
@@ -136,16 +137,19 @@ class SlotChannel:
                 progressive report.
             oldest_call: Takes the time; returns partition, offset and seconds of the handler call
                 that has run for longest, or None.
-            drain: Has a real-time slot read no more records.
+            drain: Has a real-time slot read no more records; called at once if the driver has said
+                so before.
             withhold: Has the slot start no more records of some key ranges, see `TaskOutcome`.
         """
         with self._lock:
             self._make_report, self._halt_slot, self._relieve = cut, halt, relieve
             self._oldest_call, self._drain, self._withhold = oldest_call, drain, withhold
             self._cut_at = self._clock() + self._spec.report_every
-            halted = self._halted
+            halted, is_drained = self._halted, self._is_drained
         if halted is not None:
             halt(*halted)
+        if is_drained:
+            drain()
         self._wake()
 
     def may_start(self, now: float) -> bool:
@@ -282,7 +286,7 @@ class SlotChannel:
                 self._relieve()
                 self._cut_at = self._clock()
         elif kind == Frame.DRAIN:
-            self._drain()
+            self._drain_now()
         elif kind == Frame.WITHHOLD:
             if self._withhold is not None:  # Else it has no records yet.
                 self._withhold(*decode_withhold(payload))
@@ -293,6 +297,12 @@ class SlotChannel:
                 self._unacknowledged = [one for one in self._unacknowledged if one[0].seq > seq]
         else:
             raise ProtocolError(f"the driver sent a frame of type {kind}")
+
+    def _drain_now(self) -> None:
+        with self._lock:
+            self._is_drained, drain = True, self._drain
+        if drain is not None:  # Else it has no records yet.
+            drain()
 
     def _halt(self, why: str, since: float) -> None:
         with self._lock:

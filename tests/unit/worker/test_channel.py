@@ -489,6 +489,19 @@ def test_one_message_to_a_slot_may_be_longer_than_what_may_wait(monkeypatch):
         channel.close()
 
 
+def test_a_slot_that_has_no_records_yet_is_drained_as_it_begins():
+    """Otherwise it would read on until its time is over."""
+    with bench() as driver:
+        channel, slot, drained = connected(driver.server), Slot(), []
+        driver.server.drain((7, 2))
+        # What a driver says arrives in its order.
+        driver.server.stop([(7, 2)])
+        until(lambda: channel._halted is not None)
+        channel.begin(slot.cut, slot.halt, drain=lambda: drained.append(1))
+        assert drained == [1]
+        channel.close()
+
+
 def test_a_closed_server_stops_its_slots():
     """As a driver that has ended does."""
     with bench() as driver:
