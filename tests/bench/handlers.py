@@ -130,19 +130,20 @@ class Stuck:
 
     Args:
         folder: Where notes go.
+        topic: The topic of the key.
         key: The key that is stuck.
         seconds: For how long.
     """
 
-    def __init__(self, folder: str, key: bytes, seconds: float) -> None:
+    def __init__(self, folder: str, topic: str, key: bytes, seconds: float) -> None:
         self.notes = Sleeper(folder)
-        self.key = key
+        self.place = (topic, key)
         self.seconds = seconds
 
     def __call__(self, record: Record) -> None:
         """Handle one record."""
         self.notes.note()
-        is_first = record.key == self.key and record.offset < 1_000
+        is_first = (record.topic, record.key) == self.place and record.offset < 1_000
         time.sleep(self.seconds if is_first else 0.005)
 
     def first_start(self) -> float:

@@ -45,7 +45,7 @@ def _run(options: dict[str, Any], folder: str, records: int, seconds: int) -> fl
     beside = sum(not its.contains(key_hash(key) or 0) for key in keys)
     spark = local_session("coopconsume-bench-stuck", cores=SLOTS + 2)
     seen: list[tuple[float, int]] = []
-    handler = Stuck(folder, _KEY, float(seconds))
+    handler = Stuck(folder, options["subscribe"], _KEY, float(seconds))
     try:
         with CooperativeConsumer(options, spark) as consumer:
             query = consumer.foreach(handler, concurrency=CONCURRENCY).onProgress(

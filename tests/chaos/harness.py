@@ -307,8 +307,19 @@ class Harness:
         return bool(there)
 
     def freeze_worker(self, app: App) -> None:
-        """SIGSTOP one of its Python workers, if there is one, for twice its lease."""
-        for pid in sorted(filter(runs, app.workers))[-1:]:
+        """SIGSTOP a Python worker of it that runs a handler, for twice its lease."""
+        found: list[int] = []
+
+        def is_at_work() -> bool:
+            calls = read_history(app.history)
+            busy = {int(call.process.split("-")[0]) for call in calls if call.end_ns is None}
+            found[:] = filter(runs, busy)
+            if not found:
+                self.produce(1, topics=[self.shared[0]])
+            return bool(found)
+
+        self.wait(is_at_work, "worker with a handler", 300)
+        for pid in found[-1:]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
                 self.sleep(2 * LEASE)
