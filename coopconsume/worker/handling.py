@@ -46,6 +46,8 @@ OUTLIVED = 70
 #: so many rows.
 _FAST = 5e-6
 _BLOCK = 16
+#: Seconds between two reads of the clock after which the process may have been frozen.
+_LONG = 0.1
 
 
 class TimeBox:
@@ -61,7 +63,8 @@ class TimeBox:
             in the journal, `refuse` takes the place of the handler.
         stopped: Why not even a first record may start (`SlotReport.stopped`); empty: it may.
         may_start: Whether the slot's lease holds at an instant. A thread sets `is_over` when the
-            lease ends, some milliseconds late if the process was frozen.
+            lease ends. If the process was frozen, `run_serial` may come to it first: it looks
+            itself where much time has passed between two reads of the clock.
 
     Args:
         spec: The batch.
@@ -193,7 +196,7 @@ def run_serial(  # noqa: C901 - one loop, called for each record
     report, blocked, cells = outcome.report, outcome.blocked, time_box.journal.cells
     code, place = time_box.journal.FIRST, time_box.journal.FIRST + 1
     handled, lock = 0, outcome.lock
-    progress = RowProgress(outcome)
+    progress = RowProgress(outcome, time_box.check_lease)
     outcome.give_back = time_box.give_back
     for raw in batches:
         report.value_bytes += raw.nbytes
@@ -250,10 +253,16 @@ class RowProgress:
         started: When the first row of each block was drawn for its handler call, in seconds since
             the epoch; NaN: it was not called. A block is one row, or `_BLOCK` rows of a handler
             that takes so little time that to read the clock for each call would cost as much.
+
+    Args:
+        outcome: Takes what is done.
+        stood_still: Called at a read of the clock that comes long after the one before.
     """
 
-    def __init__(self, outcome: TaskOutcome) -> None:
+    def __init__(self, outcome: TaskOutcome, stood_still: Callable[[], None]) -> None:
         self._outcome = outcome
+        self._stood_still = stood_still
+        self._read_at = 0.0
         self._batch: pa.RecordBatch | None = None
         self._numbers: Iterator[int] = iter(())
         self._skipped: list[int] = []
@@ -277,11 +286,19 @@ class RowProgress:
             self._first = self.settled = 0
             self._block = _BLOCK if self._is_fast and batch.num_rows % _BLOCK == 0 else 1
             self.started = array("d")
-        reads = map(self.started.append, starmap(time.time, repeat(())))
+        reads = starmap(self._read_clock, repeat(()))
         if self._block > 1:
             others = [repeat(None)] * (self._block - 1)
             return self._numbers, chain.from_iterable(zip(reads, *others))  # noqa: B905
         return self._numbers, reads
+
+    def _read_clock(self) -> None:
+        now = time.time()
+        self.started.append(now)
+        # The clock may have been set back meanwhile.
+        if not 0.0 <= now - self._read_at < _LONG:
+            self._stood_still()
+        self._read_at = now
 
     def skip(self, number: int) -> None:
         """Notes a row whose handler is not called."""

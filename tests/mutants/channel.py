@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _MODEL = "tests/model/test_channel_model.py::"
 _CRASHES = "tests/unit/worker/test_crashes.py::"
+_TIMES = "tests/unit/worker/test_histogram.py::"
 _SOCKETS = "tests/unit/worker/test_channel.py::"
 _SLOT = "tests/unit/worker/test_slot_channel.py::"
 _UNION = "tests/model/test_progress_model.py::test_reports_say_together_what_one_says"
@@ -40,6 +41,14 @@ _LEASES = (
 )
 
 CHANNEL = [
+    Mutant(
+        "frozen-slot-goes-on",
+        "A slot that was frozen beyond its lease starts no more records.",
+        "coopconsume/worker/handling.py",
+        "if not 0.0 <= now - self._read_at < _LONG:",
+        "if now < 0:",
+        (_TIMES + "test_a_slot_that_stood_still_looks_at_its_lease_before_it_starts_more",),
+    ),
     Mutant(
         "drain-forgotten-by-a-slot-that-begins",
         "A slot that is drained before it has records reads none.",

@@ -204,6 +204,33 @@ def test_calls_that_take_microseconds_are_timed_in_blocks(monkeypatch):
     assert 3.0 <= early.calls.seconds + late.calls.seconds <= now[0] - 1e9
 
 
+@pytest.mark.parametrize(("seconds", "most"), [(1e-4, 0), (2**-20, 15)])
+def test_a_slot_that_stood_still_looks_at_its_lease_before_it_starts_more(
+    monkeypatch, seconds, most
+):
+    """The thread that keeps the lease comes to it later. Fast calls are in blocks of 16."""
+    now, started = [1e9], []
+    monkeypatch.setattr(
+        handling, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
+    )
+
+    def handler(record):
+        started.append(record.offset)
+        now[0] += 9.0 if record.offset == 100 else seconds
+
+    rows = [(0, o, b"%d" % o) for o in range(320)]
+    runner, batches = prepared(handler, rows, batch_rows=64)
+    outcome = runner._outcome(3)
+    time_box = handling.TimeBox(outcome.spec, Journal())
+    time_box.may_start = lambda at: at < 1e9 + 5.0
+    handling.run_serial(batches, handler, outcome, time_box)
+    assert 100 <= started[-1] <= 100 + most
+    assert time_box.stopped == "lease"
+    report = outcome.close()
+    assert report.partitions[0].resume == started[-1] + 1
+    assert done(report) == started
+
+
 def test_times_of_calls_travel_over_the_channel():
     """As those of starts do."""
     report = SlotReport(5, 1, seq=3, pid=8)

@@ -422,7 +422,7 @@ print(json.dumps([starts, report.stopped]), flush=True)
 
 
 def test_a_slot_that_was_frozen_beyond_its_lease_starts_nothing_more():
-    """Once its handlers wait for anything: its work may be another's by now."""
+    """Its work may be another's by now."""
     with a_driver(lease=2.0) as driver:
         port = str(driver.server.spec().port)
         child = subprocess.Popen(
@@ -438,8 +438,7 @@ def test_a_slot_that_was_frozen_beyond_its_lease_starts_nothing_more():
             child.send_signal(signal.SIGCONT)
             starts, stopped = json.loads(child.stdout.readline())
             assert stopped == "lease"
-            # The thread that keeps the lease comes to it in a moment, which is longer under load.
-            assert sum(at > thawed for at in starts) <= 1_000, "those that were about to"
+            assert sum(at > thawed for at in starts) <= 1, "the one that was about to"
         finally:
             child.kill()
             child.wait()
