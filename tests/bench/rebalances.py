@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_left
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +39,7 @@ _CALM_SECONDS = 15.0
 
 
 class Noting:
-    """Takes 10 ms a record, and notes when calls of each key have ended.
+    """Takes 10 ms a record, and notes which calls have ended when.
 
     Records of keys that were away take no time: these keys catch up, and do not hold back the
     others, whose records are not read far ahead.
@@ -59,11 +60,10 @@ class Noting:
         if time.monotonic() - self._looked > 1.0:
             self._looked = time.monotonic()
             self._known = set(Path(self.moved).read_bytes().split())
-        if record.key in self._known:
-            return
-        time.sleep(_HANDLER_SECONDS)
+        if record.key not in self._known:
+            time.sleep(_HANDLER_SECONDS)
         with Path(self.folder, str(os.getpid())).open("ab") as file:
-            file.write(b"%s %f\n" % (record.key, time.monotonic()))
+            file.write(b"%s %f %d\n" % (record.key, time.monotonic(), record.offset))
 
 
 class _Taker:
@@ -142,9 +142,15 @@ def rebalances(harness: Harness, say: Callable[[str], None]) -> list[Report]:
             spans[_AFTER][-1].append((ended, time.monotonic()))
             say(f"  join {turn} of {joins}: {ended - began:.2f} s")
         query.stop()
-    calls = _calls(folder)
+    calls, offsets = _calls(folder)
     stay = {key: calls[key] for key in calls if not taker.has(key)}
-    return [_report(spans, stay, joins, together)]
+    report = _report(spans, stay, joins, together)
+    twice = sum(count > 1 for count in offsets.values())
+    report.notes.append(
+        f"{twice} of {len(offsets):,} records were handled more than once, those of keys that move "
+        "included."
+    )
+    return [report]
 
 
 def _report(
@@ -190,11 +196,13 @@ def _within(span: tuple[float, float], ends: Sequence[float]) -> Sequence[float]
     return ends[bisect_left(ends, first) : bisect_left(ends, last)]
 
 
-def _calls(folder: Path) -> dict[bytes, list[float]]:
-    """When calls of each key have ended."""
+def _calls(folder: Path) -> tuple[dict[bytes, list[float]], Counter[int]]:
+    """When calls of each key have ended, and how many there were of each offset."""
     found: dict[bytes, list[float]] = {}
+    offsets: Counter[int] = Counter()
     for file in folder.iterdir():
         for line in file.read_bytes().splitlines():
-            key, at = line.split()
+            key, at, offset = line.split()
             found.setdefault(key, []).append(float(at))
-    return {key: sorted(ends) for key, ends in found.items()}
+            offsets[int(offset)] += 1
+    return {key: sorted(ends) for key, ends in found.items()}, offsets
