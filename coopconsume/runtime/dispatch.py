@@ -36,13 +36,14 @@ from coopconsume.runtime.realtime.run import run_slots
 from coopconsume.runtime.realtime.runs import RealTimeRuns
 from coopconsume.runtime.relief import end_kept, give_back, settle_kept, slow_slots
 from coopconsume.runtime.slot_leases import SlotLeases
+from coopconsume.runtime.slot_requests import SlotRequests
 from coopconsume.runtime.trace import BatchStarted, BatchWithheld, Trace
 from coopconsume.runtime.waiting import BatchFacts
 from coopconsume.runtime.window import Window
 from coopconsume.worker.report import PartitionReport, SlotReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -66,8 +67,6 @@ _FAILED_BATCHES = 4
 _KILL_TIME = 5.0
 _INTERRUPT_EVERY = 1.0
 _WARN_EVERY = 10.0
-#: Seconds between two requests to a slot for what it may still start.
-_ASK_EVERY = 0.5
 #: Seconds until a slot that could not read the state tries again.
 _STATE_PAUSE = 2.0
 
@@ -139,10 +138,12 @@ class Dispatcher:
             lambda *call: post(CallReported(*call)), real_time=work.real_time is not None,
         )  # fmt: skip
         meter.channel_error = self.leases.error
+        self._crashes = Crashes(work.policy.max_attempts)
+        self._requests = SlotRequests(self.leases, self._crashes)
         self._real_time = (
             None
             if work.real_time is None
-            else RealTimeRuns(work.real_time, options, self.leases, self._stop)
+            else RealTimeRuns(work.real_time, options, self.leases, self._requests.stop)
         )
         self._numbers = itertools.count()
         self._busy: dict[int, int] = {}
@@ -151,7 +152,6 @@ class Dispatcher:
         self._warned_at = -math.inf
         self._failures = FailuresInARow()
         self._failure_log = FailureLog()
-        self._crashes = Crashes(work.policy.max_attempts)
         self._carryover = SlotCarryover()
         # Every slot may be a straggler in a batch of its own, and keep a record of another one.
         self._batches = ThreadPoolExecutor(
@@ -290,25 +290,8 @@ class Dispatcher:
         in doubt. Slots that have not begun never begin, and nobody waits for them.
         """
         for running in self.of(epoch_state):
-            self._stop(running)
+            self._requests.stop(running)
         self.interrupt_overdue()
-
-    def _stop(self, running: Running) -> None:
-        if running.connections:
-            running.ending = running.ending or "stopped"
-            self._stop_slots(running, running.waiting)
-
-    def _stop_slots(self, running: Running, slots: Collection[int]) -> None:
-        """Stops some slots: they give back what they have not started, if they may."""
-        connections = {(running.number, slot) for slot in slots}
-        running.stopped.update(slots)
-        for at in connections:
-            if self._may_relieve(running, at[1]):
-                self.leases.relieve(at)
-        self._halt(running, connections)
-
-    def _halt(self, running: Running, slots: Collection[tuple[int, int]]) -> None:
-        running.withdrawn |= {slot for _, slot in self.leases.stop(slots)}
 
     @property
     def may_leave(self) -> bool:
@@ -327,54 +310,10 @@ class Dispatcher:
     def leave(
         self, epoch_state: EpochState, partitions: Sequence[Partition], *, is_late: bool = False
     ) -> None:
-        """Asks slots to start no more records of the key ranges that are given up.
-
-        They continue with the others. A slot that has not begun never begins, and one that has not
-        answered in time starts nothing more: its lease may outlast the share. So does one whose
-        handlers are late: the next owners wait until the handlers of a stopped slot have ended.
-        """
+        """Asks slots to start no more records of the key ranges that are given up."""
         for running in self.of(epoch_state):
-            for slot in sorted(running.active - running.stopped):
-                shares = [p.shares[slot] for p in partitions if slot in p.shares]
-                if not any(share.may_start_leaving for share in shares):
-                    continue
-                at = (running.number, slot)
-                if not is_late and self.leases.has_met(at):
-                    self._withhold(running, slot, partitions)
-                    continue
-                running.stopped.add(slot)
-                self._halt(running, {at})
-                if slot in running.withdrawn:
-                    for share in shares:
-                        share.may_start_leaving = False
-            if is_late and running.channel is not None:
-                late = [slot for slot in running.waiting if _is_late(running, slot, partitions)]
-                self._stop_slots(running, late)
+            self._requests.leave(running, partitions, is_late=is_late)
         self.interrupt_overdue()
-
-    def _withhold(self, running: Running, slot: int, partitions: Sequence[Partition]) -> None:
-        """Sends a slot the given-up key ranges, repeatedly: it may have no records yet."""
-        if not self._is_time_to_ask(running, slot):
-            return
-        ranges = {
-            i: [(one.first, one.last) for one in part.shares[slot].leaving]
-            for i, part in enumerate(running.parts)
-            if part in partitions and slot in part.shares
-        }
-        self.leases.withhold((running.number, slot), running.epoch_state.leavings, ranges)
-
-    def _ask_back(self, running: Running, slot: int) -> None:
-        """Asks a slot for what it may still start, once in a while."""
-        if self._may_relieve(running, slot) and self._is_time_to_ask(running, slot):
-            self.leases.relieve((running.number, slot))
-
-    @staticmethod
-    def _is_time_to_ask(running: Running, slot: int) -> bool:
-        now = time.monotonic()
-        is_due = now - running.asked_at.get(slot, -math.inf) > _ASK_EVERY
-        if is_due:
-            running.asked_at[slot] = now
-        return is_due
 
     def _deal_again(self, epoch_state: EpochState, now: float) -> None:
         """Deals partitions with gained or given-up shares to slots that are free.
@@ -401,7 +340,7 @@ class Dispatcher:
         asked = {slot for slot in found if slot is not None}
         for running in self.of(epoch_state):
             for slot in sorted(asked & (running.active - running.stopped)):
-                self._ask_back(running, slot)
+                self._requests.ask_back(running, slot)
 
     def drain(self, epoch_state: EpochState | None) -> None:
         """Has real-time slots read nothing more; what they have read is handled."""
@@ -578,14 +517,10 @@ class Dispatcher:
         kept = sum(len(running.waiting & running.kept.keys()) for running in self.running.values())
         for running, slot in slow_slots(self.of(epoch_state), now, has_idle=busy < self._slots):
             # A task that keeps a record keeps its core: one must be left to go on with.
-            if kept + 1 < self._slots and self._may_relieve(running, slot):
+            if kept + 1 < self._slots and self._requests.may_relieve(running, slot):
                 running.heard_at[slot] = now
                 self.leases.relieve((running.number, slot))
                 return
-
-    def _may_relieve(self, running: Running, slot: int) -> bool:
-        """Whether a slot may give records back: not while it is to show which one is at fault."""
-        return not running.trial and not self._crashes.concern(slot)
 
     def _may_work(self, epoch_state: EpochState) -> bool:
         """Whether the next owners would wait long enough for what a new batch may leave behind."""
@@ -885,19 +820,6 @@ class Dispatcher:
 def _report(data: bytes) -> SlotReport:
     report: SlotReport = pickle.loads(data)  # noqa: S301 - from our own workers
     return report
-
-
-def _is_late(running: Running, slot: int, partitions: Iterable[Partition]) -> bool:
-    """Whether handlers of a slot work on key ranges that are about to be given back."""
-    for partition in partitions:
-        if slot not in running.kept:
-            if slot in partition.shares and partition.shares[slot].leaving_at_work:
-                return True
-        elif partition.part in running.kept[slot]:
-            kept = running.kept[slot][partition.part]
-            if any(offset in kept for offset in partition.dealer.kept_leaving()):
-                return True
-    return False
 
 
 def _by_part(at_work: Sequence[tuple[int, int]], parts: Sequence[int]) -> dict[int, OffsetRanges]:

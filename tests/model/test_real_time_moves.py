@@ -11,6 +11,7 @@ from commits import OffsetRanges
 from coopconsume.group.keeping import without
 from coopconsume.record import RetryPolicy
 from coopconsume.runtime.dispatch import Dispatcher
+from coopconsume.runtime.slot_requests import SlotRequests
 from coopconsume.worker.realtime import slot
 from coopconsume.worker.report import unpack_offsets
 from tests.model.job_group import HIGH, LOW, WHOLE, Group
@@ -233,7 +234,7 @@ def test_a_slot_that_is_lost_or_does_not_answer_leaves_its_key_ranges_in_doubt(
     grow(there, 20)
     there.until(lambda: gate.at_work)
     with monkeypatch.context() as patch:
-        patch.setattr(Dispatcher, "_withhold", lambda *_: None)
+        patch.setattr(SlotRequests, "_withhold", lambda *_: None)
         thread = gives_up(group, *moving)
         until(lambda: job._leaving is not None)
         if is_lost:

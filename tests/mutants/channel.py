@@ -467,8 +467,8 @@ CHANNEL = [
     Mutant(
         "drained-slot-is-in-doubt",
         "A slot that is to start nothing more names its running records: they alone are in doubt.",
-        "coopconsume/runtime/dispatch.py",
-        "            if self._may_relieve(running, at[1]):\n",
+        "coopconsume/runtime/slot_requests.py",
+        "            if self.may_relieve(running, at[1]):\n",
         "            if False:\n",
         (_LATE + "[False]",),
     ),

@@ -224,7 +224,7 @@ KEEPING = [
     Mutant(
         "worker-of-a-late-handler-goes-on",
         "The handler of a key in doubt has ended once its next owner starts the key.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/slot_requests.py",
         "self._stop_slots(running, late)",
         "list(late)",
         (
@@ -410,8 +410,8 @@ KEEPING = [
     Mutant(
         "slot-that-has-not-begun-begins-late",
         "A slot that has not begun does not hold up what its member gives up.",
-        "coopconsume/runtime/dispatch.py",
-        "if not is_late and self.leases.has_met(at):",
+        "coopconsume/runtime/slot_requests.py",
+        "if not is_late and self._leases.has_met(at):",
         "if not is_late:",
         (_HAND_OVER + "test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up",),
     ),
