@@ -23,6 +23,7 @@ from tests.bench.growth import growth
 from tests.bench.harness import prepared, surroundings
 from tests.bench.owners import owners
 from tests.bench.processing import processing
+from tests.bench.queue import queue
 from tests.bench.realtime import realtime
 from tests.bench.rebalances import rebalances
 from tests.bench.relief import relief
@@ -58,6 +59,7 @@ _BENCHMARKS: dict[str, Callable[[Harness, Callable[[str], None]], list[Report]]]
     "realtime": realtime,
     "state": state,
     "cooperative": cooperative,
+    "queue": queue,
 }
 _PLACE = r"(<!-- bench:{0} -->\n).*?(<!-- end of bench:{0} -->)"
 

@@ -1,0 +1,111 @@
+"""A work queue: records that one consumer acquires and acknowledges, and what a hold takes."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from statistics import median
+from typing import TYPE_CHECKING
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from coopconsume.queue import QueueConsumer
+from tests.bench.figures import Ratio, Report, take_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.bench.harness import Harness
+
+_RATE, _LEAST = "acquired and acknowledged", "target"
+_HOLD, _BARE = "a hold by three replicas", "a bare produce and read back"
+_BATCH, _GOAL = 500, 5_000.0
+
+
+def queue(harness: Harness, say: Callable[[str], None]) -> list[Report]:
+    """Records a second through a queue of one replica, and milliseconds of a hold by three."""
+    return [_rate(harness, say), _hold(harness, say)]
+
+
+def _rate(harness: Harness, say: Callable[[str], None]) -> Report:
+    records = harness.size(50_000, 5_000)
+    harness.load("queue-rate", records, keys=10_000, value_bytes=100)
+
+    def work_off(_: int) -> float:
+        options = harness.options("queue-rate", startingOffsets="earliest")
+        done = 0
+        with QueueConsumer(_of_a_queue(options), "queue-rate") as consumer:
+            began = time.perf_counter()
+            while done < records:
+                for record in consumer.poll(_BATCH):
+                    consumer.acknowledge(record)
+                done += consumer.commit().done
+            return records / (time.perf_counter() - began)
+
+    report = Report(
+        "A work queue",
+        f"{records:,} records of 100 bytes, one partition, one replica, one consumer: polls of "
+        f"{_BATCH}, acknowledged and committed each time.",
+    )
+    report.add_all(take_turns({_RATE: work_off}, harness.turns, say=say), "records/s")
+    report.add(_LEAST, [_GOAL], "records/s")
+    report.ratios = [Ratio("acquired and acknowledged / target", _RATE, _LEAST, 1.0, "at least")]
+    return report
+
+
+def _hold(harness: Harness, say: Callable[[str], None]) -> Report:
+    count = harness.size(200, 20)
+    harness.load("queue-hold", count, keys=count, value_bytes=100)
+    report = Report(
+        "A hold by three replicas",
+        "One record is acquired from three replicas, topics of one broker. Beside it the bare "
+        "kafka-python: a record is produced with acks=all, and read back by a consumer that waits "
+        f"for it. Each value is the median of {count}.",
+    )
+    sides = {_HOLD: lambda _: _held(harness, count), _BARE: lambda _: _bare(harness, count)}
+    report.add_all(take_turns(sides, harness.turns, say=say, warm_ups=1), "ms")
+    report.ratios = [Ratio("hold / produce and read back", _HOLD, _BARE, 3.0)]
+    return report
+
+
+def _of_a_queue(options: dict[str, object]) -> dict[str, object]:
+    return {
+        name: value
+        for name, value in options.items()
+        if name.startswith("kafka.") or name == "startingOffsets"
+    }
+
+
+def _held(harness: Harness, count: int) -> float:
+    options = _of_a_queue(harness.options("queue-hold", startingOffsets="earliest"))
+    name = str(options["kafka.group.id"])
+    took = []
+    with QueueConsumer(options, "queue-hold", [f"{name}-r{n}" for n in range(3)]) as consumer:
+        session, ends = consumer._opened(), {0: count}
+        for _ in range(count):
+            began = time.perf_counter()
+            while (granted := session.acquire(1, ends)) is None or not granted.offsets:
+                session.run(0.01)
+            took.append(time.perf_counter() - began)
+            session.wait([session.settle("accept", granted.offsets)], 30.0)
+    return 1000 * median(took)
+
+
+def _bare(harness: Harness, count: int) -> float:
+    topic = str(harness.options("queue-bare")["kafka.group.id"])
+    harness.broker.create_topic(topic, 1)
+    servers, at = harness.broker.bootstrap_servers, TopicPartition(topic, 0)
+    took = []
+    with (
+        closing(KafkaProducer(bootstrap_servers=servers, acks="all", linger_ms=0)) as producer,
+        closing(KafkaConsumer(bootstrap_servers=servers, fetch_max_wait_ms=250)) as consumer,
+    ):
+        consumer.assign([at])
+        consumer.seek_to_beginning(at)
+        for _ in range(count):
+            began = time.perf_counter()
+            producer.send(topic, b"x" * 200, partition=0)
+            while not consumer.poll(timeout_ms=500):
+                pass
+            took.append(time.perf_counter() - began)
+    return 1000 * median(took)
