@@ -6,7 +6,14 @@ import pytest
 
 from coopconsume.testing.local.broker import LocalKafka
 from tests.chaos.harness import Harness
-from tests.chaos.rounds import begin, finish, restart, restart_broker
+from tests.chaos.rounds import (
+    begin,
+    cut_channels,
+    finish,
+    half_open_channels,
+    restart,
+    restart_broker,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 
@@ -16,7 +23,7 @@ def test_applications_share_two_topics_under_disturbances(tmp_path):
 
     Nothing is lost, the order of keys holds over all members, no two handlers of a key overlap.
     Only what was in flight in a disturbed process is done again, and nothing where an application
-    joins and a static member restarts. ``make chaos`` plays longer runs, drawn by a seed.
+    joins, a static member restarts, and a driver and its slots lose their connections. ``make chaos`` plays longer runs, drawn by a seed.
     """
     config = {"group.initial.rebalance.delay.ms": 3000}
     with (
@@ -31,6 +38,9 @@ def test_applications_share_two_topics_under_disturbances(tmp_path):
         harness.wait_for_members(3)
         restart(harness, static)
         harness.wait_for_members(3)
+        for lose in (cut_channels, half_open_channels):
+            harness.produce(200)
+            lose(harness, harness.alive[0])
         harness.orphan(harness.hang())
         sleeper = next(app for app in harness.alive if app.instance is None)
         epoch = harness.epoch()
