@@ -78,8 +78,8 @@ def reported(command: Callable[..., int | None]) -> Callable[..., None]:
     """Makes a command end with its exit code and report its errors in one sentence.
 
     The command returns its exit code, or None for 0. It gets the option ``--debug``, which shows
-    tracebacks. SIGTERM raises KeyboardInterrupt, as Ctrl-C does; signals that come together do so
-    once.
+    tracebacks. SIGTERM raises KeyboardInterrupt, as Ctrl-C does, unless it is ignored; signals
+    that come together do so once.
     """
 
     @click.option("--debug", is_flag=True, help="Show the traceback of an error.")

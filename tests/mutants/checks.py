@@ -8,6 +8,7 @@ _CHECKER = "tests/model/test_checker.py::test_each_fault_is_found_with_its_witne
 _JOB = "tests/model/test_job_model.py::"
 _SLOTS = "tests/model/test_job_slots.py::"
 _CLOCKS = "tests/unit/test_clocks.py::"
+_INTERRUPTS = "tests/unit/test_interrupts.py::"
 
 ASSIGNORS = [
     Mutant(
@@ -270,9 +271,12 @@ SHOWN = [
         "timeout-is-two-interrupts",
         "Signals that come together interrupt a command once.",
         "coopconsume/interrupts.py",
-        "if now - self._raised_at >= _TOGETHER:",
-        "if now >= self._raised_at:",
-        ("tests/unit/test_cli.py::test_signals_that_come_together_interrupt_a_command_once",),
+        "if now - self._raised_at < _TOGETHER:",
+        "if now < self._raised_at:",
+        (
+            "tests/unit/test_cli.py::test_signals_that_come_together_interrupt_a_command_once",
+            _INTERRUPTS + "test_signals_together_do_not_interrupt_what_a_program_does_at_its_end",
+        ),
     ),
     Mutant(
         "ctrl-c-cancels-spark-jobs",
@@ -280,15 +284,15 @@ SHOWN = [
         "coopconsume/interrupts.py",
         'startswith("pyspark.")',
         'startswith("spark.")',
-        ("tests/unit/test_interrupts.py::test_a_signal_interrupts_and_its_handler_comes_back",),
+        (_INTERRUPTS + "test_a_signal_interrupts_a_wait",),
     ),
     Mutant(
         "handlers-of-the-program-replaced",
         "A handler of a signal that the program has set stays.",
         "coopconsume/interrupts.py",
-        "for n in _SIGNALS if _is_default(n)",
-        "for n in _SIGNALS",
-        ("tests/unit/test_interrupts.py::test_what_the_program_has_set_stays",),
+        "            if _is_default(number):\n",
+        "            if number:\n",
+        (_INTERRUPTS + "test_what_the_program_has_set_stays",),
     ),
     Mutant(
         "any-name-is-suggested",

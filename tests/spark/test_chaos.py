@@ -23,7 +23,8 @@ def test_applications_share_two_topics_under_disturbances(tmp_path):
 
     Nothing is lost, the order of keys holds over all members, no two handlers of a key overlap.
     Only what was in flight in a disturbed process is done again, and nothing where an application
-    joins, a static member restarts, and a driver and its slots lose their connections. ``make chaos`` plays longer runs, drawn by a seed.
+    joins, a static member restarts, and a driver and its slots lose their connections. ``make
+    chaos`` plays longer runs, drawn by a seed.
     """
     config = {"group.initial.rebalance.delay.ms": 3000}
     with (
