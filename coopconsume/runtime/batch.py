@@ -87,8 +87,6 @@ class Running:
     kept: dict[int, dict[int, OffsetRanges]] = field(default_factory=dict)
     #: When slots were last asked to give back records.
     asked_at: dict[int, float] = field(default_factory=dict)
-    #: Slots without a lease yet, as an earlier owner may still be at work on what they were given.
-    early: set[int] = field(default_factory=set)
     #: Slots that were stopped, and start no more records.
     stopped: set[int] = field(default_factory=set)
     #: Those of them that cannot have started any record.

@@ -13,7 +13,6 @@ import math
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges
@@ -68,9 +67,6 @@ _FAILED_BATCHES = 4
 _KILL_TIME = 5.0
 _INTERRUPT_EVERY = 1.0
 _WARN_EVERY = 10.0
-#: Seconds before the end of a wait for an earlier owner at which Spark gets a batch: about as long
-#: as it takes to start one. Its slots get their leases at the end of the wait.
-_EARLY = 1.0
 #: Seconds until a slot that could not read the state tries again.
 _STATE_PAUSE = 2.0
 
@@ -284,11 +280,7 @@ class Dispatcher:
 
     def keep_leases(self, epoch_state: EpochState | None) -> None:
         """Renews the leases of the slots that work in this epoch, and of no other."""
-        now = time.monotonic()
-        slots: set[tuple[int, int]] = set()
-        for running in self.of(epoch_state):
-            running.early = {slot for slot in running.early if _is_barred(running, slot, now)}
-            slots |= {at for at in running.connections if at[1] not in running.early}
+        slots: set[tuple[int, int]] = set().union(*(r.connections for r in self.of(epoch_state)))
         self.leases.keep(epoch_state.assignment if epoch_state else None, slots)
 
     def stop(self, epoch_state: EpochState | None) -> None:
@@ -410,8 +402,7 @@ class Dispatcher:
         if young >= BATCHES_AT_ONCE:
             return
         free = self._free_slots(epoch_state)
-        early = 0.0 if self.leases.spec is None else _EARLY
-        limits = Limits(self.window.offsets, self._options.max_pending, early=early)
+        limits = Limits(self.window.offsets, self._options.max_pending)
         if not free or not self._is_ours(epoch_state) or not self._may_work(epoch_state):
             return
         plan = self._plan(epoch_state, free, now, limits)
@@ -459,7 +450,6 @@ class Dispatcher:
         running.gates = self._carryover.gates(plan.slots, running.names, now)
         if is_real_time and self._real_time is not None:
             self._real_time.begins(running)
-        running.early = {slot for slot in plan.work if _is_barred(running, slot, now)}
         self.running[number] = running
         self._busy |= dict.fromkeys(plan.slots, number)
         self._batch_at = now
@@ -503,10 +493,10 @@ class Dispatcher:
             deal_stock(epoch_state.busy, free, {slot: self._sizes.of(slot) for slot in free}, now)
             # Slices are as large as is good; reads may have to pass over what lies between.
             window = 2 * self._sizes.total + MAX_READS * MERGE_GAP
-            limits = replace(limits, window=window)
+            limits = Limits(window, limits.max_pending, limits.max_ranges)
         if self.breaker.state == "trial":
             window = min(self.breaker.trial_offsets, limits.window)
-            few = replace(limits, window=window)
+            few = Limits(window, limits.max_pending, limits.max_ranges)
             plans = (plan_batch(epoch_state.busy, [slot], now, few) for slot in free)
             plan = next((found for found in plans if found is not None), None)
         else:
@@ -830,12 +820,6 @@ class Dispatcher:
 def _report(data: bytes) -> SlotReport:
     report: SlotReport = pickle.loads(data)  # noqa: S301 - from our own workers
     return report
-
-
-def _is_barred(running: Running, slot: int, now: float) -> bool:
-    """Whether an earlier owner may still be at work on what a slot was given."""
-    parts = (running.epoch_state.partitions[part] for part in running.plan.work[slot])
-    return any(part.shares[slot].is_barred(now) for part in parts if slot in part.shares)
 
 
 def _by_part(at_work: Sequence[tuple[int, int]], parts: Sequence[int]) -> dict[int, OffsetRanges]:

@@ -145,11 +145,8 @@ class EpochState:
         in_doubt = self.assignment.in_doubt((owned.topic, owned.partition))
         if not (owned.is_cooperative or self._work.ordering == "partition"):
             later = [gain for gain in self._gains(owned) if gain.until]
-            free = difference(ranges, [one for gain in later for one in gain.ranges])
-            if free or len(later) > 1:
-                ranges, in_doubt = free, self._in_doubt(owned)[0]
-            else:  # All of it waits for the same instant, so that there is nothing to keep apart.
-                later = []
+            ranges = difference(ranges, [one for gain in later for one in gain.ranges])
+            in_doubt = self._in_doubt(owned)[0]
         partition = Partition(
             part, owned.topic, owned.partition,
             stable=owned.stable, committed=owned.committed,

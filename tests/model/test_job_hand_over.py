@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import threading
-import time
 from collections import Counter
 from dataclasses import astuple
 
@@ -350,29 +349,6 @@ def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monke
     there.until(lambda: low <= {offset for offset, _ in gate.calls})
     there.until(lambda: not job._dispatcher.running)
     assert {offset for offset, _ in gate.calls} == called | low
-
-
-def test_a_batch_may_begin_before_an_earlier_owner_has_ended_but_none_of_its_records(
-    world, monkeypatch
-):
-    """Its slots have no lease yet."""
-    monkeypatch.setattr("coopconsume.runtime.dispatch._EARLY", 1_000.0)
-    group = Group(world(channel=True, drainTimeout="300 seconds"))
-    there, member, gate = group.there, group.member, group.there.gate()
-    group.opens([WHOLE])
-    group.begins(continues=False, waits=((WHOLE, 500.0),))
-    job = there.run(member, gate)
-    there.until(lambda: len(job._dispatcher.leases._server.connected) == 2)
-    (running,) = job._dispatcher.running.values()
-    there.turns(job, 10)
-    assert running.early == {0, 1}
-    assert gate.calls == []
-    assert not there.done(member)
-    (partition,) = job.partitions
-    for share in partition.shares.values():
-        share.barred_until = time.monotonic()
-    there.until(lambda: there.done(member) == set(range(20)))
-    assert sorted(offset for offset, _ in gate.calls) == list(range(20))
 
 
 @pytest.mark.parametrize("moved", [HIGH, Share(*TP, KeyRange().split(8)[-1])])

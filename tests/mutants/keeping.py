@@ -32,17 +32,6 @@ _PARKED = (
 
 KEEPING = [
     Mutant(
-        "early-batch-starts-records",
-        "A batch that begins early starts no record before an earlier owner has ended.",
-        "coopconsume/runtime/dispatch.py",
-        "if at[1] not in running.early}",
-        "if at}",
-        (
-            _HAND_OVER
-            + "test_a_batch_may_begin_before_an_earlier_owner_has_ended_but_none_of_its_records",
-        ),
-    ),
-    Mutant(
         "moving-range-dealt-at-once",
         "A key range that moves stays with its holder until that has released it.",
         "coopconsume/group/keeping.py",
@@ -640,8 +629,8 @@ KEEPING = [
         "begun-in-doubt-together",
         "A job begins with key ranges that are not in doubt.",
         "coopconsume/runtime/epoch_state.py",
-        "free = difference(ranges, [one for gain in later for one in gain.ranges])",
-        "free = () if later else ranges",
+        "ranges = difference(ranges, [one for gain in later for one in gain.ranges])",
+        "ranges = () if later else ranges",
         (_MOVING + "test_a_job_begins_with_key_ranges_without_doubt_beside_others_in_doubt",),
     ),
     Mutant(

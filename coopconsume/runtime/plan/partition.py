@@ -856,12 +856,12 @@ class Partition:
 
     # -- what to do next
 
-    def backlog(self, slots: Iterable[int], now: float, early: float = 0.0) -> int:
-        """Offsets that free slots could be given now; 0 if none. For ``early`` see `Limits`."""
+    def backlog(self, slots: Iterable[int], now: float) -> int:
+        """Offsets that free slots could be given now; 0 if none."""
         most = 0
         for slot in slots:
             share = self.shares.get(slot)
-            if share is None or share.in_flight is not None or share.is_barred(now, early):
+            if share is None or share.in_flight is not None or share.is_barred(now):
                 continue
             if not share.staying:
                 continue
@@ -873,11 +873,7 @@ class Partition:
         self.is_quiet = False
         mine = [self.shares[slot] for slot in slots if slot in self.shares]
         mine = [share for share in mine if share.staying]
-        shares = [
-            share
-            for share in mine
-            if share.in_flight is None and not share.is_barred(now, limits.early)
-        ]
+        shares = [share for share in mine if share.in_flight is None and not share.is_barred(now)]
         todo = OffsetRanges()
         for share in shares:
             share.release_due(now, self.stable, self.done)
