@@ -23,8 +23,10 @@ def interruptible() -> Iterator[None]:
 
     A handler that the program has set stays, and so does a signal that it ignores. PySpark's
     handler of Ctrl-C does not: it cancels all Spark jobs, so that records in flight are processed
-    again. The handlers before come back at the end, or with the first signal some time after a
-    KeyboardInterrupt.
+    again.
+
+    The earlier handlers are restored at the end. After a KeyboardInterrupt the next signal restores
+    them, unless it comes together with the first one.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -48,8 +50,8 @@ class Interrupt:
     interrupt what the program does at its end.
 
     Attributes:
-        is_left: Whether nothing waits for the signals any more. One that comes later has the
-            handlers from before again.
+        is_left: Whether the wait was interrupted and is over. A later signal restores the earlier
+            handlers and goes to them.
 
     Args:
         clock: Returns seconds.
@@ -79,7 +81,7 @@ class Interrupt:
         self._have_set()
 
     def uninstall(self) -> None:
-        """Sets the handlers from before.
+        """Restores the earlier handlers.
 
         Raises:
             KeyboardInterrupt: A signal has come meanwhile.

@@ -89,7 +89,8 @@ class Dispatcher:
     Attributes:
         running: Batches that Spark works on, by number.
         barred: Until when, on the monotonic clock, slots may be at work on what is lost.
-        stateless: Until when slots get no batch that could not read the state, and started nothing.
+        stateless: Slots that could not read the state and started nothing, and until when they get
+            no batch.
         window: How many offsets a batch has.
         breaker: Whether batches are paused.
         refusal: Why the commit log did not confirm the epoch at the last look; else empty.

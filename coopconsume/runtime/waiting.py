@@ -112,7 +112,7 @@ class JobFacts:
         breaker_reason: The error that opened it.
         commit_log: Why the commit log does not confirm the epoch; empty if it does.
         barred: Until when slots may be at work on what is lost, by slot.
-        stateless: Until when slots get no batch that could not read the state.
+        stateless: Slots that could not read the state, and until when they get no batch.
         next_trigger: Until when no batch starts, by the trigger's interval.
     """
 
@@ -186,7 +186,7 @@ def _of_slots(facts: JobFacts) -> Iterator[WaitingFor]:
         yield WaitingFor(
             "state",
             f"waiting for the state until {_until(left)}: {_count(len(facts.stateless), 'slot')} "
-            "could not read it, the log says why",
+            "could not read it; the log says why",
         )
 
 

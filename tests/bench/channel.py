@@ -18,6 +18,7 @@ from coopconsume.demo.processes import kill_tree
 from coopconsume.group.membership import Membership
 from coopconsume.group.owned import LEASE
 from coopconsume.options import Options
+from coopconsume.worker.channel.spec import REPORT_EVERY
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 from tests.bench.harness import SLOTS
 from tests.bench.throughput import empty_job
@@ -42,8 +43,8 @@ _KILLED_SLOTS, _CONCURRENCY = 8, 8
 _MORE, _WARM_UPS = 6, 4
 _HANDLER_SECONDS = 0.01
 _SESSION, _HANDLER_TIMEOUT = 6.0, 1.0
-#: Seconds that a stop may take beyond the longest handler, and at most between two reports.
-_STOP_SPARE, _REPORTS = 2.0, 0.2
+#: Seconds that a stop may take beyond the longest handler.
+_STOP_SPARE = 2.0
 _PATIENCE = 300
 
 
@@ -126,7 +127,7 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     report.add(_SUCCESSOR, successors, "s")
     at_once = _KILLED_SLOTS * _CONCURRENCY
     report.add(_STOP_LIMIT, [_HANDLER_SECONDS + _STOP_SPARE], "s")
-    report.add(_REPEATED_LIMIT, [at_once * (1 + _REPORTS / _HANDLER_SECONDS)], "records")
+    report.add(_REPEATED_LIMIT, [at_once * (1 + REPORT_EVERY / _HANDLER_SECONDS)], "records")
     report.add(_SUCCESSOR_LIMIT, [_SESSION + LEASE + _HANDLER_TIMEOUT], "s")
     report.ratios = [
         Ratio("stop() / its limit", _STOP, _STOP_LIMIT, 1.0),
