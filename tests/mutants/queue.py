@@ -224,6 +224,14 @@ QUEUE = [
         (_RULES + "test_the_end_of_an_own_hold_is_no_answer_to_an_acknowledgement",),
     ),
     Mutant(
+        "queue-own-end-ends-a-renewed-hold",
+        "A consumer does not end a hold that it has renewed.",
+        _MEMBER,
+        "        later += [settling.settled.offsets for settling in self._settling.values()]\n",
+        "",
+        (_RULES + "test_a_renewed_hold_outlives_the_end_of_the_first_one",),
+    ),
+    Mutant(
         "queue-failed-offsets-first",
         "After a failure other offsets come first.",
         _MEMBER,

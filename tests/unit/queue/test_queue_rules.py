@@ -496,6 +496,17 @@ def test_a_renewal_that_takes_longer_than_its_hold_is_refused():
     assert (settled.done, settled.refused) == ({}, granted)
 
 
+def test_a_renewed_hold_outlives_the_end_of_the_first_one():
+    """The consumer has not read the answers to its late renewal as the first hold is over."""
+    logs = Logs(3)
+    one, two = logs.member("one"), logs.member("two")
+    granted = logs.acquire(one, 2)
+    settled, rows = one.settle("renew", granted, 0.99 * HOLD)
+    logs.run([*rows, *one.tick(HOLD)], HOLD)
+    assert settled.done == granted
+    assert logs.acquire(two, 2, HOLD) == some((2, 3))
+
+
 def test_replicas_that_lack_tombstones_get_them():
     """At the second comparison in a row, so that rows on their way are not repeated."""
     logs = Logs(3)
