@@ -87,6 +87,9 @@ class Running:
     kept: dict[int, dict[int, OffsetRanges]] = field(default_factory=dict)
     #: When slots were last asked to give back records.
     asked_at: dict[int, float] = field(default_factory=dict)
+    #: When its slots get their leases, on the monotonic clock: an earlier owner may be at work on
+    #: its records until then.
+    begins_at: float = 0.0
     #: Slots that were stopped, and start no more records.
     stopped: set[int] = field(default_factory=set)
     #: Those of them that cannot have started any record.

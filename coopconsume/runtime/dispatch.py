@@ -13,6 +13,7 @@ import math
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges
@@ -67,6 +68,9 @@ _FAILED_BATCHES = 4
 _KILL_TIME = 5.0
 _INTERRUPT_EVERY = 1.0
 _WARN_EVERY = 10.0
+#: Seconds before the end of a wait for an earlier owner from which on Spark may get the next batch:
+#: more than it takes to start one.
+_EARLY = 1.0
 #: Seconds until a slot that could not read the state tries again.
 _STATE_PAUSE = 2.0
 
@@ -202,7 +206,9 @@ class Dispatcher:
         return [
             self._facts_of(running, now)
             for running in self.of(epoch_state)
-            if running.waiting and not (running.is_idle and self._has_met(running))
+            if running.waiting
+            and running.begins_at <= now
+            and not (running.is_idle and self._has_met(running))
         ]
 
     def _has_met(self, running: Running) -> bool:
@@ -281,7 +287,9 @@ class Dispatcher:
 
     def keep_leases(self, epoch_state: EpochState | None) -> None:
         """Renews the leases of the slots that work in this epoch, and of no other."""
-        slots: set[tuple[int, int]] = set().union(*(r.connections for r in self.of(epoch_state)))
+        now = time.monotonic()
+        begun = [running for running in self.of(epoch_state) if running.begins_at <= now]
+        slots: set[tuple[int, int]] = set().union(*(running.connections for running in begun))
         self.leases.keep(epoch_state.assignment if epoch_state else None, slots)
 
     def stop(self, epoch_state: EpochState | None) -> None:
@@ -316,7 +324,7 @@ class Dispatcher:
             self._requests.leave(running, partitions, is_late=is_late)
         self.interrupt_overdue()
 
-    def _deal_again(self, epoch_state: EpochState, now: float) -> None:
+    def _deal_again(self, epoch_state: EpochState, now: float, early: float = 0.0) -> None:
         """Deals partitions with gained or given-up shares to slots that are free.
 
         A slot that is lost, or whose worker has ended, keeps the records that it may work on or
@@ -335,7 +343,7 @@ class Dispatcher:
             closed |= {s for s in range(self._slots) if not written(s)}
             closed |= {s for one in self.of(epoch_state) for s in one.kept if s in one.waiting}
         for partition in epoch_state.undealt:
-            partition.deal_again(self._slots, now, closed)
+            partition.deal_again(self._slots, now, closed, early)
         epoch_state.undealt = [p for p in epoch_state.undealt if p.is_undealt]
         found = {partition.dealer.slot_to_ask(now, closed) for partition in epoch_state.undealt}
         asked = {slot for slot in found if slot is not None}
@@ -409,6 +417,27 @@ class Dispatcher:
         plan = self._plan(epoch_state, free, now, limits)
         if plan is not None:
             self._start(epoch_state, plan, now, trial=self.breaker.state == "trial")
+        else:
+            self._start_early(epoch_state, free, now, limits)
+
+    def _start_early(
+        self, epoch_state: EpochState, free: Sequence[int], now: float, limits: Limits
+    ) -> None:
+        """Has Spark start a batch whose slots get their leases once no earlier owner is at work.
+
+        Only if the job has nothing else to do: its slots are taken until then.
+        """
+        if self.running or self.breaker.state != "closed" or self.leases.spec is None:
+            return
+        ends = [partition.doubt_ends_within(_EARLY, now) for partition in epoch_state.busy]
+        begins_at = min((end for end in ends if end is not None), default=None)
+        if begins_at is None:
+            return
+        early = begins_at - now
+        self._deal_again(epoch_state, now, early)
+        plan = self._plan(epoch_state, free, now, replace(limits, early=early))
+        if plan is not None:
+            self._start(epoch_state, plan, now, begins_at=begins_at)
 
     def _watch_real_time(self, epoch_state: EpochState, now: float) -> None:
         """Ends real-time runs that need batches."""
@@ -434,7 +463,7 @@ class Dispatcher:
 
     def _start(
         self, epoch_state: EpochState, plan: BatchPlan, now: float, *, trial: bool = False,
-        is_real_time: bool = False,
+        is_real_time: bool = False, begins_at: float = 0.0,
     ) -> None:  # fmt: skip
         """Gives a batch to Spark."""
         number = next(self._numbers)
@@ -443,6 +472,7 @@ class Dispatcher:
             number, plan, set(plan.slots), now, tag, epoch_state, self._run_id, trial,
             dict(self._carryover.streaks),
         )  # fmt: skip
+        running.begins_at = begins_at
         running.latest_start = self._latest_start.of_batch()
         running.title = self._meter.title
         running.channel = self.leases.spec
@@ -494,10 +524,10 @@ class Dispatcher:
             deal_stock(epoch_state.busy, free, {slot: self._sizes.of(slot) for slot in free}, now)
             # Slices are as large as is good; reads may have to pass over what lies between.
             window = 2 * self._sizes.total + MAX_READS * MERGE_GAP
-            limits = Limits(window, limits.max_pending, limits.max_ranges)
+            limits = replace(limits, window=window)
         if self.breaker.state == "trial":
             window = min(self.breaker.trial_offsets, limits.window)
-            few = Limits(window, limits.max_pending, limits.max_ranges)
+            few = replace(limits, window=window)
             plans = (plan_batch(epoch_state.busy, [slot], now, few) for slot in free)
             plan = next((found for found in plans if found is not None), None)
         else:

@@ -777,6 +777,7 @@ class Job:
         waits += [due - now for p in busy if (due := p.next_due()) is not None]
         dispatcher = self._dispatcher
         waits += [at - now for at in (*dispatcher.barred.values(), *dispatcher.stateless.values())]
+        waits += [one.begins_at - now for one in dispatcher.running.values() if one.begins_at > now]
         breaker = self._dispatcher.breaker
         if breaker.state == "open":
             waits = [max(0.0, breaker.until - now), _IDLE_WAIT]

@@ -153,8 +153,7 @@ class SlotLeases:
         """Has slots start no more records; returns those that cannot have started any."""
         if self._server is None:
             return set()
-        self._server.stop(slots)
-        return {at for at in slots if not self._server.has_met(at)}
+        return self._server.stop(slots)
 
     def has_met(self, at: At) -> bool:
         """Returns whether a slot of a running batch has connected."""

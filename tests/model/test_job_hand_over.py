@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
+import time
 from collections import Counter
 from dataclasses import astuple
 
@@ -349,6 +350,68 @@ def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monke
     there.until(lambda: low <= {offset for offset, _ in gate.calls})
     there.until(lambda: not job._dispatcher.running)
     assert {offset for offset, _ in gate.calls} == called | low
+
+
+@pytest.fixture
+def waits_for_a_lost_member(world, monkeypatch):
+    """Returns a function: a job that waits long for key ranges, and may plan them before."""
+    monkeypatch.setattr("coopconsume.runtime.dispatch._EARLY", 1_000.0)
+    monkeypatch.setattr("coopconsume.worker.channel.client.CONNECT_TIME", 1_000.0)
+
+    def begun(share):
+        group = Group(world(channel=True, drainTimeout="0 seconds"))
+        group.opens([WHOLE])
+        group.begins(continues=False, waits=((share, 500.0),))
+        gate = group.there.gate()
+        return group, gate, group.there.run(group.member, gate)
+
+    return begun
+
+
+def _early_batch(group, job):
+    """The batch of a job whose slots have connected and wait for their leases."""
+    server, running = job._dispatcher.leases._server, job._dispatcher.running
+    group.there.until(
+        lambda: any(
+            one.begins_at and one.connections <= server.connected for one in running.copy().values()
+        )
+    )
+    (found,) = running.values()
+    return found
+
+
+def test_spark_starts_a_batch_before_an_earlier_owner_has_ended_but_no_record(
+    waits_for_a_lost_member,
+):
+    """Its slots have no lease yet, so that the first one starts at the end of the wait."""
+    group, gate, job = waits_for_a_lost_member(WHOLE)
+    there, member = group.there, group.member
+    running = _early_batch(group, job)
+    ((_, until_when),) = member.assignment.in_doubt(TP)
+    assert running.begins_at == until_when
+    there.turns(job, 10)
+    assert not gate.calls
+    (partition,) = job.partitions
+    assert partition.in_doubt(time.monotonic()) > 400
+    running.begins_at = begins_at = time.monotonic()
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert sorted(offset for offset, _ in gate.calls) == list(range(20))
+    assert min(at for _, at in gate.calls) >= begins_at
+    assert running.number == 0
+
+
+def test_a_batch_that_waits_for_its_leases_leaves_nothing_in_doubt(waits_for_a_lost_member):
+    """It has started nothing, though its slots do not say so in time."""
+    group, _, job = waits_for_a_lost_member(HIGH)
+    there, member = group.there, group.member
+    low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
+    there.until(lambda: low <= there.done(member))
+    _early_batch(group, job)
+    member.hand_over()
+    assert there.done(member) == low
+    after = there.claim()
+    assert after.assignment.waits(TP, [LOW.key_range]) <= 0
+    assert 400 < after.assignment.waits(TP, [HIGH.key_range]) <= 500
 
 
 @pytest.mark.parametrize("moved", [HIGH, Share(*TP, KeyRange().split(8)[-1])])

@@ -25,12 +25,45 @@ _MOVING = "tests/model/test_moving_keys.py::"
 _MEMBER = "tests/unit/group/test_group_member.py::"
 _LATE = "test_what_a_late_handler_fails_with_is_not_committed_over_its_next_owners_word"
 _CRASHES = "tests/unit/worker/test_crashes.py::"
+_DISPATCH = "coopconsume/runtime/dispatch.py"
 _PARTITION = "coopconsume/runtime/plan/partition.py"
 _PARKED = (
     "tests/model/test_moving_keys.py::test_a_record_is_parked_before_its_key_moves_or_not_at_all"
 )
 
 KEEPING = [
+    Mutant(
+        "early-batch-starts-records",
+        "A batch that begins early starts no record before an earlier owner has ended.",
+        _DISPATCH,
+        "if running.begins_at <= now]",
+        "]",
+        (_HAND_OVER + "test_spark_starts_a_batch_before_an_earlier_owner_has_ended_but_no_record",),
+    ),
+    Mutant(
+        "early-batch-in-doubt",
+        "A batch that waits for its leases has started nothing.",
+        "coopconsume/worker/channel/server.py",
+        "if at in self._known and self._grants.has_granted(at)}",
+        "if at in self._known}",
+        (_HAND_OVER + "test_a_batch_that_waits_for_its_leases_leaves_nothing_in_doubt",),
+    ),
+    Mutant(
+        "dealt-early-and-not-barred",
+        "Key ranges that are dealt early wait for their earlier owner, whatever plans them.",
+        _PARTITION,
+        "            if gain.until > now:\n",
+        "            if gain.until < now:\n",
+        (_PLAN + "test_what_is_dealt_before_an_earlier_owner_has_ended_is_barred_until_then",),
+    ),
+    Mutant(
+        "planned-early-and-not-barred",
+        "A share that is planned early stays barred, in case its batch does not begin.",
+        "coopconsume/runtime/plan/share.py",
+        "            return self.barred_until > now + early\n        self",
+        "            if self.barred_until > now + early:\n                return True\n        self",
+        (_PLAN + "test_what_is_dealt_before_an_earlier_owner_has_ended_is_barred_until_then",),
+    ),
     Mutant(
         "moving-range-dealt-at-once",
         "A key range that moves stays with its holder until that has released it.",
@@ -435,9 +468,9 @@ KEEPING = [
         "gained-ranges-begin-at-once",
         "Key ranges that come begin once no earlier owner can be at work on them.",
         "coopconsume/runtime/plan/dealer.py",
-        "gains = [gain for gain in self.gains if gain.until <= now]",
+        "gains = [gain for gain in self.gains if gain.until <= now + early]",
         "gains = [*self.gains]",
-        (_COME,),
+        (_PLAN + "test_what_is_dealt_before_an_earlier_owner_has_ended_is_barred_until_then",),
     ),
     Mutant(
         "gained-keys-begin-at-once",

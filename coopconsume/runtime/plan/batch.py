@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from assignors import MAX_KEY_HASH
 from commits import OffsetRanges
-from coopconsume.runtime.plan.limits import Limits
 from coopconsume.runtime.plan.reads import Read, covering
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from coopconsume.runtime.plan.limits import Limits
     from coopconsume.runtime.plan.partition import Partition
     from coopconsume.worker.report import PartitionWork
 
@@ -62,7 +62,8 @@ def plan_batch(
     partitions: Sequence[Partition], slots: Sequence[int], now: float, limits: Limits
 ) -> BatchPlan | None:
     """Returns the next batch for these free slots; None if there is no work for them."""
-    windows = deal_window({p.part: p.backlog(slots, now) for p in partitions}, limits.window)
+    backlogs = {p.part: p.backlog(slots, now, limits.early) for p in partitions}
+    windows = deal_window(backlogs, limits.window)
     work: dict[int, dict[int, PartitionWork]] = {}
     wanted: dict[int, OffsetRanges] = {}
     reads: list[Read] = []
@@ -71,7 +72,7 @@ def plan_batch(
         part = partition.part
         if part not in windows:
             continue
-        own = Limits(windows[part], limits.max_pending, limits.max_ranges)
+        own = replace(limits, window=windows[part])
         planned = partition.plan(slots, now, own)
         union = OffsetRanges()
         for slot, offsets in planned.items():

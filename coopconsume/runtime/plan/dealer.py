@@ -86,7 +86,13 @@ class Dealer:
             }
 
     def deal_again(
-        self, slots: int, now: float, closed: Collection[int], stable: int, done: OffsetRanges
+        self,
+        slots: int,
+        now: float,
+        closed: Collection[int],
+        stable: int,
+        done: OffsetRanges,
+        early: float = 0.0,
     ) -> list[Gain] | None:
         """Deals gained and old key ranges again to slots that may start nothing now.
 
@@ -102,11 +108,13 @@ class Dealer:
                 come, and are made even later.
             stable: The stable offset of the partition.
             done: What is done of it.
+            early: Seconds before the end of a wait for an earlier owner from which on gains are
+                dealt. Their records must wait in their slots.
 
         Returns:
             The gains that were dealt; None: nothing was dealt.
         """
-        gains = [gain for gain in self.gains if gain.until <= now]
+        gains = [gain for gain in self.gains if gain.until <= now + early]
         is_urgent = bool(gains) or self._has_unassigned
         if closed and not is_urgent:
             return None

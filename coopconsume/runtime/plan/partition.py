@@ -303,11 +303,19 @@ class Partition:
 
     def in_doubt(self, now: float) -> float:
         """Returns for how many seconds an earlier owner may still be at work on part of it."""
-        untils = [share.barred_until for share in self.shares.values()]
-        untils += [gain.until for gain in self.dealer.gains]
+        untils = self._doubt_ends
         for share in self.shares.values():
             untils += [w.due for w in share.waiting.values() if w.offset == EARLIER_OWNER]
         return max((until - now for until in untils), default=0.0)
+
+    def doubt_ends_within(self, seconds: float, now: float) -> float | None:
+        """Returns when, soon, no earlier owner is at work on some key range; None: not so soon."""
+        return min((end for end in self._doubt_ends if now < end <= now + seconds), default=None)
+
+    @property
+    def _doubt_ends(self) -> list[float]:
+        untils = [share.barred_until for share in self.shares.values()]
+        return untils + [gain.until for gain in self.dealer.gains]
 
     def mark_in_doubt(self, key_range: KeyRange, until: float) -> None:
         """Starts nothing of some keys until an instant: an earlier owner may be at work on them.
@@ -485,9 +493,14 @@ class Partition:
         """Whether key ranges of it wait to be dealt to all slots."""
         return self.is_ours and (self.dealer.undealt_since is not None or bool(self.dealer.gains))
 
-    def deal_again(self, slots: int, now: float, closed: Collection[int] = ()) -> None:
-        """Deals gained and old key ranges again, see `Dealer.deal_again`."""
-        gains = self.dealer.deal_again(slots, now, closed, self.stable, self.done)
+    def deal_again(
+        self, slots: int, now: float, closed: Collection[int] = (), early: float = 0.0
+    ) -> None:
+        """Deals gained and old key ranges again, see `Dealer.deal_again`.
+
+        What is dealt early bars its share until no earlier owner is at work on it.
+        """
+        gains = self.dealer.deal_again(slots, now, closed, self.stable, self.done, early)
         if gains is None:
             return
         self.whole = not coverage(one for s in self.shares.values() for one in s.staying).holes
@@ -496,6 +509,9 @@ class Partition:
             self.restore(failed for failed in gain.pending if gain.has(failed.key_hash))
             for key_range, until in gain.in_doubt:
                 self.mark_in_doubt(key_range, until)
+            if gain.until > now:
+                for key_range in gain.ranges:
+                    self.mark_in_doubt(key_range, gain.until)
 
     def open_of(self, slot: int, offsets: OffsetRanges) -> OffsetRanges:
         """Returns those of some offsets that a slot may still have to handle."""
@@ -856,12 +872,12 @@ class Partition:
 
     # -- what to do next
 
-    def backlog(self, slots: Iterable[int], now: float) -> int:
-        """Offsets that free slots could be given now; 0 if none."""
+    def backlog(self, slots: Iterable[int], now: float, early: float = 0.0) -> int:
+        """Offsets that free slots could be given now; 0 if none. For ``early`` see `Limits`."""
         most = 0
         for slot in slots:
             share = self.shares.get(slot)
-            if share is None or share.in_flight is not None or share.is_barred(now):
+            if share is None or share.in_flight is not None or share.is_barred(now, early):
                 continue
             if not share.staying:
                 continue
@@ -873,7 +889,11 @@ class Partition:
         self.is_quiet = False
         mine = [self.shares[slot] for slot in slots if slot in self.shares]
         mine = [share for share in mine if share.staying]
-        shares = [share for share in mine if share.in_flight is None and not share.is_barred(now)]
+        shares = [
+            share
+            for share in mine
+            if share.in_flight is None and not share.is_barred(now, limits.early)
+        ]
         todo = OffsetRanges()
         for share in shares:
             share.release_due(now, self.stable, self.done)

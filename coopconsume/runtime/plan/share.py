@@ -140,10 +140,10 @@ class SlotShare:
         """Whether a key is about to be given back."""
         return any(one.contains(key_hash) for one in self.leaving)
 
-    def is_barred(self, now: float) -> bool:
-        """Whether an earlier owner may still be at work on it."""
+    def is_barred(self, now: float, early: float = 0.0) -> bool:
+        """Whether an earlier owner may be at work on it, now and for some more seconds."""
         if self.barred_until > now:
-            return True
+            return self.barred_until > now + early
         self.barred_until = 0.0
         return False
 

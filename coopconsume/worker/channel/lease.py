@@ -86,6 +86,10 @@ class Grants:
         """Returns how many seconds a slot may still start records; 0 or less: none."""
         return 0.0 if at in self._stopped else self._until.get(at, now) - now
 
+    def has_granted(self, at: At) -> bool:
+        """Whether a slot has got a lease, which may have ended."""
+        return at in self._until
+
     def stop(self, slots: Iterable[At]) -> None:
         """Stops slots: no renewal lets them start records again."""
         self._stopped.update(slots)

@@ -29,7 +29,7 @@ from coopconsume.worker.channel.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from coopconsume.worker.channel.lease import At
     from coopconsume.worker.report import SlotReport
@@ -167,11 +167,17 @@ class ChannelServer:
             self._grants.renew(slots, time.monotonic() if since is None else since)
         self._wake()
 
-    def stop(self, slots: Iterable[At]) -> None:
-        """Has slots start no more records, also those that connect later."""
+    def stop(self, slots: Collection[At]) -> set[At]:
+        """Has slots start no more records, also those that connect later.
+
+        Returns:
+            Those that cannot have started any: they have not connected, or had no lease.
+        """
         with self._lock:
             self._grants.stop(slots)
+            started = {at for at in slots if at in self._known and self._grants.has_granted(at)}
         self._wake()
+        return {*slots} - started
 
     def relieve(self, at: At) -> None:
         """Asks a slot to give back the records that it has not started; it may not answer."""

@@ -271,6 +271,27 @@ def test_nothing_is_dealt_again_that_a_slot_may_still_start():
     assert not p.is_undealt
 
 
+def test_what_is_dealt_before_an_earlier_owner_has_ended_is_barred_until_then():
+    """Its batch may end before it has begun, and the records are planned again."""
+    low, high = KeyRange().split(2)
+    p = partition()
+    p.leave([high])
+    p.has_left(0.0)
+    p.extend(Gain((high,), 0, OffsetRanges(), until=5.0))
+    assert p.doubt_ends_within(1.0, 3.9) is None
+    assert p.doubt_ends_within(1.0, 4.0) == 5.0
+    p.deal_again(1, 4.0, early=0.5)
+    assert dealt(p) == [(0, (low,))]
+    p.deal_again(1, 4.0, early=1.0)
+    assert dealt(p) == [(0, (KeyRange(),))]
+    assert (p.in_doubt(4.0), p.doubt_ends_within(1.0, 4.0)) == (1.0, 5.0)
+    early = Limits(100, 100, early=1.0)
+    assert p.plan([0], 4.0, early) == {0: OffsetRanges([(0, 9)])}
+    p.unknown(0)
+    assert plan_batch([p], [0], 4.9, LIMITS) is None
+    assert p.plan([0], 5.0, LIMITS) == {0: OffsetRanges([(0, 9)])}
+
+
 def take_turns(p, slots, now=0.0):
     """Has slots give back whenever they are asked to, each with a batch of its own.
 
