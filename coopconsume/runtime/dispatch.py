@@ -93,8 +93,8 @@ class Dispatcher:
     Attributes:
         running: Batches that Spark works on, by number.
         barred: Until when, on the monotonic clock, slots may be at work on what is lost.
-        stateless: Slots that could not read the state and started nothing, and until when they get
-            no batch.
+        without_state: Slots that could not read the state and started nothing, and until when they
+            get no batch.
         window: How many offsets a batch has.
         breaker: Whether batches are paused.
         refusal: Why the commit log did not confirm the epoch at the last look; else empty.
@@ -115,7 +115,7 @@ class Dispatcher:
     ) -> None:
         self.running: dict[int, Running] = {}
         self.barred: dict[int, float] = {}
-        self.stateless: dict[int, float] = {}
+        self.without_state: dict[int, float] = {}
         self.window = Window(options, slots)
         self.breaker = CircuitBreaker(options.circuit_breaker, options.circuit_breaker_pause)
         meter.breaker = self.breaker
@@ -389,7 +389,7 @@ class Dispatcher:
             return
         now = time.monotonic()
         self.barred = {slot: at for slot, at in self.barred.items() if at > now}
-        self.stateless = {slot: at for slot, at in self.stateless.items() if at > now}
+        self.without_state = {slot: at for slot, at in self.without_state.items() if at > now}
         self._watch_real_time(epoch_state, now)
         too_soon = stopping or now - self._batch_at < self._work.interval
         on_trial = any(r.trial for r in self.running.values())
@@ -505,7 +505,7 @@ class Dispatcher:
             return []
         free = [
             s for s in range(self._slots)
-            if s not in {*self._busy, *self.barred, *self.stateless}
+            if s not in {*self._busy, *self.barred, *self.without_state}
             and epoch_state.committer.outbox.is_written(s)
         ]  # fmt: skip
         tasks = self._slots - self._tasks()
@@ -624,7 +624,7 @@ class Dispatcher:
         if report.state_error:
             log.warning("slot %d has started nothing: %s", report.slot, report.state_error)
             self._meter.message = report.state_error
-            self.stateless[report.slot] = time.monotonic() + _STATE_PAUSE
+            self.without_state[report.slot] = time.monotonic() + _STATE_PAUSE
         if report.slot not in running.kept:
             self._carryover.closed(report.slot, report.gates, running.names, time.monotonic())
         if not self._counts(running.epoch_state):

@@ -469,7 +469,7 @@ class Job:
             breaker_reason=breaker.reason,
             commit_log=dispatcher.refusal,
             barred={slot: until - now for slot, until in dispatcher.barred.items()},
-            stateless={slot: until - now for slot, until in dispatcher.stateless.items()},
+            without_state={slot: until - now for slot, until in dispatcher.without_state.items()},
             next_trigger=dispatcher.next_trigger,
         )
 
@@ -776,7 +776,9 @@ class Job:
         busy = self._epoch_state.busy if self._epoch_state is not None else []
         waits += [due - now for p in busy if (due := p.next_due()) is not None]
         dispatcher = self._dispatcher
-        waits += [at - now for at in (*dispatcher.barred.values(), *dispatcher.stateless.values())]
+        waits += [
+            at - now for at in (*dispatcher.barred.values(), *dispatcher.without_state.values())
+        ]
         waits += [one.begins_at - now for one in dispatcher.running.values() if one.begins_at > now]
         breaker = self._dispatcher.breaker
         if breaker.state == "open":

@@ -112,7 +112,7 @@ class JobFacts:
         breaker_reason: The error that opened it.
         commit_log: Why the commit log does not confirm the epoch; empty if it does.
         barred: Until when slots may be at work on what is lost, by slot.
-        stateless: Slots that could not read the state, and until when they get no batch.
+        without_state: Slots that could not read the state, and until when they get no batch.
         next_trigger: Until when no batch starts, by the trigger's interval.
     """
 
@@ -126,7 +126,7 @@ class JobFacts:
     breaker_reason: str = ""
     commit_log: str = ""
     barred: Mapping[int, float] = field(default_factory=dict)
-    stateless: Mapping[int, float] = field(default_factory=dict)
+    without_state: Mapping[int, float] = field(default_factory=dict)
     next_trigger: float = 0.0
 
 
@@ -181,12 +181,13 @@ def _of_slots(facts: JobFacts) -> Iterator[WaitingFor]:
             f"waiting for {_count(len(facts.barred), 'lost slot')} until {_until(left)}: the "
             "handlers may still run",
         )
-    if facts.stateless:
-        left = max(facts.stateless.values())
+    if facts.without_state:
+        left = max(facts.without_state.values())
+        slots = _count(len(facts.without_state), "slot")
         yield WaitingFor(
             "state",
-            f"waiting for the state until {_until(left)}: {_count(len(facts.stateless), 'slot')} "
-            "could not read it; the log says why",
+            f"waiting for the state until {_until(left)}: {slots} could not read it; the log says "
+            "why",
         )
 
 
