@@ -17,6 +17,9 @@ from coopconsume.worker.report import PartitionReport, SlotReport, pack_offsets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: Seconds that a process on a loaded machine may take to close a connection.
+_PATIENCE = 60.0
+
 
 def forged(run: str) -> dict[str, bytes]:
     """Returns what strangers say, by its name; a report claims that offset 3 is done."""
@@ -43,7 +46,7 @@ def flood(host: str, port: int, said: bytes) -> Iterator[list[bool]]:
         while not quiet.is_set():
             with suppress(OSError), socket.create_connection((host, port)) as sock:
                 sock.sendall(said)
-                sock.settimeout(1.0)
+                sock.settimeout(_PATIENCE)
                 try:
                     while sock.recv(1 << 10):
                         pass
