@@ -67,6 +67,11 @@ class OwnedRange:
     key_range: KeyRange
 
 
+def members_text(count: int) -> str:
+    """Returns a number of members in words."""
+    return f"{count} member{'' if count == 1 else 's'}"
+
+
 @dataclass(frozen=True)
 class InDoubtRange:
     """A key range that a former owner may still be processing; the new owner waits for it.
@@ -231,7 +236,7 @@ class GroupOverview:
 
     def __repr__(self) -> str:
         return (
-            f"<GroupOverview {self.group!r}: {self.state}, {len(self.members)} members, "
+            f"<GroupOverview {self.group!r}: {self.state}, {members_text(len(self.members))}, "
             f"{self.lag:,} records not done>"
         )
 

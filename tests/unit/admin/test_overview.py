@@ -347,6 +347,14 @@ def test_a_filter_is_shown_where_there_is_one(store: CommitStore) -> None:
     assert "filter denyKeys=&lt;k&gt;" in group._repr_html_()
 
 
+def test_one_member_is_one_member(store: CommitStore) -> None:
+    """In its representation, as HTML and as text."""
+    store.open_epoch("g", {"a": [P0]}, previous=None, member="a")
+    group = overview(store, facts(store, member(store, "a"), ends={P0: 0}))
+    shown = (repr(group), group._repr_html_(), "\n".join(group_lines(group, datetime.now(UTC))))
+    assert all("1 member" in text and "1 members" not in text for text in shown)
+
+
 def test_text_shows_claims_ranges_in_doubt_and_the_last_events(store: CommitStore) -> None:
     """What is waited for is shown while it lasts, and as many events as requested."""
     before = store.open_epoch("g", {"a": [LOW], "b": [HIGH]}, previous=None, life_ms=9_000)
