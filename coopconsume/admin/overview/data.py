@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from coopconsume.admin.overview.words import members_text
+
 if TYPE_CHECKING:
     from assignors import KeyRange, Share
     from commits import Acquisition
@@ -65,11 +67,6 @@ class OwnedRange:
 
     member: str
     key_range: KeyRange
-
-
-def members_text(count: int) -> str:
-    """Returns a number of members in words."""
-    return f"{count} member{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True)
