@@ -10,6 +10,7 @@ from commits.group import Answer, GroupState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from commits.model import Doubt
     from commits.rows import Event
 
 __all__ = ["GroupKey", "LogState"]
@@ -56,6 +57,14 @@ class LogState:
             elif event.kind != "snapshot":  # its content is folded already
                 key = event.cluster, event.group
                 yield event, self.groups.setdefault(key, GroupState()).fold(event)
+
+    def doubts_after(self, event: Event) -> tuple[Doubt, ...]:
+        """Return the shares in doubt after an event that gave shares to members; else nothing."""
+        group = self.groups.get((event.cluster, event.group))
+        if group is None or event.kind not in ("epoch", "takeover", "claim"):
+            return ()
+        grant = group.grant(event.epoch)
+        return () if grant is None else grant.doubts
 
     def _set(self, event: Event) -> Answer:
         detail = event.detail

@@ -5,14 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from commits.group import Answer
+    from commits.model import Doubt
     from commits.rows import Event, Part
 
 __all__ = ["history_entry"]
 
 
-def history_entry(version: int, event: Event, answer: Answer) -> dict[str, Any]:
-    """Return the history entry of an event and its answer; see `CommitStore.history`."""
+def history_entry(
+    version: int, event: Event, answer: Answer, doubts: Sequence[Doubt] = ()
+) -> dict[str, Any]:
+    """Return the history entry of an event, its answer and the shares in doubt after it.
+
+    See `CommitStore.history`.
+    """
     filtered = {(topic, number): count for topic, number, count in event.detail.get("filtered", ())}
     return {
         "version": version,
@@ -26,6 +34,7 @@ def history_entry(version: int, event: Event, answer: Answer) -> dict[str, Any]:
         "counted": answer.counted,
         "reason": answer.reason,
         "detail": dict(event.detail),
+        "doubts": list(doubts),
         "partitions": [
             _partition(part, answer, filtered.get(part.topic_partition, 0)) for part in event.parts
         ],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from commits.engine import LogEngine, Tail
     from commits.group import Answer
+    from commits.model import Doubt
     from commits.rows import Event
 
 __all__ = ["VACUUM_SEGMENTS", "CommitLog"]
@@ -189,13 +190,19 @@ class CommitLog:
             return version
         raise CommitStoreBusy(self._engine.target, "compact", _TRIES)
 
-    def history(self) -> list[tuple[int, Event, Answer]]:
-        """Return the events and their answers in log order, as far as files are kept."""
+    def history(self) -> list[tuple[int, Event, Answer, tuple[Doubt, ...]]]:
+        """Return the events in log order, as far as files are kept.
+
+        Each has its answer and, if it gave shares to members, the shares in doubt after it.
+        """
         state, events = self._kept()
         with reading(self._engine.target):
-            answers = [answer for _, answer in state.fold(event for _, event in events)]
+            answers = [
+                (answer, state.doubts_after(event))
+                for event, answer in state.fold(event for _, event in events)
+            ]
         changes = [(at, event) for at, event in events if event.kind != "snapshot"]
-        return [(at, event, answer) for (at, event), answer in zip(changes, answers, strict=True)]
+        return [(at, event, *found) for (at, event), found in zip(changes, answers, strict=True)]
 
     def state_at(self, at: int | datetime | str) -> LogState | None:
         """Return the state at a place of the log; None if files of that place are not kept.

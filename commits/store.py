@@ -267,9 +267,10 @@ class CommitStore(Committing):
         """Return the history of a group: one entry for each event, in log order.
 
         An entry has `version`, `written_at`, `kind`, `id`, `epoch`, `nonce`, `member`, `counted`,
-        `reason` (why it did not count), `detail`, and `partitions`: for each its topic, partition,
-        first and last offset, count, how many of these a filter dropped (`filtered`), status,
-        reason and the stable offset after it. The history starts at the oldest kept file of the
+        `reason` (why it did not count), `detail`, `doubts` (the shares in doubt after an epoch, a
+        takeover or a claim), and `partitions`: for each its topic, partition, first and last
+        offset, count, how many of these a filter dropped (`filtered`), status, reason and the
+        stable offset after it. The history starts at the oldest kept file of the
         table, at the latest at the last snapshot.
 
         Raises:
@@ -277,7 +278,7 @@ class CommitStore(Committing):
         """
         with self._lock:
             return [
-                history_entry(version, event, answer)
-                for version, event, answer in self._log.history()
+                history_entry(version, event, answer, doubts)
+                for version, event, answer, doubts in self._log.history()
                 if (event.cluster, event.group) == (self._cluster, group)
             ]

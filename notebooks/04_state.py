@@ -114,12 +114,14 @@ def start(consumer: CooperativeConsumer, path: str) -> CooperativeQuery:
 PROGRAM = f"""
 from __future__ import annotations
 import json, sys, time
+from contextlib import suppress
 from coopconsume import CooperativeConsumer, local_session
 
 {inspect.getsource(add)}
 {inspect.getsource(start)}
 options, state = json.loads(sys.argv[1]), sys.argv[2]
-with CooperativeConsumer(options, local_session("first", cores=2)) as consumer:
+session = local_session("first", cores=2)
+with suppress(KeyboardInterrupt), CooperativeConsumer(options, session) as consumer:
     start(consumer, state).awaitTermination()
 """
 

@@ -152,8 +152,8 @@ consumer.lag().show()
 # ## What was set aside?
 #
 # Dead letters are records with the reason and the number of attempts. After a change of the handler
-# they can be replayed: `letters.carry_out("replay", letters.plan(Choice(reason="JSON")))`, or
-# `coopconsume dead-letters replay`.
+# they can be replayed: `letters.carry_out("replay", letters.plan(Choice(reason="JSON")))`, with
+# `Choice` of `coopconsume.admin.dead_letters.choice`, or `coopconsume dead-letters replay`.
 
 # %%
 letters = Admin(options, spark=spark).dead_letters(group)

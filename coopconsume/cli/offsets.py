@@ -209,7 +209,7 @@ def export(
     options: dict[str, str],
     spark: SparkSession | None,
 ) -> None:
-    """Write the committed and pending offsets to a JSON FILE; ``-`` is standard output."""
+    """Write the committed and pending offsets to a JSON FILE; - is standard output."""
     with Admin(options, spark=spark).offsets(group) as admin:
         kept = admin.kept(admin.statuses(topics, times=False))
         document = write_document(group, admin.cluster_id, kept)

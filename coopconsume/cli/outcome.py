@@ -98,8 +98,11 @@ def reported(command: Callable[..., int | None]) -> Callable[..., None]:
             code = INTERRUPTED
         except BrokenPipeError:
             code = _reader_has_gone()
-        except click.ClickException:
-            raise
+        except click.ClickException as error:
+            if kwargs.get("log_format") != "json":
+                raise
+            _echo_error(error, as_json=True)
+            code = error.exit_code
         except Exception as error:  # noqa: BLE001 - each error is reported here
             if debug:
                 traceback.print_exc()
@@ -119,7 +122,8 @@ def _reader_has_gone() -> int:
 
 def _echo_error(error: Exception, *, as_json: bool) -> None:
     if as_json:
-        facts = {"errorClass": type(error).__name__, "exitCode": exit_code(error)}
+        code = error.exit_code if isinstance(error, click.ClickException) else exit_code(error)
+        facts = {"errorClass": type(error).__name__, "exitCode": code}
         record = log.makeRecord(
             log.name, logging.ERROR, "", 0, "%s", (_sentence(error),), None, extra=facts
         )
@@ -129,6 +133,8 @@ def _echo_error(error: Exception, *, as_json: bool) -> None:
 
 
 def _sentence(error: Exception) -> str:
+    if isinstance(error, click.ClickException):
+        return error.format_message()
     if is_ours(error):
         return str(error)
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")

@@ -170,6 +170,8 @@ def run(
     policy = _policy(max_attempts, backoff)
     _check_interval("processing-time", processing_time)
     _check_interval("real-time", real_time)
+    if available_now + (processing_time is not None) + (real_time is not None) > 1:
+        raise click.UsageError("give one of --available-now, --processing-time and --real-time")
     _find_handlers_here()
     check_handler(handler)
     check_settings(

@@ -6,6 +6,7 @@ import string
 from typing import TYPE_CHECKING
 
 from assignors import KeyRange
+from coopconsume.admin.overview.words import members_text
 from coopconsume.kafka.coordinator import DEAD
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def group_lines(group: GroupOverview, now: datetime, history: int = 10) -> Itera
     """
     letters = letters_of(group)
     dead = "unknown to Kafka" if group.state == DEAD else group.state
-    members = f"{len(group.members)} member{'' if len(group.members) == 1 else 's'}"
+    members = members_text(len(group.members))
     yield f"group {group.group}: {dead}, {members}, {group.lag:,} records not done"
     yield f"commit table {group.table}"
     yield f"Kafka {group.servers}, cluster {group.cluster}"
@@ -215,7 +216,7 @@ def _events(events: Sequence[GroupEvent], letters: Mapping[str, str]) -> Iterato
 
 def _what(event: GroupEvent, letters: Mapping[str, str]) -> str:
     if event.kind == "epoch":
-        return f"{event.members} member{'' if event.members == 1 else 's'}"
+        return members_text(event.members or 0)
     if event.kind == "takeover":
         replaced = event.replaces or ""
         return f"takes over from {letters.get(replaced, replaced)}"

@@ -82,8 +82,11 @@ class BlockerLines:
             key = self._planned[tp].get(blocking)
             if width <= 0 or key is None:
                 continue
-            is_slow = key == self._slow
-            if not is_slow and not (at["blocker"] and at["blocker"]["attempts"]):
+            is_slow, blocker = key == self._slow, at["blocker"]
+            # The blocker is the first record that is not done. What is done below it may not be
+            # committed yet: then the stable offset does not stand for it.
+            has_failed = blocker and blocker["attempts"] and blocker["offset"] == blocking
+            if not is_slow and not has_failed:
                 continue
             if width > self._widest.get(is_slow, (0, ""))[0]:
                 self._widest[is_slow] = width, self._describe(at, key, is_slow=is_slow)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from coopconsume.errors.base import CoopConsumeError, OffsetsError, ReasonError
 
+_HANDLERS = (
+    "give a function or callable object of one argument that can be pickled (open files and "
+    "connections inside it), or module:function"
+)
+
 
 class HandlerNotUsable(CoopConsumeError, ValueError):
     """A handler cannot be found, called or sent to Spark's workers.
@@ -11,19 +16,17 @@ class HandlerNotUsable(CoopConsumeError, ValueError):
     Attributes:
         handler: A description of the handler.
         cause: Why it cannot be used.
+        remedy: What to do.
     """
 
-    def __init__(self, handler: str, cause: str) -> None:
-        super().__init__(handler, cause)
+    def __init__(self, handler: str, cause: str, remedy: str = _HANDLERS) -> None:
+        super().__init__(handler, cause, remedy)
         self.handler = handler
         self.cause = cause
+        self.remedy = remedy
 
     def __str__(self) -> str:
-        return (
-            f"handler {self.handler} cannot be used: {self.cause}; give a function or callable "
-            "object of one argument that can be pickled (open files and connections inside it), "
-            "or module:function"
-        )
+        return f"handler {self.handler} cannot be used: {self.cause}; {self.remedy}"
 
 
 class HandlerFailed(ReasonError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import InvalidOption, UnknownOption
@@ -100,6 +101,10 @@ MEMBER_SETTINGS = frozenset(
     ["group.instance.id", "heartbeat.interval.ms", "max.poll.interval.ms", "session.timeout.ms"]
 )
 
+#: As the Java clients read it, a protocol before it included.
+_ADDRESS = re.compile(r"(?:[\w.%-]*://)?\[?[\w.%:-]+\]?:(\d{1,5})", re.ASCII)
+_LAST_PORT = 65_535
+
 _WORDS: dict[str, type] = {
     "client.dns.lookup": str,
     "client.id": str,
@@ -140,6 +145,7 @@ def complete(kafka: Mapping[str, str]) -> dict[str, str]:
         InvalidOption: A security setting is wrong or not supported by both clients, or a number
             is not valid.
     """
+    _check_servers(kafka.get("bootstrap.servers", ""))
     done = sasl.complete(kafka)
     protocol = _protocol(done)
     for name, kind in _WORDS.items():
@@ -152,6 +158,16 @@ def complete(kafka: Mapping[str, str]) -> dict[str, str]:
     if "SSL" in protocol:
         tls.check(done)
     return {name: v if is_harmless(name) else Secret(v) for name, v in done.items()}
+
+
+def _check_servers(servers: str) -> None:
+    """Refuses addresses that Kafka's clients in Java cannot use."""
+    for server in filter(None, map(str.strip, servers.split(","))):
+        found = _ADDRESS.fullmatch(server)
+        if found is None or not 0 < int(found[1]) <= _LAST_PORT:
+            raise InvalidOption(
+                "kafka.bootstrap.servers", repr(servers), "give host:port, several with commas"
+            )
 
 
 def client_config(kafka: Mapping[str, str]) -> dict[str, Any]:

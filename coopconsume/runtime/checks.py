@@ -9,7 +9,7 @@ from coopconsume.errors import HandlerNotUsable, InvalidOption
 from coopconsume.runtime.batch import rates_of
 from coopconsume.sinks.others import check_output
 from coopconsume.worker.frames import FrameHandler
-from coopconsume.worker.slot import resolve_handler
+from coopconsume.worker.slot import HandlerNotFound, resolve_handler
 
 if TYPE_CHECKING:
     from coopconsume.options import Options
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from coopconsume.worker.report import Ordering
 
 _MOST_HANDLERS = 1_000
+_BY_NAME = "give module:function, of a module in the current folder or on Python's path"
 
 
 def check_settings(
@@ -82,7 +83,10 @@ def check_settings(
 
 def _check_output(options: Options, output: Any, schema: Any, mode: str) -> None:
     if (output is None) != (schema is None):
-        raise InvalidOption("output", repr(output), "give output and output_schema together")
+        given = "output_schema" if output is None else "output"
+        raise InvalidOption("output", f"{given} alone", "give output and output_schema together")
+    if output is None and mode != "append":
+        raise InvalidOption("output_mode", f"{mode!r} without output", "give output=…, too")
     if output is not None:
         check_output(output, mode, options)
 
@@ -104,6 +108,11 @@ def check_handler(handler: Any, *, with_state: bool = False) -> None:
     shown = named if isinstance(named, str) else getattr(named, "__qualname__", repr(named))
     try:
         found = resolve_handler(named)
+    except HandlerNotFound as error:
+        raise HandlerNotUsable(shown, str(error), _BY_NAME) from error
+    except Exception as error:
+        raise HandlerNotUsable(shown, f"{type(error).__name__}: {error}", _BY_NAME) from error
+    try:
         cloudpickle.dumps(handler)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise HandlerNotUsable(shown, f"{type(error).__name__}: {error}") from error

@@ -152,13 +152,14 @@ def _owners(one: PartitionOverview, numbers: Mapping[str, int]) -> list[tuple[in
 
 
 def _in_doubt(overview: GroupOverview) -> list[dict[str, Any]]:
-    found = [
-        _wait(one, range_)
-        for one in overview.partitions
-        for range_ in one.in_doubt
-        if range_.until is None or range_.until > datetime.now(UTC)
-    ]
+    found = [_wait(one, range_) for one in overview.partitions for range_ in _lasting(one)]
     return sorted(found, key=lambda one: one["until"] or 0.0, reverse=True)[:_IN_DOUBT]
+
+
+def _lasting(one: PartitionOverview) -> list[InDoubtRange]:
+    """Returns the ranges of a partition that are still in doubt."""
+    now = datetime.now(UTC)
+    return [range_ for range_ in one.in_doubt if range_.until is None or range_.until > now]
 
 
 def _wait(one: PartitionOverview, range_: InDoubtRange) -> dict[str, Any]:
@@ -195,7 +196,7 @@ def _row(
         "lag": one.lag, "above": one.committed_above, "gaps": one.gaps,
         "pending": one.pending, "parked": len(status.parked),
         "primary": one.primary_offset, "owners": _owners(one, numbers),
-        "inDoubt": [_scaled(range_.key_range) for range_ in one.in_doubt],
+        "inDoubt": [_scaled(range_.key_range) for range_ in _lasting(one)],
         "map": _worst(map_of(status, columns=SMALL)) if low < high else "",
     }  # fmt: skip
 

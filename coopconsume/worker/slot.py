@@ -47,11 +47,15 @@ def current_slot() -> int:
     return _current_slot
 
 
+class HandlerNotFound(ValueError):
+    """A handler is not named as ``module:function``, or the module has no such function."""
+
+
 def resolve_handler(handler: Handler | str) -> Handler:
     """Returns a handler that is given as an object or as ``module:function``.
 
     Raises:
-        ValueError: The text is not of that form, or names nothing callable.
+        HandlerNotFound: The text is not of that form, or names nothing callable.
         ImportError: The module cannot be imported.
     """
     if isinstance(handler, FrameHandler):
@@ -60,12 +64,14 @@ def resolve_handler(handler: Handler | str) -> Handler:
         return handler
     module, _, name = handler.partition(":")
     if not module or not name:
-        raise ValueError(f"handler {handler!r}: write it as module:function")
+        raise HandlerNotFound("it is not of the form module:function")
+    if "/" in module or module.endswith(".py"):
+        raise HandlerNotFound("it names a file, not a module")
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        raise ValueError(f"{module} has no function {name}")  # noqa: TRY004 - a wrong name
+        raise HandlerNotFound(f"{module} has no function {name}")
     return found  # type: ignore[no-any-return]
 
 

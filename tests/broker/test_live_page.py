@@ -17,6 +17,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
+from coopconsume.admin.client import Admin
 from coopconsume.admin.overview.reader import GroupReader, GroupReading
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
@@ -186,8 +187,8 @@ def test_letters_are_decided_on_after_a_question(chrome, shop, action) -> None:
         until(chrome, has("letters-count", "1 parked, 1 open"))
         press(chrome, "#letters thead input")
         click(chrome, action)
-        until(chrome, has("confirm-text", "1 parked record"))
-        assert "1 passed record" in text(chrome, "confirm-text")
+        until(chrome, has("confirm-text", "1 parked record will"))
+        assert "1 passed record will" in text(chrome, "confirm-text")
         click(chrome, "confirm-no")
         until(chrome, lambda found: not found.find_element(By.ID, "confirm-dialog").is_displayed())
         assert not decided(store, "shop", [orders])
@@ -256,6 +257,45 @@ def test_a_reading_that_does_not_end_is_seen(chrome, shop, monkeypatch) -> None:
         assert text(chrome, "banner") == ""
         go_on.set()
         until(chrome, has("fresh", "updated"))
+
+
+def test_another_group_is_not_shown_with_what_is_known_of_the_last_one(
+    chrome, shop, monkeypatch
+) -> None:
+    """Neither with its time, nor with its dead letters if they come late."""
+    go_on, look, read = threading.Event(), Admin.dead_letters, GroupReader.read
+
+    def late_letters(admin: Admin, group: str) -> object:
+        assert go_on.wait(PATIENCE)
+        return look(admin, group)
+
+    def late_status(reader: GroupReader) -> GroupReading:
+        found = read(reader)
+        assert found.overview.group == "shop" or go_on.wait(PATIENCE)
+        return found
+
+    monkeypatch.setattr(Admin, "dead_letters", late_letters)
+    monkeypatch.setattr(GroupReader, "read", late_status)
+    shop["store"].open_epoch("bar", {"m": [(shop["topic"], 0)]}, previous=None)
+    try:
+        with LivePage(shop["words"], "shop", interval=0.3) as page:
+            chrome.get(page.url)
+            until(chrome, has("fresh", "updated"))
+            click(chrome, "load")
+            until(chrome, has("letters-count", "reading"))
+            chrome.execute_script("location.hash = '#bar'")
+            until(chrome, lambda found: "bar" in found.title)
+            assert text(chrome, "fresh") == "reading…"
+            go_on.set()
+            until(chrome, has("group", "bar"))
+            until(chrome, has("fresh", "updated"))
+            # All answers are here once a later one is.
+            click(chrome, "load")
+            until(chrome, has("letters", "There are no such dead letters"))
+            assert IMAGE not in text(chrome, "letters")
+            assert errors(chrome) == []
+    finally:
+        go_on.set()
 
 
 @pytest.mark.slow

@@ -101,6 +101,13 @@ def _run(notebook: NotebookNode, folder: Path) -> None:
         if cell.cell_type == "code" and "offset_map(" in cell.source and "import" not in cell.source
         for output in cell.outputs
     ]
+    said = "".join(
+        output.get("text", "")
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+    )
+    assert "KeyboardInterrupt" not in said  # A process that is stopped in order ends quietly.
     draws = any("offset_map" in cell.source for cell in notebook.cells)
     assert bool(shown) == draws
     assert all("image/png" in output.data for output in shown)

@@ -303,6 +303,8 @@ _ROWS = ["--output-schema", "value string"]
         (["--max-attempts", "3"], "without dead_letter"),
         (["--on-dead", "park"], "park without dead_letter"),
         (["--output", "out"], "output_schema"),
+        (_ROWS, "output_schema alone"),
+        (["--output-mode", "merge"], "'merge' without output"),
         (["--ordering", "none", "-o", "maxRecordsPerSecondPerKey=1"], "it needs ordering='key'"),
         ([*_ROWS, "--output", "kafka:t", "--output-mode", "merge"], "it needs a Delta table"),
         ([*_ROWS, "--output", "out", "--output-mode", "transactional"], "it needs a topic"),
@@ -328,6 +330,31 @@ def test_json_logs_stay_json(folder: Path) -> None:
     line = json.loads(text)
     assert (line["level"], line["context"]["exitCode"]) == ("ERROR", 2)
     assert "'kafka.group.id' is missing" in line["msg"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--max-attempts", "0"], "max_attempts=0"),
+        (["--available-now", "--real-time", "5 minutes"], "--available-now"),
+    ],
+)
+def test_wrong_usage_is_json_in_json_logs(folder: Path, words: list[str], said: str) -> None:
+    """As soon as the options are read, and before Spark starts."""
+    result = run(folder, HANDLER, "--log-format", "json", *words)
+    assert result.exit_code == 2
+    (text,) = result.stderr.splitlines()
+    line = json.loads(text)
+    assert line["context"]["exitCode"] == 2
+    assert said in line["msg"]
+
+
+@pytest.mark.parametrize("servers", ["localhost", "a:1,b", "a:port", "a:1,,b:70000"])
+def test_an_address_without_a_port_is_wrong_usage(folder: Path, servers: str) -> None:
+    """Kafka's clients in Java refuse it, and others take some port."""
+    result = run(folder, kafka_bootstrap_servers=servers)
+    assert result.exit_code == 2
+    assert "host:port" in one_sentence(result)
 
 
 def test_a_host_without_an_address_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,6 +413,8 @@ def test_a_mistyped_path_of_a_commit_table_is_said_in_words(tmp_path: Path, plac
         ("tests_cli_handlers:absent", "no function absent"),
         ("tests_cli_handlers:nothing", "no function nothing"),
         ("tests_cli_handlers", "module:function"),
+        ("tests_cli_handlers.py:work", "file, not a module; give module:function"),
+        ("/home/me/tests_cli_handlers.py:work", "file, not a module; give module:function"),
     ],
 )
 def test_a_handler_that_cannot_be_used_is_2(folder: Path, handler: str, said: str) -> None:
@@ -393,6 +422,7 @@ def test_a_handler_that_cannot_be_used_is_2(folder: Path, handler: str, said: st
     result = run(folder, handler)
     assert result.exit_code == 2
     assert said in one_sentence(result)
+    assert "pickled" not in one_sentence(result)
 
 
 @pytest.mark.parametrize("attempts", ["0", "-1"])

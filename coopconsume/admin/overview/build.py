@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from assignors import KeyRange, Share
+from commits.grants import cut
+from commits.model import OwnedShare
 from coopconsume.admin.offsets.status import PartitionStatus, Times, times_of
 from coopconsume.admin.overview.data import (
     GONE,
@@ -26,11 +28,14 @@ from coopconsume.kafka.coordinator import DEAD, KafkaGroup
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from commits import Acquisition, Assignment, OwnedShare, PartitionCommits, Pending
-    from commits.model import TopicPartition
+    from commits import Acquisition, Assignment, PartitionCommits, Pending
+    from commits.model import Doubt, TopicPartition
     from coopconsume.kafka.blocker_records import BlockerRecord
     from coopconsume.kafka.cluster import Primary
     from coopconsume.kafka.coordinator import KafkaMember
+
+#: A share in doubt, and when it was assigned; None if the log's history does not go back so far.
+_Wait: TypeAlias = "tuple[Doubt, datetime | None]"
 
 _STABLE = "Stable"
 
@@ -171,8 +176,7 @@ def _partitions(facts: GroupFacts) -> tuple[PartitionOverview, ...]:
     for row in facts.grants:
         for tp, owned in _live(row):
             owners.setdefault(tp, []).append(owned)
-        given_at = _given_at(row, facts.history)
-        for share, life_ms in row.doubts:
+        for (share, life_ms), given_at in _waits(row, facts.history):
             life = timedelta(milliseconds=life_ms)
             in_doubt.setdefault((share.topic, share.partition), []).append(
                 InDoubtRange(
@@ -248,6 +252,43 @@ def _given_at(row: Assignment, history: Iterable[Mapping[str, Any]]) -> datetime
         and entry["nonce"] == row.epoch.nonce
     ]
     return max(times, default=None)
+
+
+def _waits(row: Assignment, history: Sequence[Mapping[str, Any]]) -> list[_Wait]:
+    """Returns what the owners of an epoch or claim wait for, and since when.
+
+    A member that continues its work does not wait for itself. Of the shares that it had, only that
+    is in doubt for which it waits since an earlier epoch.
+    """
+    members: dict[int, dict[str, list[OwnedShare]]] = {}
+    waits: dict[int, list[_Wait]] = {}
+    for entry in history:
+        number, doubts = entry["epoch"], list(entry["doubts"])
+        if entry["kind"] not in ("epoch", "takeover") or not entry["counted"]:
+            continue
+        found = waits.setdefault(number, [])
+        if entry["kind"] == "epoch":
+            members[number] = {
+                member: [OwnedShare(*share) for share in shares]
+                for member, shares in entry["detail"]["members"].items()
+            }
+            for member, before in entry["detail"].get("continues", {}).items():
+                had, _ = cut(doubts, members.get(before, {}).get(member, ()))
+                own, _ = cut(had, members[number].get(member, ()))
+                doubts = cut(doubts, [doubt.share for doubt in own])[1]
+                found += _within(waits.get(before, ()), own)
+        known = {doubt for doubt, _ in found}
+        found += [(doubt, entry["written_at"]) for doubt in doubts if doubt not in known]
+    if row.epoch.number not in waits:
+        given_at = _given_at(row, history)
+        return [(doubt, given_at) for doubt in row.doubts]
+    return _within(waits[row.epoch.number], row.doubts)
+
+
+def _within(waits: Iterable[_Wait], doubts: Iterable[Doubt]) -> list[_Wait]:
+    """Returns the parts of waits that are inside shares in doubt."""
+    shares = [doubt.share for doubt in doubts]
+    return [(part, at) for doubt, at in waits for part in cut([doubt], shares)[0]]
 
 
 def _event(entry: Mapping[str, Any]) -> GroupEvent | None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from coopconsume.admin.overview.words import members_text
+
 if TYPE_CHECKING:
     from assignors import KeyRange, Share
     from commits import Acquisition
@@ -231,7 +233,7 @@ class GroupOverview:
 
     def __repr__(self) -> str:
         return (
-            f"<GroupOverview {self.group!r}: {self.state}, {len(self.members)} members, "
+            f"<GroupOverview {self.group!r}: {self.state}, {members_text(len(self.members))}, "
             f"{self.lag:,} records not done>"
         )
 

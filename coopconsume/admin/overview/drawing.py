@@ -12,6 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from assignors import KeyRange
+from coopconsume.admin.overview.words import members_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,7 +69,7 @@ def group_html(group: GroupOverview, me: str | None = None) -> str:
                 (
                     (
                         _text(event.epoch), f"{event.at:%Y-%m-%d %H:%M:%S %Z}",
-                        _text(event.kind if event.members is None else f"{event.members} members"),
+                        _text(event.kind if event.members is None else members_text(event.members)),
                         _text(event.by), "yes" if event.counted else f"no: {escape(event.reason)}",
                     )
                     for event in reversed(group.events[-_SHOWN_EVENTS:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shutil
@@ -14,6 +13,8 @@ from coopconsume.errors import JavaNotFound, JavaVersionUnsupported
 
 _OLDEST = 17
 _ASK_TIMEOUT = 60.0
+
+_versions: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +59,34 @@ def find_java(*, needed_by: str = "Kafka 4", newest: int | None = None) -> Java:
         path = shutil.which("java") or ""
         if not path:
             raise JavaNotFound("JAVA_HOME is not set and PATH has no java", needs)
-    version = _ask_version(path)
+    version, said = _ask_version(path)
     if version is None:
-        raise JavaNotFound(f"{path} does not print its version", needs)
+        raise JavaNotFound(f"{path} does not print its version: {said}", needs)
     release = _feature_release(version)
     if release < _OLDEST or (newest is not None and release > newest):
         raise JavaVersionUnsupported(path, version, needs, needed_by)
     return Java(path, release, version)
 
 
-@functools.cache
-def _ask_version(path: str) -> str | None:
-    """Return what ``java -version`` says stands between the quotes; None if it says nothing."""
+def _ask_version(path: str) -> tuple[str | None, str]:
+    """Return what ``java -version`` says between the quotes, or None and what it says instead."""
+    if path in _versions:
+        return _versions[path], ""
     try:
         answer = subprocess.run(
             [path, "-version"], capture_output=True, text=True, timeout=_ASK_TIMEOUT, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    except subprocess.TimeoutExpired:
+        return None, f"no answer within {_ASK_TIMEOUT:.0f} s"
+    except OSError as error:
+        return None, error.strerror or str(error)
     match = re.search(r'version "(\d[^"]*)"', answer.stderr + answer.stdout)
-    return match.group(1) if match and answer.returncode == 0 else None
+    if match and answer.returncode == 0:
+        # A failure is not kept: it may be one of a moment, as when memory is short.
+        _versions[path] = match.group(1)
+        return match.group(1), ""
+    lines = (answer.stderr + answer.stdout).strip().splitlines()
+    return None, f"exit code {answer.returncode}" + (f", {lines[0].strip()}" if lines else "")
 
 
 def _feature_release(version: str) -> int:

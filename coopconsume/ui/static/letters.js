@@ -6,6 +6,7 @@ import { at, count, make, moment, pager, table } from "./dom.js";
 const LIMIT = 50;
 let group = null;
 let start = 0;
+let asked = 0;
 let shown = [];
 const chosen = new Map();
 
@@ -15,6 +16,7 @@ const nameOf = (one) => `${one.topic}-${one.partition}@${one.offset}`;
 export function reset(next) {
   if (next === group) return;
   group = next;
+  asked += 1;
   start = 0;
   chosen.clear();
   show({ count: 0, letters: [], statuses: {} }, "Press Show to read the dead letters.");
@@ -60,11 +62,16 @@ export async function load() {
   const query = new URLSearchParams({
     reason: at("reason").value, key: at("key").value, settled: at("settled").checked, start, limit: LIMIT,
   });
+  const turn = (asked += 1);
+  at("letters-count").textContent = "reading…";
+  let found = { count: 0, letters: [], statuses: {} };
+  let empty = "There are no such dead letters.";
   try {
-    show(await api(group, `letters?${query}`), "There are no such dead letters.");
+    found = await api(group, `letters?${query}`);
   } catch (error) {
-    show({ count: 0, letters: [], statuses: {} }, error.message);
+    empty = error.message;
   }
+  if (turn === asked) show(found, empty); // Otherwise other letters were asked for meanwhile.
 }
 
 async function open(one) {
@@ -87,11 +94,12 @@ async function open(one) {
 }
 
 async function decide(action) {
+  const of = group;
   const letters = [...chosen.values()].map(({ topic, partition, offset, commit }) => ({ topic, partition, offset, commit }));
   try {
-    const plan = await api(group, "decide", { action, letters });
+    const plan = await api(of, "decide", { action, letters });
     if (!(await confirmed(action, plan))) return;
-    const done = await api(group, "decide", { action, letters, confirmed: { parked: plan.parked, passed: plan.passed } });
+    const done = await api(of, "decide", { action, letters, confirmed: { parked: plan.parked, passed: plan.passed } });
     chosen.clear();
     await load();
     at("letters-count").textContent = `${action === "replay" ? "Replayed" : "Discarded"}: ${count(done.parked + done.passed)}.`;
@@ -103,11 +111,14 @@ async function decide(action) {
 function confirmed(action, plan) {
   const dialog = at("confirm-dialog");
   const [verb, parked, passed] = action === "replay"
-    ? ["Replay", "will be retried before their keys continue", "will be written again, to the end of their partitions"]
-    : ["Discard", "will be marked as done, and their keys continue", "will be discarded"];
-  at("confirm-title").textContent = `${verb} ${count(plan.parked + plan.passed)} records of ${group}?`;
-  at("confirm-text").textContent = plan.parked + plan.passed
-    ? `${count(plan.parked)} parked records ${parked}. ${count(plan.passed)} passed records ${passed}. This cannot be undone.`
+    ? ["Replay", "will be retried before the key continues", "will be written again, to the end of the partition"]
+    : ["Discard", "will be marked as done, and the key continues", "will be discarded"];
+  const records = (n, kind) => `${count(n)} ${kind}record${n === 1 ? "" : "s"}`;
+  const effects = [[plan.parked, "parked ", parked], [plan.passed, "passed ", passed]]
+    .filter(([n]) => n).map(([n, kind, effect]) => `${records(n, kind)} ${effect}.`);
+  at("confirm-title").textContent = `${verb} ${records(plan.parked + plan.passed, "")} of ${group}?`;
+  at("confirm-text").textContent = effects.length
+    ? `${effects.join(" ")} This cannot be undone.`
     : "There is no decision to make on these records any more.";
   at("confirm-yes").textContent = verb;
   at("confirm-yes").disabled = !(plan.parked + plan.passed);

@@ -53,6 +53,10 @@ function choose(name) {
   found = null;
   rows.start = 0;
   at("main").hidden = true;
+  banner("");
+  fresh("reading…", false);
+  document.title = `${name} · coopconsume`;
+  at("partition-dialog").close();
   for (const link of at("groups").children) {
     if (link.hash === `#${encodeURIComponent(name)}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -244,13 +248,15 @@ function openDetail(one) {
 }
 
 async function loadDetail() {
+  const wanted = detail;
   let one;
   try {
-    one = await api(group, `partition?${new URLSearchParams(detail)}`);
+    one = await api(group, `partition?${new URLSearchParams(wanted)}`);
   } catch (error) {
-    at("partition-name").textContent = error.message;
+    if (wanted === detail) at("partition-name").textContent = error.message;
     return;
   }
+  if (wanted !== detail) return; // Another partition was opened meanwhile.
   at("partition-name").textContent = `${one.topic}-${one.partition}, stable offset ${count(one.stable)}`;
   const canvas = at("partition-map");
   canvas.hidden = !one.map;

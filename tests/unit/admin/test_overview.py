@@ -160,6 +160,28 @@ def test_what_is_waited_for_has_an_end(store: CommitStore) -> None:
     assert unknown.in_doubt == (InDoubtRange(KeyRange(*HIGH[2:]), 9.0, None),)
 
 
+def test_a_member_that_continues_does_not_wait_for_itself(store: CommitStore) -> None:
+    """Its own share is not in doubt; what it waits for since an earlier epoch still is."""
+    first = store.open_epoch("g", {"a": [P0], "b": [P1]}, previous=None, life_ms=9_000)
+    # b has died: a gets its share, and waits for it.
+    second = store.open_epoch("g", {"a": [P0, P1]}, previous=first, life_ms=9_000,
+                              continues={"a": 1})  # fmt: skip
+    third = store.open_epoch("g", {"a": [P0, P1], "c": []}, previous=second, life_ms=9_000,
+                             continues={"a": 2})  # fmt: skip
+    found = facts(store, member(store, "a"), ends={P0: 0, P1: 0})
+    until = found.history[1]["written_at"] + timedelta(seconds=9)
+    waits = [partition.in_doubt for partition in overview(store, found).partitions]
+    assert waits == [(), (InDoubtRange(KeyRange(0, MAX_KEY_HASH), 9.0, until),)]
+    # What it gives to others without a release is theirs to wait for.
+    store.open_epoch("g", {"a": [P1], "c": [P0]}, previous=third, life_ms=9_000,
+                     continues={"a": 3, "c": 3})  # fmt: skip
+    found = facts(store, member(store, "a"), ends={P0: 0, P1: 0})
+    given, of_a = overview(store, found).partitions
+    later = found.history[-1]["written_at"] + timedelta(seconds=9)
+    assert given.in_doubt == (InDoubtRange(KeyRange(0, MAX_KEY_HASH), 9.0, later),)
+    assert of_a.in_doubt == waits[1]
+
+
 def test_events_say_who_led_and_why_not(store: CommitStore) -> None:
     """Epochs, also those that did not count, take-overs, claims and an operator's reset."""
     first = store.open_epoch("g", {"a": [LOW], "b": [HIGH]}, previous=None, member="a")
@@ -323,6 +345,14 @@ def test_a_filter_is_shown_where_there_is_one(store: CommitStore) -> None:
     assert group.to_dict()["record_filter"] == "denyKeys=<k>"
     assert group.to_dict()["claims"][0]["record_filter"] == "where=value is not null"
     assert "filter denyKeys=&lt;k&gt;" in group._repr_html_()
+
+
+def test_one_member_is_one_member(store: CommitStore) -> None:
+    """In its representation, as HTML and as text."""
+    store.open_epoch("g", {"a": [P0]}, previous=None, member="a")
+    group = overview(store, facts(store, member(store, "a"), ends={P0: 0}))
+    shown = (repr(group), group._repr_html_(), "\n".join(group_lines(group, datetime.now(UTC))))
+    assert all("1 member" in text and "1 members" not in text for text in shown)
 
 
 def test_text_shows_claims_ranges_in_doubt_and_the_last_events(store: CommitStore) -> None:

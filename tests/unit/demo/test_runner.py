@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 
 from coopconsume.demo.job import Query
 from coopconsume.demo.runner import Demo
-from coopconsume.demo.text import progress_line
+from coopconsume.demo.text import BlockerLines, progress_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,3 +39,22 @@ def test_a_demo_that_waits_says_for_what() -> None:
         "(5 s)"
     )
     assert progress_line(progress | {"waitingFor": None}, 0, 1, 0.0).endswith("by slot: 3 1,000")
+
+
+def test_a_failed_record_is_named_only_where_the_stable_offset_stands() -> None:
+    """What is done below it may not be committed yet."""
+    at = {
+        "topic": "flights", "partition": 0, "stableOffset": 5, "highestDone": 90,
+        "gapRanges": 2, "firstGaps": [[5, 5], [40, 40]],
+    }  # fmt: skip
+    failed = {
+        "offset": 40, "attempts": 1, "key": "N2", "error": "poison", "dueInSeconds": None,
+        "behind": 3,
+    }  # fmt: skip
+    lines = BlockerLines({("flights", 0): {5: b"N1", 40: b"N2"}}, "SLOW")
+    lines.look([{**at, "blocker": failed}])
+    assert lines.lines() == []
+    lines.look([{**at, "stableOffset": 40, "firstGaps": [[40, 40]], "blocker": failed}])
+    (line,) = lines.lines()
+    assert "stable offset 40" in line
+    assert "N2 blocks it: poison" in line

@@ -137,7 +137,9 @@ def test_a_wait_out_of_its_range_is_refused_before_anything_is_polled(wrong: obj
     """An invalid time is refused at once; it does not count as 0."""
     poller = Poller(
         None,
-        Options.parse({"kafka.bootstrap.servers": "b", "kafka.group.id": "g", "commitTable": "x"}),
+        Options.parse(
+            {"kafka.bootstrap.servers": "b:1", "kafka.group.id": "g", "commitTable": "x"}
+        ),
         lambda: 1,
     )
     with pytest.raises(InvalidOption, match="option timeout = "):

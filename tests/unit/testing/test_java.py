@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _java_home(folder: Path, said: str, code: int = 0) -> Path:
     """Make a folder whose ``bin/java`` says this on standard error, as Java does."""
     program = folder / "bin" / "java"
-    program.parent.mkdir(parents=True)
+    program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}\nEND\nexit {code}\n")
     program.chmod(0o755)
     return folder
@@ -88,7 +88,11 @@ def test_broken_java_home_is_not_passed_over(
 def test_java_that_does_not_start_is_reported(
     said: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A java that fails, or prints no version, counts as missing."""
+    """A java that fails, or prints no version, counts as missing: what it says is shown."""
     monkeypatch.setenv("JAVA_HOME", str(_java_home(tmp_path, said, code)))
-    with pytest.raises(JavaNotFound, match="does not print its version"):
+    shown = f"does not print its version: exit code {code}, {said}"
+    with pytest.raises(JavaNotFound, match=shown):
         find_java()
+    # The next look is a new one, as the cause may be gone.
+    _java_home(tmp_path, 'openjdk version "17.0.15"', 0)
+    assert find_java().release == 17
