@@ -655,9 +655,10 @@ class CooperativeConsumer(Closing):
                 docs/explanation/state.
             ttl: The time after which a value is gone that a handler sets: seconds, or text such as
                 ``"1 day"``; `State.ttl` sets another one. None: it stays.
-            history: The number of the last changes of a partition that are kept, so that offsets
-                can be reset with the state, and earlier states can be read. 0: only the newest
-                state, which takes the least space.
+            history: The number of the last changes of a partition that are kept at least, or those
+                of its last 1,000 commits, so that offsets can be reset with the state and earlier
+                states can be read. 0: only the newest state, which takes the least space. That of
+                the member with the lowest key hashes of a partition counts.
             concurrency: As in `foreach`.
             retry: As in `foreach`.
             dead_letter: As in `foreach`.
