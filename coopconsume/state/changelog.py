@@ -314,8 +314,8 @@ class Changelog:
         Args:
             origin: The partition.
             version: The version.
-            below: Only files are counted all of whose rows have lower offsets, and those of which
-                Delta has no statistics; None: all files.
+            below: Only files are counted all of whose rows have lower offsets, and files without
+                statistics of offsets; None: all files.
             since: Only files are counted that were written after this time, in milliseconds since
                 1970 by the clocks of their writers.
 

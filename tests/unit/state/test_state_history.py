@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import shutil
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,9 +16,12 @@ import pytest
 from deltalake import DeltaTable
 
 from assignors import KeyRange, key_hash
-from coopconsume.errors import OutputNotWritten, StateNotReadable
+from coopconsume import CooperativeConsumer
+from coopconsume.errors import InvalidOption, OutputNotWritten, StateNotReadable
+from coopconsume.options import Options
 from coopconsume.runtime.state import StateLog
 from coopconsume.state.changelog import Changelog
+from coopconsume.state.schema import StateSchema
 from coopconsume.state.store import LocalStore
 from coopconsume.state.table import StateTable
 from tests.unit.state.test_state_reading import ORIGIN, PLACE, Job
@@ -42,13 +46,16 @@ def log_of(job: Job, history: int = 0) -> StateLog:
     return StateLog(job.changelog.path, job.changelog.schema, history=history)
 
 
-def many(job: Job, commit: str, count: int, keys: int, *, counts: bool = True) -> None:
-    """Many records change the state of keys in turn, each to its offset."""
+def many(
+    job: Job, commit: str, count: int, keys: int, *, counts: bool = True, value: Any = None
+) -> None:
+    """Many records change the state of keys in turn, each to its offset or to a value."""
     at = range(job.offset, job.offset + count)
     names = [b"key-%d" % (offset % keys) for offset in at]
     same = {"_topic": "t", "_topic_id": ORIGIN.topic_id, "_partition": 0, "_commit": commit}
     rows = {
-        "key": names, "value": list(at), "expires_at": [None] * count, "_offset": list(at),
+        "key": names, "value": list(at) if value is None else [value] * count,
+        "expires_at": [None] * count, "_offset": list(at),
         "_key_hash": [key_hash(name) for name in names],
         **{name: [value] * count for name, value in same.items()},
     }  # fmt: skip
@@ -60,6 +67,19 @@ def many(job: Job, commit: str, count: int, keys: int, *, counts: bool = True) -
             topic_ids={"t": ORIGIN.topic_id},
         )  # fmt: skip
         job.offset += count
+
+
+def noted(log: StateLog) -> list[int | None]:
+    """The numbers of keys of the snapshots that a job writes from now on."""
+    written: list[int | None] = []
+    write = log._changelog.write_snapshot
+
+    def write_and_note(*given: Any, **more: Any) -> int | None:
+        written.append(write(*given, **more))
+        return written[-1]
+
+    log._changelog.write_snapshot = write_and_note  # type: ignore[method-assign]
+    return written
 
 
 def sizes(job: Job) -> tuple[int, int]:
@@ -109,10 +129,8 @@ def test_without_history_a_state_at_rest_is_below_three_snapshots(job: Job, size
 
 def test_a_snapshot_is_worth_as_many_changes_as_it_has_bytes(job: Job) -> None:
     """With few changes nothing is written; nothing again while nothing more can be removed."""
-    log, written = log_of(job), []
-    write = log._changelog.write_snapshot
-    log._changelog.write_snapshot = lambda *a, **k: written.append(write(*a, **k)) or written[-1]  # type: ignore[method-assign,func-returns-value]
-    assignment = begin(job, log)
+    log = log_of(job)
+    written, assignment = noted(log), begin(job, log)
     log._snapshot_if_due(assignment, PLACE)
     many(job, "w-0", 100, 100)
     log._snapshot_if_due(assignment, PLACE)
@@ -375,3 +393,65 @@ def test_owners_with_and_without_history_follow_one_another(job: Job, seed: int)
             with suppress(StateNotReadable):
                 assert planned(job, offset).moves[PLACE].keys_after == len(was), (step, offset)
     store.close()
+
+
+def test_changes_that_are_committed_while_a_snapshot_is_made_stay(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be of a version that it does not read."""
+    log, find = log_of(job), Changelog.version_for_snapshot
+    job.change("w-0", a=1, b=1)
+
+    def slowly(self: Changelog, *given: Any) -> int:
+        found = find(self, *given)
+        job.change("w-1", a=2, c=2)
+        return found
+
+    monkeypatch.setattr(Changelog, "version_for_snapshot", slowly)
+    log.snapshot(begin(job, log), PLACE)
+    assert (values(job), rows_left(job)) == ({"a": 2, "b": 1, "c": 2}, 2)
+
+
+def test_wide_values_are_not_rewritten_if_nothing_can_be_removed(job: Job, tmp_path: Path) -> None:
+    """Delta has statistics of the first 32 columns only, so not of their offsets."""
+    kind = pa.struct([(f"c{n}", pa.int64()) for n in range(40)])
+    schema = StateSchema(kind)
+    log = StateLog(str(tmp_path / "wide"), schema, history=0)
+    written, assignment = noted(log), begin(job, log)
+    job.changelog = log._changelog
+    value = {f"c{n}": n for n in range(40)}
+    for at in range(2):
+        many(job, f"w-{at}", 8_000, 500, value=value)
+        for _ in range(2):
+            log._snapshot_if_due(assignment, PLACE)
+        assert (len(written), rows_left(job)) == (at + 1, 0)
+    job.offset += 1
+    many(job, "w-2", 8_000, 500, value=value)
+    for _ in range(3):
+        log._snapshot_if_due(assignment, PLACE)
+    assert (len(written), rows_left(job)) == (2, 8_000)
+
+
+def test_history_is_a_number_of_changes(tmp_path: Path) -> None:
+    """It comes to the state; anything else is refused."""
+    options = Options.parse(
+        {
+            "kafka.bootstrap.servers": "localhost:1", "kafka.group.id": "g", "subscribe": "t",
+            "commitTable": str(tmp_path / "commits"),
+        }
+    )  # fmt: skip
+    consumer: Any = SimpleNamespace(options=options, spark=None)
+
+    def made(**more: Any) -> int:
+        query = CooperativeConsumer.foreach_with_state(
+            consumer, lambda _record, _state: None, state_schema="long",
+            state=str(tmp_path / "state"), **more,
+        )  # fmt: skip
+        log: Any = query._state_log
+        history: int = log._history
+        return history
+
+    assert (made(), made(history=0), made(history=7)) == (200_000, 0, 7)
+    for wrong in (-1, True, "10", 1.5, None):
+        with pytest.raises(InvalidOption, match="history"):
+            made(history=wrong)
