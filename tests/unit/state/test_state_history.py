@@ -444,7 +444,7 @@ def test_history_is_a_number_of_changes(tmp_path: Path) -> None:
 
     def made(**more: Any) -> int:
         query = CooperativeConsumer.foreach_with_state(
-            consumer, lambda _record, _state: None, state_schema="long",
+            consumer, lambda _record, _state: None, state_schema=pa.int64(),
             state=str(tmp_path / "state"), **more,
         )  # fmt: skip
         log: Any = query._state_log
