@@ -657,8 +657,8 @@ class CooperativeConsumer(Closing):
                 ``"1 day"``; `State.ttl` sets another one. None: it stays.
             history: The number of the last changes of a partition that are kept at least, or those
                 of its last 1,000 commits, so that offsets can be reset with the state and earlier
-                states can be read. 0: only the newest state, which takes the least space. That of
-                the member with the lowest key hashes of a partition counts.
+                states can be read. 0: only the newest state, which takes the least space. If
+                members differ, the owner of hash 0 of a partition decides.
             concurrency: As in `foreach`.
             retry: As in `foreach`.
             dead_letter: As in `foreach`.
