@@ -24,7 +24,7 @@ from coopconsume.record import MAX_WAIT
 from coopconsume.runtime.polling.poller import Poller
 from coopconsume.runtime.reading.expressions import check_filter, check_ordering_key
 from coopconsume.runtime.slot_leases import lease_seconds
-from coopconsume.runtime.state import StateLog
+from coopconsume.runtime.state import HISTORY, StateLog
 from coopconsume.state.schema import StateSchema
 from coopconsume.ui.page import LivePage
 from coopconsume.worker.frames import FrameHandler
@@ -630,6 +630,7 @@ class CooperativeConsumer(Closing):
         state_schema: Any,
         state: str,
         ttl: float | str | None = None,
+        history: int = HISTORY,
         concurrency: int = 1,
         retry: RetryPolicy | None = None,
         dead_letter: str | None = None,
@@ -654,6 +655,10 @@ class CooperativeConsumer(Closing):
                 docs/explanation/state.
             ttl: The time after which a value is gone that a handler sets: seconds, or text such as
                 ``"1 day"``; `State.ttl` sets another one. None: it stays.
+            history: The number of the last changes of a partition that are kept at least, or those
+                of its last 1,000 commits, so that offsets can be reset with the state and earlier
+                states can be read. 0: only the newest state, which takes the least space. If
+                members differ, the owner of hash 0 of a partition decides.
             concurrency: As in `foreach`.
             retry: As in `foreach`.
             dead_letter: As in `foreach`.
@@ -677,11 +682,13 @@ class CooperativeConsumer(Closing):
             raise InvalidOption("ttl", repr(ttl), str(error)) from None
         if lifetime is not None and not 0 < lifetime <= MAX_WAIT:
             raise InvalidOption("ttl", repr(ttl), "give a time above 0, up to 365 days")
+        if not isinstance(history, int) or isinstance(history, bool) or history < 0:
+            raise InvalidOption("history", repr(history), "give a number of changes, from 0")
         return CooperativeForeach(
             self, handler, concurrency=concurrency, ordering="key", retry=retry,
             dead_letter=dead_letter, on_dead=on_dead, output=output, output_schema=output_schema,
             output_mode=output_mode,
-            state=StateLog(state, StateSchema.parse(state_schema), lifetime),
+            state=StateLog(state, StateSchema.parse(state_schema), lifetime, history),
         )  # fmt: skip
 
     def foreach_frame(

@@ -35,9 +35,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Changes and files of a partition from which on it gets a snapshot; more if it has more keys.
-SNAPSHOT_ROWS: Final = 200_000
+#: Changes of a partition that are kept by default.
+HISTORY: Final = 200_000
+#: Files of a partition from which on it gets a snapshot.
 SNAPSHOT_FILES: Final = 1_000
+#: Fewer changes, or bytes of them, are not worth a snapshot.
+_LEAST_ROWS: Final = 1_000
+_LEAST_BYTES: Final = 32 * 1024
 _LOOK_EVERY: Final = 10.0
 
 
@@ -50,15 +54,24 @@ class StateLog:
         path: The folder or URI of the state.
         schema: The schema of the values.
         lifetime: Seconds after which a value is gone that a handler sets; None: it stays.
+        history: The number of changes of a partition that are kept at least, so that its state can
+            be set back; 0: as few as possible.
 
     Raises:
         TableUnusable: There is a state of another schema at the path, or something else.
     """
 
-    def __init__(self, path: str, schema: StateSchema, lifetime: float | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        schema: StateSchema,
+        lifetime: float | None = None,
+        history: int = HISTORY,
+    ) -> None:
         self.schema = schema
         self.path = path
         self._lifetime = lifetime
+        self._history = history
         self._changelog = Changelog(path, schema)
         self._lock = threading.Lock()
         self._assignment: EpochAssignment | None = None
@@ -74,7 +87,6 @@ class StateLog:
         #: Of the last snapshot of a partition by this process: the version that it was made of,
         #: the stable offset before that, and the rows and files that there were.
         self._snapshots: dict[Origin, tuple[int, int, int, int]] = {}
-        self._keys: dict[Origin, int] = {}
         self._over = threading.Event()
 
     def begin(self, assignment: EpochAssignment) -> None:
@@ -307,36 +319,75 @@ class StateLog:
             raise OutputNotWritten("a snapshot", hidden(self.path), "its owner is another member")
 
     def _snapshot_if_due(self, assignment: EpochAssignment, tp: TopicPartition) -> None:
-        origin = self._origin(assignment, tp)
-        rows, files = self._changelog.size(origin, self._changelog.version)
-        *_, rows_before, files_before = self._snapshots.get(origin, (0, 0, 0, 0))
-        # A snapshot costs by its keys, so it waits for as many changes.
-        enough = max(SNAPSHOT_ROWS, self._keys.get(origin, 0))
-        if rows >= rows_before + enough or files >= files_before + SNAPSHOT_FILES:
+        is_due = self._has_history if self._history else self._has_removable
+        if is_due(assignment, tp):
             self.snapshot(assignment, tp)
 
+    def _has_history(self, assignment: EpochAssignment, tp: TopicPartition) -> bool:
+        """Returns whether there are as many new changes as are to be kept."""
+        origin, version = self._origin(assignment, tp), self._changelog.version
+        last, made_at, keys = self._snapshots.get(origin), 0, 0
+        for one in self._changelog.snapshots.of(origin)[-1:]:
+            made_at, keys = one.made_at, one.keys
+        if last is None:
+            # Another process made the last snapshot: what is older is no new change.
+            rows, files, _ = self._changelog.size(origin, version, since=made_at)
+        else:
+            rows, files, _ = self._changelog.size(origin, version)
+            rows, files = rows - last[2], files - last[3]
+        # A snapshot costs by its keys, so it waits for as many changes.
+        return rows >= max(self._history, keys, _LEAST_ROWS) or files >= SNAPSHOT_FILES
+
+    def _has_removable(self, assignment: EpochAssignment, tp: TopicPartition) -> bool:
+        """Returns whether the changes that a snapshot would remove are as large as the last one.
+
+        By bytes and not by rows, as small commits leave small files.
+        """
+        origin = self._origin(assignment, tp)
+        last = self._snapshots.get(origin)
+        commits = assignment.store.state(assignment.options.group_id).get(tp)
+        if commits is None or (last is not None and last[1] == commits.stable_offset):
+            return False  # All changes below it are removed.
+        version, below = self._changelog.version, commits.stable_offset
+        found = self._changelog.size(origin, version, below=below)
+        snapshots = self._changelog.snapshots.of(origin)
+        enough = max(_LEAST_BYTES, snapshots[-1].size if snapshots else 0)
+        return found.size >= enough or found.files >= SNAPSHOT_FILES
+
     def snapshot(self, assignment: EpochAssignment, tp: TopicPartition) -> None:
-        """Replaces the snapshot of a partition, and removes the changes that the last one has.
+        """Writes a snapshot of a partition, and removes changes.
+
+        With a history these are the changes that the snapshot before has, which is kept. Without
+        one they are those of the new snapshot, and the one before is removed.
 
         Raises:
-            OutputNotWritten: It cannot be written; the last one remains.
+            OutputNotWritten: It cannot be written, and the last one remains; or changes cannot be
+                removed.
             StateNotReadable: The changelog cannot be read.
             commits.CommitLogUnavailable: The commit log cannot be read.
             commits.FencedMember: The epoch is over.
         """
         origin, group = self._origin(assignment, tp), assignment.options.group_id
+        keeps_last = self._history > 0
+        check = partial(self._check_owner, assignment, tp)
         # In this order: all changes below the stable offset are in the version, and all commits
         # of the version that count are known.
         stable = assignment.store.state(group)[tp].stable_offset
-        version = self._changelog.version
+        version = (
+            self._changelog.version if keeps_last
+            else self._changelog.version_for_snapshot(origin, check)
+        )  # fmt: skip
         counted = assignment.store.counted_commits(group)
-        check = partial(self._check_owner, assignment, tp)
-        self._keys[origin] = self._changelog.write_snapshot(
-            origin, version, counted.__contains__, commits=assignment.store.version(), check=check
-        )
-        last = self._snapshots.get(origin)
+        keys = self._changelog.write_snapshot(
+            origin, version, counted.__contains__, commits=assignment.store.version(),
+            keeps_last=keeps_last, check=check,
+        )  # fmt: skip
+        if keys is None:  # It may lack what would be removed.
+            check()
+            raise OutputNotWritten("a snapshot", hidden(self.path), "there is a newer one")
+        last = self._snapshots.get(origin) if keeps_last else (version, stable)
         if last is not None:
             complete, below, *_ = last
             self._changelog.trim(origin, below, complete, check=check)
         left = self._changelog.size(origin, self._changelog.version)
-        self._snapshots[origin] = (version, stable, *left)
+        self._snapshots[origin] = (version, stable, left.rows, left.files)

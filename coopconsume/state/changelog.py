@@ -4,13 +4,14 @@ A row of the changelog is a change of one key by one record: the new value, or n
 its commit counts. The state of a key is the value of the counted row with the highest offset.
 
 Rows of the changelog below the stable offset that a snapshot was made at are all in it, so they are
-removed after the next one. The last two snapshots are kept: each of them and the changelog give the
-state from its time on.
+removed after the next one, and the last two snapshots are kept: each of them and the changelog give
+the state from its time on. A job that keeps no history removes them, and the snapshot before, at
+once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
 
 #: In the metadata of a version that removes rows: the version that a reader must have seen.
 _COMPLETE: Final = "coopconsume.complete."
+
+
+class Size(NamedTuple):
+    """The rows, the files and their bytes that a partition has in a version of the changelog."""
+
+    rows: int
+    files: int
+    size: int
 
 
 class Changelog:
@@ -129,38 +138,64 @@ class Changelog:
         counts: Callable[[str], bool],
         *,
         commits: int | None = None,
+        keeps_last: bool = True,
         check: Callable[[], object] = lambda: None,
-    ) -> int:
-        """Writes a snapshot of all changes of a partition that count; the one before it is kept.
+    ) -> int | None:
+        """Writes a snapshot of all changes of a partition that count.
 
         Args:
             origin: The partition.
             version: The version of the changelog that is read.
             counts: Whether a commit counts.
             commits: A version of the commit table at which all commits had counted that count.
+            keeps_last: Whether the snapshot before it is kept. If not, the rows that are in the
+                new one may be removed at once, and what is read as of an earlier time is refused.
             check: Is called before it is written, and raises if it must not be.
 
         Returns:
-            The number of keys in it.
+            The number of keys in it. None: there is one of this version or a newer one, which may
+            lack changes that count by now.
 
         Raises:
             StateNotReadable: The state cannot be read.
             OutputNotWritten: Delta did not take it; the old one remains.
         """
-        all_rows = self.counted_rows(origin, version, counts)
-        rows = alive(all_rows)
         before = self.snapshots.of(origin)
         last = before[-1] if before else None
         # The number is the version that it is of, so an older one never takes the place of a newer.
         if last is not None and version <= last.version:
-            return int(rows.num_rows)
+            return None
+        all_rows = self.counted_rows(origin, version, counts)
+        rows = alive(all_rows)
         tops = [pc.max(all_rows.column("_offset")).as_py(), last.top if last else -1]
         top = None if last and last.top is None else max(t for t in tops if t is not None)
         check()
-        self.snapshots.add(origin, version, rows, commits=commits, top=top, is_first=last is None)
+        is_first = last is None and keeps_last
+        self.snapshots.add(origin, version, rows, commits=commits, top=top, is_first=is_first)
         if last is not None:
-            self.snapshots.remove_before(origin, last.version)
+            # Before rows are removed that a reader of an older snapshot needs.
+            self.snapshots.remove_before(origin, last.version if keeps_last else version)
         return int(rows.num_rows)
+
+    def version_for_snapshot(self, origin: Origin, check: Callable[[], object]) -> int:
+        """Returns the newest version, or a new one if a snapshot of the partition is of that.
+
+        Such a snapshot may lack changes that were not decided when it was made.
+
+        Args:
+            origin: The partition.
+            check: Is called before a version is written, and raises if it must not be.
+
+        Raises:
+            OutputNotWritten: Delta did not take a new version.
+            StateNotReadable: The state cannot be read.
+        """
+        version = self.version
+        if version > max(self.snapshots.versions(origin), default=-1):
+            return version
+        check()
+        _, version = self.append(self.schema.changelog.empty_table())
+        return version
 
     def trim(
         self,
@@ -271,15 +306,37 @@ class Changelog:
         removed = [int(entry[key]) for entry in entries if key in entry]
         return len(entries) == later and max(removed, default=-1) <= have
 
-    def size(self, origin: Origin, version: int) -> tuple[int, int]:
-        """Returns how many rows and files of a partition a version of the changelog has."""
+    def size(
+        self, origin: Origin, version: int, *, below: int | None = None, since: int = 0
+    ) -> Size:
+        """Returns what a version of the changelog has of a partition.
+
+        Args:
+            origin: The partition.
+            version: The version.
+            below: Only files are counted all of whose rows have lower offsets, and files without
+                statistics of offsets; None: all files.
+            since: Only files are counted that were written after this time, in milliseconds since
+                1970 by the clocks of their writers.
+
+        Raises:
+            StateNotReadable: The version cannot be read.
+        """
         table = None if version < 0 else self._table.open(version)
         if table is None:
-            return 0, 0
+            return Size(0, 0, 0)
         files = pa.table(self._table.read(table.get_add_actions, flatten=True)).to_pylist()
         names = {file_name(file) for file in self.files(origin, version)}
-        rows = [file["num_records"] or 0 for file in files if file_name(file["path"]) in names]
-        return sum(rows), len(rows)
+        found = [
+            file
+            for file in files
+            if file["modification_time"] > since and file_name(file["path"]) in names
+        ]
+        if below is not None:
+            tops = [file.get("max._offset") for file in found]
+            found = [f for f, top in zip(found, tops, strict=True) if top is None or top < below]
+        rows = sum(file["num_records"] or 0 for file in found)
+        return Size(rows, len(found), sum(file["size_bytes"] for file in found))
 
     def files(self, origin: Origin, version: int) -> frozenset[str]:
         """Returns the files of a partition in a version of the changelog.
@@ -384,7 +441,8 @@ class Changelog:
             )  # fmt: skip
             raise self._table.unreadable(
                 f"changes of partition {origin.partition} of that time were removed; the oldest "
-                f"state that is kept is that {kept}",
+                f"state that is kept is that {kept}; foreach_with_state(history=...) sets how many "
+                "changes are kept",
             )
         whole = [(0, MAX_KEY_HASH)]
         rows = [counted(self.changes(origin, version, whole), counts)]
@@ -435,5 +493,6 @@ class Changelog:
         Raises:
             StateNotReadable: The state cannot be read.
         """
-        places = [*self._table.places(), *self.snapshots.table.places()]
+        both = (self._table, self.snapshots.table)
+        places = [place for one in both for place in one.places(one.open())]
         return sorted({Origin(p["_topic_id"], int(p["_partition"])) for p in places})

@@ -203,7 +203,7 @@ class CommittedState:
                 made_at = datetime.fromtimestamp(one.made_at / 1000, UTC)
                 last = SnapshotStats(one.version, made_at, one.keys, one.files, one.size)
             tail = self._changelog.size(origin, version)
-            found.append(StateStats(name, number, keys, size, parts, last, *tail))
+            found.append(StateStats(name, number, keys, size, parts, last, tail.rows, tail.files))
         return found
 
     def _reader(self, at: Place | None) -> Callable[[Origin], pa.Table]:

@@ -16,6 +16,8 @@ from coopconsume.state.table import PARTITION, RETENTION, StateTable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from deltalake import DeltaTable
+
     from coopconsume.state.rows import Origin, Range
 
 _SNAPSHOT: Final = pa.field("_snapshot", pa.int64())
@@ -78,7 +80,10 @@ class Snapshots:
 
     def versions(self, origin: Origin) -> list[int]:
         """Returns the versions of the changelog that a partition has snapshots of."""
-        return [int(place[_SNAPSHOT.name]) for place in self.table.places(origin)]
+        return self._versions(self.table.open(), origin)
+
+    def _versions(self, table: DeltaTable | None, origin: Origin) -> list[int]:
+        return [int(place[_SNAPSHOT.name]) for place in self.table.places(table, origin)]
 
     def rows(
         self, origin: Origin, ranges: Sequence[Range], *, number: int | None = None
@@ -93,7 +98,9 @@ class Snapshots:
         Raises:
             StateNotReadable: The state cannot be read, or the snapshot was removed.
         """
-        table, known = self.table.open(), self.versions(origin)
+        table = self.table.open()
+        # Of the same version of the table: a snapshot that is written meanwhile is not in it.
+        known = self._versions(table, origin)
         if number is not None and number not in known:
             raise self.table.unreadable("a newer snapshot has taken its place; retry")
         number = max(known, default=None) if number is None else number

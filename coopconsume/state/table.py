@@ -79,16 +79,18 @@ class StateTable:
         except Exception as error:
             raise self.unreadable(message_of(error)) from error
 
-    def places(self, origin: Origin | None = None) -> list[dict[str, str]]:
+    def places(
+        self, table: DeltaTable | None, origin: Origin | None = None
+    ) -> list[dict[str, str]]:
         """Returns the values of the columns that the table is partitioned by.
 
         Args:
+            table: The table, as `open` returns it.
             origin: Only those of this partition of Kafka; None: of all.
 
         Raises:
             StateNotReadable: The table cannot be read.
         """
-        table = self.open()
         if table is None:
             return []
         filters = None if origin is None else origin.filters

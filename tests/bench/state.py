@@ -6,8 +6,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from assignors import KeyRange
 from commits import CommitStore
 from coopconsume import CooperativeConsumer
@@ -197,39 +195,57 @@ def _growth(harness: Harness, keys: int, say: Callable[[str], None]) -> Report:
     records = harness.size(10_000_000, 100_000)
     topic = "updates"
     harness.load(topic, records, keys=keys, value_bytes=20)
-    path, options = str(harness.path("state")), harness.options(topic)
-    sizes: list[float] = []
-    with CooperativeConsumer(options, harness.spark) as consumer:
-        query = consumer.foreach_with_state(total, state_schema="long", state=path)
-        running = query.start()
-        # The job makes snapshots by itself; it is done once the changelog has become no smaller.
-        while running.isActive and (len(sizes) < 3 or sizes[-1] != sizes[-3]):
-            running.processAllAvailable()
-            time.sleep(_LOOK)
-            sizes.append(_size(path))
-            say(f"  {sizes[-1] / 1e6:.2f} MB")
-        running.stop()
-    changelog, origin, counts = _opened(path, options)
-    changelog.write_snapshot(origin, changelog.version, counts)
-    snapshot = changelog.snapshots.of(origin)[-1]
+    first, rest, snapshot = _sizes(harness, topic, {}, say)
+    first_0, rest_0, snapshot_0 = _sizes(harness, topic, {"history": 0}, say)
     report = Report(
         "The size of a changelog",
         f"{records:,} updates of {keys:,} keys by one job, beside one snapshot: the files that the "
-        "newest version of the changelog has. Delta keeps those of older versions for an hour. Of "
-        "a state with fewer keys, 200,000 to 400,000 changes are kept, so that offsets can be set "
-        "back together with the state.",
+        "newest versions of the changelog and its snapshots have. Delta keeps those of older "
+        "versions for an hour. By default at least 200,000 changes are kept, so that offsets can "
+        "be set back together with the state. Right after the last update the job has not looked "
+        "yet whether a snapshot is due.",
     )
-    report.add("right after the last update", [sizes[0] / 1e6], "MB")
-    report.add("at rest", [sizes[-1] / 1e6], "MB")
-    report.add("one snapshot", [snapshot.size / 1e6], "MB")
-    report.add("limit", [max(3 * snapshot.size / 1e6, 32.0)], "MB")
-    report.ratios = [Ratio("at rest / limit", "at rest", "limit", 1.0)]
+    report.add("right after the last update", [first], "MB")
+    report.add("at rest", [rest], "MB")
+    report.add("with history=0, right after the last update", [first_0], "MB")
+    report.add("with history=0, at rest", [rest_0], "MB")
+    report.add("one snapshot", [snapshot_0], "MB")
+    report.add("limit of the default", [max(3 * snapshot, 32.0)], "MB")
+    report.ratios = [
+        Ratio("at rest / limit", "at rest", "limit of the default", 1.0, "at most"),
+        Ratio(
+            "history=0 at rest / one snapshot", "with history=0, at rest", "one snapshot",
+            3.0, "at most",
+        ),
+    ]  # fmt: skip
     return report
 
 
-def _size(path: str) -> float:
-    """Bytes of the newest version of a changelog."""
-    from deltalake import DeltaTable
+def _sizes(
+    harness: Harness, topic: str, history: dict[str, int], say: Callable[[str], None]
+) -> tuple[float, float, float]:
+    """MB of a state right after the last update, at rest, and of one snapshot of it."""
+    path, options = str(harness.path("state")), harness.options(topic)
+    sizes: list[float] = []
+    with CooperativeConsumer(options, harness.spark) as consumer:
+        query = consumer.foreach_with_state(total, state_schema="long", state=path, **history)
+        running = query.start()
+        running.processAllAvailable()
+        sizes.append(_size(path))
+        # The job makes snapshots by itself; it is done once the state has become no smaller.
+        while running.isActive and (len(sizes) < 3 or sizes[-1] != sizes[-3]):
+            time.sleep(_LOOK)
+            sizes.append(_size(path))
+            say(f"  {sizes[-1]:.2f} MB")
+        running.stop()
+    changelog, origin, counts = _opened(path, options)
+    changelog.write_snapshot(origin, changelog.version, counts)
+    return sizes[0], sizes[-1], changelog.snapshots.of(origin)[-1].size / 1e6
 
-    files = pa.table(DeltaTable(f"{path}/changelog").get_add_actions(flatten=True)).to_pylist()
-    return float(sum(file["size_bytes"] for file in files))
+
+def _size(path: str) -> float:
+    """MB of the newest versions of a changelog and its snapshots."""
+    changelog = Changelog(path)
+    (origin,) = changelog.origins()
+    changes = changelog.size(origin, changelog.version).size
+    return (changes + sum(one.size for one in changelog.snapshots.of(origin))) / 1e6

@@ -134,7 +134,7 @@ class Letters:
 
 
 class StateWorld:
-    """Three members on one partition; their key ranges move at random.
+    """Three members on one partition, each with or without history; their key ranges move.
 
     Args:
         there: A `tests.model.job_world.World`, without records.
@@ -180,7 +180,10 @@ class StateWorld:
 
     def _add(self, name):
         member = self._members[name] = self._there.member()
-        state = self._states[name] = StateLog(str(self._folder / "state"), StateSchema(pa.int64()))
+        state = self._states[name] = StateLog(
+            str(self._folder / "state"), StateSchema(pa.int64()),
+            history=self._rng.choice([0, 200_000]),
+        )  # fmt: skip
         self._asked[name] = member._group = Asked()
         commit, append = member.store.commit, state._changelog.append
 

@@ -16,6 +16,7 @@ _RULES = "coopconsume/testing/history/rules.py"
 _PLANTED = "tests/model/test_checker_planted.py::test_a_fault_planted_in_a_right_run_is_found"
 _RESETTING = "coopconsume/state/resetting.py"
 _RESET = "tests/unit/state/test_state_reset.py::"
+_HISTORY = "tests/unit/state/test_state_history.py::"
 _BACK = _RESET + "test_the_state_goes_back_with_the_offsets"
 _LOG = "coopconsume/runtime/state.py"
 _MOVING = "tests/model/test_moving_keys.py::"
@@ -159,9 +160,65 @@ STATE = [
         "snapshot-before-the-last-is-removed",
         "The last two snapshots are kept, so that the state of earlier commits can be read.",
         _CHANGELOG,
-        "remove_before(origin, last.version)",
-        "remove_before(origin, version)",
+        "last.version if keeps_last else version",
+        "version",
         (_WORLD,),
+    ),
+    Mutant(
+        "all-below-the-stable-offset-removed-by-an-old-snapshot",
+        "Changes are removed only after a snapshot that was made of what counts by then.",
+        _LOG,
+        "else self._changelog.version_for_snapshot(origin, check)",
+        "else self._changelog.version",
+        (_HISTORY + "test_a_snapshot_of_the_newest_version_removes_nothing_that_it_lacks",),
+    ),
+    Mutant(
+        "changes-removed-by-a-snapshot-that-was-not-written",
+        "A snapshot that was not written removes nothing.",
+        _LOG,
+        "if keys is None:",
+        "if False:",
+        (_HISTORY + "test_an_older_snapshot_removes_nothing",),
+    ),
+    Mutant(
+        "earlier-state-without-its-changes",
+        "Without history an earlier state is refused, from the first snapshot on.",
+        _CHANGELOG,
+        "is_first = last is None and keeps_last",
+        "is_first = last is None",
+        (_HISTORY + "test_an_earlier_state_that_is_not_kept_is_refused_with_the_remedy",),
+    ),
+    Mutant(
+        "changes-removed-by-an-earlier-version",
+        "A local store that has not seen the removed changes is restored.",
+        _LOG,
+        "last = self._snapshots.get(origin) if keeps_last else (version, stable)",
+        "last = self._snapshots.get(origin) if keeps_last else (0, stable)",
+        (_HISTORY + "test_a_store_behind_what_was_removed_is_restored_and_says_so",),
+    ),
+    Mutant(
+        "snapshot-of-another-version-of-the-table",
+        "A slot restores from a snapshot that is in the version of the table that it reads.",
+        "coopconsume/state/snapshots.py",
+        "known = self._versions(table, origin)",
+        "known = self.versions(origin)",
+        (_HISTORY + "test_a_snapshot_that_is_written_while_a_slot_restores_is_not_missed",),
+    ),
+    Mutant(
+        "snapshot-for-each-new-owner",
+        "With history a new owner makes a snapshot after as many new changes as another one.",
+        _LOG,
+        "self._changelog.size(origin, version, since=made_at)",
+        "self._changelog.size(origin, version)",
+        (_HISTORY + "test_a_new_owner_keeps_as_many_changes",),
+    ),
+    Mutant(
+        "small-files-not-counted",
+        "Without history small commits do not make the changelog larger than a snapshot.",
+        _LOG,
+        "return found.size >= enough or",
+        "return found.rows * 16 >= enough or",
+        (_HISTORY + "test_without_history_a_state_at_rest_is_below_three_snapshots",),
     ),
     Mutant(
         "later-commits-count-at-a-place",
