@@ -44,6 +44,9 @@ class Running:
     #: Slots without a final report.
     waiting: set[int]
     started: float
+    #: When its slots get their leases and may start records, on the monotonic clock: later than
+    #: `started` if an earlier owner may be at work on the records until then.
+    begins_at: float
     #: The tag of its Spark job.
     tag: str
     epoch_state: EpochState
@@ -87,9 +90,6 @@ class Running:
     kept: dict[int, dict[int, OffsetRanges]] = field(default_factory=dict)
     #: When slots were last asked to give back records.
     asked_at: dict[int, float] = field(default_factory=dict)
-    #: When its slots get their leases, on the monotonic clock: an earlier owner may be at work on
-    #: its records until then.
-    begins_at: float = 0.0
     #: Slots that were stopped, and start no more records.
     stopped: set[int] = field(default_factory=set)
     #: Those of them that cannot have started any record.

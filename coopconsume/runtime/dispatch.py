@@ -13,7 +13,6 @@ import math
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges
@@ -69,8 +68,10 @@ _KILL_TIME = 5.0
 _INTERRUPT_EVERY = 1.0
 _WARN_EVERY = 10.0
 #: Seconds before the end of a wait for an earlier owner from which on Spark may get the next batch:
-#: more than it takes to start one.
+#: more than it takes to start one. Its slots start records this much after the end: the worker of
+#: a handler that has exceeded its time takes a moment to end.
 _EARLY = 1.0
+_ENDING = 0.05
 #: Seconds until a slot that could not read the state tries again.
 _STATE_PAUSE = 2.0
 
@@ -217,7 +218,7 @@ class Dispatcher:
     def silent(self, epoch_state: EpochState | None, now: float) -> float:
         """Returns for how long the slot that is silent for longest has reported nothing."""
         silences = [
-            now - running.heard_at.get(slot, running.started)
+            now - running.heard_at.get(slot, running.begins_at)
             for running in self.of(epoch_state)
             for slot in running.waiting
             if not running.is_idle
@@ -232,7 +233,7 @@ class Dispatcher:
         return max(calls, key=lambda call: call.seconds, default=None)
 
     def _facts_of(self, running: Running, now: float) -> BatchFacts:
-        heard = [running.started, *running.heard_at.values()]
+        heard = [running.begins_at, *running.heard_at.values()]
         heard += [running.first_report] if running.first_report is not None else []
         started, tasks = None, None
         if running.channel is not None:
@@ -240,7 +241,7 @@ class Dispatcher:
             if not (started or running.reports_more):
                 tasks = self._tasks_of_spark()
         return BatchFacts(
-            running.number, now - running.started, len(running.waiting), started,
+            running.number, now - running.begins_at, len(running.waiting), started,
             now - max(heard), tasks, running.oldest_call(now),
         )  # fmt: skip
 
@@ -287,9 +288,7 @@ class Dispatcher:
 
     def keep_leases(self, epoch_state: EpochState | None) -> None:
         """Renews the leases of the slots that work in this epoch, and of no other."""
-        now = time.monotonic()
-        begun = [running for running in self.of(epoch_state) if running.begins_at <= now]
-        slots: set[tuple[int, int]] = set().union(*(running.connections for running in begun))
+        slots = {at: one.begins_at for one in self.of(epoch_state) for at in one.connections}
         self.leases.keep(epoch_state.assignment if epoch_state else None, slots)
 
     def stop(self, epoch_state: EpochState | None) -> None:
@@ -324,7 +323,7 @@ class Dispatcher:
             self._requests.leave(running, partitions, is_late=is_late)
         self.interrupt_overdue()
 
-    def _deal_again(self, epoch_state: EpochState, now: float, early: float = 0.0) -> None:
+    def _deal_again(self, epoch_state: EpochState, now: float) -> None:
         """Deals partitions with gained or given-up shares to slots that are free.
 
         A slot that is lost, or whose worker has ended, keeps the records that it may work on or
@@ -343,7 +342,7 @@ class Dispatcher:
             closed |= {s for s in range(self._slots) if not written(s)}
             closed |= {s for one in self.of(epoch_state) for s in one.kept if s in one.waiting}
         for partition in epoch_state.undealt:
-            partition.deal_again(self._slots, now, closed, early)
+            partition.deal_again(self._slots, now, closed)
         epoch_state.undealt = [p for p in epoch_state.undealt if p.is_undealt]
         found = {partition.dealer.slot_to_ask(now, closed) for partition in epoch_state.undealt}
         asked = {slot for slot in found if slot is not None}
@@ -402,7 +401,7 @@ class Dispatcher:
         if self._begins_real_time(epoch_state, now):
             return
         for running in [one for one in self.of(epoch_state) if not one.is_real_time]:
-            since, taken = running.first_report, now - running.started
+            since, taken = running.first_report, now - running.begins_at
             if since is None:
                 young += 1
             elif running.active and now - since < min(2.0, 0.1 + taken / 2):
@@ -425,19 +424,17 @@ class Dispatcher:
     ) -> None:
         """Has Spark start a batch whose slots get their leases once no earlier owner is at work.
 
-        Only if the job has nothing else to do: its slots are taken until then.
+        Only if all key ranges of the job wait for that, so that no others wait for this batch.
         """
         if self.running or self.breaker.state != "closed" or self.leases.spec is None:
             return
-        ends = [partition.doubt_ends_within(_EARLY, now) for partition in epoch_state.busy]
-        begins_at = min((end for end in ends if end is not None), default=None)
-        if begins_at is None:
+        starts_at = min((partition.starts_at(now) for partition in epoch_state.ours), default=now)
+        if not now < starts_at <= now + _EARLY:
             return
-        early = begins_at - now
-        self._deal_again(epoch_state, now, early)
-        plan = self._plan(epoch_state, free, now, replace(limits, early=early))
+        self._deal_again(epoch_state, starts_at)
+        plan = self._plan(epoch_state, free, starts_at, limits)
         if plan is not None:
-            self._start(epoch_state, plan, now, begins_at=begins_at)
+            self._start(epoch_state, plan, now, begins_at=starts_at + _ENDING)
 
     def _watch_real_time(self, epoch_state: EpochState, now: float) -> None:
         """Ends real-time runs that need batches."""
@@ -469,10 +466,9 @@ class Dispatcher:
         number = next(self._numbers)
         tag = f"coopconsume-{self._run_id}-{number}"
         running = Running(
-            number, plan, set(plan.slots), now, tag, epoch_state, self._run_id, trial,
-            dict(self._carryover.streaks),
+            number, plan, set(plan.slots), now, max(now, begins_at), tag, epoch_state,
+            self._run_id, trial, dict(self._carryover.streaks),
         )  # fmt: skip
-        running.begins_at = begins_at
         running.latest_start = self._latest_start.of_batch()
         running.title = self._meter.title
         running.channel = self.leases.spec
@@ -524,10 +520,10 @@ class Dispatcher:
             deal_stock(epoch_state.busy, free, {slot: self._sizes.of(slot) for slot in free}, now)
             # Slices are as large as is good; reads may have to pass over what lies between.
             window = 2 * self._sizes.total + MAX_READS * MERGE_GAP
-            limits = replace(limits, window=window)
+            limits = Limits(window, limits.max_pending, limits.max_ranges)
         if self.breaker.state == "trial":
             window = min(self.breaker.trial_offsets, limits.window)
-            few = replace(limits, window=window)
+            few = Limits(window, limits.max_pending, limits.max_ranges)
             plans = (plan_batch(epoch_state.busy, [slot], now, few) for slot in free)
             plan = next((found for found in plans if found is not None), None)
         else:

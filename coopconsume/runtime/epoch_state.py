@@ -254,8 +254,9 @@ class EpochState:
 
     def settle(self) -> None:
         """Notes which partitions have nothing left to do."""
+        now = time.monotonic()
         for partition in self.busy:
-            partition.settle()
+            partition.settle(now)
 
     def _post(self, event: JobEvent) -> None:
         self._post_of(event, self)

@@ -779,7 +779,6 @@ class Job:
         waits += [
             at - now for at in (*dispatcher.barred.values(), *dispatcher.without_state.values())
         ]
-        waits += [one.begins_at - now for one in dispatcher.running.values() if one.begins_at > now]
         breaker = self._dispatcher.breaker
         if breaker.state == "open":
             waits = [max(0.0, breaker.until - now), _IDLE_WAIT]

@@ -96,11 +96,8 @@ class SlotLeases:
         self.lease = lease_seconds(spark, options)
         self.error = ""
         self._server: ChannelServer | None = None
-        self._kept: tuple[EpochAssignment | None, frozenset[At], float] = (
-            None,
-            frozenset(),
-            -math.inf,
-        )
+        #: The assignment, when each slot gets its first lease, and when `keep` was called.
+        self._kept: tuple[EpochAssignment | None, Mapping[At, float], float] = (None, {}, -math.inf)
         #: Guards ``_kept``, and that the server renews no other leases.
         self._lock = threading.Lock()
         self._changed = threading.Event()
@@ -142,10 +139,15 @@ class SlotLeases:
             self.give_up(channel_error)
         self._has_worked = self._has_worked or not channel_error
 
-    def keep(self, assignment: EpochAssignment | None, slots: Collection[At]) -> None:
-        """Renews the leases of these slots only, while the epoch of an assignment is in force."""
+    def keep(self, assignment: EpochAssignment | None, slots: Mapping[At, float]) -> None:
+        """Renews the leases of these slots only, while the epoch of an assignment is in force.
+
+        Args:
+            assignment: The assignment; None: there is none.
+            slots: When each slot gets its first lease, on the monotonic clock.
+        """
         with self._lock:
-            before, self._kept = self._kept, (assignment, frozenset(slots), time.monotonic())
+            before, self._kept = self._kept, (assignment, slots, time.monotonic())
         if self._kept[:2] != before[:2]:
             self._changed.set()
 
@@ -156,7 +158,7 @@ class SlotLeases:
         return self._server.stop(slots)
 
     def has_met(self, at: At) -> bool:
-        """Returns whether a slot of a running batch has connected."""
+        """Returns whether a slot of a running batch may have started, see `ChannelServer`."""
         return self._server is not None and self._server.has_met(at)
 
     def relieve(self, at: At) -> None:
@@ -187,7 +189,8 @@ class SlotLeases:
             return
         with self._lock:
             assignment, slots, kept_at = self._kept
-            self._kept = assignment, frozenset(at for at in slots if at[0] != batch), kept_at
+            left = {at: begins for at, begins in slots.items() if at[0] != batch}
+            self._kept = assignment, left, kept_at
             self._server.forget(batch)
 
     def close(self) -> None:
@@ -204,12 +207,14 @@ class SlotLeases:
         pause = self.lease / _LOOKS
         while not self._is_closing:
             self._changed.clear()
-            assignment, slots, kept_at = self._kept
-            if assignment is not None and slots and time.monotonic() - kept_at < _LOOP_STUCK:
-                self._renew(assignment, slots, pause)
-            self._changed.wait(pause)
+            (assignment, slots, kept_at), now = self._kept, time.monotonic()
+            begun = {at for at, begins in slots.items() if begins <= now}
+            if assignment is not None and begun and now - kept_at < _LOOP_STUCK:
+                self._renew(assignment, begun, pause)
+            later = [begins - time.monotonic() for at, begins in slots.items() if at not in begun]
+            self._changed.wait(max(0.0, min([pause, *later])))
 
-    def _renew(self, assignment: EpochAssignment, slots: frozenset[At], within: float) -> None:
+    def _renew(self, assignment: EpochAssignment, slots: set[At], within: float) -> None:
         assert self._server is not None
         try:
             since = assignment.check(within)
@@ -219,4 +224,4 @@ class SlotLeases:
             log.exception("leases are not renewed")
         else:
             with self._lock:  # A batch may have ended while the log was looked at.
-                self._server.renew(slots & self._kept[1], since)
+                self._server.renew(slots & self._kept[1].keys(), since)

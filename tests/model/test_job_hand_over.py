@@ -358,10 +358,10 @@ def waits_for_a_lost_member(world, monkeypatch):
     monkeypatch.setattr("coopconsume.runtime.dispatch._EARLY", 1_000.0)
     monkeypatch.setattr("coopconsume.worker.channel.client.CONNECT_TIME", 1_000.0)
 
-    def begun(share):
-        group = Group(world(channel=True, drainTimeout="0 seconds"))
+    def begun(drain_timeout="300 seconds"):
+        group = Group(world(channel=True, drainTimeout=drain_timeout))
         group.opens([WHOLE])
-        group.begins(continues=False, waits=((share, 500.0),))
+        group.begins(continues=False, waits=((LOW, 600.0), (HIGH, 500.0)))
         gate = group.there.gate()
         return group, gate, group.there.run(group.member, gate)
 
@@ -373,7 +373,8 @@ def _early_batch(group, job):
     server, running = job._dispatcher.leases._server, job._dispatcher.running
     group.there.until(
         lambda: any(
-            one.begins_at and one.connections <= server.connected for one in running.copy().values()
+            one.begins_at > one.started and one.connections <= server.connected
+            for one in running.copy().values()
         )
     )
     (found,) = running.values()
@@ -384,34 +385,66 @@ def test_spark_starts_a_batch_before_an_earlier_owner_has_ended_but_no_record(
     waits_for_a_lost_member,
 ):
     """Its slots have no lease yet, so that the first one starts at the end of the wait."""
-    group, gate, job = waits_for_a_lost_member(WHOLE)
+    group, gate, job = waits_for_a_lost_member()
     there, member = group.there, group.member
     running = _early_batch(group, job)
-    ((_, until_when),) = member.assignment.in_doubt(TP)
-    assert running.begins_at == until_when
+    first, last = (until_when for _, until_when in member.assignment.in_doubt(TP))
+    assert first < running.begins_at < last
     there.turns(job, 10)
     assert not gate.calls
-    (partition,) = job.partitions
-    assert partition.in_doubt(time.monotonic()) > 400
     running.begins_at = begins_at = time.monotonic()
-    there.until(lambda: there.done(member) == set(range(20)))
-    assert sorted(offset for offset, _ in gate.calls) == list(range(20))
+    high = {o for o in range(20) if HIGH.key_range.contains(key_hash(KEYS[o]))}
+    there.until(lambda: there.done(member) == high)
+    assert {offset for offset, _ in gate.calls} == high
     assert min(at for _, at in gate.calls) >= begins_at
     assert running.number == 0
 
 
 def test_a_batch_that_waits_for_its_leases_leaves_nothing_in_doubt(waits_for_a_lost_member):
     """It has started nothing, though its slots do not say so in time."""
-    group, _, job = waits_for_a_lost_member(HIGH)
+    group, gate, job = waits_for_a_lost_member("0 seconds")
     there, member = group.there, group.member
-    low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
-    there.until(lambda: low <= there.done(member))
     _early_batch(group, job)
     member.hand_over()
-    assert there.done(member) == low
+    assert not gate.calls
     after = there.claim()
-    assert after.assignment.waits(TP, [LOW.key_range]) <= 0
-    assert 400 < after.assignment.waits(TP, [HIGH.key_range]) <= 500
+    assert after.assignment.waits(TP, [HIGH.key_range]) <= 500
+    assert 500 < after.assignment.waits(TP, [LOW.key_range]) <= 600
+
+
+def test_a_batch_that_waits_for_its_leases_gives_key_ranges_up_at_once(waits_for_a_lost_member):
+    """Nobody waits until it has begun. The slot that had them starts nothing of this batch."""
+    group, gate, job = waits_for_a_lost_member()
+    member = group.member
+    running = _early_batch(group, job)
+    assert member.keep()
+    group.opens([WHOLE])
+    moved = Share(*TP, KeyRange().split(8)[-1])
+    gives_up = threading.Thread(target=group.begins, kwargs={"moving": (moved,)})
+    gives_up.start()
+    gives_up.join(_PATIENCE)
+    assert not gives_up.is_alive()
+    assert member.store.assignment("g").handed
+    assert running.withdrawn == {1}
+    assert not gate.calls
+
+
+def test_key_ranges_that_leave_as_others_wait_start_none_of_these(world):
+    """The slots that come free get key ranges that an earlier owner may be at work on."""
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member, gate = group.there, group.member, group.there.gate()
+    group.opens([WHOLE])
+    group.begins(continues=False, waits=((WHOLE, 2.0),))
+    ((_, ends),) = member.assignment.in_doubt(TP)
+    job = there.run(member, gate)
+    there.until(lambda: job._dispatcher.running or gate.calls)
+    assert member.keep()
+    group.opens([WHOLE])
+    quarters = KeyRange().split(4)
+    group.begins(moving=(Share(*TP, quarters[0]), Share(*TP, quarters[2])))
+    stays = {o for o in KEYS if any(quarters[n].contains(key_hash(KEYS[o])) for n in (1, 3))}
+    there.until(lambda: stays <= there.done(member))
+    assert min(at for offset, at in gate.calls) >= ends
 
 
 @pytest.mark.parametrize("moved", [HIGH, Share(*TP, KeyRange().split(8)[-1])])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from dataclasses import replace
 from unittest import mock
 
 import pyarrow as pa
@@ -194,7 +193,7 @@ class World:
         """The partitions that a turn of the loop looks at; the others have nothing left to do."""
         for p in self.partitions:
             if not p.is_quiet:
-                p.settle()
+                p.settle(self.now)
             if p.is_quiet:
                 assert p.is_drained
                 assert not p.unsaved
@@ -256,15 +255,15 @@ class World:
 
     def early_plan(self, free, limits):
         """The plan of a batch that waits for the end of a doubt; every third one is withdrawn."""
-        ends = [p.doubt_ends_within(60.0, self.now) for p in self.partitions]
-        begins_at = min((end for end in ends if end is not None), default=None)
+        doubts = [share.barred_until for p in self.partitions for share in p.shares.values()]
+        doubts += [gain.until for p in self.partitions for gain in p.dealer.gains]
+        begins_at = min((end for end in doubts if end > self.now), default=None)
         if begins_at is None:
             return None
-        early = begins_at - self.now
         for p in self.partitions:
             if p.is_undealt:
-                p.deal_again(self.slots, self.now, self.closed, early)
-        plan = plan_batch(self.awake(), free, self.now, replace(limits, early=early))
+                p.deal_again(self.slots, begins_at, self.closed)
+        plan = plan_batch(self.awake(), free, begins_at, limits)
         self.early_plans += plan is not None
         if plan is not None and self.early_plans % 3 == 0:
             for slot in plan.slots:

@@ -17,6 +17,7 @@ _LOOP = "tests/model/test_loop_model.py::test_keys_that_stay_go_on_while_others_
 _COME = "tests/model/test_loop_model.py::test_keys_that_stay_go_on_while_others_come"
 _SLOT = "tests/unit/worker/test_slot_channel.py::"
 _PLAN = "tests/unit/runtime/test_plan_rules.py::"
+_LEASES = "tests/unit/runtime/test_slot_leases.py::"
 _SOCKETS = "tests/unit/worker/test_channel.py::"
 _STORE = "tests/unit/commits/test_commit_store.py::"
 _RELIEF = "tests/unit/runtime/test_relief.py::"
@@ -25,7 +26,6 @@ _MOVING = "tests/model/test_moving_keys.py::"
 _MEMBER = "tests/unit/group/test_group_member.py::"
 _LATE = "test_what_a_late_handler_fails_with_is_not_committed_over_its_next_owners_word"
 _CRASHES = "tests/unit/worker/test_crashes.py::"
-_DISPATCH = "coopconsume/runtime/dispatch.py"
 _PARTITION = "coopconsume/runtime/plan/partition.py"
 _PARKED = (
     "tests/model/test_moving_keys.py::test_a_record_is_parked_before_its_key_moves_or_not_at_all"
@@ -35,34 +35,61 @@ KEEPING = [
     Mutant(
         "early-batch-starts-records",
         "A batch that begins early starts no record before an earlier owner has ended.",
-        _DISPATCH,
-        "if running.begins_at <= now]",
-        "]",
+        "coopconsume/runtime/slot_leases.py",
+        "for at, begins in slots.items() if begins <= now}",
+        "for at in slots}",
         (_HAND_OVER + "test_spark_starts_a_batch_before_an_earlier_owner_has_ended_but_no_record",),
     ),
     Mutant(
         "early-batch-in-doubt",
         "A batch that waits for its leases has started nothing.",
         "coopconsume/worker/channel/server.py",
-        "if at in self._known and self._grants.has_granted(at)}",
-        "if at in self._known}",
-        (_HAND_OVER + "test_a_batch_that_waits_for_its_leases_leaves_nothing_in_doubt",),
+        "return at in self._known and self._grants.has_granted(at)",
+        "return at in self._known",
+        (
+            _HAND_OVER + "test_a_batch_that_waits_for_its_leases_leaves_nothing_in_doubt",
+            _HAND_OVER + "test_a_batch_that_waits_for_its_leases_gives_key_ranges_up_at_once",
+        ),
+    ),
+    Mutant(
+        "early-beside-others",
+        "A batch begins early only if all key ranges of the job wait.",
+        _PARTITION,
+        "max(now, min(",
+        "max(now, max(",
+        (_PLAN + "test_what_is_dealt_before_an_earlier_owner_has_ended_is_barred_until_then",),
+    ),
+    Mutant(
+        "first-lease-by-the-loop",
+        "Slots get their first leases on time, also while the loop waits for Kafka.",
+        "coopconsume/runtime/slot_leases.py",
+        "begun = {at for at, begins in slots.items() if begins <= now}",
+        "begun = {at for at, begins in slots.items() if begins <= kept_at}",
+        (_LEASES + "test_slots_get_their_first_leases_without_a_turn_of_the_loop",),
     ),
     Mutant(
         "dealt-early-and-not-barred",
         "Key ranges that are dealt early wait for their earlier owner, whatever plans them.",
         _PARTITION,
-        "            if gain.until > now:\n",
-        "            if gain.until < now:\n",
+        "                    share.bar(gain.until)\n",
+        "                    share.bar(0.0)\n",
         (_PLAN + "test_what_is_dealt_before_an_earlier_owner_has_ended_is_barred_until_then",),
     ),
     Mutant(
-        "planned-early-and-not-barred",
-        "A share that is planned early stays barred, in case its batch does not begin.",
-        "coopconsume/runtime/plan/share.py",
-        "            return self.barred_until > now + early\n        self",
-        "            if self.barred_until > now + early:\n                return True\n        self",
-        (_PLAN + "test_what_is_dealt_before_an_earlier_owner_has_ended_is_barred_until_then",),
+        "dealt-again-and-not-barred",
+        "Key ranges that are dealt again wait for their earlier owner as before.",
+        "coopconsume/runtime/plan/dealer.py",
+        "made.bar(max(",
+        "made.bar(0 * max(",
+        (_PLAN + "test_key_ranges_that_no_slot_has_stay_barred_in_their_next_slot",),
+    ),
+    Mutant(
+        "bar-over-keeps-awake",
+        "A wait that is over does not keep the loop awake.",
+        _PARTITION,
+        "            if not share.is_barred(now):\n",
+        "            if not share.is_barred(now) and False:\n",
+        (_PLAN + "test_a_bar_that_is_over_does_not_keep_the_loop_awake",),
     ),
     Mutant(
         "moving-range-dealt-at-once",
@@ -468,7 +495,7 @@ KEEPING = [
         "gained-ranges-begin-at-once",
         "Key ranges that come begin once no earlier owner can be at work on them.",
         "coopconsume/runtime/plan/dealer.py",
-        "gains = [gain for gain in self.gains if gain.until <= now + early]",
+        "gains = [gain for gain in self.gains if gain.until <= now]",
         "gains = [*self.gains]",
         (_PLAN + "test_what_is_dealt_before_an_earlier_owner_has_ended_is_barred_until_then",),
     ),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from assignors import MAX_KEY_HASH
 from commits import OffsetRanges
+from coopconsume.runtime.plan.limits import Limits
 from coopconsume.runtime.plan.reads import Read, covering
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from coopconsume.runtime.plan.limits import Limits
     from coopconsume.runtime.plan.partition import Partition
     from coopconsume.worker.report import PartitionWork
 
@@ -62,8 +62,7 @@ def plan_batch(
     partitions: Sequence[Partition], slots: Sequence[int], now: float, limits: Limits
 ) -> BatchPlan | None:
     """Returns the next batch for these free slots; None if there is no work for them."""
-    backlogs = {p.part: p.backlog(slots, now, limits.early) for p in partitions}
-    windows = deal_window(backlogs, limits.window)
+    windows = deal_window({p.part: p.backlog(slots, now) for p in partitions}, limits.window)
     work: dict[int, dict[int, PartitionWork]] = {}
     wanted: dict[int, OffsetRanges] = {}
     reads: list[Read] = []
@@ -72,7 +71,7 @@ def plan_batch(
         part = partition.part
         if part not in windows:
             continue
-        own = replace(limits, window=windows[part])
+        own = Limits(windows[part], limits.max_pending, limits.max_ranges)
         planned = partition.plan(slots, now, own)
         union = OffsetRanges()
         for slot, offsets in planned.items():

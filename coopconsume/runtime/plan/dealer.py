@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from assignors import KeyRange, merge
+from assignors.ranges import intersection
 from commits import OffsetRanges
 from coopconsume.runtime.plan.dealing import cut, is_uneven, part_of
 from coopconsume.runtime.plan.share import SlotShare, deal
@@ -86,13 +87,7 @@ class Dealer:
             }
 
     def deal_again(
-        self,
-        slots: int,
-        now: float,
-        closed: Collection[int],
-        stable: int,
-        done: OffsetRanges,
-        early: float = 0.0,
+        self, slots: int, now: float, closed: Collection[int], stable: int, done: OffsetRanges
     ) -> list[Gain] | None:
         """Deals gained and old key ranges again to slots that may start nothing now.
 
@@ -108,13 +103,11 @@ class Dealer:
                 come, and are made even later.
             stable: The stable offset of the partition.
             done: What is done of it.
-            early: Seconds before the end of a wait for an earlier owner from which on gains are
-                dealt. Their records must wait in their slots.
 
         Returns:
             The gains that were dealt; None: nothing was dealt.
         """
-        gains = [gain for gain in self.gains if gain.until <= now + early]
+        gains = [gain for gain in self.gains if gain.until <= now]
         is_urgent = bool(gains) or self._has_unassigned
         if closed and not is_urgent:
             return None
@@ -190,7 +183,8 @@ class Dealer:
         for share in old:
             del self.shares[share.slot]
         for slot, some in dealt:
-            self.shares[slot] = SlotShare(slot, some, position, todo)
+            made = self.shares[slot] = SlotShare(slot, some, position, todo)
+            made.bar(max((s.barred_until for s in old if intersection(s.ranges, some)), default=0))
         for one in [one for share in old for one in share.failed()]:
             one.next = None
             owner = self.share_of(one.key_hash)

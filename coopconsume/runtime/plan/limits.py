@@ -15,11 +15,8 @@ class Limits:
         window: Offsets in a batch.
         max_pending: Pending records of a partition, and records that wait behind them.
         max_ranges: Committed ranges of a partition.
-        early: Seconds before the end of a wait for an earlier owner from which on records are
-            planned.
     """
 
     window: int
     max_pending: int
     max_ranges: int = MAX_OFFSET
-    early: float = 0.0

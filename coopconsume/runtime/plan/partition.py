@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from assignors import KeyRange, coverage
+from assignors.ranges import intersection
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.blocker import blocker_at
@@ -124,8 +125,11 @@ class Partition:
         if end != self._end:
             self._end, self.is_quiet = end, False
 
-    def settle(self) -> None:
+    def settle(self, now: float) -> None:
         """Notes whether nothing is left to do, so that turns of the loop pass over it."""
+        for share in self.shares.values():
+            if not share.is_barred(now):
+                share.barred_until = 0.0
         if self.stock is not None and (self.stock.acquired or self.stock.failing):
             self.is_quiet = False
             return
@@ -303,19 +307,19 @@ class Partition:
 
     def in_doubt(self, now: float) -> float:
         """Returns for how many seconds an earlier owner may still be at work on part of it."""
-        untils = self._doubt_ends
+        untils = [share.barred_until for share in self.shares.values()]
+        untils += [gain.until for gain in self.dealer.gains]
         for share in self.shares.values():
             untils += [w.due for w in share.waiting.values() if w.offset == EARLIER_OWNER]
         return max((until - now for until in untils), default=0.0)
 
-    def doubt_ends_within(self, seconds: float, now: float) -> float | None:
-        """Returns when, soon, no earlier owner is at work on some key range; None: not so soon."""
-        return min((end for end in self._doubt_ends if now < end <= now + seconds), default=None)
+    def starts_at(self, now: float) -> float:
+        """Returns when the first of its key ranges may start; infinity: it has none.
 
-    @property
-    def _doubt_ends(self) -> list[float]:
-        untils = [share.barred_until for share in self.shares.values()]
-        return untils + [gain.until for gain in self.dealer.gains]
+        Single keys that an earlier owner may be at work on do not count: the others may start.
+        """
+        ends = [share.barred_until for share in self.shares.values() if share.ranges]
+        return max(now, min([*ends, *(gain.until for gain in self.dealer.gains)], default=math.inf))
 
     def mark_in_doubt(self, key_range: KeyRange, until: float) -> None:
         """Starts nothing of some keys until an instant: an earlier owner may be at work on them.
@@ -334,7 +338,7 @@ class Partition:
                 barred = Waiting(EARLIER_OWNER, key_hash, 0, until, "", is_running=True)
                 share.wait(self.lane(key_hash, EARLIER_OWNER), barred)
             else:
-                share.barred_until = max(share.barred_until, until)
+                share.bar(until)
 
     def may_run(self, slots: Collection[int], now: float) -> list[KeyRange]:
         """Returns the key ranges that a handler may be at work on.
@@ -493,25 +497,23 @@ class Partition:
         """Whether key ranges of it wait to be dealt to all slots."""
         return self.is_ours and (self.dealer.undealt_since is not None or bool(self.dealer.gains))
 
-    def deal_again(
-        self, slots: int, now: float, closed: Collection[int] = (), early: float = 0.0
-    ) -> None:
+    def deal_again(self, slots: int, now: float, closed: Collection[int] = ()) -> None:
         """Deals gained and old key ranges again, see `Dealer.deal_again`.
 
-        What is dealt early bars its share until no earlier owner is at work on it.
+        They may be dealt before their earlier owner has ended. Their shares are barred until then.
         """
-        gains = self.dealer.deal_again(slots, now, closed, self.stable, self.done, early)
+        gains = self.dealer.deal_again(slots, now, closed, self.stable, self.done)
         if gains is None:
             return
         self.whole = not coverage(one for s in self.shares.values() for one in s.staying).holes
         self.is_quiet = False
         for gain in gains:
+            for share in self.shares.values():
+                if intersection(share.ranges, gain.ranges):
+                    share.bar(gain.until)
             self.restore(failed for failed in gain.pending if gain.has(failed.key_hash))
             for key_range, until in gain.in_doubt:
                 self.mark_in_doubt(key_range, until)
-            if gain.until > now:
-                for key_range in gain.ranges:
-                    self.mark_in_doubt(key_range, gain.until)
 
     def open_of(self, slot: int, offsets: OffsetRanges) -> OffsetRanges:
         """Returns those of some offsets that a slot may still have to handle."""
@@ -872,12 +874,12 @@ class Partition:
 
     # -- what to do next
 
-    def backlog(self, slots: Iterable[int], now: float, early: float = 0.0) -> int:
-        """Offsets that free slots could be given now; 0 if none. For ``early`` see `Limits`."""
+    def backlog(self, slots: Iterable[int], now: float) -> int:
+        """Offsets that free slots could be given now; 0 if none."""
         most = 0
         for slot in slots:
             share = self.shares.get(slot)
-            if share is None or share.in_flight is not None or share.is_barred(now, early):
+            if share is None or share.in_flight is not None or share.is_barred(now):
                 continue
             if not share.staying:
                 continue
@@ -889,11 +891,7 @@ class Partition:
         self.is_quiet = False
         mine = [self.shares[slot] for slot in slots if slot in self.shares]
         mine = [share for share in mine if share.staying]
-        shares = [
-            share
-            for share in mine
-            if share.in_flight is None and not share.is_barred(now, limits.early)
-        ]
+        shares = [share for share in mine if share.in_flight is None and not share.is_barred(now)]
         todo = OffsetRanges()
         for share in shares:
             share.release_due(now, self.stable, self.done)

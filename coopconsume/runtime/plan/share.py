@@ -140,12 +140,13 @@ class SlotShare:
         """Whether a key is about to be given back."""
         return any(one.contains(key_hash) for one in self.leaving)
 
-    def is_barred(self, now: float, early: float = 0.0) -> bool:
-        """Whether an earlier owner may be at work on it, now and for some more seconds."""
-        if self.barred_until > now:
-            return self.barred_until > now + early
-        self.barred_until = 0.0
-        return False
+    def bar(self, until: float) -> None:
+        """Starts nothing of it until an instant: an earlier owner may still be at work on it."""
+        self.barred_until = max(self.barred_until, until)
+
+    def is_barred(self, now: float) -> bool:
+        """Whether an earlier owner may still be at work on it."""
+        return self.barred_until > now
 
     def failed(self, lane: int | None = None) -> Iterator[Waiting]:
         """Yields all failed records, or those of one lane; the lowest of each lane first."""

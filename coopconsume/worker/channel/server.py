@@ -146,9 +146,12 @@ class ChannelServer:
             return set(self._slots)
 
     def has_met(self, at: At) -> bool:
-        """Returns whether a slot of a batch that has not ended has connected and authenticated."""
+        """Returns whether a slot of a batch that has not ended has connected and had a lease."""
         with self._lock:
-            return at in self._known
+            return self._has_met(at)
+
+    def _has_met(self, at: At) -> bool:
+        return at in self._known and self._grants.has_granted(at)
 
     @property
     def is_open(self) -> bool:
@@ -175,9 +178,9 @@ class ChannelServer:
         """
         with self._lock:
             self._grants.stop(slots)
-            started = {at for at in slots if at in self._known and self._grants.has_granted(at)}
+            unmet = {at for at in slots if not self._has_met(at)}
         self._wake()
-        return {*slots} - started
+        return unmet
 
     def relieve(self, at: At) -> None:
         """Asks a slot to give back the records that it has not started; it may not answer."""

@@ -271,25 +271,72 @@ def test_nothing_is_dealt_again_that_a_slot_may_still_start():
     assert not p.is_undealt
 
 
-def test_what_is_dealt_before_an_earlier_owner_has_ended_is_barred_until_then():
-    """Its batch may end before it has begun, and the records are planned again."""
-    low, high = KeyRange().split(2)
+def gained(*, pending=(), in_doubt=()):
+    """A partition that has gained its second half, and may start that at 5.0."""
+    _, high = KeyRange().split(2)
     p = partition()
     p.leave([high])
     p.has_left(0.0)
-    p.extend(Gain((high,), 0, OffsetRanges(), until=5.0))
-    assert p.doubt_ends_within(1.0, 3.9) is None
-    assert p.doubt_ends_within(1.0, 4.0) == 5.0
-    p.deal_again(1, 4.0, early=0.5)
-    assert dealt(p) == [(0, (low,))]
-    p.deal_again(1, 4.0, early=1.0)
+    p.extend(Gain((high,), 0, OffsetRanges(), pending, in_doubt, until=5.0))
+    return p
+
+
+def test_what_is_dealt_before_an_earlier_owner_has_ended_is_barred_until_then():
+    """Its batch may end before it has begun, and the records are planned again."""
+    p = gained()
+    assert p.starts_at(4.0) == 4.0, "its first half"
+    p.deal_again(1, 4.9)
+    assert dealt(p) == [(0, (KeyRange().split(2)[0],))]
+    p.deal_again(1, 5.0)
     assert dealt(p) == [(0, (KeyRange(),))]
-    assert (p.in_doubt(4.0), p.doubt_ends_within(1.0, 4.0)) == (1.0, 5.0)
-    early = Limits(100, 100, early=1.0)
-    assert p.plan([0], 4.0, early) == {0: OffsetRanges([(0, 9)])}
+    assert (p.in_doubt(4.0), p.starts_at(4.0), p.starts_at(6.0)) == (1.0, 5.0, 6.0)
+    assert p.plan([0], 5.0, LIMITS) == {0: OffsetRanges([(0, 9)])}
     p.unknown(0)
     assert plan_batch([p], [0], 4.9, LIMITS) is None
     assert p.plan([0], 5.0, LIMITS) == {0: OffsetRanges([(0, 9)])}
+
+
+def test_key_ranges_that_no_slot_has_stay_barred_in_their_next_slot():
+    """They were dealt before their earlier owner has ended, as a slot was not free."""
+    quarters = KeyRange().split(4)
+    p = partition()
+    p.leave(quarters[1:])
+    p.has_left(0.0)
+    p.extend(Gain(tuple(quarters[2:]), 0, OffsetRanges(), until=5.0))
+    p.leave(quarters[:1])
+    p.deal_again(2, 5.0)
+    assert dict(dealt(p)).keys() == {0, 1, -1}
+    p.has_left(4.1)
+    p.deal_again(2, 5.0)
+    assert dict(dealt(p)).keys() == {0, 1}
+    assert plan_batch([p], [0, 1], 4.2, LIMITS) is None
+    assert plan_batch([p], [0, 1], 5.0, LIMITS)
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        {"pending": [Failed(3, KeyRange().last, 1, 4.5, "not yet")]},
+        {"in_doubt": [(KeyRange(KeyRange().last), 5.0)]},
+    ],
+)
+def test_a_record_that_waits_no_longer_than_its_key_range_is_in_the_first_batch(waits):
+    """It is planned for the end of the wait, whenever that is done."""
+    p = gained(**waits)
+    p.deal_again(1, 5.0)
+    work = plan_batch([p], [0], 5.0, LIMITS).work[0][0]
+    assert (work.ranges, work.blocked) == (((0, 9),), {})
+
+
+def test_a_bar_that_is_over_does_not_keep_the_loop_awake():
+    """Its slot may be at work on another partition, so that nothing of it is planned."""
+    p = gained()
+    p.end = 0
+    p.deal_again(1, 5.0)
+    p.settle(4.9)
+    assert (p.is_quiet, p.next_due()) == (False, 5.0)
+    p.settle(5.0)
+    assert (p.is_quiet, p.next_due()) == (True, None)
 
 
 def take_turns(p, slots, now=0.0):
@@ -415,7 +462,7 @@ def test_a_partition_is_not_drained_before_gained_ranges_have_started():
     p = partition(end=0)
     assert p.is_drained
     p.extend(Gain((KeyRange(),), 0, OffsetRanges(), until=5.0))
-    p.settle()
+    p.settle(0.0)
     assert not p.is_drained
     assert not p.is_quiet
 

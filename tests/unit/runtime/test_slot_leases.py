@@ -1,19 +1,23 @@
-"""Whose leases are renewed."""
+"""Whose leases are renewed, and when."""
 
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from coopconsume.options import Options
 from coopconsume.runtime.slot_leases import SlotLeases
 from coopconsume.worker.channel.server import ChannelServer
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Iterator
 
 _PATIENCE = 60.0
+_MOST_TURNS = 20
 
 
 class _FakeAssignment:
@@ -29,12 +33,24 @@ class _FakeAssignment:
         return 0.0
 
 
-def test_a_batch_that_ends_during_a_look_at_the_log_gets_no_lease(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A task of it that connects later would start records that another batch has by then."""
-    renewed: queue.SimpleQueue[set[tuple[int, int]]] = queue.SimpleQueue()
-    monkeypatch.setattr(ChannelServer, "renew", lambda _, slots, _since: renewed.put(set(slots)))
+Renewed = queue.SimpleQueue[tuple[float, set[tuple[int, int]]]]
+
+
+@pytest.fixture
+def renewed(monkeypatch: pytest.MonkeyPatch) -> Renewed:
+    """The slots of each renewal, and when it was."""
+    found: Renewed = queue.SimpleQueue()
+
+    def renew(_: ChannelServer, slots: set[tuple[int, int]], _since: float) -> None:
+        found.put((time.monotonic(), set(slots)))
+
+    monkeypatch.setattr(ChannelServer, "renew", renew)
+    return found
+
+
+@pytest.fixture
+def leases(monkeypatch: pytest.MonkeyPatch, renewed: Renewed) -> Iterator[SlotLeases]:
+    """Leases of slots on this host."""
     address = "coopconsume.runtime.slot_leases.driver_address"
     monkeypatch.setattr(address, lambda _: ("127.0.0.1", "127.0.0.1"))
     options = Options.parse(
@@ -44,14 +60,38 @@ def test_a_batch_that_ends_during_a_look_at_the_log_gets_no_lease(
         }
     )  # fmt: skip
     spark: Any = None
+    made = SlotLeases(spark, options, "run", lambda _: None, lambda *_: None)
+    yield made
+    made.close()
+
+
+def test_a_batch_that_ends_during_a_look_at_the_log_gets_no_lease(
+    leases: SlotLeases, renewed: Renewed
+) -> None:
+    """A task of it that connects later would start records that another batch has by then."""
     assignment: Any = _FakeAssignment()
-    leases = SlotLeases(spark, options, "run", lambda _: None, lambda *_: None)
     try:
-        leases.keep(assignment, {(0, 0), (1, 0)})
+        leases.keep(assignment, {(0, 0): 0.0, (1, 0): 0.0})
         assert assignment.looks.wait(_PATIENCE)
         leases.ended(0)
         assignment.answered.set()
-        assert renewed.get(timeout=_PATIENCE) == {(1, 0)}
+        assert renewed.get(timeout=_PATIENCE)[1] == {(1, 0)}
     finally:
         assignment.answered.set()
-        leases.close()
+
+
+def test_slots_get_their_first_leases_without_a_turn_of_the_loop(
+    leases: SlotLeases, renewed: Renewed
+) -> None:
+    """The loop may wait for Kafka then. Other slots of the job have theirs."""
+    assignment: Any = _FakeAssignment()
+    assignment.answered.set()
+    begins_at = time.monotonic() + 0.7
+    leases.keep(assignment, {(0, 0): 0.0, (1, 0): begins_at})
+    turns = [renewed.get(timeout=_PATIENCE)]
+    assert turns[0][1] == {(0, 0)}
+    while turns[-1][1] == {(0, 0)} and len(turns) < _MOST_TURNS:
+        turns.append(renewed.get(timeout=_PATIENCE))
+    at, slots = turns[-1]
+    assert slots == {(0, 0), (1, 0)}
+    assert at >= begins_at
