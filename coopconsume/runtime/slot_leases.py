@@ -143,7 +143,7 @@ class SlotLeases:
         """Renews the leases of these slots only, while the epoch of an assignment is in force.
 
         Args:
-            assignment: The assignment; None: there is none.
+            assignment: The assignment; None: no slot works.
             slots: When each slot gets its first lease, on the monotonic clock.
         """
         with self._lock:
