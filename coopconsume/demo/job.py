@@ -25,20 +25,25 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commits import CommitStore
 from coopconsume.consumer import CooperativeConsumer
+from coopconsume.demo.commit_snapshot import CommitSnapshot
 from coopconsume.demo.flights import flight_table
 from coopconsume.demo.handlers import OUTPUT_SCHEMA, DemoHandler
+from coopconsume.demo.lost_slots import LostSlotWriter
 from coopconsume.demo.topic import load_topic
 from coopconsume.errors import CoopConsumeError
 from coopconsume.record import RetryPolicy
+from coopconsume.runtime import lost_slots
 from coopconsume.testing.local.session import local_session, stop_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -50,7 +55,8 @@ class Query:
 
     Attributes:
         group: The group.
-        folder: The folder of its tables ``commits``, ``rows`` and ``dead`` and of its history.
+        folder: The folder of its tables ``commits``, ``rows`` and ``dead``, of its history and of
+            the file of its lost slots.
         window: The maximum number of offsets in a batch.
         batch_time: Seconds after which a batch starts no more handlers.
         concurrency: The number of concurrent handlers in a slot.
@@ -104,6 +110,11 @@ class Query:
     def history(self) -> str:
         """The folder of the calls' history."""
         return str(Path(self.folder, "history"))
+
+    @property
+    def lost_slots(self) -> str:
+        """The file of lost slots."""
+        return str(Path(self.folder, "lost-slots.jsonl"))
 
 
 @dataclass(frozen=True)
@@ -208,7 +219,11 @@ def _run_query(
         "kafka.session.timeout.ms": int(1000 * query.session_timeout),
         "maxOffsetsPerTrigger": query.window,
     }
-    with CooperativeConsumer(options, spark) as consumer:
+    places = [(settings.topic, number) for number in range(settings.partitions)]
+    with (
+        _kept_lost_slots(query, places),
+        CooperativeConsumer(options, spark) as consumer,
+    ):
         job = (
             consumer.foreach(
                 query.handler(),
@@ -226,6 +241,24 @@ def _run_query(
         report("started", run=number)
         job.awaitTermination()
     report("ended", run=number)
+
+
+@contextmanager
+def _kept_lost_slots(query: Query, places: list[tuple[str, int]]) -> Iterator[None]:
+    """Writes lost slots to the query's file while the context is open."""
+
+    def committed() -> dict[tuple[str, int], list[tuple[int, int]]]:
+        clusters = CommitStore.open(query.commits).clusters(query.group)
+        if not clusters:
+            return {}
+        return CommitSnapshot.of(query.commits, query.group, clusters[0], places).committed
+
+    writer, logger = LostSlotWriter(query.lost_slots, committed), lost_slots.log
+    logger.addHandler(writer)
+    try:
+        yield
+    finally:
+        logger.removeHandler(writer)
 
 
 def _warm_up(settings: JobSettings, spark: SparkSession) -> None:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commits import CommitStore
+from coopconsume.demo.commit_snapshot import CommitSnapshot
+from coopconsume.demo.lost_slots import excuses, read_lost_slots
 from coopconsume.sinks import committed_rows
 from coopconsume.testing.history import Kill, check, read_history
+from coopconsume.testing.history.calls import OUTCOMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,65 +21,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coopconsume.demo.job import Query
+    from coopconsume.demo.lost_slots import LostSlot
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.testing.history import History, Verdict
 
     Partition = tuple[str, int]
     Planned = Mapping[Partition, Mapping[int, bytes | None]]
-    Pairs = list[tuple[int, int]]
 
 MAX_ATTEMPTS = 3
-
-
-@dataclass(frozen=True)
-class CommitSnapshot:
-    """The committed state of a group at one moment.
-
-    Attributes:
-        stable: The stable offset by partition.
-        committed: All committed offsets by partition, as pairs (first, last).
-        top: The highest committed offset by partition; at least the stable offset minus 1.
-        gaps: The uncommitted offsets below the highest committed one, by partition, as pairs.
-        pending: The offsets that failed or are blocked, by partition.
-    """
-
-    stable: dict[Partition, int]
-    committed: dict[Partition, Pairs]
-    top: dict[Partition, int]
-    gaps: dict[Partition, Pairs]
-    pending: dict[Partition, list[int]]
-
-    @classmethod
-    def of(cls, query: Query, cluster_id: str, partitions: Sequence[Partition]) -> CommitSnapshot:
-        """Reads the state from the commit table."""
-        store = CommitStore.open(query.commits, cluster=cluster_id)
-        state, waiting = store.state(query.group), store.pending(query.group)
-        snapshot = cls({}, {}, {}, {}, {})
-        for tp in partitions:
-            commits = state[tp]
-            stable, top = commits.stable_offset, commits.ranges.last
-            snapshot.stable[tp] = stable
-            snapshot.committed[tp] = [*([(0, stable - 1)] if stable else []), *commits.ranges]
-            snapshot.top[tp] = stable - 1 if top is None else top
-            open_ranges = commits.ranges.complement(stable, top) if top is not None else ()
-            snapshot.gaps[tp] = list(open_ranges)
-            snapshot.pending[tp] = sorted(waiting.get(tp, {}))
-        return snapshot
-
-    @property
-    def done(self) -> int:
-        """The number of committed offsets."""
-        return _count(self.committed)
-
-    @property
-    def undone_below(self) -> int:
-        """The number of uncommitted offsets below a committed one."""
-        return _count(self.gaps)
-
-    @property
-    def gap_ranges(self) -> int:
-        """The number of gaps."""
-        return sum(map(len, self.gaps.values()))
 
 
 @dataclass(frozen=True)
@@ -93,6 +44,8 @@ class RunReport:
         primary: The group's offset in ``__consumer_offsets`` by partition.
         gaps_after_restart: How many gap offsets were processed after the restart, and the seconds
             from the first call to the last of them; without keys that a failed record blocks.
+        lost_slots: The lost slots, and for each one the number of records that its worker had
+            handled and that were handled again.
     """
 
     verdict: Verdict
@@ -102,6 +55,7 @@ class RunReport:
     ends: dict[Partition, int]
     primary: dict[Partition, int]
     gaps_after_restart: tuple[int, float] = (0, 0.0)
+    lost_slots: tuple[tuple[LostSlot, int], ...] = ()
 
     @property
     def lost(self) -> int:
@@ -142,19 +96,22 @@ def build_report(
         at_kill: When the job was killed (monotonic nanoseconds), and the committed state then.
     """
     history = read_history(query.history)
-    snapshot = CommitSnapshot.of(query, cluster.cluster_id, list(planned))
+    snapshot = CommitSnapshot.of(query.commits, query.group, cluster.cluster_id, list(planned))
     dead: dict[Partition, NDArray[np.int64]] = {}
     if Path(query.dead).exists():
         dead = _offsets(committed_rows(query.dead, query.commits, query.group), list(planned))
     rows = committed_rows(query.rows, query.commits, query.group)
     handled = _offsets(rows, list(planned))
+    lost_slots = read_lost_slots(query.lost_slots)
+    kills, seen = excuses(lost_slots)
     verdict = check(
         history,
         planned,
         snapshot.committed,
         {tp: np.array(offsets, np.int64) for tp, offsets in snapshot.pending.items()},
         dead,
-        kills=[Kill(at_kill[0], at_kill[1].committed)] if at_kill else [],
+        kills=[*kills, *([Kill(at_kill[0], at_kill[1].committed)] if at_kill else [])],
+        seen=seen,
         max_attempts=MAX_ATTEMPTS,
     )
     return RunReport(
@@ -165,7 +122,17 @@ def build_report(
         ends=cluster.ends(planned),
         primary={tp: held.offset for tp, held in cluster.primary().items()},
         gaps_after_restart=_gaps_after_restart(history, planned, *at_kill) if at_kill else (0, 0.0),
+        lost_slots=tuple((one, repeated_after(history, one)) for one in lost_slots),
     )
+
+
+def repeated_after(history: History, lost: LostSlot) -> int:
+    """Returns how many records the worker of a lost slot had handled that were handled again."""
+    pids = np.array([int(process.partition("-")[0]) for process in history.processes], np.int64)
+    records = history.partition * (1 << 40) + history.offset
+    handled = (pids[history.process] == lost.pid) & (history.outcome == OUTCOMES.index("done"))
+    again = records[history.start > lost.at_ns]
+    return len(np.intersect1d(records[handled & (history.end <= lost.until_ns)], again))
 
 
 def _gaps_after_restart(
@@ -195,7 +162,3 @@ def _gaps_after_restart(
 def _offsets(rows: pa.Table, partitions: Sequence[Partition]) -> dict[Partition, NDArray[np.int64]]:
     at, offsets = rows["_partition"].to_numpy(), rows["_offset"].to_numpy()
     return {(topic, number): offsets[at == number] for topic, number in partitions}
-
-
-def _count(pairs: Mapping[Partition, Pairs]) -> int:
-    return sum(last - first + 1 for of in pairs.values() for first, last in of)

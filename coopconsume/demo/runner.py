@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.demo.cluster import delete_from, open_cluster
+from coopconsume.demo.commit_snapshot import CommitSnapshot
 from coopconsume.demo.errors import DemoFailed
 from coopconsume.demo.flights import FLIGHTS, tail_numbers
 from coopconsume.demo.job import JobSettings, Query
 from coopconsume.demo.job_process import JobProcess
-from coopconsume.demo.report import CommitSnapshot, RunReport, build_report
+from coopconsume.demo.report import RunReport, build_report
 from coopconsume.demo.text import (
     BlockerLines,
     kill_line,
+    lost_slot_lines,
     progress_line,
     report_lines,
     slots_table,
@@ -80,6 +82,7 @@ class Outcome:
             "order_breaks": v.order_breaks.count,
             "repeated": v.repeated.count,
             "in_flight_at_kill": sum(v.in_flight_at_kill),
+            "repeated_by_lost_slots": sum(repeated for _, repeated in self.report.lost_slots),
             "seconds": round(self.seconds, 1),
             "records_per_second": round(v.produced / self.seconds),
             "stable_offsets": _named(self.report.snapshot.stable),
@@ -274,7 +277,7 @@ class Demo:
         time.sleep(_KILL_DELAY)
         processes = job.kill()
         at_ns = time.monotonic_ns()
-        snapshot = CommitSnapshot.of(query, cluster.cluster_id, list(planned))
+        snapshot = CommitSnapshot.of(query.commits, query.group, cluster.cluster_id, list(planned))
         self._screen.line(f"  {kill_line(processes, snapshot, self._records)}")
         return at_ns, snapshot
 
@@ -314,6 +317,8 @@ class Demo:
             f"  The run of step 1: {v.done:,} of {v.produced:,} done, {first.lost} lost, "
             f"{v.order_breaks.count} order breaks, {v.repeated.count} repeated."
         )
+        for line in lost_slot_lines(first):
+            self._screen.line(line)
         self._screen.line(
             "  Some checks failed."
             if problems

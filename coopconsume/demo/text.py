@@ -10,7 +10,8 @@ from coopconsume.monitoring.screen import bar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from coopconsume.demo.report import CommitSnapshot, Planned, RunReport
+    from coopconsume.demo.commit_snapshot import CommitSnapshot
+    from coopconsume.demo.report import Planned, RunReport
 
 _SHOWN_GAPS = 4
 
@@ -123,6 +124,17 @@ def kill_line(processes: int, snapshot: CommitSnapshot, of: int) -> str:
     )
 
 
+def lost_slot_lines(report: RunReport) -> list[str]:
+    """Returns the lost slots of a run, and how many records each one had repeated."""
+    return [
+        f"  {'lost slot':<14}{repeated:>10,}  repeated, as slot {one.slot} was lost: its worker, "
+        f"process {one.pid}, has ended: {one.reason}"
+        if one.has_ended
+        else f"  {'lost slot':<14}{repeated:>10,}  repeated, as slot {one.slot} was lost"
+        for one, repeated in report.lost_slots
+    ]
+
+
 def report_lines(report: RunReport) -> list[str]:
     """Returns the report, line by line."""
     v = report.verdict
@@ -152,6 +164,7 @@ def report_lines(report: RunReport) -> list[str]:
         ("gaps", gaps, f"at the kill, handled within {seconds:.1f} s of the restart"),
     ]
     lines = [f"  {name:<14}{count:>10,}  {what}" for name, count, what in table]
+    lines += lost_slot_lines(report)
     for what, offsets in (
         ("stable offsets", report.snapshot.stable),
         ("log ends", report.ends),

@@ -78,6 +78,8 @@ class Running:
     state: StateSpec | None = None
     #: Of each slot, the number of the last progressive report that was taken.
     taken: dict[int, int] = field(default_factory=dict)
+    #: Of each slot, the process id of its worker, by its progressive reports.
+    workers: dict[int, int] = field(default_factory=dict)
     #: Of each slot, the handler calls in its progressive reports.
     handled_before: dict[int, int] = field(default_factory=dict)
     #: When a slot last reported progress, or was asked to give its records back.

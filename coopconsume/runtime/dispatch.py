@@ -28,6 +28,7 @@ from coopconsume.runtime.events import BatchEnded, CallReported, SlotProgressed,
 from coopconsume.runtime.failure_log import FailureLog
 from coopconsume.runtime.failures import FailuresInARow, reason
 from coopconsume.runtime.latest_start import LatestStart
+from coopconsume.runtime.lost_slots import log_ended_worker, log_lost_slot
 from coopconsume.runtime.plan import Limits, plan_batch
 from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
 from coopconsume.runtime.plan.reads import MAX_READS, MERGE_GAP
@@ -667,6 +668,7 @@ class Dispatcher:
     def _judge(self, running: Running, report: SlotReport) -> None:
         """Notes what a final report says of its worker and of the size of records."""
         if report.crashed:
+            log_ended_worker(report, running.names)
             at_work = _by_part(report.suspects, sorted(running.plan.wanted))
             charged = report.failures > 0
             self._crashes.crashed(
@@ -690,7 +692,7 @@ class Dispatcher:
             return
         if report.seq != running.taken.get(slot, 0) + 1:
             return
-        running.taken[slot] = report.seq
+        running.taken[slot], running.workers[slot] = report.seq, report.pid
         running.handled_before[slot] = running.handled_before.get(slot, 0) + report.handled
         running.handled += report.handled
         running.filtered += report.filtered
@@ -753,7 +755,9 @@ class Dispatcher:
     def _lost(self, running: Running, slot: int, now: float) -> None:
         """Takes the loss of a slot: its work waits until the life of the batch is over."""
         self._free(running, slot)
-        over = now + self.life_of([running])
+        life = self.life_of([running])
+        log_lost_slot(slot, running.workers.get(slot, 0), life)
+        over = now + life
         given = running.left(slot)
         if slot in running.kept:
             end_kept(running, slot, over)

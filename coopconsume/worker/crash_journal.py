@@ -32,10 +32,12 @@ class AtCrash:
     Attributes:
         running: Their (index of the partition, offset).
         overdue: Those of them whose handlers ran longer than their time limit.
+        pid: The process id of the worker.
     """
 
     running: list[tuple[int, int]] = field(default_factory=list)
     overdue: list[tuple[int, int]] = field(default_factory=list)
+    pid: int = 0
 
 
 class CrashJournal:
@@ -130,6 +132,7 @@ def read_journal(path: Path | None) -> AtCrash | None:
     return AtCrash(
         [(abs(code) - 1, offset) for code, offset in busy],
         [(-code - 1, offset) for code, offset in busy if code < 0],
+        cells[0],
     )
 
 

@@ -227,6 +227,7 @@ class SlotReport:
             did is not known. ``crashed``: it is known that its worker has ended, and nothing of it
             counts. ``suspects``: (index of the partition, offset) of the records that were at work
             then and may have ended it; those that certainly did are among the failures.
+            ``overdue``: it was ended, as a handler did not end in time.
         outputs: Rows that handlers returned, as an Arrow IPC stream with the columns ``_part``,
             ``_offset`` and ``_key_hash`` added; None without rows.
         changes: Changes of the state, in the same form.
@@ -245,6 +246,7 @@ class SlotReport:
         streak: Failures in a row with which it ended, those of batches before included.
         gates: Seconds until more may start of a partition, by its index; None: in the slot.
         fatal: Why the job cannot go on, for the person who runs it; empty: it can.
+        pid: The process id of the slot's worker; 0: it is not known.
         late: How many seconds after the batch's latest start the rows came; then nothing was
             started.
         clock: The worker's clock as the slot ended, in seconds since the epoch.
@@ -271,6 +273,7 @@ class SlotReport:
     slot: int
     unknown: bool = False
     crashed: bool = False
+    overdue: bool = False
     suspects: list[tuple[int, int]] = field(default_factory=list)
     partitions: dict[int, PartitionReport] = field(default_factory=dict)
     dead: list[DeadLetter] = field(default_factory=list)

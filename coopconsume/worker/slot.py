@@ -7,7 +7,6 @@ the standard library, pyarrow and PySpark's worker.
 from __future__ import annotations
 
 import importlib
-import os
 import pickle
 import time
 from dataclasses import replace
@@ -263,11 +262,11 @@ class SlotRunner:
             if culprits and passed.num_rows:
                 outcome.charge_attempt(passed, culprits, overdue=bool(words and words.overdue))
         if words is None:
-            return SlotReport(batch=spec.batch, slot=slot, unknown=True, pid=os.getpid())
+            return SlotReport(batch=spec.batch, slot=slot, unknown=True)
         for part, work in outcome.work.items():
             outcome.resume_from(part, work.ranges[0][0])
         report = outcome.close()
-        report.crashed = True
+        report.crashed, report.overdue, report.pid = True, bool(words.overdue), words.pid
         report.suspects = [] if culprits else words.running
         return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -175,8 +176,11 @@ def test_a_record_that_its_slot_keeps_may_fail_or_be_the_last_one(world, does):
     assert sink.written == ([4] if does == "is rejected" else [])
 
 
-def test_a_lost_slot_repeats_only_what_it_did_not_report(world):
-    """What was committed while it worked is not handled again, and the rest waits for its lease."""
+def test_a_lost_slot_repeats_only_what_it_did_not_report(world, caplog):
+    """What was committed while it worked is not handled again, and the rest waits for its lease.
+
+    The log names it before any of that is planned again.
+    """
     there = world(channel=True, handlerTimeout="0.1 seconds")
     member, gate = there.claim(), there.gate(13)
     job = there.run(member, gate)
@@ -187,6 +191,9 @@ def test_a_lost_slot_repeats_only_what_it_did_not_report(world):
     lost_at = time.monotonic()
     gate.opened.set()
     there.until(lambda: there.done(member) == set(range(20)))
+    (line,) = [record for record in caplog.records if hasattr(record, "lostSlot")]
+    assert (line.lostSlot["pid"], line.lostSlot["reason"]) == (os.getpid(), "it is lost")
+    assert 2.0 < line.lostSlot["mayRunFor"] < 3.0
     counts = Counter(offset for offset, _ in gate.calls)
     assert {offset for offset, count in counts.items() if count > 1} <= behind
     assert counts[13] == 2

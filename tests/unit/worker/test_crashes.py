@@ -32,9 +32,14 @@ def _own_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
+#: The process of the last `in_a_worker`.
+_workers: list[int] = []
+
+
 def in_a_worker(slot, batches):
     """Run a slot in a process of its own, as Spark's workers are; returns its exit status."""
     worker = os.fork()
+    _workers[:] = [worker]
     if worker == 0:
         try:
             slot.run(3, batches)
@@ -64,6 +69,7 @@ def test_the_record_that_killed_its_worker_is_charged_an_attempt(concurrency, tm
     assert in_a_worker(slot, batches) == 9
     report = slot.after_a_crash(3, batches)
     assert report.crashed
+    assert (report.pid, report.overdue) == (_workers[0], False)
     assert not report.unknown
     assert not report.suspects
     (failure,) = report.partitions[0].failed
@@ -134,6 +140,7 @@ def test_a_thread_that_never_ends_has_its_worker_ended_and_is_charged():
     (failure,) = report.partitions[0].failed
     assert failure.offset == 2
     assert "did not end in time" in failure.error
+    assert (report.pid, report.overdue) == (_workers[0], True)
     assert not report.suspects
 
 
