@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from commits import CommitStore
 from coopconsume import CooperativeConsumer, LocalKafka
 from coopconsume.errors import AlreadyClosed
 from coopconsume.runtime.epoch_state import EpochState
@@ -67,6 +66,7 @@ def test_everything_ends_while_the_broker_is_away(spark, tmp_path, monkeypatch, 
         frame = until(lambda: consumers["polled"].poll(1))
         consumers["polled"].commit(frame)
         until(lambda: jobs["busy"].lastProgress)
+        stores = {name: consumers[name].membership().store for name in jobs}
         broker.kill()
         until(lambda: is_planned(jobs["busy"]))
         ended = []
@@ -102,8 +102,7 @@ def test_everything_ends_while_the_broker_is_away(spark, tmp_path, monkeypatch, 
         assert ended == ["poll"]
         for name, query in jobs.items():
             assert query.exception() is None
-            done = CommitStore.open(opts[name]["commitTable"]).state(group(name))
-            (commits,) = done.values()
+            (commits,) = stores[name].state(group(name)).values()
             count = commits.stable_offset + len(commits.ranges)
             assert count == query.lastProgress["totals"]["done"]
         left = jobs["busy"]._job._dispatcher.running.values()
