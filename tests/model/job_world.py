@@ -135,9 +135,7 @@ class Kafka:
         if self.answers.is_set():
             return
         try:
-            call_within(
-                lambda: min(limit.left for limit in limits), lambda: self.answers.wait(_PATIENCE)
-            )
+            call_within(lambda: min(limit.left for limit in limits), self.answers.wait)
         except NoAnswerInTime:
             raise BrokerUnreachable(self.servers, "no answer") from None
 

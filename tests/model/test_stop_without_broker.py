@@ -9,10 +9,10 @@ import pytest
 from assignors import KeyRange
 from coopconsume.errors import AlreadyClosed
 from coopconsume.runtime.polling.poller import Poller
-from tests.model.job_world import TP, until
+from tests.model.job_world import _PATIENCE, TP, until
 
 #: Seconds, far longer than any limit, after which an end counts as one that waits for brokers.
-_LONG = 60
+_LONG = _PATIENCE
 
 
 def ends(call):
