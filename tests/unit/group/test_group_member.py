@@ -321,7 +321,7 @@ def test_a_member_whose_brokers_do_not_answer_leaves_within_its_limit(tmp_path, 
     member._cluster.limit.set(0.5)
     leaving = threading.Thread(target=member.leave, daemon=True)
     leaving.start()
-    leaving.join(60)
+    leaving.join(20)
     assert not leaving.is_alive()
     (said,) = [line.message for line in caplog.records if line.levelname == "WARNING"]
     assert said == (
