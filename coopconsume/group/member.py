@@ -8,6 +8,7 @@ and has to give back goes to an `AssignmentOwner`.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,8 +33,9 @@ from coopconsume.group.ordering_keys import agree_on_ordering_key
 from coopconsume.group.owned import EpochGrant, left_ms
 from coopconsume.group.plugin import plugins
 from coopconsume.group.repeating import repeated
-from coopconsume.group.settings import consumer_config
+from coopconsume.group.settings import consumer_config, session_ms
 from coopconsume.kafka.kafka_python_compat import (
+    close_member,
     coordinate,
     keep_answers,
     pause,
@@ -68,7 +70,10 @@ _POLL_MS = 100
 _RETRY_WAIT = 0.3
 _MOST_CONFLICTS = 5
 _STALE_AFTER = 5.0
-_LEAVE_MS = 5_000
+#: Seconds for which a member waits for the answer to its offsets, or to its leaving.
+_ANSWER_LIMIT = 5.0
+#: Seconds that a member has to leave, also after the limit of calls to Kafka.
+_LEAST_WAIT = 0.2
 #: Seconds for which a member that leaves waits for the epoch in force.
 _FOLLOW_LIMIT = 5.0
 _METADATA_AGE_MS = 300_000
@@ -154,6 +159,7 @@ class GroupMember:
         self._looked = 0.0
         self._look_every = self._config.get("metadata_max_age_ms", _METADATA_AGE_MS) / 1000
         self._leaving = threading.Event()
+        self._has_left = True
         self._again: str | None = None
         self._wanted: str | None = None
         # Kafka's I/O thread must not wait for Spark or for the log.
@@ -195,14 +201,31 @@ class GroupMember:
                 log.warning("group %s: the epoch in force is not known: %s", self._group, error)
 
     def leave(self) -> None:
-        """Leaves the group at once (a static member stays in it until its session ends)."""
+        """Leaves the group at once (a static member stays in it until its session ends).
+
+        Where no broker answers within the limit of the calls to Kafka, the group removes the member
+        at the end of its session.
+        """
         self._leaving.set()
         if self._thread.ident is not None:
-            self._thread.join()
-        self._worker.shutdown(wait=True)
+            left = self._cluster.limit.left
+            self._thread.join(None if left == math.inf else max(_LEAST_WAIT, left))
+        has_ended = not self._thread.is_alive()
+        if not (has_ended and self._has_left):
+            log.warning(
+                "group %s: Kafka did not confirm that this member has left; the group removes it "
+                "when its session ends, after %.0f s", self._group, session_ms(self._options) / 1000
+            )  # fmt: skip
+        self._worker.shutdown(wait=has_ended)
 
-    def commit_primary(self, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> None:
+    def commit_primary(
+        self, offsets: Mapping[tuple[str, int], tuple[int, str]], patience: float = _ANSWER_LIMIT
+    ) -> None:
         """Writes offsets and their metadata to ``__consumer_offsets`` with the group's generation.
+
+        Args:
+            offsets: The offset and the metadata of each partition.
+            patience: The seconds for which the answer is waited for.
 
         Raises:
             kafka.errors.KafkaError: The coordinator refused them, or none answers.
@@ -213,7 +236,8 @@ class GroupMember:
                 TopicPartition(*tp): OffsetAndMetadata(offset, mark, -1)
                 for tp, (offset, mark) in offsets.items()
             }
-            consumer.commit(values, timeout_ms=_LEAVE_MS)
+            timeout_ms = max(1, int(1000 * patience))
+            self._cluster.answer(lambda: consumer.commit(values, timeout_ms=timeout_ms))
 
     def place(self) -> Any:
         """Our place in the group, as kafka-python's producer takes it (KIP-447)."""
@@ -236,7 +260,10 @@ class GroupMember:
             if self._consumer is not None:
                 # In the thread that opens epochs: one that is being opened now comes before it.
                 place = self._consumer.group_metadata()
-                self._worker.submit(self._give_back_unbegun, place.member_id)
+                try:
+                    self._worker.submit(self._give_back_unbegun, place.member_id)
+                except RuntimeError as error:  # `leave` did not wait for this thread.
+                    log.debug("not given back in the commit log: %s", error)
             self._disconnect()
 
     def _turn(self) -> None:
@@ -279,9 +306,11 @@ class GroupMember:
     def _disconnect(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
+            limit = max(_LEAST_WAIT, min(_ANSWER_LIMIT, self._cluster.limit.left))
             try:
-                consumer.close(autocommit=False, timeout_ms=_LEAVE_MS)
+                self._has_left = close_member(consumer, int(1000 * limit))
             except Exception:
+                self._has_left = False
                 log.debug("closing the group's connection", exc_info=True)
 
     def _join_again(self, why: str) -> None:

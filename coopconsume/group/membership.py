@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 #: Seconds of joining after which a warning says so; then it is repeated.
 _FIRST_WARNING = 3.0
 _PATIENCE = 10.0
+#: Seconds that all calls to Kafka of a member that leaves may take together.
+_LEAVE_WITHIN = 1.0
 #: Seconds between two looks whether a listener has returned.
 _LISTENER_PAUSE = 0.05
 
@@ -249,7 +251,8 @@ class Membership:
         """Gives the assignment back and leaves the group; harmless when repeated.
 
         It may be called from any thread, a listener's call included. If another thread is leaving
-        already, it returns when that one is done.
+        already, it returns when that one is done. Calls to Kafka have one limit for all: where no
+        broker answers, the group removes the member when its session ends.
         """
         with self._changed:
             self._leaving.set()
@@ -266,9 +269,11 @@ class Membership:
             is_due = self._is_announced and not self._is_revoked
             self._is_revoked, assignment = True, self._assignment
         if is_due and assignment is not None:
+            assignment.primary.limit_writes(_LEAVE_WITHIN)
             self._call_listener("on_revoked", assignment.key_ranges)
 
     def _leave(self) -> None:
+        self.cluster.limit.set(_LEAVE_WITHIN)
         group, self._group = self._group, None
         if self._claim is not None:
             self._claim.stop()
@@ -278,7 +283,8 @@ class Membership:
                 group.follow()  # Under an epoch that has passed nothing can be given back.
             assignment = self._end_assignment()
             if assignment is not None:
-                assignment.primary.write_quietly(force=True)
+                if not assignment.primary.is_unanswered:
+                    assignment.primary.write_quietly(force=True, within=_LEAVE_WITHIN)
                 self._give_back(assignment, ())
         finally:
             try:

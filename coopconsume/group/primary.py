@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,13 +23,17 @@ log = logging.getLogger(__name__)
 
 #: Seconds between writes of an unchanged primary offset, so that the broker does not expire it.
 PRIMARY_REFRESH = 60.0
+#: Seconds for which the answer to a write is waited for.
+WRITE_WITHIN = 5.0
 
 
 class WritePrimary(Protocol):
     """Writes offsets with their metadata to ``__consumer_offsets``."""
 
-    def __call__(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Writes them; any error means that they may not be there."""
+    def __call__(
+        self, offsets: Mapping[TopicPartition, tuple[int, str]], patience: float = ...
+    ) -> None:
+        """Writes them within some seconds; any error means that they may not be there."""
 
 
 class Publishes(Protocol):
@@ -84,6 +89,8 @@ class PrimaryOffsets:
         self._write = write
         self._write_alone = write_alone
         self._publishing: Publishes | None = None
+        self._within = WRITE_WITHIN
+        self._unanswered_at = -math.inf
         # Partitions whose primary offset moves in transactions alone, and the topic of those.
         self._bound: dict[TopicPartition, str] = {}
         self._written: dict[TopicPartition, tuple[int, float]] = {}
@@ -179,11 +186,15 @@ class PrimaryOffsets:
         if self._publishing is not None:
             self._publishing.stop()
 
-    def write(self, *, force: bool = False) -> None:
+    def write(self, *, force: bool = False, within: float = WRITE_WITHIN) -> None:
         """Writes stable offsets that changed, or that were not written for long, to Kafka.
 
         Where outputs are published in transactions, they move in these. Partitions in trouble are
         left out until their next attempt is due.
+
+        Args:
+            force: Whether to write offsets that have not changed, too.
+            within: Seconds for which the answer is waited for, without transactions.
 
         Raises:
             kafka.errors.KafkaError: Kafka did not take them.
@@ -214,7 +225,10 @@ class PrimaryOffsets:
                     *tp, self._bound[tp],
                 )  # fmt: skip
         if due:
-            self._write({tp: self._marked(tp, offset) for tp, offset in due.items()})
+            marked = {tp: self._marked(tp, offset) for tp, offset in due.items()}
+            self._unanswered_at = time.monotonic()
+            self._write(marked, min(within, self._within))
+            self._unanswered_at = -math.inf
             self._written |= {tp: (offset, now) for tp, offset in due.items()}
             self._note_replaced(due)
 
@@ -231,12 +245,23 @@ class PrimaryOffsets:
         except CommitStoreError as error:
             log.debug("that Kafka's offsets are ours is not in the log yet: %s", error)
 
-    def write_quietly(self, *, force: bool = False) -> None:
+    def write_quietly(self, *, force: bool = False, within: float = WRITE_WITHIN) -> None:
         """Writes the primary offsets, or warns: the log has them, Kafka's copy may lag."""
         try:
-            self.write(force=force)
+            self.write(force=force, within=within)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next time may do
+            if self.is_unanswered:
+                self._unanswered_at = time.monotonic()
             log.warning("the primary offsets could not be written for now: %s", error)
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether Kafka did not answer to the last write, which was a moment ago or goes on."""
+        return time.monotonic() - self._unanswered_at < 2 * WRITE_WITHIN
+
+    def limit_writes(self, within: float) -> None:
+        """Waits no longer for an answer to a write from now on, as the member is to leave."""
+        self._within = min(self._within, within)
 
     def write_last(self) -> None:
         """Writes what could not be written as a member, once the group may be without members."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import BrokerUnreachable, MissingOption, TopicNotFound
 from coopconsume.kafka import coordinator
+from coopconsume.kafka.call_limit import CallLimit, NoAnswerInTime, call_within
 from coopconsume.kafka.identity import LOG_IDENTITIES
 from coopconsume.kafka.leaders import epoch_ends
 from coopconsume.kafka.pattern import INTERNAL, TopicPattern
 from coopconsume.kafka.security import access
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from commits import Epoch
     from commits.model import TopicPartition
@@ -86,6 +89,9 @@ class Cluster:
     Args:
         options: The options of the consumer.
 
+    Attributes:
+        limit: Ends all calls of all threads, as the consumer leaves its group.
+
     Raises:
         AuthenticationFailed: The login or TLS fails; raised without retries.
         BrokerUnreachable: No broker answers within ten seconds.
@@ -96,6 +102,8 @@ class Cluster:
         from kafka.errors import KafkaError
 
         self._options = options
+        self.limit = CallLimit()
+        self._here = threading.local()
         self.servers = self._servers = options.kafka["bootstrap.servers"]
         config = self._config = options.client_config()
         try:
@@ -112,7 +120,7 @@ class Cluster:
     def _check_exist(self, names: Iterable[str]) -> None:
         """Raise `TopicNotFound` unless the topics exist; a broker may just not know them yet."""
         wanted = list(names)
-        known = set(self._admin.list_topics()) if wanted else set()
+        known = set(self.answer(self._admin.list_topics)) if wanted else set()
         for name in wanted:
             if name not in known:
                 raise TopicNotFound(name, self._servers)
@@ -121,6 +129,32 @@ class Cluster:
         from kafka.admin import KafkaAdminClient
 
         return KafkaAdminClient(**self._config, bootstrap_timeout_ms=_CONNECT_MS)
+
+    @contextmanager
+    def limited_by(self, limit: CallLimit) -> Iterator[None]:
+        """Ends calls of this thread at a limit, with `BrokerUnreachable`."""
+        before = getattr(self._here, "limit", None)
+        self._here.limit = limit
+        try:
+            yield
+        finally:
+            self._here.limit = before
+
+    def _left(self) -> float:
+        """Return the seconds for which the calling thread waits for an answer."""
+        own: CallLimit | None = getattr(self._here, "limit", None)
+        return self.limit.left if own is None else min(own.left, self.limit.left)
+
+    def answer(self, call: Callable[[], Any]) -> Any:
+        """Make a call to Kafka, and return its answer.
+
+        Raises:
+            BrokerUnreachable: `limit`, or that of the calling thread, is over.
+        """
+        try:
+            return call_within(self._left, call)
+        except NoAnswerInTime:
+            raise BrokerUnreachable(self._servers, "no answer in time before the end") from None
 
     def close(self) -> None:
         """Close the connections. Repeated calls have no effect."""
@@ -345,9 +379,9 @@ class Cluster:
         for topic, partition in wanted:
             topics.setdefault(topic, []).append(partition)
         try:
-            answers = self._admin.describe_log_dirs(topics)
+            answers = self.answer(lambda: self._admin.describe_log_dirs(topics))
             starts, ends = self.log_starts(wanted), self.ends(wanted)
-        except (KafkaError, TopicNotFound):
+        except (BrokerUnreachable, KafkaError, TopicNotFound):
             return None
         sizes = {
             (topic["name"], found["partition_index"]): found["partition_size"]
@@ -452,7 +486,7 @@ class Cluster:
         until = time.monotonic() + patience
         while True:
             try:
-                return call()
+                return self.answer(call)
             except KafkaError as error:
                 passing = error.retriable or isinstance(error, may_pass)
                 if isinstance(error, UnknownTopicOrPartitionError):
@@ -462,11 +496,12 @@ class Cluster:
                     if refused is not None:
                         raise refused from None
                     raise
-                if time.monotonic() >= until:
-                    access.look(self._config, self._options.kafka)
+                if time.monotonic() >= until or self._left() <= 0:
+                    if self._left() > 0:
+                        access.look(self._config, self._options.kafka)
                     raise BrokerUnreachable(self._servers, str(error)) from error
                 log.debug("retrying a request to Kafka: %s", error)
-                time.sleep(0.2)
+                time.sleep(min(0.2, self._left()))
                 coordinator.forget(self._admin)
 
 

@@ -52,6 +52,35 @@ def coordinate(consumer: Any, timeout_ms: int) -> bool:
     return bool(consumer._coordinator.poll(timeout_ms=timeout_ms))  # noqa: SLF001
 
 
+def close_member(consumer: Any, timeout_ms: int) -> bool:
+    """Close a consumer, which leaves its group.
+
+    Args:
+        consumer: The consumer.
+        timeout_ms: How long its group's answer is waited for.
+
+    Returns:
+        Whether the group has answered, or the consumer had nothing to leave.
+    """
+    coordinator = consumer._coordinator  # noqa: SLF001
+    handle = getattr(coordinator, "_handle_leave_group_response", None)
+    answers: list[Any] = []
+    is_member = (
+        handle is not None
+        and coordinator.is_dynamic_member()
+        and coordinator._generation.has_member_id()  # noqa: SLF001
+    )
+
+    def note(answer: Any) -> None:
+        answers.append(answer)
+        handle(answer)  # type: ignore[misc]
+
+    if is_member:
+        coordinator._handle_leave_group_response = note  # noqa: SLF001
+    consumer.close(autocommit=False, timeout_ms=timeout_ms)
+    return bool(answers) or not is_member
+
+
 def keep_answers(consumer: Any) -> None:
     """Keep the answer of a join that arrives between two polls.
 

@@ -12,7 +12,6 @@ import logging
 import math
 import pickle
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges
@@ -24,6 +23,7 @@ from coopconsume.runtime.batch import Running, run_batch
 from coopconsume.runtime.carryover import SlotCarryover
 from coopconsume.runtime.circuit_breaker import CircuitBreaker
 from coopconsume.runtime.crashes import Crashes
+from coopconsume.runtime.daemon_pool import DaemonPool
 from coopconsume.runtime.events import BatchEnded, CallReported, SlotProgressed, SlotReported
 from coopconsume.runtime.failure_log import FailureLog
 from coopconsume.runtime.failures import FailuresInARow, reason
@@ -161,9 +161,7 @@ class Dispatcher:
         self._failure_log = FailureLog()
         self._carryover = SlotCarryover()
         # Every slot may be a straggler in a batch of its own, and keep a record of another one.
-        self._batches = ThreadPoolExecutor(
-            2 * slots + BATCHES_AT_ONCE, thread_name_prefix="coopconsume-batch"
-        )
+        self._batches = DaemonPool(2 * slots + BATCHES_AT_ONCE, "coopconsume-batch")
 
     @property
     def is_partly_busy(self) -> bool:
@@ -188,8 +186,17 @@ class Dispatcher:
         return [r for r in self.running.values() if r.epoch_state is epoch_state]
 
     def at_work(self, epoch_state: EpochState) -> set[int]:
-        """Returns the slots that batches of an epoch still wait for."""
-        return {slot for running in self.of(epoch_state) for slot in running.waiting}
+        """Returns the slots of an epoch that are waited for.
+
+        Those that were stopped before they could start a record are not: Spark may plan their
+        batch for minutes, while no broker answers.
+        """
+        batches = self.of(epoch_state)
+        return {slot for one in batches for slot in one.waiting - one.withdrawn}
+
+    def is_at_work(self, epoch_state: EpochState) -> bool:
+        """Whether a batch of an epoch is waited for, see `at_work`."""
+        return any(not running.is_withdrawn for running in self.of(epoch_state))
 
     @property
     def next_trigger(self) -> float:
@@ -376,7 +383,7 @@ class Dispatcher:
     def close(self) -> None:
         """Starts nothing more."""
         self.leases.close()
-        self._batches.shutdown(wait=False, cancel_futures=True)
+        self._batches.close()
 
     def launch(self, epoch_state: EpochState, *, stopping: bool) -> None:
         """Gives free slots a batch, if there is work and a batch is due.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -19,6 +18,7 @@ from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.group.keeping import by_partition
 from coopconsume.runtime.blocker_keys import BlockerKeys
 from coopconsume.runtime.committer import Committer
+from coopconsume.runtime.daemon_pool import DaemonPool
 from coopconsume.runtime.events import HolesFound
 from coopconsume.runtime.plan import Partition, deal
 from coopconsume.runtime.plan.gain import Gain
@@ -114,7 +114,7 @@ class EpochState:
         self._ends_at = self._starts_at = -math.inf
         self._audit = HoleAudit(spark, assignment.options)
         self._auditing = False
-        self._audits = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-audit")
+        self._audits = DaemonPool(1, "coopconsume-audit")
         self._blocker_keys = BlockerKeys(assignment.options, self._post)
         sink = work.outputs
         assignment.primary.publish_by(
@@ -264,7 +264,7 @@ class EpochState:
     def end(self, *, well: bool = False) -> None:
         """Ends the work: waits for a running commit, and drops everything else."""
         self.is_over = True
-        self._audits.shutdown(wait=False, cancel_futures=True)
+        self._audits.close()
         self.committer.close(well=well)
 
     def over_limit(self) -> list[OverLimit]:

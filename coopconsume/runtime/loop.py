@@ -37,6 +37,7 @@ from coopconsume.errors import (
     TopicReplaced,
 )
 from coopconsume.group.keeping import common
+from coopconsume.kafka.call_limit import CallLimit
 from coopconsume.runtime.dispatch import Dispatcher
 from coopconsume.runtime.epoch_state import EpochState, OverLimit
 from coopconsume.runtime.events import (
@@ -97,6 +98,8 @@ _IDLE_WAIT = 0.2
 _WAITS_EVERY = 0.5
 #: Seconds that the last commit before a hand-over may take.
 _LAST_COMMIT = 10.0
+#: Seconds that a job that is asked to stop waits for an answer of Kafka.
+_LAST_ANSWER = 0.5
 
 
 @dataclass
@@ -181,6 +184,8 @@ class Job:
         self._waits_at = -math.inf
         self._stopping = False
         self._stop_by = math.inf
+        #: Ends the loop's calls to Kafka as the job stops: nothing that is left to do needs them.
+        self._kafka_limit = CallLimit()
         self._is_paused = False
         #: With the instants at which they came, on the monotonic clock.
         self._waiters: list[tuple[EndsAwaited, float]] = []
@@ -218,6 +223,7 @@ class Job:
             drain: Whether the records that batches have read are handled first.
         """
         stop_by = math.inf if timeout is None else time.monotonic() + timeout
+        self._kafka_limit.set(_LAST_ANSWER)
         self._post(StopRequested(stop_by, drain))
         if not self.is_in_its_thread:
             self.ended.wait()
@@ -225,6 +231,7 @@ class Job:
 
     def abort(self) -> None:
         """Leaves at once: running tasks are interrupted, what they did is not committed."""
+        self._kafka_limit.set(0.0)
         self._post(AbortRequested())
         if not self.is_in_its_thread:
             self.ended.wait(10.0)
@@ -266,7 +273,8 @@ class Job:
             if assignment is None:
                 return {}
             try:
-                return assignment.cluster.ends(assignment.logs.present)
+                with assignment.cluster.limited_by(self._kafka_limit):
+                    return assignment.cluster.ends(assignment.logs.present)
             except (BrokerUnreachable, TopicNotFound) as error:
                 # The loop finds out itself, and continues or ends.
                 log.debug("trying again: %s", error)
@@ -348,29 +356,33 @@ class Job:
         self._trace.write(JobStarted(self._slots, lease, self._options, self._work))
         try:
             self._membership.attach(self)
-            while not self._finished():
-                try:
-                    self._turn()
-                except FencedMember as error:
-                    # Others have our shares. A member of a group joins again as a new one.
-                    handing_over = self._hand_over is not None
-                    if not self._membership.fenced(str(error), handing_over=handing_over):
-                        raise
-                    self._drop()
-                except (TopicNotFound, TopicReplaced, DataLoss) as error:
-                    # The next assignment is without the topic, with the new one, or from where the
-                    # log was cut.
-                    if not self._may_continue(error):
-                        raise
-                    self._dispatcher.stop(self._epoch_state)
-                    if not self._membership.rejoin(str(error), self._left_of(self._epoch_state)):
-                        raise
-                    self._drop()
+            with self._membership.cluster.limited_by(self._kafka_limit):
+                self._loop()
         except BaseException as error:
             self.error = error
             log.debug("the loop ended", exc_info=True)
         finally:
             self._close()
+
+    def _loop(self) -> None:
+        while not self._finished():
+            try:
+                self._turn()
+            except FencedMember as error:
+                # Others have our shares. A member of a group joins again as a new one.
+                handing_over = self._hand_over is not None
+                if not self._membership.fenced(str(error), handing_over=handing_over):
+                    raise
+                self._drop()
+            except (TopicNotFound, TopicReplaced, DataLoss) as error:
+                # The next assignment is without the topic, with the new one, or from where the
+                # log was cut.
+                if not self._may_continue(error):
+                    raise
+                self._dispatcher.stop(self._epoch_state)
+                if not self._membership.rejoin(str(error), self._left_of(self._epoch_state)):
+                    raise
+                self._drop()
 
     def _may_continue(self, error: CoopConsumeError) -> bool:
         """Whether the job continues after an error of the checks of topics and logs."""
@@ -405,12 +417,8 @@ class Job:
 
     def _work_on(self, epoch_state: EpochState) -> None:
         self._note_epoch(epoch_state.assignment)
-        epoch_state.refresh_ends()
-        if epoch_state.deleted:
-            self._membership.rebalance(f"deleted: {', '.join(epoch_state.deleted)}")
-            epoch_state.deleted = []
-        epoch_state.look_for_holes()
-        epoch_state.look_for_keys()
+        if not self._stopping:
+            self._look_at_logs(epoch_state)
         self._watch_limits(epoch_state)
         late = self._hand_over is not None and self._hand_over.is_late
         more_to_come = not late and any(r.reports_more for r in self._dispatcher.of(epoch_state))
@@ -432,6 +440,14 @@ class Job:
         else:
             self._dispatcher.launch(epoch_state, stopping=self._stopping or self._is_paused)
         epoch_state.settle()
+
+    def _look_at_logs(self, epoch_state: EpochState) -> None:
+        epoch_state.refresh_ends()
+        if epoch_state.deleted:
+            self._membership.rebalance(f"deleted: {', '.join(epoch_state.deleted)}")
+            epoch_state.deleted = []
+        epoch_state.look_for_holes()
+        epoch_state.look_for_keys()
 
     def _note_epoch(self, assignment: EpochAssignment) -> None:
         if assignment.epoch != self._epoch:
@@ -801,7 +817,7 @@ class Job:
                     waiter.answer.give(None)
                     self._waiters.remove((waiter, since))
         late = time.monotonic() - self._stop_by
-        is_at_work = bool(self._dispatcher.of(epoch_state)) and late < 0
+        is_at_work = self._dispatcher.is_at_work(epoch_state) and late < 0
         is_too_late = max(late, epoch_state.committer.refused_for) >= _LAST_COMMIT
         if is_at_work or not (epoch_state.committer.has_all_it_can or is_too_late):
             return False

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _PUBLISH_EVERY: Final = 0.5
 #: Seconds that the end of a job waits for outputs that are being published.
 _LAST_PUBLISH: Final = 2.0
+#: Seconds that the end of a job takes to write the group's offsets: the commit log has them.
+_LAST_WRITE: Final = 1.0
 
 
 class Mirror:
@@ -73,11 +75,13 @@ class Mirror:
         self._is_wanted = False
         if not (well and self._primary.is_publishing):
             self._primary.stop_publishing()
+        until = time.monotonic() + _LAST_WRITE
         if self._thread is not None:
-            self._thread.join(_LAST_PUBLISH if self._primary.publishes else None)
+            self._thread.join(_LAST_PUBLISH if self._primary.publishes else _LAST_WRITE)
+        is_writing = self._thread is not None and self._thread.is_alive()
         self._primary.stop_publishing()
-        if well and not self._primary.publishes:
-            self._primary.write_quietly(force=True)
+        if well and not (self._primary.publishes or is_writing):
+            self._primary.write_quietly(force=True, within=max(0.0, until - time.monotonic()))
 
     def _start(self) -> None:
         if self._thread is None and self._is_wanted:

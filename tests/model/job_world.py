@@ -21,9 +21,11 @@ import pyarrow as pa
 
 from assignors import KeyRange, Share, key_hash
 from assignors.ranges import offset_hash
+from coopconsume.errors import BrokerUnreachable
 from coopconsume.group.membership import Membership
 from coopconsume.group.owned import EpochGrant
 from coopconsume.kafka.blocker_records import BlockerRecord
+from coopconsume.kafka.call_limit import CallLimit, NoAnswerInTime, call_within
 from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.options import Options
 from coopconsume.record import ORDERING_KEY, RetryPolicy
@@ -106,6 +108,12 @@ class Kafka:
         #: Reads of blockers wait for it.
         self.may_read_blockers = threading.Event()
         self.may_read_blockers.set()
+        #: Calls wait for it; which of them have begun.
+        self.answers = threading.Event()
+        self.answers.set()
+        self.calls = []
+        self.limit = CallLimit()
+        self._here = threading.local()
 
     def delete(self):
         """Retention takes its next step."""
@@ -113,8 +121,27 @@ class Kafka:
             self.start = self.retention.pop(0)
             self.log = {offset: key for offset, key in self.log.items() if offset >= self.start}
 
+    @contextlib.contextmanager
+    def limited_by(self, limit):
+        """Ends looks of this thread at a limit."""
+        self._here.limit = limit
+        yield
+        self._here.limit = None
+
+    def call(self, name):
+        """Wait until brokers answer."""
+        limits = [self.limit, getattr(self._here, "limit", None) or self.limit]
+        self.calls.append(name)
+        if self.answers.is_set():
+            return
+        try:
+            call_within(lambda: min(limit.left for limit in limits), self.answers.wait)
+        except NoAnswerInTime:
+            raise BrokerUnreachable(self.servers, "no answer") from None
+
     def topics(self, *_names, **_options):
         """The topic."""
+        self.call("topics")
         return [] if self.is_deleted else [Topic("t", self.topic_id, self.partitions)]
 
     def visible_topics(self, _names):
@@ -137,6 +164,7 @@ class Kafka:
 
     def log_ends(self, partitions):
         """Where its log ends, and who leads it."""
+        self.call("log ends")
         return dict.fromkeys(partitions, LogEnd(self.end, len(self.former)))
 
     def epoch_ends(self, epochs):
@@ -154,8 +182,12 @@ class Kafka:
         """The group has no offset in Kafka."""
         return {}
 
-    def commit_primary(self, offsets):
-        """Nobody looks at it."""
+    def commit_primary(self, offsets, patience=15.0):
+        """Nobody looks at it; it waits for brokers that do not answer."""
+        limit = CallLimit()
+        limit.set(patience)
+        with self.limited_by(limit):
+            self.call("offsets of the group")
 
     def read_blockers(self, _options, offsets, *, log_level):
         """What the log has at the offsets of blockers."""
@@ -470,6 +502,7 @@ class World:
         for gate in self._gates:
             gate.opened.set()
         self.kafka.may_read_blockers.set()
+        self.kafka.answers.set()
         for job in self._jobs:
             job.abort()
 

@@ -109,7 +109,7 @@ class Asked:
         """It is to hand over."""
         self.why.append(why)
 
-    def commit_primary(self, _offsets):
+    def commit_primary(self, _offsets, _patience=0.0):
         """Nobody looks at it."""
 
     work_may_last = commit_primary

@@ -272,7 +272,7 @@ def test_a_stop_leaves_what_outlasts_its_timeout_in_doubt(world, how):
     called = {offset for offset, _ in gate.calls}
     assert there.done(member) == called - {3}
     gate.opened.set()
-    job._dispatcher._batches.shutdown()  # Waits for the slots.
+    until(lambda: not job._dispatcher._batches._open)
     assert {offset for offset, _ in gate.calls} == called
 
 

@@ -652,7 +652,7 @@ CHANNEL_DRIVER = [
         "unbegun-batch-of-a-new-topic-in-doubt",
         "Slots that have not begun never begin once their member joins again.",
         "coopconsume/runtime/loop.py",
-        "                    self._dispatcher.stop(self._epoch_state)\n",
+        "                self._dispatcher.stop(self._epoch_state)\n",
         "",
         (
             _SLOTS

@@ -16,6 +16,8 @@ _HAND_OVER = "tests/model/test_job_hand_over.py::"
 _JOB = "tests/model/test_job_model.py::"
 _POLLING = "tests/model/test_polling_model.py::"
 _CORE = "tests/unit/group/test_group_core.py::"
+_MEMBER = "tests/unit/group/test_group_member.py::"
+_STOP = "tests/model/test_stop_without_broker.py::"
 
 GROUP = [
     Mutant(
@@ -119,6 +121,38 @@ GROUP = [
 ]
 
 DRAIN = [
+    Mutant(
+        "stopping-loop-looks-at-logs",
+        "A job that stops makes no call to Kafka that it does not need.",
+        "coopconsume/runtime/loop.py",
+        "        if not self._stopping:\n            self._look_at_logs(epoch_state)",
+        "        self._look_at_logs(epoch_state)",
+        (_STOP + "test_a_job_stops_and_commits_while_no_broker_answers[at work]",),
+    ),
+    Mutant(
+        "stop-waits-for-a-broker",
+        "A stop gives up the call to Kafka in which the loop waits.",
+        "coopconsume/runtime/loop.py",
+        "        self._kafka_limit.set(_LAST_ANSWER)\n",
+        "",
+        (_STOP + "test_a_job_stops_and_commits_while_no_broker_answers[idle]",),
+    ),
+    Mutant(
+        "stop-waits-for-the-plan-of-a-batch",
+        "A batch whose slots were stopped before they could start is not waited for.",
+        "coopconsume/runtime/dispatch.py",
+        "any(not running.is_withdrawn for running in self.of(epoch_state))",
+        "bool(self.of(epoch_state))",
+        (_STOP + "test_a_batch_that_spark_plans_is_not_waited_for[stop]",),
+    ),
+    Mutant(
+        "leaving-waits-for-a-connection",
+        "A member that leaves does not wait for its connection longer than its limit.",
+        "coopconsume/group/member.py",
+        "None if left == math.inf else max(_LEAST_WAIT, left)",
+        "None",
+        (_MEMBER + "test_a_member_whose_brokers_do_not_answer_leaves_within_its_limit",),
+    ),
     Mutant(
         "hand-over-without-drain",
         "A hand-over waits for the handlers that run.",

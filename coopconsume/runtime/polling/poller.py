@@ -21,6 +21,7 @@ from coopconsume.errors import (
     TopicReplaced,
 )
 from coopconsume.group.repeating import repeated
+from coopconsume.kafka.call_limit import CallLimit
 from coopconsume.record import checked_headers
 from coopconsume.runtime.polling.answers import (
     added_to,
@@ -70,6 +71,8 @@ _POLL_EVERY = 0.1
 _DECIDE_EVERY = 2.0
 #: Seconds between two looks for holes that no commit of the user's looks for.
 _LOOK_EVERY = 1.0
+#: Seconds for which `close` waits for what a `poll` reads.
+_LAST_ANSWER = 0.5
 
 
 class Poller:
@@ -98,12 +101,16 @@ class Poller:
         self._decisions_at = self._looked_at = -math.inf
         self._audit = HoleAudit(spark, options)
         self._calls = threading.RLock()
+        #: Whether `poll` has the lock: it reads, and has nothing that a close would cut off.
+        self._is_reading = False
+        self._kafka_limit = CallLimit()
         self._found_records = False
 
     @contextmanager
     def _call(self, membership: Membership) -> Iterator[None]:
         """One call of the user's at a time; none once the consumer is closed."""
-        with self.session.in_use(), self._calls:
+        limited = membership.cluster.limited_by(self._kafka_limit)
+        with self.session.in_use(), self._calls, limited:
             self.session.check_closed()
             try:
                 yield
@@ -125,8 +132,7 @@ class Poller:
         with self.session.polling():
             while True:
                 self.session.check_woken()
-                with self._calls:
-                    self.session.check_closed()
+                with self._reading(membership):
                     assignment = membership.assignment
                     if (
                         assignment is not None
@@ -139,14 +145,30 @@ class Poller:
                                 checked = assignment if is_checked else None
                             frame = self._next_frame(membership, assignment, deadline)
                             if frame is not None:
+                                self.session.check_closed()
                                 self._found_records = True
                                 return frame
                 self._found_records = False
                 left = deadline - time.monotonic()
                 if left <= 0:
+                    self.session.check_closed()
                     away.check()
                     return self._frames.empty()
                 self.session.wait(min(_POLL_EVERY, left))
+
+    @contextmanager
+    def _reading(self, membership: Membership) -> Iterator[None]:
+        """A turn of `poll`, which `close` does not wait for if it takes long."""
+        with self._calls, membership.cluster.limited_by(self._kafka_limit):
+            self.session.check_closed()
+            self._is_reading = True
+            try:
+                yield
+            except FencedMember:
+                self.session.check_closed()
+                raise
+            finally:
+                self._is_reading = False
 
     def waiting_for(self, membership: Membership) -> WaitingFor | None:
         """Returns what polling waits for; None if the last poll has found records."""
@@ -451,11 +473,19 @@ class Poller:
         )
 
     def close(self) -> None:
-        """Ends calls that wait, waits for those that work, and closes the dead letters' sink."""
+        """Ends calls that wait, waits for those that commit, and closes the dead letters' sink."""
         self.session.close()
-        with self._calls:
+        self._kafka_limit.set(_LAST_ANSWER)
+        until = time.monotonic() + _LAST_ANSWER
+        while not (has_lock := self._calls.acquire(timeout=_LAST_ANSWER / 10)):
+            if self._is_reading and time.monotonic() > until:
+                break  # Spark may read for minutes, while no broker answers.
+        try:
             if self._letters is not None:
                 self._letters.close()
+        finally:
+            if has_lock:
+                self._calls.release()
 
     def _commit_holes(self, assignment: EpochAssignment, *, alone: bool = False) -> bool:
         """Commits what is proven to be no record; returns whether there was any.

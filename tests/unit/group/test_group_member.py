@@ -14,6 +14,7 @@ from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.member import GroupMember
 from coopconsume.group.membership import Membership
 from coopconsume.group.owned import EpochGrant
+from coopconsume.kafka.call_limit import CallLimit
 from coopconsume.kafka.cluster import Topic
 from coopconsume.options import Options
 
@@ -51,7 +52,7 @@ def a_member(path, owner):
     """A member of group g that is not connected."""
     options = options_of(path)
     store = CommitStore.open(path, cluster="c")
-    cluster = types.SimpleNamespace(cluster_id="c")
+    cluster = types.SimpleNamespace(cluster_id="c", limit=CallLimit())
     return GroupMember(options, store, cluster, 1, owner, life_ms=1000), store
 
 
@@ -228,7 +229,7 @@ def test_what_an_epoch_gave_a_member_that_was_leaving_is_given_back(tmp_path):
 
 def test_the_order_of_a_partition_needs_all_of_it(tmp_path, monkeypatch):
     """What others work on keeps no order with a part that is assigned by hand: it is refused."""
-    cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None)
+    cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None, limit=CallLimit())
     monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
     membership = Membership(options_of(tmp_path), 1, Idle())
     owned = types.SimpleNamespace(is_whole=False)
@@ -242,7 +243,7 @@ def test_the_order_of_a_partition_needs_all_of_it(tmp_path, monkeypatch):
 
 def test_work_that_outlives_the_announced_life_waits_for_a_rebalance(tmp_path, monkeypatch):
     """A slot without a lease goes on for longer after a crash; it is asked for once."""
-    cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None)
+    cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None, limit=CallLimit())
     monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
     membership = Membership(options_of(tmp_path), 1, Idle())
     announced, asked = [], []
@@ -262,10 +263,11 @@ def test_work_that_outlives_the_announced_life_waits_for_a_rebalance(tmp_path, m
 
 def test_closing_revokes_what_was_assigned_once(tmp_path, monkeypatch):
     """Nothing that the listener does not know of, nothing twice; and it is not called any more."""
-    cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None)
+    cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None, limit=CallLimit())
     monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
     calls = []
-    held = types.SimpleNamespace(key_ranges={("t", 0): []})
+    primary = types.SimpleNamespace(limit_writes=lambda _seconds: None)
+    held = types.SimpleNamespace(key_ranges={("t", 0): []}, primary=primary)
     for notified, expected in (
         ([], []),
         (["on_assigned"], ["on_assigned", "on_revoked"]),
@@ -289,7 +291,7 @@ def test_closing_revokes_what_was_assigned_once(tmp_path, monkeypatch):
 
 def test_a_listener_that_leaves_the_group_does_not_wait_for_itself(tmp_path, monkeypatch):
     """Leaving waits for the group's thread, which called the listener."""
-    cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None)
+    cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None, limit=CallLimit())
     monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
     membership = Membership(options_of(tmp_path), 1, Idle())
     has_left = threading.Event()
@@ -308,3 +310,52 @@ def test_a_listener_that_leaves_the_group_does_not_wait_for_itself(tmp_path, mon
     group.start()
     assert has_left.wait(60)
     assert membership.wait_for_assignment() is None
+
+
+def test_a_member_whose_brokers_do_not_answer_leaves_within_its_limit(tmp_path, caplog):
+    """Its connection may wait for long; the log says when the group will notice."""
+    member, _ = a_member(tmp_path, Idle())
+    connected = threading.Event()
+    member._connect = lambda: connected.wait(600)
+    member.start(["t"], None)
+    member._cluster.limit.set(0.5)
+    leaving = threading.Thread(target=member.leave, daemon=True)
+    leaving.start()
+    leaving.join(20)
+    assert not leaving.is_alive()
+    (said,) = [line.message for line in caplog.records if line.levelname == "WARNING"]
+    assert said == (
+        "group g: Kafka did not confirm that this member has left; the group removes it when its "
+        "session ends, after 45 s"
+    )
+    connected.set()
+    member._thread.join(60)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_member_knows_whether_its_group_has_answered(tmp_path, answers, caplog):
+    """kafka-python does not say so."""
+    member, _ = a_member(tmp_path, Idle())
+
+    class Coordinator:
+        """Of a dynamic member."""
+
+        _generation = types.SimpleNamespace(has_member_id=lambda: True)
+
+        def is_dynamic_member(self):
+            return True
+
+        def _handle_leave_group_response(self, answer):
+            assert answer == "answer"
+
+    def close(*, autocommit, timeout_ms):
+        assert not autocommit
+        assert 0 < timeout_ms <= 5_000
+        if answers:
+            consumer._coordinator._handle_leave_group_response("answer")
+
+    consumer = types.SimpleNamespace(_coordinator=Coordinator(), close=close)
+    member._consumer = consumer
+    member._disconnect()
+    member.leave()
+    assert ("did not confirm" in caplog.text) == (not answers)
