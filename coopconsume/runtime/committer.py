@@ -17,6 +17,7 @@ from commits import (
     Pending,
 )
 from coopconsume.errors import CoopConsumeError
+from coopconsume.group.primary import WRITE_WITHIN
 from coopconsume.runtime.acquiring import Acquirer
 from coopconsume.runtime.commit import CommitMark, Unsaved
 from coopconsume.runtime.log_calls import LogCalls
@@ -408,13 +409,16 @@ class Committer:
                     found.setdefault(tp, []).append(one)
         return found
 
-    def close(self, *, well: bool) -> None:
-        """Waits for the running commit; if the job ended well, mirrors the offsets to Kafka."""
+    def close(self, *, well: bool, within: float = WRITE_WITHIN) -> None:
+        """Waits for the running commit; if the job ended well, mirrors the offsets to Kafka.
+
+        The arguments are those of `Mirror.close`.
+        """
         self._assignment.stop_repeating()
         if not well:
             self._assignment.primary.stop_publishing()
         self._thread.shutdown(wait=True)
-        self._mirror.close(well=well)
+        self._mirror.close(well=well, within=within)
 
     def _busy(self) -> list[Partition]:
         return [p for p in self._partitions.values() if not p.is_quiet]

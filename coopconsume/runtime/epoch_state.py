@@ -16,6 +16,7 @@ from assignors.ranges import difference, intersection
 from commits import CommitLogUnavailable
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.group.keeping import by_partition
+from coopconsume.group.primary import WRITE_WITHIN
 from coopconsume.runtime.blocker_keys import BlockerKeys
 from coopconsume.runtime.committer import Committer
 from coopconsume.runtime.daemon_pool import DaemonPool
@@ -261,11 +262,14 @@ class EpochState:
     def _post(self, event: JobEvent) -> None:
         self._post_of(event, self)
 
-    def end(self, *, well: bool = False) -> None:
-        """Ends the work: waits for a running commit, and drops everything else."""
+    def end(self, *, well: bool = False, within: float = WRITE_WITHIN) -> None:
+        """Ends the work: waits for a running commit, and drops everything else.
+
+        The arguments are those of `Mirror.close`.
+        """
         self.is_over = True
         self._audits.close()
-        self.committer.close(well=well)
+        self.committer.close(well=well, within=within)
 
     def over_limit(self) -> list[OverLimit]:
         """Returns done records that did not fit into the commit log, but not waiting outputs."""

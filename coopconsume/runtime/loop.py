@@ -37,6 +37,7 @@ from coopconsume.errors import (
     TopicReplaced,
 )
 from coopconsume.group.keeping import common
+from coopconsume.group.primary import WRITE_WITHIN
 from coopconsume.kafka.call_limit import CallLimit
 from coopconsume.runtime.dispatch import Dispatcher
 from coopconsume.runtime.epoch_state import EpochState, OverLimit
@@ -98,8 +99,10 @@ _IDLE_WAIT = 0.2
 _WAITS_EVERY = 0.5
 #: Seconds that the last commit before a hand-over may take.
 _LAST_COMMIT = 10.0
-#: Seconds that a job that is asked to stop waits for an answer of Kafka.
+#: Seconds that a job that is asked to stop waits for an answer of Kafka, and for its last write of
+#: the group's offsets: the commit log has them.
 _LAST_ANSWER = 0.5
+_LAST_WRITE = 1.0
 
 
 @dataclass
@@ -690,7 +693,8 @@ class Job:
             leaving.answer.give(None)
         self._dispatcher.forget_crashes()
         if epoch_state is not None:
-            epoch_state.end(well=well)
+            within = _LAST_WRITE if self._stopping else WRITE_WITHIN
+            epoch_state.end(well=well, within=within)
             self._over_limit += epoch_state.over_limit()
         if not take_along:
             self._forget_over_limit()

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from coopconsume.group.primary import WRITE_WITHIN
 from coopconsume.runtime.events import OffsetsMirrored
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 _PUBLISH_EVERY: Final = 0.5
 #: Seconds that the end of a job waits for outputs that are being published.
 _LAST_PUBLISH: Final = 2.0
-#: Seconds that the end of a job takes to write the group's offsets: the commit log has them.
-_LAST_WRITE: Final = 1.0
 
 
 class Mirror:
@@ -67,17 +66,21 @@ class Mirror:
         if self._thread is None and is_due and self._primary.has_unpublished:
             self.wake()
 
-    def close(self, *, well: bool) -> None:
+    def close(self, *, well: bool, within: float = WRITE_WITHIN) -> None:
         """Writes nothing more, but for the last offsets if the job has ended well.
 
         Outputs that are not published are left to the next owner: their topic may be away.
+
+        Args:
+            well: Whether the job has ended well.
+            within: Seconds that the last offsets may take: the commit log has them.
         """
         self._is_wanted = False
         if not (well and self._primary.is_publishing):
             self._primary.stop_publishing()
-        until = time.monotonic() + _LAST_WRITE
+        until = time.monotonic() + within
         if self._thread is not None:
-            self._thread.join(_LAST_PUBLISH if self._primary.publishes else _LAST_WRITE)
+            self._thread.join(_LAST_PUBLISH if self._primary.publishes else within)
         is_writing = self._thread is not None and self._thread.is_alive()
         self._primary.stop_publishing()
         if well and not (self._primary.publishes or is_writing):
