@@ -112,7 +112,7 @@ def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost)
 
 @pytest.fixture
 def drains_all(monkeypatch):
-    """Have jobs hand over all they have, as those with state do."""
+    """Have jobs hand over all they have, as those without a channel do."""
     monkeypatch.setattr(Dispatcher, "may_leave", False)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import types
 
 import kafka.errors
 import pytest
 
 from coopconsume.errors import AuthenticationFailed, NotAuthorized
+from coopconsume.kafka.call_limit import CallLimit
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.security.access import refused, refused_by_spark
 
@@ -106,6 +108,7 @@ def test_other_errors_are_left_alone(error):
 def test_what_passes_is_asked_again(passing):
     """Among it a partition without a leader, as while a new one is elected."""
     cluster = object.__new__(Cluster)
+    cluster.limit, cluster._here = CallLimit(), threading.local()
     coordinators = {"g": 1}
     inner = types.SimpleNamespace(_coordinators=coordinators)
     cluster._admin = types.SimpleNamespace(_manager=types.SimpleNamespace(cluster=inner))
