@@ -489,7 +489,7 @@ class GroupMember:
             ),
             f"epoch of {len(deal.shares)} members", self._lead_within / 2,
         )  # fmt: skip
-        log.info("group %s: epoch %d for %d members", self._group, epoch.number, len(deal.shares))
+        log.info("group %s: epoch %d, members: %d", self._group, epoch.number, len(deal.shares))
         for member, reason in deal.refused.items():
             log.warning("group %s: %s is refused: %s", self._group, member, reason)
         answers: dict[str, Answer] = {}

@@ -226,7 +226,7 @@ class PrimaryOffsets:
                 )  # fmt: skip
         if due:
             marked = {tp: self._marked(tp, offset) for tp, offset in due.items()}
-            self._unanswered_at = time.monotonic()
+            self.note_unanswered()
             self._write(marked, min(within, self._within))
             self._unanswered_at = -math.inf
             self._written |= {tp: (offset, now) for tp, offset in due.items()}
@@ -251,12 +251,16 @@ class PrimaryOffsets:
             self.write(force=force, within=within)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next time may do
             if self.is_unanswered:
-                self._unanswered_at = time.monotonic()
+                self.note_unanswered()
             log.warning("the primary offsets could not be written for now: %s", error)
+
+    def note_unanswered(self) -> None:
+        """Notes that Kafka has not answered to a call."""
+        self._unanswered_at = time.monotonic()
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether Kafka did not answer to the last write, which was a moment ago or goes on."""
+        """Whether Kafka has not answered a moment ago, or a write goes on."""
         return time.monotonic() - self._unanswered_at < 2 * WRITE_WITHIN
 
     def limit_writes(self, within: float) -> None:

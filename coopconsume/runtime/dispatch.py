@@ -69,10 +69,8 @@ _KILL_TIME = 5.0
 _INTERRUPT_EVERY = 1.0
 _WARN_EVERY = 10.0
 #: Seconds before the end of a wait for an earlier owner from which on Spark may get the next batch:
-#: more than it takes to start one. Its slots start records this much after the end: the worker of
-#: a handler that has exceeded its time takes a moment to end.
+#: more than it takes to start one.
 _EARLY = 1.0
-_ENDING = 0.05
 #: Seconds until a slot that could not read the state tries again.
 _STATE_PAUSE = 2.0
 
@@ -442,7 +440,7 @@ class Dispatcher:
         self._deal_again(epoch_state, starts_at)
         plan = self._plan(epoch_state, free, starts_at, limits)
         if plan is not None:
-            self._start(epoch_state, plan, now, begins_at=starts_at + _ENDING)
+            self._start(epoch_state, plan, now, begins_at=starts_at)
 
     def _watch_real_time(self, epoch_state: EpochState, now: float) -> None:
         """Ends real-time runs that need batches."""

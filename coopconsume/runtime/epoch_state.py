@@ -380,6 +380,8 @@ class EpochState:
                     raise loss
                 return
         except (BrokerUnreachable, CommitLogUnavailable) as error:
+            if isinstance(error, BrokerUnreachable):
+                self.assignment.primary.note_unanswered()
             if force:
                 raise
             log.warning("%s; trying again", error)

@@ -693,7 +693,10 @@ class Job:
             leaving.answer.give(None)
         self._dispatcher.forget_crashes()
         if epoch_state is not None:
-            within = _LAST_WRITE if self._stopping else WRITE_WITHIN
+            within = WRITE_WITHIN
+            if self._stopping:
+                is_away = epoch_state.assignment.primary.is_unanswered
+                within = 0.0 if is_away else _LAST_WRITE
             epoch_state.end(well=well, within=within)
             self._over_limit += epoch_state.over_limit()
         if not take_along:

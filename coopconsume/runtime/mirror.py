@@ -73,7 +73,8 @@ class Mirror:
 
         Args:
             well: Whether the job has ended well.
-            within: Seconds that the last offsets may take: the commit log has them.
+            within: Seconds that the last offsets may take; 0: they are not written. The commit log
+                has them.
         """
         self._is_wanted = False
         if not (well and self._primary.is_publishing):
@@ -83,7 +84,7 @@ class Mirror:
             self._thread.join(_LAST_PUBLISH if self._primary.publishes else within)
         is_writing = self._thread is not None and self._thread.is_alive()
         self._primary.stop_publishing()
-        if well and not (self._primary.publishes or is_writing):
+        if well and within and not (self._primary.publishes or is_writing):
             self._primary.write_quietly(force=True, within=max(0.0, until - time.monotonic()))
 
     def _start(self) -> None:

@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 _LOOKS: Final = 4
 #: Seconds without a turn of the loop after which leases are not renewed.
 _LOOP_STUCK: Final = 10.0
+#: Seconds; a lease ends this much earlier than the next owner assumes, because the worker of a
+#: handler that exceeds its time takes a moment to end.
+_ENDING: Final = 0.1
 #: Shortest interval between two reports of a slot, in seconds.
 _REPORTS_APART: Final = 0.02
 #: Slots in a row that cannot connect, after which batches have no channel.
@@ -224,4 +227,4 @@ class SlotLeases:
             log.exception("leases are not renewed")
         else:
             with self._lock:  # A batch may have ended while the log was looked at.
-                self._server.renew(slots & self._kept[1].keys(), since)
+                self._server.renew(slots & self._kept[1].keys(), since - _ENDING)

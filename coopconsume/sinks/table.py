@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import random
-import time
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
+from commits.conflicts import repeated_write
 from commits.places import refuse_unwritable
 from commits.secrets import message_of
 from coopconsume.errors import OutputNotWritten, TableUnusable
@@ -20,11 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from coopconsume.sinks.base import Outputs
-
-#: The maximum number of attempts of a write that conflicts with commits of other writers.
-MOST_TRIES: Final = 20
-#: The maximum pause after the first conflict, in seconds; it grows with each conflict.
-_PAUSE: Final = 0.05
 
 
 class Table:
@@ -80,27 +73,17 @@ class Table:
         self._repeated(lambda: self._write(rows))
 
     def _repeated(self, write: Callable[[], None]) -> None:
-        """Opens the table and writes to it; repeats both after a conflict with another writer.
-
-        A conflicting write has no effect. It conflicts if the table has changed since it was
-        opened, for example because a member has deleted published rows.
+        """Opens the table and writes to it, as `repeated_write` does.
 
         Raises:
             OutputNotWritten: The write to Delta failed.
         """
-        from deltalake.exceptions import CommitFailedError, DeltaError
+        from deltalake.exceptions import DeltaError
 
-        for tries in itertools.count(1):
-            try:
-                write()
-            except CommitFailedError as error:
-                if tries == MOST_TRIES:
-                    raise self._failed(error) from error
-                time.sleep(random.uniform(0, _PAUSE * tries))  # noqa: S311 - no secret
-            except (DeltaError, OSError) as error:
-                raise self._failed(error) from error
-            else:
-                return
+        try:
+            repeated_write(write)
+        except (DeltaError, OSError) as error:
+            raise self._failed(error) from error
 
     def _write(self, rows: pa.Table) -> None:
         from deltalake import write_deltalake

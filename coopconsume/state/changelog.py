@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from assignors import MAX_KEY_HASH, key_hash
+from commits.conflicts import repeated_write
 from commits.secrets import hidden
 from coopconsume.errors import TableUnusable
 from coopconsume.state.rows import Origin, alive, counted, newest
@@ -124,12 +125,17 @@ class Changelog:
         """
         from deltalake import write_deltalake
 
-        table = self.create()
-        before = int(table.version())
         full = self.schema.changelog
+        rows = rows.select(full.names).cast(full)
+
+        def write() -> tuple[int, int]:
+            table = self.create()
+            before = int(table.version())
+            write_deltalake(table, rows, mode="append")
+            return before, int(table.version())
+
         with self._table.writing():
-            write_deltalake(table, rows.select(full.names).cast(full), mode="append")
-        return before, int(table.version())
+            return repeated_write(write)
 
     def write_snapshot(
         self,

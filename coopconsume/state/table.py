@@ -63,6 +63,8 @@ class StateTable:
         try:
             refuse_unwritable(self.path)
             yield
+        except OutputNotWritten:
+            raise
         except Exception as error:  # deltalake raises more than its own errors
             raise OutputNotWritten(
                 "changes of the state", hidden(self._state), hidden(str(error))

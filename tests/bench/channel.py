@@ -8,12 +8,15 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from kafka import KafkaProducer
+
 from commits import CommitStore
-from coopconsume import CooperativeConsumer, local_session, set_shareable
+from coopconsume import CooperativeConsumer, LocalKafka, local_session, set_shareable
 from coopconsume.demo.processes import kill_tree
 from coopconsume.group.membership import Membership
 from coopconsume.group.owned import LEASE
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 
 _STOP = "stop(), handlers of 10 ms"
 _JOIN = "longest time without a commit while a member joins and leaves"
+_IDLE_ALONE = "stop() and close() of an idle job, broker killed"
+_BUSY_ALONE = "stop() and close() of a job with a backlog, broker killed"
 _REPEATED = "handler calls that a kill -9 leaves uncommitted"
 _SUCCESSOR = "kill -9 to the first handler call of a successor"
 _STOP_LIMIT, _REPEATED_LIMIT = "limit of a stop", "limit of the calls that a kill leaves"
@@ -46,6 +51,8 @@ _SESSION, _HANDLER_TIMEOUT = 6.0, 1.0
 #: Seconds that a stop may take beyond the longest handler.
 _STOP_SPARE = 2.0
 _PATIENCE = 300
+#: Seconds for which the broker is away before a job is stopped.
+_AWAY = 3.0
 
 
 class Noting:
@@ -110,6 +117,7 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         f"{1000 * _SESSION:.0f} and handlerTimeout {_HANDLER_TIMEOUT:.0f} s.",
     )
     stops, gaps, repeated, successors = [], [], [], []
+    idle, busy = [], []
     for turn in range(harness.turns):
         stop, gap = _stop_and_join(harness, topic)
         left, took = _killed(harness, topic)
@@ -117,12 +125,17 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         gaps.append(gap)
         repeated.append(float(left))
         successors.append(took)
+        idle.append(_stopped_alone(harness, 0))
+        busy.append(_stopped_alone(harness, 20_000))
         say(
-            f"  turn {turn}: stop {stop:.2f} s, without commits {gap:.2f} s, repeated {left}, "
+            f"  turn {turn}: without a broker {idle[-1]:.2f} and {busy[-1]:.2f} s, "
+            f"stop {stop:.2f} s, without commits {gap:.2f} s, repeated {left}, "
             f"successor {took:.1f} s"
         )
     report.add(_STOP, stops, "s")
     report.add(_JOIN, gaps, "s")
+    report.add(_IDLE_ALONE, idle, "s")
+    report.add(_BUSY_ALONE, busy, "s")
     report.add(_REPEATED, repeated, "records")
     report.add(_SUCCESSOR, successors, "s")
     at_once = _KILLED_SLOTS * _CONCURRENCY
@@ -131,6 +144,8 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     report.add(_SUCCESSOR_LIMIT, [_SESSION + LEASE + _HANDLER_TIMEOUT], "s")
     report.ratios = [
         Ratio("stop() / its limit", _STOP, _STOP_LIMIT, 1.0),
+        Ratio("stop() and close(), idle, broker killed / limit", _IDLE_ALONE, _STOP_LIMIT, 1.0),
+        Ratio("stop() and close(), backlog, broker killed / limit", _BUSY_ALONE, _STOP_LIMIT, 1.0),
         Ratio("calls left by a kill / their limit", _REPEATED, _REPEATED_LIMIT, 1.0),
         Ratio("successor / its limit", _SUCCESSOR, _SUCCESSOR_LIMIT, 1.0),
     ]
@@ -195,6 +210,28 @@ def _stop_and_join(harness: Harness, topic: str) -> tuple[float, float]:
         began = time.perf_counter()
         query.stop()
         return time.perf_counter() - began, gap
+
+
+def _stopped_alone(harness: Harness, backlog: int) -> float:
+    """Seconds of `stop` and `close` a while after the broker of a job was killed."""
+    topic, folder = harness.path("alone").name, harness.path("calls")
+    folder.mkdir()
+    with LocalKafka() as broker:
+        broker.create_topic(topic, 1)
+        with closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers)) as producer:
+            for number in range(100 + backlog):
+                producer.send(topic, key=b"key-%d" % (number % 100), value=b"x" * 100)
+        options = harness.options(topic, maxOffsetsPerTrigger=200)
+        options["kafka.bootstrap.servers"] = broker.bootstrap_servers
+        consumer = CooperativeConsumer(options, harness.spark)
+        query = consumer.foreach(Noting(str(folder)), concurrency=4).start()
+        _wait(lambda: (query.lastProgress or {"totals": {"done": 0}})["totals"]["done"] >= 100)
+        broker.kill()
+        time.sleep(_AWAY)
+        began = time.perf_counter()
+        query.stop()
+        consumer.close()
+        return time.perf_counter() - began
 
 
 def _killed(harness: Harness, topic: str) -> tuple[int, float]:

@@ -389,7 +389,7 @@ def test_spark_starts_a_batch_before_an_earlier_owner_has_ended_but_no_record(
     there, member = group.there, group.member
     running = _early_batch(group, job)
     first, last = (until_when for _, until_when in member.assignment.in_doubt(TP))
-    assert first < running.begins_at < last
+    assert first == running.begins_at < last
     there.turns(job, 10)
     assert not gate.calls
     running.begins_at = begins_at = time.monotonic()

@@ -138,6 +138,14 @@ DRAIN = [
         (_STOP + "test_a_job_stops_and_commits_while_no_broker_answers[idle]",),
     ),
     Mutant(
+        "stop-writes-offsets-to-no-broker",
+        "A job that stops does not write the group's offsets if no broker has just answered.",
+        "coopconsume/runtime/loop.py",
+        "within = 0.0 if is_away else _LAST_WRITE",
+        "within = _LAST_WRITE",
+        (_STOP + "test_a_job_stops_and_commits_while_no_broker_answers[idle]",),
+    ),
+    Mutant(
         "stop-waits-for-the-plan-of-a-batch",
         "A batch whose slots were stopped before they could start is not waited for.",
         "coopconsume/runtime/dispatch.py",

@@ -29,6 +29,14 @@ _INTERRUPTED = _RESET + "test_a_reset_that_is_interrupted_anywhere_is_finished_b
 
 STATE = [
     Mutant(
+        "changes-lost-to-a-removal",
+        "Changes of the state are written beside the removal of others.",
+        "coopconsume/state/changelog.py",
+        "return repeated_write(write)",
+        "return write()",
+        (_HISTORY + "test_changes_are_written_beside_a_removal_of_others",),
+    ),
+    Mutant(
         "state-journal-mode-not-waited-for",
         "Two slots that make a store at once both get it.",
         _STORE,

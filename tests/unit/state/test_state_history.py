@@ -455,3 +455,26 @@ def test_history_is_a_number_of_changes(tmp_path: Path) -> None:
     for wrong in (-1, True, "10", 1.5, None):
         with pytest.raises(InvalidOption, match="history"):
             made(history=wrong)
+
+
+def test_changes_are_written_beside_a_removal_of_others(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The removal comes between the opening of the table and the write, which is repeated."""
+    many(job, "one", 20, 5)
+    changelog, removals = job.changelog, [10, 15]
+    create = changelog.create
+
+    def opened() -> DeltaTable:
+        table = create()
+        if removals:
+            Changelog(changelog.path).trim(ORIGIN, removals.pop(0), int(table.version()))
+        return table
+
+    monkeypatch.setattr(changelog, "create", opened)
+    before = changelog.version
+    many(job, "two", 3, 5)
+    assert not removals
+    rows = changelog.changes(ORIGIN, changelog.version, WHOLE)
+    assert sorted(rows.column("_offset").to_pylist()) == [15, 16, 17, 18, 19, 20, 21, 22]
+    assert changelog.version > before
