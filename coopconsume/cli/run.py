@@ -87,8 +87,9 @@ def _consumer_options() -> str:
     help="The scope in which records are processed one after another.",
 )
 @click.option(
-    "--max-attempts", type=int, help="Attempts before a record is given up [default: no limit]."
-)
+    "--max-attempts", type=click.IntRange(min=1),
+    help="Attempts before a record is given up [default: no limit].",
+)  # fmt: skip
 @click.option(
     "--backoff", type=float, default=1.0, show_default=True, help="Seconds before the first retry."
 )

@@ -107,6 +107,8 @@ class EpochState:
         self.assignment = assignment
         self.is_over = False
         self.deleted: list[str] = []
+        #: Why the last look at Kafka failed; empty: it did not.
+        self.kafka_error = ""
         self._work = work
         self._slots = slots
         self._post_of = post
@@ -381,12 +383,13 @@ class EpochState:
                 return
         except (BrokerUnreachable, CommitLogUnavailable) as error:
             if isinstance(error, BrokerUnreachable):
+                self.kafka_error = str(error)
                 self.assignment.primary.note_unanswered()
             if force:
                 raise
             log.warning("%s; trying again", error)
             return
-        self._ends_at = time.monotonic()
+        self._ends_at, self.kafka_error = time.monotonic(), ""
         ends = {tp: end.offset for tp, end in found.items()}
         self._trace.write(EndsRead(ends))
         if self._work.available_now:

@@ -486,6 +486,7 @@ class Job:
             is_paused=self._is_paused,
             breaker=breaker.until - now if breaker.state == "open" else None,
             breaker_reason=breaker.reason,
+            kafka=epoch_state.kafka_error,
             commit_log=dispatcher.refusal,
             barred={slot: until - now for slot, until in dispatcher.barred.items()},
             without_state={slot: until - now for slot, until in dispatcher.without_state.items()},

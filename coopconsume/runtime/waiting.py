@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 Reason = Literal[
     "group", "handOver", "handlers", "slots", "stop", "paused", "circuitBreaker", "commitLog",
-    "lostMember", "lostSlots", "state", "limit", "retry", "decision", "otherMembers", "trigger",
-    "newRecords", "nextBatch",
+    "kafka", "lostMember", "lostSlots", "state", "limit", "retry", "decision", "otherMembers",
+    "trigger", "newRecords", "nextBatch",
 ]  # fmt: skip
 
 _NAMED = 5
@@ -110,6 +110,7 @@ class JobFacts:
         is_paused: Whether the query is paused.
         breaker: Until when the circuit breaker is open; None: it is not.
         breaker_reason: The error that opened it.
+        kafka: Why the last look at Kafka failed; empty if it did not.
         commit_log: Why the commit log does not confirm the epoch; empty if it does.
         barred: Until when slots may be at work on what is lost, by slot.
         without_state: Slots that could not read the state, and until when they get no batch.
@@ -124,6 +125,7 @@ class JobFacts:
     is_paused: bool = False
     breaker: float | None = None
     breaker_reason: str = ""
+    kafka: str = ""
     commit_log: str = ""
     barred: Mapping[int, float] = field(default_factory=dict)
     without_state: Mapping[int, float] = field(default_factory=dict)
@@ -155,6 +157,8 @@ def _causes(facts: JobFacts, now: float) -> Iterator[WaitingFor]:
     if facts.is_paused:
         rest = ", running handlers go on to their end" if facts.batches else ""
         yield WaitingFor("paused", f"paused by pause(): resume() continues{rest}")
+    if facts.kafka and all(batch.started == 0 for batch in facts.batches):
+        yield WaitingFor("kafka", f"waiting for Kafka: {facts.kafka}")
     if facts.batches:
         yield _running(facts.batches)
     if facts.breaker is not None:

@@ -241,6 +241,26 @@ def test_the_next_owner_waits_for_the_life_of_a_batch(world):
     first.lost("it was taken over")
 
 
+def test_a_job_says_that_no_broker_answers_until_one_does(world, monkeypatch):
+    """It has processed all that was there, and does not claim to wait for new records."""
+    there = world(channel=True)
+    member = there.claim()
+    job = there.run(member, there.gate())
+    there.until(lambda: there.done(member) == set(range(20)))
+
+    def away(_name):
+        raise BrokerUnreachable(there.kafka.servers, "no route")
+
+    def reason():
+        return job._meter.waiting and job._meter.waiting.reason
+
+    with monkeypatch.context() as patch:
+        patch.setattr(there.kafka, "call", away)
+        there.until(lambda: reason() == "kafka")
+        assert "no route" in job._meter.waiting.message
+    there.until(lambda: reason() == "newRecords")
+
+
 @pytest.mark.parametrize("is_done", [True, False])
 def test_a_topic_that_is_created_again_is_taken_up_where_nothing_is_lost(
     world, monkeypatch, is_done

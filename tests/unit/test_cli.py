@@ -335,7 +335,7 @@ def test_json_logs_stay_json(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--max-attempts", "0"], "max_attempts=0"),
+        (["--max-attempts", "0"], "'--max-attempts': 0 is not in the range x>=1"),
         (["--available-now", "--real-time", "5 minutes"], "--available-now"),
     ],
 )

@@ -82,7 +82,7 @@ async function open(one) {
     table("letter-facts", [["", "name"], ["", "text"]], [
       ["key", code(whole.key)], ["reason", whole.reason], ["attempts", whole.attempts],
       ["written", moment(whole.timestamp)], ["given up", moment(whole.at)],
-      ["value", whole.valueBytes === null ? "none" : `${count(whole.valueBytes)} bytes`],
+      ["value", whole.valueBytes === null ? "none" : `${count(whole.valueBytes)} byte${whole.valueBytes === 1 ? "" : "s"}`],
       ...whole.headers.map(([name, value]) => [`header ${name}`, code(value)]),
     ], { key: String(Math.random()) });
     at("letter-value").textContent = whole.value ?? "none";

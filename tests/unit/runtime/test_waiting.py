@@ -59,6 +59,10 @@ CASES = {
         JobFacts(batches=[BatchFacts(3, 9.0, 4, 0, 9.0, 0)]),
         "none of 4 slots of batch 3 has started for 9 s. Spark runs no task of it",
     ),
+    "kafka": (
+        JobFacts(kafka="no broker answers", batches=[BatchFacts(3, 9.0, 4, 0, 9.0, 0)]),
+        "waiting for Kafka: no broker answers",
+    ),
     "circuitBreaker": (JobFacts(breaker=30.0, breaker_reason="503"), "(30 s): 503"),
     "commitLog": (JobFacts(commit_log="no answer"), "the commit table: no answer"),
     "lostMember": (JobFacts(partitions=[partition(doubt=70.0)]), "(70 s): it did not hand over"),
