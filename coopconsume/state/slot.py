@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import logging
 import sqlite3
+from collections import defaultdict
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
@@ -21,11 +23,15 @@ from coopconsume.state.value import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import pyarrow as pa
+
     from commits.model import TopicPartition
     from coopconsume.record import Record
     from coopconsume.state.rows import Range
     from coopconsume.state.schema import StateSchema
-    from coopconsume.state.value import Change
+
+    #: A value, and when it is gone; None: it stays.
+    _Value = tuple[Any, dt.datetime | None]
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +82,9 @@ class SlotState:
     def __init__(self, spec: StateSpec, slot: int) -> None:
         self._spec = spec
         self._stores: dict[TopicPartition, LocalStore] = {}
-        #: Of keys seen in this batch, and of commits that are not decided: the newest value, and
-        #: when it is gone.
-        self._values: dict[tuple[str, int, bytes | None], tuple[Any, dt.datetime | None]] = {}
+        #: By partition and key: the newest value of keys seen in this batch, and of commits that
+        #: are not decided, and when it is gone.
+        self._values: dict[TopicPartition, dict[bytes, _Value]] = defaultdict(dict)
         self.restored = (0, 0.0)
         changelog = self._changelog = Changelog(spec.path, spec.schema)
         try:
@@ -115,32 +121,26 @@ class SlotState:
         keys, until = (rows.column(name).to_pylist() for name in ("key", "expires_at"))
         values = changelog.schema.values(rows.column("value"))
         for key, value, expires in zip(keys, values, until, strict=True):
-            self._values[*place, key] = value, expires
+            self._values[place][key] = value, expires
 
     def wrapped(self, handler: Any) -> Callable[[Record], Any]:
         """Returns a function of a record that calls a handler with the record and its state."""
         if iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
 
             async def call_async(record: Record) -> Any:
-                keyed = self._keyed(record)
-                state = self.of(keyed)
-                answer = exhausted(await handler(record, state))
-                return state.change(answer, keyed)
+                state = self.of(record)
+                return _with_change(state, await handler(record, state))
 
             return call_async
 
         def call(record: Record) -> Any:
-            keyed = self._keyed(record)
-            state = self.of(keyed)
-            return state.change(exhausted(handler(record, state)), keyed)
+            state = self.of(record)
+            answer = handler(record, state)
+            if answer is None:  # This is done for each record, and most handlers return nothing.
+                return state if state.is_changed else None
+            return _with_change(state, answer)
 
         return call
-
-    def _keyed(self, record: Record) -> Record:
-        """Returns a record with the key that its state belongs to."""
-        if not self._spec.has_ordering_keys:
-            return record
-        return record._replace(key=ordering_key_of(record.headers))
 
     def of(self, record: Record) -> State:
         """Returns the state of a record's key.
@@ -148,15 +148,32 @@ class SlotState:
         Raises:
             StateNeedsKey: The record has no key.
         """
-        if record.key is None:
+        key = record.key
+        if self._spec.has_ordering_keys:
+            key = ordering_key_of(record.headers)
+        if key is None:
             raise StateNeedsKey(record.topic, record.partition, record.offset)
-        at = record.topic, record.partition, record.key
-        found = self._values.get(at)
+        place = record[:2]
+        values = self._values[place]
+        found = values.get(key)
         if found is None:
-            found = self._values[at] = self._read(at[:2], record.key)
+            found = values[key] = self._read(place, key)
         value, expires = found
         is_gone = expires is not None and expires <= dt.datetime.now(dt.UTC)
-        return State(None if is_gone else value, self._spec.lifetime)
+        return State(key, None if is_gone else value, self._spec.lifetime)
+
+    def prefetch(self, place: TopicPartition, keys: pa.Array) -> None:
+        """Reads the values of many keys of a partition at once.
+
+        A value that cannot be read now is read for its record.
+        """
+        if self._spec.has_ordering_keys:
+            return
+        values = self._values[place]
+        missing = [key for key in keys.drop_null().unique().to_pylist() if key not in values]
+        with contextlib.suppress(sqlite3.DatabaseError):
+            for key, value, until in self._stores[place].find_all(missing):
+                values[key] = value, _time(until)
 
     def _read(self, place: TopicPartition, key: bytes) -> tuple[Any, dt.datetime | None]:
         """Returns the value of a key from the local store, and when it is gone; None: it stays.
@@ -169,14 +186,31 @@ class SlotState:
             log.warning("a local store cannot be read: %s", error)
             origin = Origin(self._spec.topic_ids[place[0]], place[1])
             return self._changelog.value(origin, key, self._spec.counted.__contains__), None
-        return value, None if until is None else dt.datetime.fromtimestamp(until / 1000, dt.UTC)
+        return value, _time(until)
 
-    def note(self, change: Change, value: Any) -> None:
+    def note(self, record: Record, key: bytes, value: Any, expires: dt.datetime | None) -> None:
         """A record has succeeded: the next one of its key sees the value that it has left."""
-        at = change.topic, change.partition, change.key
-        self._values[at] = value, change.expires
+        self._values[record[:2]][key] = value, expires
 
     def close(self) -> None:
         """Closes the local stores; harmless when repeated."""
         for store in self._stores.values():
             store.close()
+
+
+def _with_change(state: State, answer: Any) -> Any:
+    """Returns a handler's answer: the state, with the answer, if the handler has changed it."""
+    if type(answer) is State:
+        raise TypeError(
+            "the handler returned its state: call state.set() and return rows, or nothing"
+        )
+    answer = exhausted(answer)
+    if not state.is_changed:
+        return answer
+    state.answer = answer
+    return state
+
+
+def _time(milliseconds: int | None) -> dt.datetime | None:
+    """Returns a time that is given in milliseconds since 1970."""
+    return None if milliseconds is None else dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC)

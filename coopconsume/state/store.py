@@ -41,6 +41,7 @@ _FORMAT: Final = 2
 _UNUSED: Final = 7 * 86_400.0
 _OURS: Final = re.compile(r"state-\d+-[0-9a-f]{32}\.db")
 _BUSY: Final = 60.0
+_KEYS_AT_ONCE: Final = 500
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS state (
     key BLOB PRIMARY KEY, hash INTEGER NOT NULL, offset INTEGER NOT NULL, value, expires INTEGER
@@ -169,6 +170,20 @@ class LocalStore:
                 "SELECT value, expires FROM state WHERE key = ?", (key,)
             ).fetchone()
         return (None, None) if row is None else (self._loaded(row[0]), row[1])
+
+    def find_all(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, Any, int | None]]:
+        """Yields each of some keys with what `find` returns for it."""
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            some = keys[start : start + _KEYS_AT_ONCE]
+            marks = ", ".join("?" * len(some))
+            with self._lock:
+                rows = self._connection.execute(
+                    f"SELECT key, value, expires FROM state WHERE key IN ({marks})",  # noqa: S608
+                    some,
+                ).fetchall()
+            found = {key: (self._loaded(value), expires) for key, value, expires in rows}
+            for key in some:
+                yield key, *found.get(key, (None, None))
 
     def close(self) -> None:
         """Closes the file; harmless when repeated."""

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from coopconsume.record import Record
+from typing import Any, Final
 
 #: Values of these types cannot be changed in place, so they are handed out without a copy.
 _PLAIN: Final = frozenset({type(None), bool, bytes, float, int, str})
@@ -19,18 +16,26 @@ class State:
     A change counts if the handler succeeds and the record is committed. It is not visible to
     anybody else before that.
 
+    Attributes:
+        key: The key.
+        is_changed: Whether the handler has changed it.
+        answer: What the handler has answered, once it has changed the state and returned.
+
     Args:
+        key: The key.
         value: The value before the record; None if the key has no state.
         lifetime: Seconds after which a value is gone that the handler sets; None: it stays.
     """
 
-    __slots__ = ("_default", "_lifetime", "_value", "is_changed")
+    __slots__ = ("_default", "_lifetime", "_value", "answer", "is_changed", "key")
 
-    def __init__(self, value: Any, lifetime: float | None = None) -> None:
+    def __init__(self, key: bytes, value: Any, lifetime: float | None = None) -> None:
+        self.key = key
         self._value = value
         self._default = lifetime
         self._lifetime: float | None = None
         self.is_changed = False
+        self.answer: Any = None
 
     def get(self, default: Any = None) -> Any:
         """Returns the value: as the schema says, a struct as a dictionary.
@@ -82,34 +87,11 @@ class State:
         self._lifetime = seconds
         self.is_changed = True
 
-    def change(self, answer: Any, record: Record) -> Any:
-        """Returns what the handler of a record has answered, with the change if it made one."""
-        if not self.is_changed:
-            return answer
-        expires = None
-        if self._lifetime is not None and self._value is not None:
-            expires = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=self._lifetime)
-        return Change(answer, record.topic, record.partition, record.key, self._value, expires)
+    def left(self) -> tuple[Any, dt.datetime | None]:
+        """Returns the value that the handler has left, and when it is gone; None: it stays."""
+        if self._lifetime is None or self._value is None:
+            return self._value, None
+        return self._value, dt.datetime.now(dt.UTC) + dt.timedelta(seconds=self._lifetime)
 
     def __repr__(self) -> str:
         return f"State({self._value!r})"
-
-
-class Change(NamedTuple):
-    """What a handler answered, and the change of the state that it made.
-
-    Attributes:
-        answer: The answer.
-        topic: The topic of the record.
-        partition: Its partition.
-        key: Its key.
-        value: The value that the handler left; None: it removed the state.
-        expires: When the value is gone; None: it stays.
-    """
-
-    answer: Any
-    topic: str
-    partition: int
-    key: bytes | None
-    value: Any
-    expires: dt.datetime | None

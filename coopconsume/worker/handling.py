@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from array import array
+from bisect import bisect_left
 from itertools import chain, repeat, starmap
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coopconsume.record import Record
+from coopconsume.state.value import State
 from coopconsume.worker.input_rows import (
     HASH,
     KEY,
@@ -31,6 +33,7 @@ from coopconsume.worker.input_rows import (
 )
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from coopconsume.worker.crash_journal import CrashJournal
@@ -197,6 +200,7 @@ def run_serial(  # noqa: C901 - one loop, called for each record
     code, place = time_box.journal.FIRST, time_box.journal.FIRST + 1
     handled, lock = 0, outcome.lock
     progress = RowProgress(outcome, time_box.check_lease)
+    keeps = progress.keep
     outcome.give_back = time_box.give_back
     for raw in batches:
         report.value_bytes += raw.nbytes
@@ -225,7 +229,8 @@ def run_serial(  # noqa: C901 - one loop, called for each record
             try:
                 answer = handler(record)
                 if answer is not None:
-                    answer = outcome.checked(answer)
+                    is_kept = type(answer) is State and keeps(i, record, answer)
+                    answer = None if is_kept else outcome.checked(answer)
             except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
                 answer = error
             if answer is not None:
@@ -267,6 +272,14 @@ class RowProgress:
         self._numbers: Iterator[int] = iter(())
         self._skipped: list[int] = []
         self.started = array("d")
+        #: Changes of the state that are kept by columns: rows in ascending order, values, and when
+        #: these are gone.
+        self._changed: list[int] = []
+        self._values: list[Any] = []
+        self._expiry: list[dt.datetime | None] = []
+        changes = outcome.changes
+        by_key = changes is not None and not outcome.spec.has_ordering_keys
+        self._check = changes.check_of("value") if changes is not None and by_key else None
         self._first = 0
         self._block = 1
         self._is_fast = False
@@ -305,6 +318,26 @@ class RowProgress:
         if number % self._block == 0:
             self.started[number // self._block] = math.nan
         self._skipped.append(number)
+
+    def keep(self, number: int, record: Record, state: State) -> bool:
+        """Keeps the change of the state that the handler of a row has made.
+
+        Returns:
+            False: `TaskOutcome.settle` has to do it, as there are output rows, or as the value does
+            not surely fit.
+        """
+        if self._check is None or state.answer is not None:
+            return False
+        value, expires = state.left()
+        try:
+            value = self._check(value)
+        except Exception:  # noqa: BLE001 - whatever it is, Arrow has the last word
+            return False
+        self._outcome.on_change(record, state.key, value, expires)
+        self._values.append(value)
+        self._expiry.append(expires)
+        self._changed.append(number)
+        return True
 
     def failed(self, number: int) -> None:
         """Notes a row that was handled and is not done. Called with the outcome's lock held."""
@@ -351,6 +384,8 @@ class RowProgress:
 
     def _done(self, end: int) -> None:
         assert self._batch is not None
+        if self._changed:
+            self._add_changes(self._batch, end)
         first, self._first = self._first, end
         skipped = [i - first for i in self._skipped if first <= i < end]
         self._outcome.ended += end - first - len(skipped)
@@ -368,6 +403,19 @@ class RowProgress:
         self._outcome.count_starts(begin, starts, block)
         self._count_calls(starts, self.started[blocks.stop : blocks.stop + 1])
         done_rows(self._outcome, rows, skipped)
+
+    def _add_changes(self, batch: pa.RecordBatch, end: int) -> None:
+        """Adds the changes of the rows before one; the handler may add others meanwhile."""
+        changes, count = self._outcome.changes, bisect_left(self._changed, end)
+        assert changes is not None
+        rows, values, expiry = self._changed[:count], self._values[:count], self._expiry[:count]
+        del self._changed[:count], self._values[:count], self._expiry[:count]
+        found = batch.take(pa.array(rows, pa.int64()))
+        _, value_type, expires_type = changes.schema.types
+        changes.add_columns([
+            found.column(KEY), pa.array(values, value_type), pa.array(expiry, expires_type),
+            found.column(0), found.column(OFFSET), found.column(HASH),
+        ])  # fmt: skip
 
     def _count_calls(self, starts: pa.Array, following: array[float]) -> None:
         """Counts the times of calls: each lasts until the next one, as each clock read has a cost.

@@ -18,7 +18,7 @@ from coopconsume.record import (
     with_added,
     with_shown_ordering_key,
 )
-from coopconsume.state.value import Change
+from coopconsume.state.value import State
 from coopconsume.worker.answers import as_rows, trace_of, verdict_on
 from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.input_rows import HASH, HEADERS, STAMP, InputRow, headers_of, wanted_rows
@@ -35,6 +35,7 @@ from coopconsume.worker.report import (
 from coopconsume.worker.rows import OutputRows
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Mapping, Sequence
 
     from coopconsume.record import Headers, RetryPolicy
@@ -60,14 +61,16 @@ class Changed(NamedTuple):
     Attributes:
         rows: Its output rows, as `OutputRows.checked` returns them; None: it has none.
         cells: The row of the changelog, in the same form.
-        change: The change.
+        key: The key of the state.
         value: The value, as the changelog has it.
+        expires: When it is gone; None: it stays.
     """
 
     rows: Any
     cells: list[Any] | pa.RecordBatch
-    change: Change
+    key: bytes
     value: Any
+    expires: dt.datetime | None
 
 
 class TaskOutcome:
@@ -86,8 +89,10 @@ class TaskOutcome:
         self.policy = policy
         self.outputs = None if output_schema is None else OutputRows(output_schema)
         self.changes = None if spec.state is None else OutputRows(spec.state.schema.rows)
-        #: Passes on a change of the state, for later records of the key.
-        self.on_change: Callable[[Changed], None] = lambda _changed: None
+        #: Passes on a change of the state, for later records of the key: the record, the key, the
+        #: value, and when it is gone.
+        self.on_change: Callable[[Record, bytes, Any, dt.datetime | None], None]
+        self.on_change = lambda *_change: None
         self.dead_letters = dead_letters
         self.work: Mapping[int, PartitionWork] = spec.work[slot]
         self.report = SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())
@@ -205,7 +210,7 @@ class TaskOutcome:
             BaseException: The answer is neither an outcome nor rows that fit the output schema.
         """
         outputs = self.outputs
-        if self.changes is not None and type(answer) is Change:
+        if self.changes is not None and type(answer) is State:
             return self._changed(self.changes, answer)
         if type(answer) is dict:  # Most answers are; the questions of `as_rows` take longer.
             return None if outputs is None else outputs.checked((answer,))
@@ -214,19 +219,19 @@ class TaskOutcome:
             return rows
         return outputs.checked(rows) if rows else None
 
-    def _changed(self, changes: OutputRows, answer: Change) -> Any:
+    def _changed(self, changes: OutputRows, state: State) -> Any:
         """Checks a change of the state, and the answer that comes with it."""
-        rows = None if answer.answer is None else self.checked(answer.answer)
+        rows = None if state.answer is None else self.checked(state.answer)
         if isinstance(rows, BaseException):
             return rows
-        expires, key = answer.expires, answer.key
-        cells = changes.checked([{"key": key, "value": answer.value, "expires_at": expires}])
+        value, expires = state.left()
+        cells = changes.checked([{"key": state.key, "value": value, "expires_at": expires}])
         if isinstance(cells, list):
             value = cells[1]
         else:
             assert self.spec.state is not None
             value = self.spec.state.schema.value(cells.column(1)[0].as_py())
-        return Changed(rows, cells, answer, value)
+        return Changed(rows, cells, state.key, value, expires)
 
     def settle(self, row: InputRow, record: Record, answer: Any) -> bool:
         """Settles a checked answer or a handler's error; returns whether the record is done."""
@@ -235,7 +240,7 @@ class TaskOutcome:
         if type(answer) is Changed:
             assert self.changes is not None
             self.changes.add(answer.cells, row.part, row.offset, row.key_hash)
-            self.on_change(answer)
+            self.on_change(record, answer.key, answer.value, answer.expires)
             answer = answer.rows
             if answer is None:
                 return True

@@ -105,6 +105,15 @@ class OutputRows:
                   for value, field in zip(place, _ORIGIN, strict=True)]  # fmt: skip
         self._put(pa.RecordBatch.from_arrays([*rows.columns, *origin], schema=self._full))
 
+    def check_of(self, name: str) -> Callable[[Any], Any]:
+        """Returns what copies a value of a column that surely fits, and raises for all others."""
+        ((nullable, take),) = [found[1:] for found in self._takes if found[0] == name]
+        return _or_null(take) if nullable else take
+
+    def add_columns(self, columns: Sequence[pa.Array]) -> None:
+        """Keeps checked rows by their columns, with those of the records that they come from."""
+        self._put(pa.RecordBatch.from_arrays(columns, schema=self._full))
+
     def take(self) -> OutputRows:
         """Returns all rows so far as an object of their own, and keeps none of them."""
         taken = copy.copy(self)
@@ -159,11 +168,11 @@ def _has_forbidden_null(field: pa.Field, array: pa.Array) -> bool:
 def _take_of(field: pa.Field) -> Take:
     """Returns what copies a value of a column that surely fits, and else raises."""
     take = _take_of_type(field.type)
+    return _or_null(take) if field.nullable else take
 
-    def take_null(value: Any) -> Any:
-        return None if value is None else take(value)
 
-    return take_null if field.nullable else take
+def _or_null(take: Take) -> Take:
+    return lambda value: None if value is None else take(value)
 
 
 def _take_of_type(kind: pa.DataType) -> Take:  # noqa: PLR0911 - one for each type

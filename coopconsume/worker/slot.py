@@ -15,20 +15,24 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from coopconsume.errors.state import StateNotReadable
 from coopconsume.worker.async_runner import run_coroutines
 from coopconsume.worker.crash_journal import CrashJournal, journal_path, read_journal
 from coopconsume.worker.frames import FrameHandler, run_frames
 from coopconsume.worker.handling import TimeBox, run_serial
+from coopconsume.worker.input_rows import KEY
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import SlotReport
 from coopconsume.worker.thread_runner import run_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from commits.model import TopicPartition
     from coopconsume.record import RetryPolicy
+    from coopconsume.state.slot import SlotState
     from coopconsume.worker.channel.client import SlotChannel
     from coopconsume.worker.crash_journal import AtCrash
     from coopconsume.worker.handling import Handler
@@ -207,8 +211,7 @@ class SlotRunner:
                 report.late = late
                 return report
             handler = state.wrapped(handler)
-            note = state.note
-            outcome.on_change = lambda changed: note(changed.change, changed.value)
+            outcome.on_change = state.note
             outcome.report.restored = state.restored
         seats = handler.max_records if isinstance(handler, FrameHandler) else spec.concurrency
         journal = CrashJournal(journal_path(spec, slot), seats)
@@ -218,10 +221,11 @@ class SlotRunner:
         if channel is not None:
             time_box.may_start = channel.may_start
             self._begin(channel, outcome, time_box)
+        rows = self._rows(batches, outcome, time_box)
+        if state is not None:
+            rows = _prefetched(rows, state, spec.partitions)
         try:
-            _runner_of(handler, outcome)(
-                self._rows(batches, outcome, time_box), handler, outcome, time_box
-            )
+            _runner_of(handler, outcome)(rows, handler, outcome, time_box)
         finally:
             _current_slot = -1
             time_box.check_lease()
@@ -290,6 +294,17 @@ def _until_halted(
         time_box.begin()  # Others wait for the slot, also while no record passes.
         if (passed := outcome.drop_filtered(batch)).num_rows:
             yield passed
+
+
+def _prefetched(
+    batches: Iterable[pa.RecordBatch], state: SlotState, places: Sequence[TopicPartition]
+) -> Iterator[pa.RecordBatch]:
+    """Yields Arrow batches; reads the state of all their keys before."""
+    for batch in batches:
+        parts, keys = batch.column(0), batch.column(KEY)
+        for part in parts.unique().to_pylist():
+            state.prefetch(places[part], keys.filter(pc.equal(parts, part)))
+        yield batch
 
 
 def culprits_of(words: AtCrash) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ import pytest
 
 from assignors import KeyRange, key_hash
 from commits import OffsetRanges
-from coopconsume.errors import DataLoss, TopicReplaced
+from coopconsume.errors import BrokerUnreachable, DataLoss, TopicReplaced
 from coopconsume.group.owned import LEASE
 from coopconsume.runtime.dispatch import Dispatcher
 from coopconsume.runtime.slot_leases import SlotLeases

@@ -21,7 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import coopconsume.worker
+from assignors import KeyRange
 from coopconsume.record import Reject
+from coopconsume.state.changelog import Changelog
+from coopconsume.state.schema import StateSchema
+from coopconsume.state.slot import StateSpec
 from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.report import unpack_offsets
 from tests.examples import examples
@@ -33,24 +37,38 @@ TASK = str(Path(coopconsume.worker.__file__).parent)
 DOES = ["done", "done", "one row", "two rows", "fails", "rejected"]
 
 
+#: With a state, also what a handler leaves; by default its offset.
+DOES_WITH_STATE = [*DOES, "done, nothing left", "done, removed", "done, odd"]
+LEAVES = {"done, nothing left": "nothing", "done, removed": None, "done, odd": "odd"}
+
+
+class Odd(int):
+    """A number that Arrow takes, and that is not known to fit before."""
+
+
 def answer_for(does, offset):
     """What a handler returns for a record, or raises."""
     if does == "fails":
         return RuntimeError("planned")
     if does == "rejected":
         return Reject("bad")
-    rows = {"done": 0, "one row": 1, "two rows": 2}[does]
+    rows = {"one row": 1, "two rows": 2}.get(does, 0)
     return [{"text": f"{offset}-{i}"} for i in range(rows)] or None
 
 
 class Slot:
     """One run of a slot, with cuts."""
 
-    def __init__(self, rows, does, way, *, park=False, batch_rows=4):
+    def __init__(self, rows, does, way, *, park=False, batch_rows=4, state=None):
         self.is_over = False
+        #: By key, what the last record that has changed its state has left; and what handlers saw
+        #: instead.
+        self.left, self.wrong = {}, []
         self.does, self.chunks, self.running, self.cutting = does, [], set(), threading.Lock()
         handler, concurrency = self.handle, 1
-        if way == "frames":
+        if state is not None:
+            handler, concurrency = in_way(way, self.handle_state, with_state=True)
+        elif way == "frames":
             handler = FrameHandler(self.handle_frame, max(3, batch_rows // 10))
         else:
             handler, concurrency = in_way(way, self.handle)
@@ -58,6 +76,7 @@ class Slot:
             handler, rows, None, concurrency, schema=SCHEMA, batch_rows=batch_rows
         )
         object.__setattr__(self.runner._spec, "park", park)
+        object.__setattr__(self.runner._spec, "state", state)
         self.outcome = self.runner._outcome(3)
         self.runner._outcome = lambda _slot: self.outcome
         self.outcome.close = lambda close=self.outcome.close: self.close(close)
@@ -74,6 +93,22 @@ class Slot:
         answer = answer_for(self.does[at], record.offset)
         if isinstance(answer, BaseException):
             raise answer
+        return answer
+
+    def handle_state(self, record, state):
+        """Leave the offset as the state of the key, in one of several forms, or change nothing."""
+        if state.get() != self.left.get(record.key):
+            self.wrong.append(record)
+        leaves = LEAVES.get(self.does[record.partition - 10, record.offset], record.offset)
+        if leaves == "odd":
+            state.set(Odd(record.offset))
+        elif leaves != "nothing":
+            state.set(leaves)
+        if leaves == record.offset and record.offset % 3 == 0:
+            state.ttl("1 day")
+        answer = self.handle(record)
+        if state.is_changed and not isinstance(answer, Reject):
+            self.left[record.key] = state.get()
         return answer
 
     def handle_frame(self, frame):
@@ -112,6 +147,16 @@ def rows_of(report):
         return []
     found = pa.ipc.open_stream(report.outputs).read_all().to_pylist()
     return [(row["_part"], row["_offset"], row["text"]) for row in found]
+
+
+def changes_of(report):
+    """The changes of the state in a report, as {(partition, offset): value}; none comes twice."""
+    if report.changes is None:
+        return {}
+    rows = pa.ipc.open_stream(report.changes).read_all().to_pylist()
+    found = {(row["_part"], row["_offset"]): row["value"] for row in rows}
+    assert len(found) == len(rows)
+    return found
 
 
 def dones(report):
@@ -168,11 +213,11 @@ def check(slot, final, alone):
 
 
 @contextmanager
-def cut_between_lines(slot, chance):
-    """Cuts at some of the lines that the task's code comes to, in any thread that begins now."""
+def cut_between_lines(slot, chance, part=0.2):
+    """Cuts at a part of the lines that the task's code comes to, in any thread that begins now."""
 
     def at_line(_frame, event, _arg):
-        if event == "line" and chance.random() < 0.2:
+        if event == "line" and chance.random() < part:
             slot.cut()
         return at_line
 
@@ -218,6 +263,52 @@ def test_reports_say_together_what_one_says(drawn, way, park, chance, batch_rows
     with cut_between_lines(slot, dice):
         final = slot.run()
     check(slot, final, alone)
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory):
+    """What a slot gets of an empty state."""
+    folder = tmp_path_factory.mktemp("state")
+    changelog = Changelog(str(folder / "state"), StateSchema(pa.int64()))
+    places = {("t", part): ((0, KeyRange().last),) for part in (10, 11)}
+    changelog.create()
+    return StateSpec(
+        changelog.path, str(folder / "stores"), changelog.schema, {"t": "id"}, changelog.version,
+        changelog.version, ranges={3: places},
+    )  # fmt: skip
+
+
+@given(
+    drawn=st.lists(
+        st.tuples(st.integers(0, 1), st.integers(0, 3), st.sampled_from(DOES_WITH_STATE)),
+        max_size=14,
+    ),
+    way=st.sampled_from(WAYS),
+    chance=st.integers(0, 10**9),
+    batch_rows=st.integers(1, 9),
+    part=st.sampled_from([0.03, 0.2]),
+)
+@settings(max_examples=examples(150), deadline=None)
+def test_changes_of_the_state_are_in_the_reports_of_their_records(
+    state, drawn, way, chance, batch_rows, part
+):
+    """However they are cut; and each record sees what the one of its key before it has left."""
+    drawn = sorted(drawn, key=lambda row: row[0])
+    rows = [(part, o, b"%d-%d" % (part, key)) for o, (part, key, _) in enumerate(drawn)]
+    does = {(part, offset): what for offset, (part, _, what) in enumerate(drawn)}
+    alone = Slot(rows, does, way, batch_rows=batch_rows, state=state).run()
+    slot = Slot(rows, does, way, batch_rows=batch_rows, state=state)
+    dice = random.Random(chance)
+    slot.at_any_call = lambda: slot.cut() if dice.random() < part else None
+    with cut_between_lines(slot, dice, part):
+        final = slot.run()
+    check(slot, final, alone)
+    assert not slot.wrong
+    letters = {letter.offset for letter in alone.dead}
+    for one in [chunk for chunk, _ in slot.chunks] + [final]:
+        left = {at: LEAVES.get(does[at], at[1]) for at in dones(one) if at[1] not in letters}
+        wanted = {at: at[1] if value == "odd" else value for at, value in left.items()}
+        assert changes_of(one) == {at: v for at, v in wanted.items() if v != "nothing"}
 
 
 @pytest.mark.parametrize("way", [*WAYS, "frames"])

@@ -16,6 +16,11 @@ _RULES = "coopconsume/testing/history/rules.py"
 _PLANTED = "tests/model/test_checker_planted.py::test_a_fault_planted_in_a_right_run_is_found"
 _RESETTING = "coopconsume/state/resetting.py"
 _RESET = "tests/unit/state/test_state_reset.py::"
+_HANDLING = "coopconsume/worker/handling.py"
+_IN_REPORTS = (
+    "tests/model/test_progress_model.py"
+    "::test_changes_of_the_state_are_in_the_reports_of_their_records"
+)
 _HISTORY = "tests/unit/state/test_state_history.py::"
 _BACK = _RESET + "test_the_state_goes_back_with_the_offsets"
 _LOG = "coopconsume/runtime/state.py"
@@ -28,6 +33,38 @@ _TO_ANOTHER_SLOT = (
 _INTERRUPTED = _RESET + "test_a_reset_that_is_interrupted_anywhere_is_finished_by_a_repeat"
 
 STATE = [
+    Mutant(
+        "changes-before-their-records",
+        "A report has the changes of the records that it counts as done, and no others.",
+        _HANDLING,
+        "changes, count = self._outcome.changes, bisect_left(self._changed, end)",
+        "changes, count = self._outcome.changes, len(self._changed)",
+        (_IN_REPORTS,),
+    ),
+    Mutant(
+        "kept-change-not-seen",
+        "The next record of a key sees a change that is kept by columns.",
+        _HANDLING,
+        "self._outcome.on_change(record, state.key, value, expires)",
+        "pass",
+        (_IN_REPORTS,),
+    ),
+    Mutant(
+        "prefetch-of-known-keys",
+        "Values that are read at once are not those of keys that have changed since.",
+        _SLOT,
+        "if key not in values]",
+        "]",
+        (_IN_REPORTS,),
+    ),
+    Mutant(
+        "returned-state-taken",
+        "A handler that returns its state fails.",
+        _SLOT,
+        "if type(answer) is State:",
+        "if False:",
+        (_TESTS + "test_a_handler_that_returns_its_state_fails_with_the_remedy",),
+    ),
     Mutant(
         "changes-lost-to-a-removal",
         "Changes of the state are written beside the removal of others.",
@@ -72,8 +109,8 @@ STATE = [
         "value-stays-for-a-batch",
         "A value with a time to live is gone at its time.",
         "coopconsume/state/slot.py",
-        "return value, None if until is None else",
-        "return value, None if True else",
+        "return None if milliseconds is None else",
+        "return None if True else",
         (_TESTS + "test_a_value_that_a_slot_has_seen_is_gone_at_its_time",),
     ),
     Mutant(
@@ -418,8 +455,8 @@ STATE = [
         "change-of-a-generator-is-lost",
         "A handler that yields its rows ends before the change that it made is taken.",
         _SLOT,
-        "return state.change(exhausted(handler(record, state)), keyed)",
-        "return state.change(handler(record, state), keyed)",
+        "    answer = exhausted(answer)\n    if not state.is_changed:\n        return answer\n",
+        "    if not state.is_changed:\n        return answer\n    answer = exhausted(answer)\n",
         (_TESTS + "test_a_handler_that_yields_its_rows_changes_the_state",),
     ),
 ]

@@ -39,7 +39,6 @@ from coopconsume.state.rows import Origin
 from coopconsume.state.schema import StateSchema
 from coopconsume.state.slot import SlotState, StateSpec
 from coopconsume.state.store import LocalStore
-from coopconsume.state.value import Change
 from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
 from coopconsume.worker.report import SlotReport
@@ -287,8 +286,46 @@ def test_a_handler_that_yields_its_rows_changes_the_state(tmp_path):
         slot.wrapped(handler)(record(b"a", 4)),
         asyncio.run(slot.wrapped(of_a_coroutine)(record(b"a", 4))),
     ]
-    assert [type(made) for made in changes] == [Change] * 2
-    assert [(made.answer, made.key, made.value) for made in changes] == [([{"n": 4}], b"a", 1)] * 2
+    assert [type(made) for made in changes] == [State] * 2
+    found = [(made.answer, made.key, made.left()[0]) for made in changes]
+    assert found == [([{"n": 4}], b"a", 1)] * 2
+    slot.close()
+
+
+def test_a_handler_that_returns_its_state_fails_with_the_remedy(tmp_path):
+    """Whether it has changed it or not."""
+    slot = SlotState(spec(Changelog(str(tmp_path / "state"), LONG)), 0)
+
+    def handler(found, state):
+        if found.offset:
+            state.set(1)
+        return state
+
+    for offset in (0, 1):
+        with pytest.raises(TypeError, match=r"returned its state: call state\.set\(\)"):
+            slot.wrapped(handler)(record(b"a", offset))
+    slot.close()
+
+
+def test_the_values_of_many_keys_are_read_at_once(tmp_path):
+    """Those that a slot has seen stay as it has left them; a damaged store is read per record."""
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    keys = [b"%d" % n for n in range(1_200)]
+    changelog.append(rows(*(change(key, n, n, "c1") for n, key in enumerate(keys))))
+    slot = SlotState(spec(changelog), 0)
+    slot.note(record(keys[5]), keys[5], -5, None)
+    asked = []
+    find = LocalStore.find
+    slot._stores["t", 0].find = lambda key: asked.append(key) or find(slot._stores["t", 0], key)
+    slot.prefetch(("t", 0), pa.array([*keys, None, b"unknown", keys[0]]))
+    values = [slot.of(record(key)).get() for key in [*keys, b"unknown"]]
+    assert values == [n if n != 5 else -5 for n in range(1_200)] + [None]
+    assert not asked
+    slot._values.clear()
+    slot._stores["t", 0]._connection.execute("DROP TABLE state")
+    slot.prefetch(("t", 0), pa.array(keys))
+    assert slot.of(record(keys[7])).get() == 7
+    assert asked == [keys[7]]
     slot.close()
 
 
@@ -331,22 +368,23 @@ def test_a_value_is_gone_after_its_time(tmp_path):
     state = slot.of(record(b"b"))
     assert state.get() == 2
     state.set(3)
-    made = state.change(None, record(b"b"))
-    assert dt.timedelta(seconds=58) < made.expires - dt.datetime.now(dt.UTC) < future - past
-    slot.note(made._replace(expires=past), 3)
+    value, expires = state.left()
+    assert dt.timedelta(seconds=58) < expires - dt.datetime.now(dt.UTC) < future - past
+    slot.note(record(b"b"), b"b", value, past)
     assert not slot.of(record(b"b")).exists
     slot.close()
 
 
 def test_a_state_can_be_read_set_and_removed():
     """What a handler does with a value does not change what others see."""
-    state = State({"n": 1})
+    state = State(b"a", {"n": 1})
     state.get()["n"] = 2
     assert state.get() == {"n": 1}
-    assert state.change("rows", record(b"a")) == "rows"
+    assert not state.is_changed
     state.clear()
     assert not state.exists
-    assert state.change("rows", record(b"a"))[4:] == (None, None)
+    assert state.is_changed
+    assert state.left() == (None, None)
     with pytest.raises(ValueError, match="call set"):
         state.ttl("1 day")
     given = {"n": 3}

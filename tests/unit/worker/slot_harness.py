@@ -55,7 +55,7 @@ class Together:
             await asyncio.sleep(0.001)
 
 
-def in_way(way, handler):
+def in_way(way, handler, *, with_state=False):
     """A handler, and how many at once, for one of the ways."""
     if way != "coroutines":
         return handler, 1 if way == "plain" else 4
@@ -64,7 +64,11 @@ def in_way(way, handler):
         await asyncio.sleep(0)
         return handler(record)
 
-    return coroutine, 4
+    async def coroutine_with_state(record, state):
+        await asyncio.sleep(0)
+        return handler(record, state)
+
+    return coroutine_with_state if with_state else coroutine, 4
 
 
 def held_up(way, handler, event):
