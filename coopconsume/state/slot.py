@@ -9,7 +9,7 @@ import sqlite3
 from collections import defaultdict
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from commits.ids import CommitIds
 from commits.secrets import hidden
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     _Value = tuple[Any, dt.datetime | None]
 
 log = logging.getLogger(__name__)
+
+#: The value of a key without state.
+_NO_STATE: Final[_Value] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -172,8 +175,9 @@ class SlotState:
         values = self._values[place]
         missing = [key for key in keys.drop_null().unique().to_pylist() if key not in values]
         with contextlib.suppress(sqlite3.DatabaseError):
-            for key, value, until in self._stores[place].find_all(missing):
-                values[key] = value, _time(until)
+            found = self._stores[place].find_all(missing)
+            values |= dict.fromkeys(missing, _NO_STATE)
+            values |= {key: (value, _time(until)) for key, (value, until) in found.items()}
 
     def _read(self, place: TopicPartition, key: bytes) -> tuple[Any, dt.datetime | None]:
         """Returns the value of a key from the local store, and when it is gone; None: it stays.

@@ -171,8 +171,12 @@ class LocalStore:
             ).fetchone()
         return (None, None) if row is None else (self._loaded(row[0]), row[1])
 
-    def find_all(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, Any, int | None]]:
-        """Yields each of some keys with what `find` returns for it."""
+    def find_all(self, keys: Sequence[bytes]) -> dict[bytes, tuple[Any, int | None]]:
+        """Returns what `find` returns, by key, of those keys that are here."""
+        found: dict[bytes, tuple[Any, int | None]] = {}
+        with self._lock:
+            if self._connection.execute("SELECT 1 FROM state LIMIT 1").fetchone() is None:
+                return found  # A job that begins with a backlog asks for all of its keys.
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[start : start + _KEYS_AT_ONCE]
             marks = ", ".join("?" * len(some))
@@ -181,9 +185,8 @@ class LocalStore:
                     f"SELECT key, value, expires FROM state WHERE key IN ({marks})",  # noqa: S608
                     some,
                 ).fetchall()
-            found = {key: (self._loaded(value), expires) for key, value, expires in rows}
-            for key in some:
-                yield key, *found.get(key, (None, None))
+            found |= {key: (self._loaded(value), until) for key, value, until in rows}
+        return found
 
     def close(self) -> None:
         """Closes the file; harmless when repeated."""
