@@ -112,9 +112,11 @@ class QueueConsumer(Closing):
         hold: The duration of a hold in seconds, from 1 to 3600.
         max_deliveries: After so many deliveries without ACCEPT a record becomes a dead letter; it
             needs ``deadLetter``. None: never.
+        engine: The client of the replicas: ``kafka-python``, or ``confluent-kafka``, if installed.
 
     Raises:
         InvalidOption, MissingOption, UnknownOption: The options are not valid.
+        EngineNotUsable: The engine is not installed.
     """
 
     def __init__(
@@ -125,9 +127,10 @@ class QueueConsumer(Closing):
         *,
         hold: float = 30.0,
         max_deliveries: int | None = None,
+        engine: str = "kafka-python",
     ) -> None:
         self._settings = QueueSettings.parse(
-            options, topic, replicas, hold=hold, max_deliveries=max_deliveries
+            options, topic, replicas, hold=hold, max_deliveries=max_deliveries, engine=engine
         )
         self._session: QueueSession | None = None
         self._cluster: Cluster | None = None

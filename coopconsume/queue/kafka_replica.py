@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from coopconsume.errors import BrokerUnreachable, CoopConsumeError
 from coopconsume.errors.queue import QueueLogFormat, QueueNotFound
 from coopconsume.kafka.security import access
+from coopconsume.queue.log_client import CONNECT_MS
 from coopconsume.queue.rows import ReplicaRow, encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coopconsume.options import Options
+    from coopconsume.queue.log_client import LogClient
 
 __all__ = ["AtEnd", "Began", "KafkaReplica", "ReaderEvent", "RecordsRead", "ReplicaFailed"]
 
@@ -27,7 +29,6 @@ log = logging.getLogger(__name__)
 _CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _POLL = 0.5
 _RETRY = 0.5
-_CONNECT_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class KafkaReplica:
         number: The number of the replica.
         topic: Its topic, which is created if it does not exist.
         options: The options of its cluster.
+        client: Writes and reads the topic.
         queue_name: The group and the topic of the queue.
         events: Gets what the reader sees.
         patience: Seconds after which a row that could not be written is dropped.
@@ -88,6 +90,7 @@ class KafkaReplica:
         number: int,
         topic: str,
         options: Options,
+        client: LogClient,
         queue_name: str,
         events: queue.Queue[ReaderEvent],
         patience: float,
@@ -99,6 +102,7 @@ class KafkaReplica:
         self._topic = topic
         self._options = options
         self._config = options.client_config()
+        self._client = client
         self._key = queue_name.encode()
         self._events = events
         self._patience = patience
@@ -136,7 +140,6 @@ class KafkaReplica:
     def _keep_writing(self) -> None:
         from kafka.errors import KafkaError
 
-        producer: Any = None
         while not self._ended.is_set():
             item = self._rows.get()
             if item is None:
@@ -144,45 +147,21 @@ class KafkaReplica:
             at, row = item
             while not self._ended.is_set() and time.monotonic() - at < self._patience:
                 try:
-                    if producer is None:
-                        producer = self._producer()
                     if isinstance(row, int):
                         self._delete(row)
                     else:
-                        producer.send(self._topic, key=self._key, value=encode(row), partition=0)
+                        self._client.write(self._key, encode(row))
                     break
                 except (KafkaError, OSError) as error:
                     log.debug("a row was not written to %s: %s", self.place, error)
                     self._ended.wait(_RETRY)
-        if producer is not None:
-            producer.close(timeout=3)
-
-    def _producer(self) -> Any:
-        from kafka import KafkaProducer
-
-        return KafkaProducer(**self.producer_config())
-
-    def producer_config(self) -> dict[str, Any]:
-        """Return kafka-python's settings of the producer: the user's ones win."""
-        config = {"retry_backoff_ms": 50, "request_timeout_ms": _CONNECT_MS} | self._config
-        return config | {
-            "acks": "all",
-            # A row that is repeated or late does no harm.
-            "enable_idempotence": False,
-            "max_in_flight_requests_per_connection": 1,
-            "linger_ms": 0,
-            "max_block_ms": _CONNECT_MS,
-            "bootstrap_timeout_ms": _CONNECT_MS,
-            "delivery_timeout_ms": config["request_timeout_ms"] + _CONNECT_MS,
-            "max_request_size": 64 << 20,
-            "allow_auto_create_topics": False,
-        }
+        self._client.end_writing()
 
     def _delete(self, upto: int) -> None:
         from kafka import TopicPartition
         from kafka.admin import KafkaAdminClient
 
-        admin = KafkaAdminClient(**self._config, bootstrap_timeout_ms=_CONNECT_MS)
+        admin = KafkaAdminClient(**self._config, bootstrap_timeout_ms=CONNECT_MS)
         try:
             admin.delete_records({TopicPartition(self._topic, 0): upto})
         finally:
@@ -213,45 +192,33 @@ class KafkaReplica:
                 return
 
     def _read(self) -> None:
-        from kafka import KafkaConsumer, TopicPartition
-        from kafka.errors import OffsetOutOfRangeError
-
         self._ensure_topic()
-        at = TopicPartition(self._topic, 0)
-        consumer = KafkaConsumer(
-            **self._config, group_id=None, enable_auto_commit=False, auto_offset_reset="none",
-            fetch_max_wait_ms=250, max_poll_records=2_000, bootstrap_timeout_ms=_CONNECT_MS,
-        )  # fmt: skip
+        client = self._client
         try:
-            consumer.assign([at])
-            start = consumer.beginning_offsets([at], timeout_ms=_CONNECT_MS)[at]
-            end = consumer.end_offsets([at], timeout_ms=_CONNECT_MS)[at]
-            consumer.seek(at, start)
+            start, end = client.begin_reading()
             self._put(Began(self._number, time.monotonic(), start))
             position, is_behind = start, True
             while not self._ended.is_set():
                 if is_behind and position >= end:
                     is_behind = False
                     self._put(AtEnd(self._number, time.monotonic()))
-                try:
-                    polled = consumer.poll(timeout_ms=int(1000 * _POLL)).get(at, [])
-                except OffsetOutOfRangeError:
+                records = client.read(_POLL)
+                if records is None:
                     return  # shortened while this reader was away, or created again
-                if polled:
-                    records = [(r.offset, r.key, r.value) for r in polled]
+                if records:
                     self._put(RecordsRead(self._number, time.monotonic(), records))
                     position = records[-1][0] + 1
                 elif is_behind:
-                    position = consumer.position(at)
+                    position = client.position()
         finally:
-            consumer.close()
+            client.end_reading()
 
     def _ensure_topic(self) -> None:
         from kafka.admin import KafkaAdminClient, NewTopic
         from kafka.errors import TopicAlreadyExistsError
 
         access.look(self._config, self._options.kafka)
-        admin = KafkaAdminClient(**self._config, bootstrap_timeout_ms=_CONNECT_MS)
+        admin = KafkaAdminClient(**self._config, bootstrap_timeout_ms=CONNECT_MS)
         try:
             found = _described(admin, self._topic)
             if found is None and not self._create:

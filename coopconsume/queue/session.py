@@ -20,6 +20,7 @@ from coopconsume.queue.kafka_replica import (
     ReplicaFailed,
 )
 from coopconsume.queue.log import LogRows, Restored
+from coopconsume.queue.log_client import ENGINES
 from coopconsume.queue.member import QueueMember
 from coopconsume.queue.rows import ReplicaRow
 
@@ -59,7 +60,14 @@ class QueueSession:
         self._events: queue.Queue[ReaderEvent] = queue.Queue(_WAITING_EVENTS)
         self.replicas = [
             KafkaReplica(
-                number, topic, options, settings.name, self._events, settings.hold, create=create
+                number,
+                topic,
+                options,
+                ENGINES[settings.engine](topic, options),
+                settings.name,
+                self._events,
+                settings.hold,
+                create=create,
             )
             for number, (topic, options) in enumerate(settings.replicas)
         ]

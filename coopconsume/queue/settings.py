@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import InvalidOption
 from coopconsume.options import TABLE, Options
+from coopconsume.queue.log_client import ENGINES
 from coopconsume.record import usable_seconds
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class QueueSettings:
         replicas: The topic of each replica and the options of its cluster.
         hold: The duration of a hold in seconds.
         max_deliveries: After so many deliveries a record becomes a dead letter; None: never.
+        engine: The client of the replicas' logs, one of `coopconsume.queue.log_client.ENGINES`.
     """
 
     topic: str
@@ -53,6 +55,7 @@ class QueueSettings:
     replicas: tuple[tuple[str, Options], ...]
     hold: float = 30.0
     max_deliveries: int | None = None
+    engine: str = "kafka-python"
 
     @classmethod
     def parse(
@@ -63,6 +66,7 @@ class QueueSettings:
         *,
         hold: float = 30.0,
         max_deliveries: int | None = None,
+        engine: str = "kafka-python",
     ) -> QueueSettings:
         """Check the settings as a user gives them; nothing is opened.
 
@@ -71,6 +75,7 @@ class QueueSettings:
             InvalidOption: A value is out of range, an option does not apply to a queue, or there
                 are too many replicas or two that are the same.
             MissingOption: ``kafka.bootstrap.servers`` or ``kafka.group.id``.
+            EngineNotUsable: The engine is not installed.
         """
         parsed = _parsed(options)
         name = f"{parsed.group_id}/{topic}"
@@ -92,7 +97,11 @@ class QueueSettings:
             if parsed.dead_letter is None:
                 remedy = "give deadLetter too: it takes the records that are given up"
                 raise InvalidOption("max_deliveries", repr(max_deliveries), remedy)
-        return cls(topic, parsed, found, seconds, max_deliveries)
+        if engine not in ENGINES:
+            raise InvalidOption("engine", repr(engine), f"give {' or '.join(ENGINES)}")
+        for at, given in found:
+            ENGINES[engine](at, given)
+        return cls(topic, parsed, found, seconds, max_deliveries, engine)
 
     @property
     def name(self) -> str:

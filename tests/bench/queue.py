@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _RATE, _LEAST = "acquired and acknowledged", "target"
 _HOLD, _BARE = "a hold by three replicas", "a bare produce and read back"
+_FAST, _FAST_BARE = f"{_HOLD}, confluent-kafka", f"{_BARE}, confluent-kafka"
 _BATCH, _GOAL = 500, 5_000.0
 
 
@@ -58,13 +59,23 @@ def _hold(harness: Harness, say: Callable[[str], None]) -> Report:
     harness.load("queue-hold", count, keys=count, value_bytes=100)
     report = Report(
         "A hold by three replicas",
-        "One record is acquired from three replicas, topics of one broker. Beside it the bare "
-        "kafka-python: a record is produced with acks=all, and read back by a consumer that waits "
-        f"for it. Each value is the median of {count}.",
+        "One record is acquired from three replicas, topics of one broker: first from one of them, "
+        "then from the others. Beside it the bare client: a record is produced with acks=all, and "
+        "read back by a consumer that waits for it. The client is kafka-python where nothing else "
+        f"is said. Each value is the median of {count}.",
     )
-    sides = {_HOLD: lambda _: _held(harness, count), _BARE: lambda _: _bare(harness, count)}
+    sides = {
+        _HOLD: lambda _: _held(harness, count, "kafka-python"),
+        _FAST: lambda _: _held(harness, count, "confluent-kafka"),
+        _BARE: lambda _: _bare(harness, count),
+        _FAST_BARE: lambda _: _fast_bare(harness, count),
+    }
     report.add_all(take_turns(sides, harness.turns, say=say, warm_ups=1), "ms")
-    report.ratios = [Ratio("hold / produce and read back", _HOLD, _BARE, 3.0)]
+    report.ratios = [
+        Ratio("hold / produce and read back", _HOLD, _BARE, 3.0),
+        Ratio("hold by confluent-kafka / produce and read back by kafka-python", _FAST, _BARE, 3.0),
+        Ratio("hold / produce and read back, both by confluent-kafka", _FAST, _FAST_BARE, 3.0),
+    ]
     return report
 
 
@@ -76,11 +87,12 @@ def _of_a_queue(options: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _held(harness: Harness, count: int) -> float:
+def _held(harness: Harness, count: int, engine: str) -> float:
     options = _of_a_queue(harness.options("queue-hold", startingOffsets="earliest"))
     name = str(options["kafka.group.id"])
     took = []
-    with QueueConsumer(options, "queue-hold", [f"{name}-r{n}" for n in range(3)]) as consumer:
+    replicas = [f"{name}-r{n}" for n in range(3)]
+    with QueueConsumer(options, "queue-hold", replicas, engine=engine) as consumer:
         session, ends = consumer._opened(), {0: count}
         for _ in range(count):
             began = time.perf_counter()
@@ -106,6 +118,26 @@ def _bare(harness: Harness, count: int) -> float:
             began = time.perf_counter()
             producer.send(topic, b"x" * 200, partition=0)
             while not consumer.poll(timeout_ms=500):
+                pass
+            took.append(time.perf_counter() - began)
+    return 1000 * median(took)
+
+
+def _fast_bare(harness: Harness, count: int) -> float:
+    from confluent_kafka import Consumer, Producer
+    from confluent_kafka import TopicPartition as Place
+
+    topic = str(harness.options("queue-bare")["kafka.group.id"])
+    harness.broker.create_topic(topic, 1)
+    servers = {"bootstrap.servers": harness.broker.bootstrap_servers}
+    producer = Producer(servers | {"acks": "all", "linger.ms": 0})
+    took = []
+    with closing(Consumer(servers | {"group.id": "none", "fetch.wait.max.ms": 250})) as consumer:
+        consumer.assign([Place(topic, 0, 0)])
+        for _ in range(count):
+            began = time.perf_counter()
+            producer.produce(topic, b"x" * 200, partition=0)
+            while not consumer.consume(1, 0.5):
                 pass
             took.append(time.perf_counter() - began)
     return 1000 * median(took)

@@ -92,7 +92,10 @@ def test_consumers_share_records_and_acknowledge_each(
     for partition in (0, 1):
         produce(name, [(b"k", b"%d" % i) for i in range(20)], partition)
     options = options_of(kafka, f"{name}-group", deadLetter=f"kafka:{letters}")
-    with QueueConsumer(options, name) as one, QueueConsumer(options, name) as two:
+    with (
+        QueueConsumer(options, name) as one,
+        QueueConsumer(options, name, engine="confluent-kafka") as two,
+    ):
         mine = polled(one, 10)
         others = polled(two, 25)
         assert not places(mine) & places(others)
@@ -201,7 +204,7 @@ def test_the_loss_of_one_of_three_replicas_is_survived(
         options = options_of(kafka, group)
         with (
             QueueConsumer(options, name, replicas, hold=30.0) as one,
-            QueueConsumer(options, name, replicas, hold=30.0) as two,
+            QueueConsumer(options, name, replicas, hold=30.0, engine="confluent-kafka") as two,
         ):
             before = polled(one, 10)
             for record in before:
@@ -250,14 +253,19 @@ def _last_value(kafka: LocalKafka, topic: str) -> bytes | None:
         consumer.close()
 
 
+@pytest.mark.parametrize("engine", ["kafka-python", "confluent-kafka"])
 def test_a_queue_without_a_majority_says_so(
-    kafka: LocalKafka, topic: TopicFactory, produce: Produce, monkeypatch: pytest.MonkeyPatch
+    kafka: LocalKafka,
+    topic: TopicFactory,
+    produce: Produce,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: str,
 ) -> None:
     """With the replicas that do not answer."""
     name = topic(1)
     monkeypatch.setattr("coopconsume.queue.consumer._OPENING", 3.0)
     nowhere = QueueReplica(f"{name}-r", {"kafka.bootstrap.servers": "127.0.0.1:1"})
-    consumer = QueueConsumer(options_of(kafka, name), name, [nowhere])
+    consumer = QueueConsumer(options_of(kafka, name), name, [nowhere], engine=engine)
     with pytest.raises(QueueUnavailable, match=r"no answer from: topic .* of 127\.0\.0\.1:1"):
         consumer.poll()
     consumer.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queue import Queue
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -18,9 +18,10 @@ from coopconsume.errors import (
     QueueLogFormat,
     UnknownOption,
 )
+from coopconsume.errors.fenced import EngineNotUsable
 from coopconsume.queue import QueueReplica
-from coopconsume.queue.kafka_replica import KafkaReplica
 from coopconsume.queue.log import LogRows, Restored
+from coopconsume.queue.log_client import KafkaPythonLog
 from coopconsume.queue.replica import ReplicaState
 from coopconsume.queue.rows import ReplicaRow, encode
 from coopconsume.queue.settings import QueueSettings
@@ -57,6 +58,7 @@ def test_a_queue_has_one_replica_by_default_and_at_most_five():
         (InvalidOption, "hold", OPTIONS, None, {"hold": "long"}),
         (InvalidOption, "give 1 or more", OPTIONS, None, {"max_deliveries": 0}),
         (InvalidOption, "give deadLetter too", OPTIONS, None, {"max_deliveries": 3}),
+        (InvalidOption, "give kafka-python or confluent", OPTIONS, None, {"engine": "librdkafka"}),
     ],
 )
 def test_wrong_settings_are_refused_at_once(error, match, options, replicas, more):
@@ -65,11 +67,18 @@ def test_wrong_settings_are_refused_at_once(error, match, options, replicas, mor
         QueueConsumer(options, "orders", replicas, **more)
 
 
+def test_an_engine_that_is_not_installed_is_refused_with_the_remedy(monkeypatch):
+    """Before anything is opened."""
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(EngineNotUsable, match=r"install coopconsume\[confluent\]"):
+        QueueConsumer(OPTIONS, "orders", engine="confluent-kafka")
+
+
 def test_settings_of_clients_apply_to_the_replicas_too():
     """A request may take longer than by default; its delivery takes longer then."""
     own = {"kafka.request.timeout.ms": 40_000, "kafka.retry.backoff.ms": 7}
     ((topic, options),) = QueueSettings.parse({**OPTIONS, **own}, "orders").replicas
-    config = KafkaReplica(0, topic, options, "g/orders", Queue(), 30.0).producer_config()
+    config = KafkaPythonLog(topic, options).producer_config()
     assert (config["request_timeout_ms"], config["retry_backoff_ms"]) == (40_000, 7)
     assert config["delivery_timeout_ms"] > 40_000
 

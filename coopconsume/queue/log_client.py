@@ -1,0 +1,243 @@
+"""The Kafka clients with which a replica's log is written and read."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from coopconsume.errors import NotAuthorized
+from coopconsume.errors.fenced import EngineNotUsable
+from coopconsume.kafka.librdkafka import client_config
+from coopconsume.kafka.security import sasl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coopconsume.options import Options
+
+__all__ = ["CONNECT_MS", "ENGINES", "LogClient"]
+
+log = logging.getLogger(__name__)
+
+#: Milliseconds in which a broker has to answer.
+CONNECT_MS: Final = 5_000
+_MOST_BYTES: Final = 64 << 20
+_FETCH_WAIT_MS: Final = 250
+_AT_ONCE: Final = 2_000
+
+#: Offset, key and value.
+LogRecord: TypeAlias = "tuple[int, bytes | None, bytes | None]"
+
+
+class LogClient(ABC):
+    """Writes and reads a topic of one partition. One thread writes, and one reads.
+
+    Methods raise `OSError` or an error of kafka-python; then they may be called again.
+
+    Args:
+        topic: The topic.
+        options: The options of its cluster.
+
+    Raises:
+        EngineNotUsable: The client is not installed.
+        InvalidOption: A setting of security that the client does not take.
+    """
+
+    def __init__(self, topic: str, options: Options) -> None:
+        self._topic = topic
+        self._kafka = options.kafka
+        self._config = options.client_config()
+
+    @abstractmethod
+    def write(self, key: bytes, value: bytes) -> None:
+        """Sends a record; it may be lost."""
+
+    @abstractmethod
+    def end_writing(self) -> None:
+        """Waits a moment for what was sent, and closes the connection."""
+
+    @abstractmethod
+    def begin_reading(self) -> tuple[int, int]:
+        """Begins at the first offset; returns it, and the end of the log."""
+
+    @abstractmethod
+    def read(self, seconds: float) -> Sequence[LogRecord] | None:
+        """Waits for the next records; None: they were deleted, so that reading has to begin again.
+
+        Raises:
+            NotAuthorized: The topic may not be read.
+        """
+
+    @abstractmethod
+    def position(self) -> int:
+        """Returns the offset that is read next."""
+
+    @abstractmethod
+    def end_reading(self) -> None:
+        """Closes the connection; harmless when repeated."""
+
+
+class KafkaPythonLog(LogClient):
+    """The client kafka-python."""
+
+    _producer: Any = None
+    _consumer: Any = None
+
+    def producer_config(self) -> dict[str, Any]:
+        """Returns kafka-python's settings of the producer: the user's ones win."""
+        config = {"retry_backoff_ms": 50, "request_timeout_ms": CONNECT_MS} | self._config
+        return config | {
+            "acks": "all",
+            # A row that is repeated or late does no harm.
+            "enable_idempotence": False,
+            "max_in_flight_requests_per_connection": 1,
+            "linger_ms": 0,
+            "max_block_ms": CONNECT_MS,
+            "bootstrap_timeout_ms": CONNECT_MS,
+            "delivery_timeout_ms": config["request_timeout_ms"] + CONNECT_MS,
+            "max_request_size": _MOST_BYTES,
+            "allow_auto_create_topics": False,
+        }
+
+    def write(self, key: bytes, value: bytes) -> None:
+        """Sends a record."""
+        from kafka import KafkaProducer
+
+        if self._producer is None:
+            self._producer = KafkaProducer(**self.producer_config())
+        self._producer.send(self._topic, key=key, value=value, partition=0)
+
+    def end_writing(self) -> None:
+        """Waits up to 3 s for what was sent."""
+        if self._producer is not None:
+            self._producer.close(timeout=3)
+
+    def begin_reading(self) -> tuple[int, int]:
+        """Begins at the first offset."""
+        from kafka import KafkaConsumer, TopicPartition
+
+        at = self._at = TopicPartition(self._topic, 0)
+        consumer = self._consumer = KafkaConsumer(
+            **self._config, group_id=None, enable_auto_commit=False, auto_offset_reset="none",
+            fetch_max_wait_ms=_FETCH_WAIT_MS, max_poll_records=_AT_ONCE,
+            bootstrap_timeout_ms=CONNECT_MS,
+        )  # fmt: skip
+        consumer.assign([at])
+        start = consumer.beginning_offsets([at], timeout_ms=CONNECT_MS)[at]
+        end = consumer.end_offsets([at], timeout_ms=CONNECT_MS)[at]
+        consumer.seek(at, start)
+        return start, end
+
+    def read(self, seconds: float) -> Sequence[LogRecord] | None:
+        """Waits for the next records."""
+        from kafka.errors import OffsetOutOfRangeError
+
+        try:
+            found = self._consumer.poll(timeout_ms=int(1000 * seconds)).get(self._at, [])
+        except OffsetOutOfRangeError:
+            return None
+        return [(record.offset, record.key, record.value) for record in found]
+
+    def position(self) -> int:
+        """Returns the offset that is read next."""
+        return int(self._consumer.position(self._at))
+
+    def end_reading(self) -> None:
+        """Closes the connection."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+
+class ConfluentLog(LogClient):
+    """The client confluent-kafka: a hold takes less than half of the time."""
+
+    _producer: Any = None
+    _consumer: Any = None
+
+    def __init__(self, topic: str, options: Options) -> None:
+        super().__init__(topic, options)
+        try:
+            import confluent_kafka  # noqa: F401
+        except ImportError:
+            raise EngineNotUsable("confluent-kafka", "install coopconsume[confluent]") from None
+        self._librdkafka = client_config(self._kafka)
+
+    def write(self, key: bytes, value: bytes) -> None:
+        """Sends a record."""
+        from confluent_kafka import KafkaException, Producer
+
+        request_ms = int(self._kafka.get("request.timeout.ms", CONNECT_MS))
+        try:
+            if self._producer is None:
+                config = {"retry.backoff.ms": 50} | self._librdkafka | {
+                    "acks": "all", "max.in.flight": 1, "linger.ms": 0,
+                    "socket.nagle.disable": True, "request.timeout.ms": request_ms,
+                    "message.timeout.ms": request_ms + CONNECT_MS,
+                    "message.max.bytes": _MOST_BYTES,
+                }  # fmt: skip
+                self._producer = Producer(config, logger=log)
+            self._producer.produce(self._topic, key=key, value=value, partition=0)
+            self._producer.poll(0)
+        except (KafkaException, BufferError) as error:
+            raise ConnectionError(str(error)) from error
+
+    def end_writing(self) -> None:
+        """Waits up to 3 s for what was sent."""
+        if self._producer is not None:
+            self._producer.flush(3)
+
+    def begin_reading(self) -> tuple[int, int]:
+        """Begins at the first offset."""
+        from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+        config = self._librdkafka | {
+            "group.id": "none", "enable.auto.commit": False, "auto.offset.reset": "error",
+            "fetch.wait.max.ms": _FETCH_WAIT_MS,
+        }  # fmt: skip
+        try:
+            self._consumer = Consumer(config, logger=log)
+            at = TopicPartition(self._topic, 0)
+            start, end = self._consumer.get_watermark_offsets(at, CONNECT_MS / 1000)
+            self._consumer.assign([TopicPartition(self._topic, 0, start)])
+        except KafkaException as error:
+            raise ConnectionError(str(error)) from error
+        self._position = int(start)
+        return int(start), int(end)
+
+    def read(self, seconds: float) -> Sequence[LogRecord] | None:
+        """Waits for the next records."""
+        from confluent_kafka import KafkaError
+
+        # With a time to wait, it would wait until there are as many.
+        found = self._consumer.consume(1, seconds)
+        found += self._consumer.consume(_AT_ONCE - 1, 0) if found else []
+        records = []
+        for message in found:
+            error = message.error()
+            if error is None:
+                records.append((message.offset(), message.key(), message.value()))
+            elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):  # noqa: SLF001
+                return None
+            elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise NotAuthorized("READ", "TOPIC", self._topic, sasl.user(self._kafka))
+            elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise ConnectionError(error.str())
+            else:  # The client goes on by itself, as after a lost connection.
+                log.debug("topic %s: %s", self._topic, error.str())
+        if records:
+            self._position = records[-1][0] + 1
+        return records
+
+    def position(self) -> int:
+        """Returns the offset that is read next."""
+        return self._position
+
+    def end_reading(self) -> None:
+        """Closes the connection."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+
+#: The clients by their names.
+ENGINES: Final = {"kafka-python": KafkaPythonLog, "confluent-kafka": ConfluentLog}
