@@ -340,7 +340,7 @@ class EpochAssignment:
                     del self.owned[tp]
 
     def extend(self, gained: EpochAssignment) -> None:
-        """Has what another one loaded for the same epoch, besides; that one is of no more use."""
+        """Adds the key ranges of another assignment of the epoch; only this one stays in use."""
         with self._lock:
             self.topic_ids = {**self.topic_ids, **gained.topic_ids}
             shares = shares_of(by_partition([*self.shares, *gained.shares]))

@@ -106,7 +106,7 @@ class PrimaryOffsets:
         self._bound = dict(bound)
 
     def extend(self, gained: PrimaryOffsets, partitions: Collection[TopicPartition]) -> None:
-        """Knows of some partitions what another one has just found.
+        """Adds partitions as another assignment has found them.
 
         Raises:
             OutputsNotPublished: Outputs for another topic wait.
@@ -124,10 +124,11 @@ class PrimaryOffsets:
         self._to_replace = set(partitions)
 
     def publish_by(self, publishing: Publishes | None) -> None:
-        """Has primary offsets moved in transactions from now on, together with outputs.
+        """From now on, transactions write the primary offsets together with outputs.
 
         Args:
-            publishing: What does so; None: nothing does, and those that outputs move stay.
+            publishing: Writes these transactions; None: nothing does, and the offsets of outputs
+                that wait stay where they are.
 
         Raises:
             OutputsNotPublished: Outputs for another topic wait.

@@ -33,7 +33,7 @@ class Mirror:
 
     Args:
         primary: The group's offsets in Kafka.
-        post: Has a function called in the loop.
+        post: Puts a function into the queue of the loop, which calls it.
         ended: Called in the loop after each write, with the error that ends the job, if any.
     """
 

@@ -81,7 +81,7 @@ class Outbox:
         work: Where dead letters and outputs go.
         partitions: What the loop knows of them.
         commit_ids: Ids for commits, unique in the group.
-        post: Has a function called in the loop.
+        post: Puts a function into the queue of the loop, which calls it.
         failed: Called in the loop with an error that ends the job.
 
     Attributes:

@@ -55,7 +55,7 @@ class TransactionalTopic:
         self._publishing: Publishing | None = None
 
     def write(self, outputs: Outputs) -> None:
-        """Have rows wait.
+        """Stores rows until their records are below the stable offset.
 
         Raises:
             OutputNotWritten: Delta did not take them.
@@ -70,7 +70,7 @@ class TransactionalTopic:
         return self._publishing
 
     def extend(self) -> None:
-        """Key ranges come to those of the epoch."""
+        """The epoch gains key ranges: their stored rows are published, too."""
         self._purgatory.gain()
 
     def close(self) -> None:

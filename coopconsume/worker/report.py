@@ -263,7 +263,7 @@ class SlotReport:
             handlers was over; else empty.
         kept: In a progressive report, the slot gives its records back: it has started none of those
             that no report names, and never will. It keeps these records, as (index of the
-            partition, offset, key hash), which handlers work on. None: it goes on.
+            partition, offset, key hash), which handlers work on. None: it gives nothing back.
         leaving: In a progressive report, the number of the driver's last message about key ranges
             that leave, and their records that are at work, in the same form: the slot starts no
             other of them. None: as in an earlier report.

@@ -50,6 +50,22 @@ def _named(text: str) -> set[str]:
     return set(re.findall(r"`([^`\n]+)`", _without_code(text)))
 
 
+def test_the_life_of_a_record_names_what_is_in_the_code() -> None:
+    """Files, classes, methods and functions of the page."""
+    named = _named((DOCS / "explanation" / "life-of-a-record.md").read_text())
+    files = {name for name in named if name.endswith((".py", "/"))}
+    assert len(files) > 20
+    for name in files:
+        assert (ROOT / name).exists() or (ROOT / "coopconsume" / name).exists(), name
+    packages = [ROOT / name for name in ("assignors", "commits", "coopconsume")]
+    sources = "\n".join(one.read_text() for of in packages for one in of.rglob("*.py"))
+    objects = {name for name in named - files if re.fullmatch(r"[A-Za-z_.]+", name)}
+    for name in objects - {"mapInArrow", "commitInterval", "match"}:
+        owner, _, attribute = name.rpartition(".")
+        assert re.search(rf"(class|def) {attribute}\b", sources), name
+        assert not owner or f"class {owner}" in sources, name
+
+
 def test_the_generated_tables_are_those_of_the_code() -> None:
     """Options, errors, exit codes, metrics and columns: ``python docs/generate.py`` writes them."""
     spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
