@@ -215,9 +215,7 @@ def test_one_that_stood_still_keeps_its_epoch_unless_somebody_came(harness: LogH
         # What an observer writes that saw the counter stand still for the lease.
         from coopconsume.fenced.ownership import rules
 
-        looker._change(
-            {(GROUP, resource): lambda row: rules.expire(row, owner.session, owner.heartbeat)}
-        )
+        looker._change({(GROUP, resource): lambda row: rules.expire(row, owner.session)})
         anna.registry._forget((GROUP, resource))  # as after its next sign of life
 
     expire()

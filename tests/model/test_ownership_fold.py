@@ -93,7 +93,7 @@ class Log:
             row = seen.get(resource, Row("g", resource))
             step = decided(row, name, what)
             if step.row is not row:
-                steps.append(step)
+                steps.append(replace(step, row=replace(step.row, revision=row.revision + 1)))
         if not steps:
             return
         lines = [

@@ -372,10 +372,10 @@ OWNERS = [
     Mutant(
         "live-owner-expires",
         "An owner that gave a sign of life since is not dead.",
-        "coopconsume/fenced/ownership/rules.py",
-        "if held is None or held.heartbeat != heartbeat:",
-        "if held is None:",
-        (_RULES + "TestRules::runTest",),
+        "coopconsume/fenced/ownership/registry.py",
+        "if heartbeat != held.heartbeat:",
+        "if False:",
+        (_RULES + "test_only_who_stood_still_for_its_lease_is_dead",),
     ),
     Mutant(
         "queue-stands-still",

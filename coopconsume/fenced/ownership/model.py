@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -100,15 +100,19 @@ class Row:
         return self.group, self.resource
 
     @property
+    def having(self) -> tuple[Holder, ...]:
+        """The holders that have the resource, alone or beside others."""
+        return self.shared if self.owner is None else (self.owner, *self.shared)
+
+    @property
     def holders(self) -> tuple[Holder, ...]:
         """All holders that have the resource or wait for it."""
-        owner = () if self.owner is None else (self.owner,)
-        return owner + self.shared + self.waiters
+        return self.having + self.waiters
 
     @property
     def is_free(self) -> bool:
         """Whether nobody has the resource, alone or beside others."""
-        return self.owner is None and not self.shared
+        return not self.having
 
     def holder(self, session: Session) -> Holder | None:
         """Returns the holder of a session, if there is one."""
@@ -121,10 +125,6 @@ class Row:
     def follows(self, known: Row | None) -> bool:
         """Whether its revision is the next one after that of the row in a store, if any."""
         return self.revision == (0 if known is None else known.revision) + 1
-
-    def changed(self, **changes: object) -> Row:
-        """Returns the row after a change, with the next revision."""
-        return replace(self, revision=self.revision + 1, **changes)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
