@@ -112,8 +112,7 @@ class Log:
 
 def folded(records: list[tuple[int, bytes]], start: int = 0) -> OwnershipFold:
     """A fold of records, from where the log begins."""
-    fold = OwnershipFold("here")
-    fold.begin(start)
+    fold = OwnershipFold("here", start)
     for offset, value in records:
         fold.take(offset, value)
     return fold

@@ -336,7 +336,7 @@ FENCED = [
         "incomplete-snapshot-counts",
         "A snapshot counts once all of its records are there.",
         "coopconsume/fenced/ownership/log_fold.py",
-        "len(complete) < part.parts",
+        "len(parts) < part.parts",
         "not parts",
         (
             "tests/model/test_ownership_fold.py::test_a_log_cut_anywhere_below_a_snapshot_says_the_same",

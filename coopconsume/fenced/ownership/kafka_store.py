@@ -7,18 +7,19 @@ appends a snapshot and deletes the records before it.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.ownership.log_fold import OwnershipFold, change
+from coopconsume.fenced.ownership.wire import reporting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from coopconsume.fenced.ownership.model import Entry, Key, Row
 
@@ -82,9 +83,7 @@ class KafkaStore:
         self._topic = topic
         self._config = FencedSettings.parse(options).client_config()
         self._every, self._bytes = snapshot_every, snapshot_bytes
-        self._fold = OwnershipFold(self.place)
         self._at = TopicPartition(topic, 0)
-        self._taken = self._size = 0
         with self._reporting("opening"):
             self._make_topic(replication_factor, create=create)
             self._consumer = KafkaConsumer(
@@ -99,15 +98,10 @@ class KafkaStore:
             self._consumer.assign([self._at])
             self._rewind()
 
-    @contextmanager
-    def _reporting(self, operation: str) -> Iterator[None]:
+    def _reporting(self, operation: str) -> AbstractContextManager[None]:
         from kafka.errors import KafkaError
 
-        try:
-            yield
-        except KafkaError as error:
-            problem = str(error) or type(error).__name__
-            raise OwnershipUnavailable(self.place, operation, problem) from error
+        return reporting(self.place, operation, KafkaError)
 
     @property
     def place(self) -> str:
@@ -162,10 +156,7 @@ class KafkaStore:
 
     def wait(self, seconds: float) -> None:
         """Returns when something was appended, or after some seconds."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if self._take(min(left, 1.0)) is not None:
-                return
+        self._take(seconds)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -193,8 +184,7 @@ class KafkaStore:
     def _rewind(self) -> None:
         """Restarts at the first offset that is kept."""
         start = self._consumer.beginning_offsets([self._at], timeout_ms=_PATIENCE_MS)[self._at]
-        self._fold = OwnershipFold(self.place)
-        self._fold.begin(start)
+        self._fold = OwnershipFold(self.place, start)
         self._taken = self._size = 0
         self._consumer.seek(self._at, start)
 
@@ -207,14 +197,11 @@ class KafkaStore:
     def _read_to(self, end: int) -> set[str]:
         """Reads up to an offset, and returns the ids of changes that count."""
         counted: set[str] = set()
-        until = time.monotonic() + _PATIENCE
         while self._fold.next_offset < end:
-            found = self._take(1.0)
-            counted |= found or set()
-            if found is not None:
-                until = time.monotonic() + _PATIENCE
-            elif time.monotonic() > until:
+            found = self._take(_PATIENCE)
+            if found is None:
                 raise OwnershipUnavailable(self.place, "reading", f"no record for {_PATIENCE:g} s")
+            counted |= found
         return counted
 
     def _take(self, seconds: float) -> set[str] | None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from coopconsume.errors.fenced import OwnershipFormat
+from commits.secrets import message_of
+from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.log import json_object
 from coopconsume.fenced.ownership.model import AccessMode, Holder, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 T = TypeVar("T")
@@ -20,8 +22,18 @@ FORMAT: Final = 1
 #: Later changes add to a number, which must stay below 2**63.
 _LARGEST: Final = 2**62
 
-plain = asdict
+plain: Final = asdict
 """Returns a row or an entry as a JSON object."""
+
+
+@contextmanager
+def reporting(place: str, operation: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raises errors of a store's client as `OwnershipUnavailable`."""
+    try:
+        yield
+    except errors as error:
+        problem = message_of(error) or type(error).__name__
+        raise OwnershipUnavailable(place, operation, problem) from error
 
 
 def dumps(document: Any) -> bytes:
