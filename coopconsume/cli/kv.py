@@ -71,7 +71,7 @@ def kv(
         _make_topic(options, topic)
     store = KeyValueStore(
         options, topic, partition, owner=owner, lease=lease,
-        on_elected=lambda epoch: say.event("leads", epoch=epoch),
+        on_elected=lambda leader: say.event("leads", epoch=leader.epoch),
         on_lost=lambda: say.event("follows"),
     )  # fmt: skip
     say.event("started")  # before the events of the election

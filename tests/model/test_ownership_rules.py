@@ -55,6 +55,8 @@ class Naive:
     def acquire(self, who: str, mode: AccessMode, carried: int | None) -> object:  # noqa: PLR0911
         if self.owner() == who:
             return (self.generation, self.epoch)
+        if carried is not None and carried < self.epoch:
+            return "fenced"
         if mode is SHARED:
             if any(p["who"] == who for p in self.of("shared")):
                 return (0, self.epoch)
@@ -62,8 +64,6 @@ class Naive:
                 return "busy"
             self.places.append({"who": who, "kind": "shared", "beats": 0})
             return (0, self.epoch)
-        if carried is not None and carried < self.epoch:
-            return "fenced"
         mine = [p["who"] for p in self.of("wait")]
         if mode is WAIT and who in mine:
             return "queued"

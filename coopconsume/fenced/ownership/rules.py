@@ -105,6 +105,8 @@ def acquire(row: Row, claim: Holder, topic_id: str = "") -> Step:
         return Step(row, Replaced(row.topic_id, topic_id))
     if row.is_owned_by(claim.session):
         return _reconnected(row)
+    if claim.epoch is not None and claim.epoch < row.fence_epoch:
+        return Step(row, _fenced(row))
     step = (_share if claim.mode is AccessMode.SHARED else _alone)(row, claim)
     if topic_id and step.row is not row:
         return replace(step, row=replace(step.row, topic_id=topic_id))
@@ -199,8 +201,6 @@ def _share(row: Row, claim: Holder) -> Step:
 
 
 def _alone(row: Row, claim: Holder) -> Step:
-    if claim.epoch is not None and claim.epoch < row.fence_epoch:
-        return Step(row, _fenced(row))
     if claim.mode is AccessMode.WAIT_FOR_EXCLUSIVE and row.holder(claim.session) in row.waiters:
         return look(row, claim.session)
     rest = _replaced(row, claim.session)  # nobody is in its own way
