@@ -158,7 +158,7 @@ def test_those_that_share_are_busy_while_somebody_has_it_alone(harness: LogHarne
     alone.append([b"3"])
     with pytest.raises(ProducerBusy, match="alone"):
         harness.producer("third", SHARED).acquire()
-    first.registry._forget((GROUP, f"{harness.topic}-0"))  # as after its next sign of life
+    first.registry._forget([(GROUP, f"{harness.topic}-0")])  # as after its next sign of life
     for _ in range(2):
         with pytest.raises(ProducerFenced):
             first.append([b"never"])
@@ -216,7 +216,7 @@ def test_one_that_stood_still_keeps_its_epoch_unless_somebody_came(harness: LogH
         from coopconsume.fenced.ownership import rules
 
         looker._change({(GROUP, resource): lambda row: rules.expire(row, owner.session)})
-        anna.registry._forget((GROUP, resource))  # as after its next sign of life
+        anna.registry._forget([(GROUP, resource)])  # as after its next sign of life
 
     expire()
     assert looker.show(GROUP, resource).is_free

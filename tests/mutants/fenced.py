@@ -264,7 +264,7 @@ FENCED = [
         "sink-writes-partition-by-partition",
         "A batch of a sink is in all of its partitions or in none.",
         "coopconsume/fenced/kafka_sink.py",
-        'if len(self.partitions) > 1 and self._more["visibility"] == "read_committed":',
+        'if len(self.partitions) > 1 and self._how["visibility"] == "read_committed":',
         "if False:",
         (_SINK + "test_each_partition_has_each_batch_once",),
     ),
