@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from coopconsume.fenced.ownership.wire import plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from coopconsume.fenced.ownership import Entry, OwnershipStore, Row
+    from coopconsume.fenced.ownership import Entry, KafkaStore, OwnershipStore, Row
 
 _COLUMNS = ("GROUP", "RESOURCE", "OWNER", "ACCESS", "GENERATION", "EPOCH", "SHARED BY", "WAITING")
 _HOLDERS = ("", "OWNER", "SESSION", "ACCESS", "TICKET", "HEARTBEATS", "LEASE")
@@ -28,13 +27,16 @@ _EVENTS = ("EPOCH", "GENERATION", "WHEN", "WHAT", "WHO", "SESSION")
 _SHOWN = 8
 
 
+_topic_option = click.option(
+    "--topic", metavar="NAME", help="The topic of the registry [default: __fw_ownership]."
+)
+
+
 def at_a_store(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds ``place`` to a command: a function that opens the store of the registry."""
 
     @click.option("--table", metavar="PATH", help="The Delta table of the registry.")
-    @click.option(
-        "--topic", metavar="NAME", help="The topic of the registry [default: __fw_ownership]."
-    )
+    @_topic_option
     @at_a_cluster
     @functools.wraps(command)
     def with_store(
@@ -58,19 +60,22 @@ def _store(options: dict[str, str], topic: str | None, table: str | None) -> Own
         from coopconsume.fenced.ownership import DeltaStore
 
         return DeltaStore(table, create=False)
+    return _kafka_store(options, topic)
+
+
+def _kafka_store(options: dict[str, str], topic: str | None) -> KafkaStore:
     from coopconsume.fenced.ownership.kafka_store import TOPIC, KafkaStore
 
     return KafkaStore(options, topic or TOPIC, create=False)
 
 
 @contextmanager
-def _registry(place: Callable[[], OwnershipStore], owner: str | None) -> Iterator[Any]:
+def _registry(
+    place: Callable[[], OwnershipStore], owner: str | None = None
+) -> Iterator[OwnershipRegistry]:
     """Opens a registry for one command; its grants stay in force after the command."""
-    store = place()
-    try:
+    with closing(place()) as store:
         yield OwnershipRegistry(store, owner=owner, lease=0)
-    finally:
-        store.close()
 
 
 @click.group(epilog=EXIT_CODES)
@@ -85,7 +90,7 @@ def owners() -> None:
 @reported
 def list_(*, group: str | None, as_json: bool, place: Callable[[], OwnershipStore]) -> None:
     """List all resources that were ever claimed, and their owners."""
-    with _registry(place, None) as registry:
+    with _registry(place) as registry:
         rows = registry.list(group)
     if as_json:
         echo_json([plain(row) for row in rows])
@@ -108,7 +113,7 @@ def show(
     *, group: str, resource: str, history: int, as_json: bool, place: Callable[[], OwnershipStore]
 ) -> None:
     """Show a resource: its owner, the waiting claimants, and its history."""
-    with _registry(place, None) as registry:
+    with _registry(place) as registry:
         _check_known(registry, group, [resource])
         row, events = registry.show(group, resource), registry.history(group, resource)
     if as_json:
@@ -148,20 +153,13 @@ def take(
     with _registry(place, owner) as registry:
         if not create:
             _check_known(registry, group, resources)
-        wanted = {
-            resource: registry.show(group, resource).generation
-            if generation is None
-            else generation
-            for resource in resources
-        }
-        grants = registry.own(group, wanted)
-    if as_json:
-        echo_json(
-            [
-                {"resource": g.resource, "generation": g.generation, "fence_epoch": g.fence_epoch}
-                for g in grants.values()
-            ]
+        now = {row.key: row.generation for row in registry.list(group)}
+        grants = registry.own(
+            group,
+            {r: now.get((group, r), 0) if generation is None else generation for r in resources},
         )
+    if as_json:
+        echo_json([plain(grant) for grant in grants.values()])
         return
     for grant in grants.values():
         numbers = f"generation {grant.generation}, epoch {grant.fence_epoch}"
@@ -175,7 +173,7 @@ def take(
 @reported
 def release(*, group: str, resources: tuple[str, ...], place: Callable[[], OwnershipStore]) -> None:
     """Release resources of any owner; the claimant that has waited longest gets them."""
-    with _registry(place, None) as registry:
+    with _registry(place) as registry:
         _check_known(registry, group, resources)
         for resource in resources:
             row = registry.evict(group, resource)
@@ -195,9 +193,7 @@ def _check_known(registry: OwnershipRegistry, group: str, resources: Sequence[st
 
 
 @owners.command(epilog=example("coopconsume owners check --bootstrap-servers localhost:9092"))
-@click.option(
-    "--topic", metavar="NAME", help="The topic of the registry [default: __fw_ownership]."
-)
+@_topic_option
 @click.option("--repair", is_flag=True, help="Continue without the missing start of the log.")
 @at_a_cluster
 @as_json
@@ -209,21 +205,18 @@ def check(*, topic: str | None, repair: bool, as_json: bool, options: dict[str, 
     then uses the last change of each resource. Other resources are free and begin with fence epoch
     1; fenced logs store their epochs themselves.
     """
-    from coopconsume.fenced.ownership.kafka_store import TOPIC, KafkaStore
-
-    store = KafkaStore(options, topic or TOPIC, create=False)
-    try:
+    with closing(_kafka_store(options, topic)) as store:
         found = store.repair() if repair else store.check()
-    finally:
-        store.close()
+    rows, ignored = len(found.rows), found.passed_over
     if as_json:
-        echo_json(asdict(found))
-        return OK if found.is_whole else FAILED
-    click.echo(f"{store.place}: {found.rows:,} resources, {found.passed_over:,} records ignored")
-    for offset, problem in found.findings:
-        click.echo(f"  offset {offset:,}: {problem}")
-    if not found.is_whole:
-        click.echo("THE START OF THE LOG IS MISSING: --repair continues without it")
+        facts = {"is_whole": found.is_whole, "rows": rows, "passed_over": ignored}
+        echo_json(facts | {"findings": found.findings})
+    else:
+        click.echo(f"{store.place}: {rows:,} resources, {ignored:,} records ignored")
+        for offset, problem in found.findings:
+            click.echo(f"  offset {offset:,}: {problem}")
+        if not found.is_whole:
+            click.echo("THE START OF THE LOG IS MISSING: --repair continues without it")
     return OK if found.is_whole else FAILED
 
 

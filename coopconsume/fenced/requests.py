@@ -15,7 +15,7 @@ from coopconsume.fenced.log import size_of
 from coopconsume.fenced.session import new_batch_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from coopconsume.fenced.log import Appended, Consumed, Entry, Expectation, LogId
     from coopconsume.fenced.stamp import Kind
@@ -26,19 +26,11 @@ _MOST_RECORDS: Final = 10_000
 
 @dataclass(eq=False)
 class Request:
-    """One append, from its call to its answer.
+    """One append, from its call to its answer: see `FencedWriter.append`.
 
     Attributes:
-        rows: The records.
-        wanted: What the append expects.
-        batch_id: Id of the batch.
         is_given: Whether the caller gave the id.
-        is_new: Whether the caller knows that the log has no batch of this id.
-        kind: Kind of the records.
         timeout: Seconds that it may take.
-        consumed: Offsets of a consumer group that are committed with the records.
-        answer: The batch, once it is in the log.
-        error: Why it has no answer, once it is known that there will be none.
         on_settled: Called once, when there is an answer or an error.
     """
 
@@ -116,20 +108,16 @@ class Groups:
                 self._lock.release()
         if not request.is_settled:
             # Callers that waited for the lock would get it, and append, one after another.
-            self._wait(request, log, timeout)
+            settled = threading.Event()
+            request.on_settled = settled.set
+            self._settle_soon()
+            try:
+                if not request.is_settled and not settled.wait(timeout):
+                    self.give_up(request, log)
+            except BaseException:
+                self._withdraw(request)
+                raise
         return request.result()
-
-    def _wait(self, request: Request, log: LogId, timeout: float | None) -> None:
-        """Waits until the thread has settled a request, or its time is over."""
-        settled = threading.Event()
-        request.on_settled = settled.set
-        self._settle_soon()
-        try:
-            if not request.is_settled and not settled.wait(timeout):
-                self.give_up(request, log)
-        except BaseException:
-            self._withdraw(request)
-            raise
 
     async def run_async(self, request: Request, log: LogId, seconds: float | None) -> Appended:
         """Settles a request in the thread, with others that wait, and returns its answer."""
@@ -181,7 +169,7 @@ class Groups:
             settled, self._settled = self._settled, {}
         for loop, events in settled.items():
             with suppress(RuntimeError):  # The loop may be closed by now.
-                loop.call_soon_threadsafe(_set_all, events)
+                loop.call_soon_threadsafe(lambda events=events: [event.set() for event in events])
 
     def _settle_soon(self) -> None:
         with self._queue_lock:
@@ -218,8 +206,3 @@ class Groups:
                 return False
             self._waiting.remove(request)
             return True
-
-
-def _set_all(events: Sequence[asyncio.Event]) -> None:
-    for event in events:
-        event.set()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import uuid
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
@@ -30,23 +29,6 @@ TOPIC = "__fw_ownership"
 _PATIENCE = 30.0
 _PATIENCE_MS = int(1000 * _PATIENCE)
 _TOPIC_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-
-
-@dataclass(frozen=True)
-class LogCheck:
-    """Result of a check of the registry's topic.
-
-    Attributes:
-        is_whole: Whether the rows are known; if not, nothing can be claimed.
-        rows: Number of resources.
-        passed_over: Number of records that are no changes.
-        findings: Offsets of the first of them, and what is wrong with each.
-    """
-
-    is_whole: bool
-    rows: int
-    passed_over: int
-    findings: tuple[tuple[int, str], ...]
 
 
 class KafkaStore:
@@ -131,15 +113,14 @@ class KafkaStore:
             self._shorten()
         return counted
 
-    def check(self) -> LogCheck:
-        """Reads the whole log and checks it."""
+    def check(self) -> OwnershipFold:
+        """Reads the whole log; returns its rows, and which records are no changes."""
         self._rewind()
         self._read_to(self._end())
-        fold = self._fold
-        return LogCheck(fold.is_whole, len(fold.rows), fold.passed_over, tuple(fold.findings))
+        return self._fold
 
-    def repair(self) -> LogCheck:
-        """Continues from the rest of a log whose start is missing; returns a check of it.
+    def repair(self) -> OwnershipFold:
+        """Continues from the rest of a log whose start is missing; returns its `check`.
 
         Resources without a change in the rest are free, and their fence epochs restart. Fenced logs
         store their epochs themselves.
