@@ -229,7 +229,7 @@ def _line(row: Row) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _resource_lines(row: Row, events: list[Entry]) -> Iterator[str]:
+def _resource_lines(row: Row, events: Sequence[Entry]) -> Iterator[str]:
     who = "free"
     if row.owner is not None:
         who = f"owned by {row.owner.session.owner}, generation {row.generation}"

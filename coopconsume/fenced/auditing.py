@@ -140,7 +140,8 @@ class _Tally:
         stamp, owner = self._fold.stamp, self._fold.owner
         assert stamp is not None
         if not self.terms or self.terms[-1].epoch != stamp.epoch:
-            self.terms.append(Term(stamp.epoch, owner and owner.name, rows[0].offset))
+            name = None if owner is None else owner.name
+            self.terms.append(Term(stamp.epoch, name, rows[0].offset))
         if stamp.kind == "data":
             last = self.terms[-1]
             records, batches = last.records + len(rows), last.batches + (stamp.i == 0)

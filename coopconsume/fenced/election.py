@@ -214,7 +214,7 @@ class LeaderElection(Closing):
     @property
     def leader_name(self) -> str | None:
         """Who has the log, by the registry; None if nobody does, or before `start`."""
-        return self._producer and self._producer.held_by()
+        return None if self._producer is None else self._producer.held_by()
 
     def start(self) -> Self:
         """Begins to stand for election, in a thread; harmless when repeated."""

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = ("value", "key", "headers", "partition")
 _ORIGIN: Final = ("_topic", "_partition", "_offset")
-_NOT_PICKLED: Final = {"_owners", "_several", "_last", "_lock"}
 
 
 class FencedKafkaSink(Closing):
@@ -107,7 +106,11 @@ class FencedKafkaSink(Closing):
         }  # fmt: skip
         if epoch is not None:
             self._how |= {"session": f"{job}:{epoch}", "epoch": epoch}
-        self.__setstate__({})
+        self._owners: dict[int, FencedWriter] = {}
+        self._several: MultiLogWriter | None = None
+        #: Number of the last batch of the job that each log has, as far as known.
+        self._last: dict[int, int] = {}
+        self._lock = threading.Lock()
 
     def __call__(self, batch: DataFrame, batch_id: int | str) -> None:
         """Appends a micro-batch.
@@ -204,15 +207,11 @@ class FencedKafkaSink(Closing):
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes along to where Spark calls it: all but connections."""
-        return {n: value for n, value in vars(self).items() if n not in _NOT_PICKLED}
+        return vars(self) | {"_owners": {}, "_several": None, "_last": {}, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The reverse."""
         vars(self).update(state)
-        self._owners: dict[int, FencedWriter] = {}
-        self._several: MultiLogWriter | None = None
-        #: Number of the last batch of the job that each log has, as far as known.
-        self._last: dict[int, int] = {}
         self._lock = threading.Lock()
 
 

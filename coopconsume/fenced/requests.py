@@ -169,7 +169,7 @@ class Groups:
             settled, self._settled = self._settled, {}
         for loop, events in settled.items():
             with suppress(RuntimeError):  # The loop may be closed by now.
-                loop.call_soon_threadsafe(lambda events=events: [event.set() for event in events])
+                loop.call_soon_threadsafe(_set_all, events)
 
     def _settle_soon(self) -> None:
         with self._queue_lock:
@@ -206,3 +206,8 @@ class Groups:
                 return False
             self._waiting.remove(request)
             return True
+
+
+def _set_all(events: list[asyncio.Event]) -> None:
+    for event in events:
+        event.set()

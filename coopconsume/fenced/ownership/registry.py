@@ -287,8 +287,7 @@ class OwnershipRegistry(Closing):
                 rows = [found.get(key, Row(*key)) for key in wanted]
                 if tried and [step.row for step in tried] == rows:
                     return tried  # it was written after all
-                pairs = zip(wanted.values(), rows, strict=True)
-                steps = [self._step(decide, row) for decide, row in pairs]
+                steps = list(map(self._step, wanted.values(), rows))
                 if any(isinstance(step.outcome, rules.Stale) for step in steps):
                     return steps
                 pairs = zip(steps, rows, strict=True)
@@ -299,7 +298,8 @@ class OwnershipRegistry(Closing):
 
     def _step(self, decide: Callable[[Row], rules.Step], row: Row) -> rules.Step:
         """Removes the dead holders of a row, then decides."""
-        rest, happened = row, ()
+        rest = row
+        happened: tuple[rules.Happened, ...] = ()
         for session in self._observer.dead(row, monotonic()):
             if session != self.session:
                 expired = rules.expire(rest, session)
