@@ -6,10 +6,10 @@ import asyncio
 import logging
 import socket
 import threading
-import time
 import uuid
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from coopconsume.closing import Acquired
@@ -23,6 +23,7 @@ from coopconsume.errors.fenced import (
     WriterNotOpen,
 )
 from coopconsume.fenced.config import EpochSource, FencedSettings, WriterConfig
+from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.ownership import (
     AccessMode,
@@ -271,19 +272,18 @@ class ExclusiveProducer(Acquired):
             self.registry.close()
 
     def _take_turn(self, timeout: float | None) -> Grant:
-        until = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(inf if timeout is None else timeout)
         outcome = self._ask()
         while isinstance(outcome, Queued):
             if self._given_up.is_set():
                 raise WriterNotOpen(*self._tp, "closed")
-            left = _LOOK if until is None else min(_LOOK, until - time.monotonic())
-            if left <= 0:
+            if deadline.is_over:
                 others = f"{outcome.before} wait before this one, and " if outcome.before else ""
                 reason = f"after {timeout:g} s {others}it is held"
                 raise ProducerBusy(*self._tp, self.held_by(), reason)
             if self._meanwhile is not None:
                 self._meanwhile()
-            self.registry.wait(left)
+            self.registry.wait(min(_LOOK, deadline.left))
             outcome = self.registry.poll(GROUP, self._resource)
         return self._given(outcome)
 

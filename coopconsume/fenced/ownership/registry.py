@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 import uuid
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ from coopconsume.fenced.ownership import rules
 from coopconsume.fenced.ownership.model import Entry, Grant, Holder, Row, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from coopconsume.fenced.ownership.model import AccessMode, Key, OwnershipStore
 
@@ -197,11 +198,10 @@ class OwnershipRegistry(Closing):
 
     def wait(self, seconds: float) -> None:
         """Returns when something may have changed in the store, or after some seconds."""
-        with self._lock:
+        with self._used() as store:
             # A caller that waits in a loop would block the heartbeat thread.
-            self._check_open()
             self._beat_if_due()
-            self.store.wait(min(seconds, self._beat_every or seconds))
+            store.wait(min(seconds, self._beat_every or seconds))
 
     def keeps(self, group: str, resource: str) -> bool:
         """Whether this registry has or waits for a resource, without a request to the store."""
@@ -232,22 +232,19 @@ class OwnershipRegistry(Closing):
 
     def show(self, group: str, resource: str) -> Row:
         """Returns a resource; one that was never claimed has revision 0."""
-        with self._lock:
-            self._check_open()
-            return self.store.rows().get((group, resource), Row(group, resource))
+        with self._used() as store:
+            return store.rows().get((group, resource), Row(group, resource))
 
     def list(self, group: str | None = None) -> Sequence[Row]:
         """Returns all resources, or those of a group, in order."""
-        with self._lock:
-            self._check_open()
-            rows = self.store.rows()
+        with self._used() as store:
+            rows = store.rows()
             return [rows[key] for key in sorted(rows) if group in (None, key[0])]
 
     def history(self, group: str, resource: str) -> Sequence[Entry]:
         """Returns the events of a resource, oldest first; a `KafkaStore` keeps the last 100."""
-        with self._lock:
-            self._check_open()
-            return self.store.history((group, resource))
+        with self._used() as store:
+            return store.history((group, resource))
 
     def close(self) -> None:
         """Releases all resources of this registry and closes the store; harmless when repeated."""
@@ -280,10 +277,9 @@ class OwnershipRegistry(Closing):
             The decision for each row. If a claim names a stale generation, nothing was written.
         """
         tried: Sequence[rules.Step] = ()
-        with self._lock:
-            self._check_open()
+        with self._used() as store:
             while True:
-                found = self.store.rows()
+                found = store.rows()
                 rows = [found.get(key, Row(*key)) for key in wanted]
                 if tried and [step.row for step in tried] == rows:
                     return tried  # it was written after all
@@ -292,7 +288,7 @@ class OwnershipRegistry(Closing):
                     return steps
                 pairs = zip(steps, rows, strict=True)
                 changed = [step for step, row in pairs if step.row is not row]
-                if not changed or self.store.swap([s.row for s in changed], _entries(changed)):
+                if not changed or store.swap([s.row for s in changed], _entries(changed)):
                     return steps
                 tried = steps
 
@@ -310,10 +306,13 @@ class OwnershipRegistry(Closing):
         after = replace(step.row, revision=row.revision + 1)
         return rules.Step(after, step.outcome, happened + step.happened)
 
-    def _check_open(self) -> None:
-        """Raises if another thread has closed this registry; call it with the lock."""
-        if self._is_shut:
-            raise OwnershipUnavailable(self.store.place, "asking", "this registry is closed")
+    @contextmanager
+    def _used(self) -> Iterator[OwnershipStore]:
+        """Holds the lock; raises if another thread has closed this registry."""
+        with self._lock:
+            if self._is_shut:
+                raise OwnershipUnavailable(self.store.place, "asking", "this registry is closed")
+            yield self.store
 
     def _keep(self, keys: Iterable[Key]) -> None:
         with self._lock:
