@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ from coopconsume.cli.outcome import EXIT_CODES, FAILED, OK, example, reported
 from coopconsume.cli.place import as_json, at_a_cluster, echo_json
 from coopconsume.cli.text import table
 from coopconsume.fenced.ownership import OwnershipRegistry
-from coopconsume.fenced.ownership.wire import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -93,7 +93,7 @@ def list_(*, group: str | None, as_json: bool, place: Callable[[], OwnershipStor
     with _registry(place) as registry:
         rows = registry.list(group)
     if as_json:
-        echo_json([plain(row) for row in rows])
+        echo_json([asdict(row) for row in rows])
         return
     for line in table(_COLUMNS, [_line(row) for row in rows]):
         click.echo(line)
@@ -117,7 +117,7 @@ def show(
         _check_known(registry, group, [resource])
         row, events = registry.show(group, resource), registry.history(group, resource)
     if as_json:
-        echo_json(plain(row) | {"history": [plain(entry) for entry in events]})
+        echo_json(asdict(row) | {"history": [asdict(entry) for entry in events]})
         return
     for line in _resource_lines(row, events[-history:] if history else []):
         click.echo(line)
@@ -159,7 +159,7 @@ def take(
             {r: now.get((group, r), 0) if generation is None else generation for r in resources},
         )
     if as_json:
-        echo_json([plain(grant) for grant in grants.values()])
+        echo_json([asdict(grant) for grant in grants.values()])
         return
     for grant in grants.values():
         numbers = f"generation {grant.generation}, epoch {grant.fence_epoch}"

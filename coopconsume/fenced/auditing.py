@@ -54,7 +54,6 @@ class Finding:
     """A record that does not count, or where records are missing.
 
     Attributes:
-        offset: Offset of the record.
         what: ``gap`` for missing records before it, otherwise a `Verdict` of the fold.
         problem: What was found, in words.
     """

@@ -16,7 +16,6 @@ from coopconsume.kafka.settings import (
     client_config,
     closest,
     complete,
-    is_harmless,
     kafka_name,
     read_setting,
 )
@@ -223,10 +222,6 @@ class FencedSettings:
             if name in self.kafka
         }
         return self.client_config() | given
-
-    def __str__(self) -> str:
-        shown = {name: value if is_harmless(name) else "***" for name, value in self.kafka.items()}
-        return f"{shown}, {CHECK}: {self.checked}"
 
 
 def check_name(option: str, name: str) -> None:

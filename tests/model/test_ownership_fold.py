@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given, settings
@@ -24,11 +24,12 @@ FOREIGN: list[tuple[bytes, str]] = [
     (b"[]", "no JSON object"),
     (b'{"format": 99}', "format 99"),
     (b'{"format": 1, "kind": "change", "id": "x", "entries": []}', "'rows'"),
-    (b'{"format": 1, "kind": "change", "id": "x", "rows": [{"group": "g"}]}', "Row with"),
+    (b'{"format": 1, "kind": "change", "id": "x", "rows": [{"group": "g"}]}', "Row."),
     (b'{"format": 1, "kind": "change", "id": "x", "rows": 7, "entries": []}', "TypeError"),
+    (b'{"format": 1, "kind": "change", "id": "x", "rows": ["a"], "entries": []}', "items"),
     (
         b'{"format": 1, "kind": "change", "id": "x", "rows": [], "entries": [{"x": 1}]}',
-        "Entry with",
+        "'x'",
     ),
     (b'{"format": 1, "kind": "snapshot", "id": "x", "rows": [], "entries": []}', "'part'"),
     (b'{"format": 1, "kind": "snapshot", "rows": [], "entries": [], "part": 1e999}', "part"),
@@ -220,10 +221,10 @@ def test_rows_and_lines_come_back_as_they_were(
     """Through the JSON of every store."""
     holder = Holder(Session(name, "1"), mode, 3, 4, 5, epoch)
     row = Row("g", "r", 1, 2, 3, holder, (holder,), (holder, replace(holder, mode=None)), 6)
-    again = wire.loads("here", wire.dumps({"format": wire.FORMAT, "row": wire.plain(row)}))
+    again = wire.loads("here", wire.dumps({"format": wire.FORMAT, "row": asdict(row)}))
     assert wire.parsed(Row, "here", again["row"]) == row
     entry = Entry("g", "r", 1, "owned", name, "1", 2, 3, 4)
-    assert wire.parsed(Entry, "here", wire.plain(entry)) == entry
+    assert wire.parsed(Entry, "here", asdict(entry)) == entry
 
 
 @pytest.mark.parametrize(("value", "problem"), FOREIGN)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
@@ -183,5 +184,5 @@ def _line(of: Row | Entry, place: int = 0) -> dict[str, Any]:
         if of.owner is not None:
             session = of.owner.session
             columns |= {"owner": session.owner, "session": session.id, "mode": of.owner.mode}
-    document = {"format": wire.FORMAT, columns["kind"]: wire.plain(of), "place": place}
+    document = {"format": wire.FORMAT, columns["kind"]: asdict(of), "place": place}
     return columns | {"detail": wire.dumps(document).decode()}

@@ -12,16 +12,16 @@ A snapshot consists of as many records as its size needs. It counts once all of 
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors.fenced import OwnershipFormat
 from coopconsume.fenced.ownership import wire
-from coopconsume.fenced.ownership.model import Entry, Row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coopconsume.fenced.ownership.model import Key
+    from coopconsume.fenced.ownership.model import Entry, Key, Row
 
 
 _KEPT = 100
@@ -34,23 +34,8 @@ MOST_FINDINGS = 20
 
 def change(change_id: str, rows: Sequence[Row], entries: Sequence[Entry]) -> bytes:
     """Returns a change as the value of a record."""
-    document = {
-        "format": wire.FORMAT, "kind": "change", "id": change_id,
-        "rows": [wire.plain(row) for row in rows],
-        "entries": [wire.plain(entry) for entry in entries],
-    }  # fmt: skip
-    return wire.dumps(document)
-
-
-class _Record(NamedTuple):
-    """A change, or one of the ``parts`` of a snapshot, that was read."""
-
-    id: str
-    rows: Sequence[Row]
-    entries: Sequence[Entry]
-    part: int = 0
-    parts: int = 0
-    upto: int = 0
+    found = wire.Change(change_id, tuple(rows), tuple(entries))
+    return wire.dumps({"format": wire.FORMAT, "kind": "change"} | asdict(found))
 
 
 class OwnershipFold:
@@ -76,21 +61,18 @@ class OwnershipFold:
         self._entries: dict[Key, list[Entry]] = {}
         self.passed_over = 0
         self.findings: list[tuple[int, str]] = []
-        self._early: list[tuple[int, _Record]] = []
-        self._parts: dict[str, dict[int, _Record]] = {}
+        self._early: list[tuple[int, wire.Change]] = []
+        self._parts: dict[str, dict[int, wire.Snapshot]] = {}
 
     def take(self, offset: int, value: bytes | None) -> str | None:
-        """Folds one record.
-
-        Returns:
-            The id of the change, if it counts.
+        """Folds one record; returns the id of the change, if it counts.
 
         Raises:
             OwnershipFormat: A newer version of this library wrote it.
         """
         self.next_offset = offset + 1
         try:
-            found = self._parsed(value)
+            found = wire.record(self._place, value)
         except OwnershipFormat as error:
             if wire.is_newer(value):
                 raise
@@ -98,10 +80,11 @@ class OwnershipFold:
             if len(self.findings) < MOST_FINDINGS:
                 self.findings.append((offset, f"found {error.found}, expected {error.expected}"))
             return None
-        if self.is_whole:
-            return None if found.parts else self._apply(found)
-        if found.parts:
-            self._collect(found)
+        if isinstance(found, wire.Snapshot):
+            if not self.is_whole:
+                self._collect(found)
+        elif self.is_whole:
+            return self._apply(found)
         else:
             self._early.append((offset, found))
         return None
@@ -119,8 +102,8 @@ class OwnershipFold:
     def snapshot(self, part_bytes: int = _PART_BYTES) -> list[bytes]:
         """Returns records of a bounded size that replace the log up to here."""
         entries = [entry for key in sorted(self._entries) for entry in self._entries[key][-_KEPT:]]
-        plain = [("rows", wire.plain(row)) for row in self.rows.values()]
-        plain += [("entries", wire.plain(entry)) for entry in entries]
+        plain = [("rows", asdict(row)) for row in self.rows.values()]
+        plain += [("entries", asdict(entry)) for entry in entries]
         parts: list[dict[str, list[Any]]] = [{"rows": [], "entries": []}]
         size = 0
         for kind, item in plain:
@@ -136,19 +119,7 @@ class OwnershipFold:
         }  # fmt: skip
         return [wire.dumps(head | {"part": i} | part) for i, part in enumerate(parts)]
 
-    def _parsed(self, value: bytes | None) -> _Record:
-        found = wire.loads(self._place, value)
-        try:
-            rows = [wire.parsed(Row, self._place, row) for row in found["rows"]]
-            entries = [wire.parsed(Entry, self._place, line) for line in found["entries"]]
-            names = ("part", "parts", "upto") if found["kind"] == "snapshot" else ()
-            numbers = [wire.number(name, found[name]) for name in names]
-            return _Record(str(found["id"]), rows, entries, *numbers)
-        except (KeyError, TypeError, ValueError) as error:
-            problem = f"{type(error).__name__} {error}"
-            raise OwnershipFormat(self._place, problem, "a change or a snapshot") from None
-
-    def _collect(self, part: _Record) -> None:
+    def _collect(self, part: wire.Snapshot) -> None:
         """Uses a snapshot once it is complete, if it covers all records before the first offset."""
         parts = self._parts.setdefault(part.id, {})
         if part.part < part.parts:
@@ -162,13 +133,13 @@ class OwnershipFold:
             if offset >= part.upto:
                 self._apply(later)
 
-    def _apply(self, found: _Record) -> str | None:
+    def _apply(self, found: wire.Change) -> str | None:
         if not all(row.follows(self.rows.get(row.key)) for row in found.rows):
             return None
         self._put(found)
         return found.id
 
-    def _put(self, found: _Record) -> None:
+    def _put(self, found: wire.Change) -> None:
         self.rows.update((row.key, row) for row in found.rows)
         for entry in found.entries:
             self._entries.setdefault((entry.group, entry.resource), []).append(entry)
