@@ -195,9 +195,11 @@ class MultiLogWriter(Acquired):
             self._check_open()
             deadline = Deadline(self._timeout)
             if batch_id is not None and not is_new:
-                found = self._look_up(pieces, batch_id, deadline)
-                if found is not None:
-                    return found
+                self._take_again(batch_id, {}, deadline)
+                for piece in pieces:
+                    with piece.session.reporting("reading batch ids"):
+                        if piece.session.has_id(batch_id, deadline):
+                            piece.session.find_batch(batch_id, 0, deadline)
             return self._append(pieces, batch_id or new_batch_id(), deadline)
 
     def _pieces(self, writes: Mapping[LogName, Write]) -> list[_Piece]:
@@ -221,21 +223,6 @@ class MultiLogWriter(Acquired):
             first = piece.rows[0]
             piece.rows[0] = first._replace(headers=[header, *first.headers])
         return pieces
-
-    # -- an append -----------------------------------------------------------------------------
-
-    def _look_up(
-        self, pieces: Sequence[_Piece], batch_id: str, deadline: Deadline
-    ) -> dict[LogName, Appended] | None:
-        """Returns the answer to an earlier append with the same id."""
-        if self._channel is None:
-            self._acquire(deadline)
-        for piece in pieces:
-            with piece.session.reporting("reading batch ids"):
-                if not piece.session.has_id(batch_id, deadline):
-                    return None
-                piece.session.find_batch(batch_id, 0, deadline)
-        return self._known(pieces, batch_id)
 
     def _append(
         self, pieces: Sequence[_Piece], batch_id: str, deadline: Deadline
@@ -294,8 +281,6 @@ class MultiLogWriter(Acquired):
         found = {p.session.log.tp: p.session.fold.batches.get(batch_id) for p in pieces}
         whole = {log: batch for log, batch in found.items() if batch is not None}
         return whole if len(whole) == len(found) else None
-
-    # -- its producer --------------------------------------------------------------------------
 
     def _take_again(
         self, batch_id: str, sent: Mapping[WriterSession, int], deadline: Deadline
