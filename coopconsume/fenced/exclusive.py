@@ -313,10 +313,9 @@ class ExclusiveProducer(Acquired):
             raise ProducerBusy(*self._tp, outcome.owner, "it is held alone, or waited for,")
         if isinstance(outcome, Replaced):
             raise LogReplaced(*self._tp, outcome.known_id, outcome.found_id)
-        if isinstance(outcome, Fenced):
-            mine = (self._resumed or 0) if self._grant is None else self._grant.fence_epoch
-            raise ProducerFenced(*self._tp, mine, outcome.fence_epoch, outcome.owner or None)
-        raise TypeError(f"no answer to a claim by access mode: {outcome}")
+        assert isinstance(outcome, Fenced)
+        mine = (self._resumed or 0) if self._grant is None else self._grant.fence_epoch
+        raise ProducerFenced(*self._tp, mine, outcome.fence_epoch, outcome.owner or None)
 
     def _come_back(self) -> Grant:
         """Claims one's own place again, which works if nobody was there in between.
@@ -355,11 +354,7 @@ class ExclusiveProducer(Acquired):
 
 
 class _ClaimedEpochs(EpochSource):
-    """A claim in the registry as the source of the writer's epochs.
-
-    Args:
-        confirm: Asks whether the claim holds; raises if it does not.
-    """
+    """A claim in the registry as the source of the writer's epochs; ``confirm`` asks for it."""
 
     def __init__(self, confirm: Callable[[], Grant]) -> None:
         self._confirm = confirm

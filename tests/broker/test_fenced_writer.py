@@ -112,24 +112,6 @@ def test_the_last_to_come_owns_the_log(make: Any, topic: TopicFactory) -> None:
     assert one.resolve("none") is None
 
 
-def test_foreign_records_are_seen_by_offset_alone(
-    make: Any, topic: TopicFactory, produce: Produce
-) -> None:
-    """An append by offset is refused after one; by sequence, or unchecked, it comes after it."""
-    name = topic()
-    writer = make(name).acquire()
-    at = writer.next_offset
-    produce(name, [(None, b"foreign")])
-    with pytest.raises(OffsetMismatch) as missed:
-        writer.append([b"a"], expected_offset=at)
-    assert missed.value.actual == writer.next_offset > at
-    produce(name, [(None, b"foreign")])
-    assert writer.append([b"a"], expected_seq=0).first_seq == 0
-    produce(name, [(None, b"foreign")])
-    assert writer.append([b"b", b"c"]).first_seq == 1
-    assert make(name).acquire().next_seq == 3
-
-
 def test_those_who_share_a_log_follow_each_other(make: Any, topic: TopicFactory) -> None:
     """Several writers without an owner; one that takes the log ends it for all of them."""
     name = topic()

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from coopconsume.fenced import FencedWriter, LogReader
 from coopconsume.fenced.engine import EngineDoubt, LogAppend
 from coopconsume.fenced.log import Consumed, Ends, LogId, Raw
 
+OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
+VISIBILITIES = ["read_committed", "filter"]
 Fate = Literal["done", "lost", "unanswered", "late", "torn", "after a foreign one"]
 
 
@@ -52,8 +55,8 @@ class Broker:
         committed: Offsets that were committed with transactions.
     """
 
-    fate: Callable[[str], Fate]
-    tick: Callable[[], None]
+    fate: Callable[[str], Fate] = lambda _: "done"
+    tick: Callable[[], None] = lambda: None
     topic_id: str = "topic-id"
     slots: list[Slot] = field(default_factory=list)
     ids: dict[str, Identity] = field(default_factory=dict)
@@ -254,3 +257,15 @@ class FakeChannel:
 
     def drop(self) -> None:
         self._dead = True
+
+
+def writer_of(broker: Broker, **how: Any) -> FencedWriter:
+    """A writer of the broker's log that has not acquired it; it has all the time it needs."""
+    engine: Any = FakeEngine(broker)
+    return FencedWriter(OPTIONS, "t", engine=engine, **{"timeout": 600} | how)
+
+
+def reader_of(broker: Broker, **how: Any) -> LogReader:
+    """A reader of the broker's log."""
+    engine: Any = FakeEngine(broker)
+    return LogReader(OPTIONS, "t", engine=engine, **how)

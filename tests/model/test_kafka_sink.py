@@ -59,13 +59,6 @@ def values(broker: Broker) -> list[str]:
     ]
 
 
-@pytest.fixture
-def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time goes by: a test must not depend on how fast the machine is."""
-    fake = SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None)
-    monkeypatch.setattr(deadline, "time", fake)
-
-
 @pytest.mark.usefixtures("still")
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])
 def test_each_batch_is_there_once_and_zombies_write_none(visibility: str) -> None:
@@ -124,7 +117,7 @@ def play(visibility: str, turns: list[int], behind: list[int], luck: list[int]) 
 
 def test_a_zombie_hears_of_it_with_a_batch_that_is_there() -> None:
     """It must stop, not go on; and the log is as it was."""
-    broker = Broker(lambda _: "done", lambda: None)
+    broker = Broker()
     old, new = (
         FencedKafkaSink(OPTIONS, "t", "job", epoch, engine=FakeEngine(broker)) for epoch in (1, 2)
     )
@@ -148,7 +141,7 @@ def test_commits_of_the_library_and_numbers_do_not_meet() -> None:
     assert [number_of(name) for name in names] == [1, 12, -1, -1, 1, 12, -1, -1]
     assert number_of(None) == -1
     assert is_batch_id(batch_name("j" * 40, 2**63 - 1))
-    broker = Broker(lambda _: "done", lambda: None)
+    broker = Broker()
     sink = FencedKafkaSink(OPTIONS, "t", "a", engine=FakeEngine(broker))
     for batch in ("1", "1", 1, 1, 0):
         sink(Frame([{"value": f"{batch!r}"}]), batch)  # type: ignore[arg-type]
