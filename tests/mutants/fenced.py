@@ -378,6 +378,22 @@ OWNERS = [
         (_RULES + "test_only_who_stood_still_for_its_lease_is_dead",),
     ),
     Mutant(
+        "dead-owner-stays",
+        "A claim that finds a dead owner removes it.",
+        "coopconsume/fenced/ownership/registry.py",
+        "if session != self.session:",
+        "if False:",
+        (_TURNS + "test_a_claim_that_finds_a_dead_owner_removes_it_in_the_same_change",),
+    ),
+    Mutant(
+        "former-owner-comes-back",
+        "A claimant whose epoch is over is fenced, in each access mode.",
+        "coopconsume/fenced/ownership/rules.py",
+        "if claim.epoch is not None and claim.epoch < row.fence_epoch:",
+        "if False:",
+        (_RULES + "TestRules::runTest",),
+    ),
+    Mutant(
         "queue-stands-still",
         "The producer that has waited longest comes next.",
         "coopconsume/fenced/ownership/rules.py",

@@ -128,9 +128,7 @@ class DeltaStore:
         """Returns the history of a resource in the newest version."""
         with self._reporting("reading"):
             self._table.update_incremental()
-            found = self._query("SELECT detail FROM t WHERE kind = 'entry'")
-        lines = [wire.loads(self._uri, text) for text in found]
-        lines.sort(key=itemgetter("place"))
+            lines = sorted(self._details("entry"), key=itemgetter("place"))
         entries = [wire.parsed(Entry, self._uri, line["entry"]) for line in lines]
         mine = [entry for entry in entries if (entry.group, entry.resource) == key]
         return sorted(mine, key=attrgetter("revision"))
@@ -162,16 +160,15 @@ class DeltaStore:
                 raise  # no other process created it meanwhile
 
     def _read_rows(self) -> dict[Key, Row]:
-        texts = self._query("SELECT detail FROM t WHERE kind = 'row'")
-        rows = [wire.parsed(Row, self._uri, wire.loads(self._uri, text)["row"]) for text in texts]
+        rows = [wire.parsed(Row, self._uri, line["row"]) for line in self._details("row")]
         if len({row.key for row in rows}) != len(rows):
             raise OwnershipFormat(self._uri, "two rows of one resource", "one row a resource")
         return {row.key: row for row in rows}
 
-    def _query(self, sql: str) -> list[str]:
+    def _details(self, kind: str) -> list[dict[str, Any]]:
+        sql = f"SELECT detail FROM t WHERE kind = '{kind}'"  # noqa: S608 - one of two words
         found = pa.table(QueryBuilder().register("t", self._table).execute(sql).read_all())
-        texts: list[str] = found["detail"].to_pylist()
-        return texts
+        return [wire.loads(self._uri, text) for text in found["detail"].to_pylist()]
 
 
 def _line(of: Row | Entry, place: int = 0) -> dict[str, Any]:

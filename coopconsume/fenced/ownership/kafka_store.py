@@ -41,8 +41,7 @@ class KafkaStore:
         topic: The topic.
         create: Whether to create a missing topic.
         replication_factor: Of a topic that is created; None for the brokers' default.
-        snapshot_every: Changes after which the log is shortened.
-        snapshot_bytes: Bytes of changes after which it is shortened, if that comes first.
+        snapshot_bytes: Bytes of changes after which the log is shortened.
 
     Raises:
         OptionError: An option makes no sense.
@@ -57,14 +56,13 @@ class KafkaStore:
         *,
         create: bool = True,
         replication_factor: int | None = None,
-        snapshot_every: int = 10_000,
-        snapshot_bytes: int = 16 << 20,
+        snapshot_bytes: int = 8 << 20,
     ) -> None:
         from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
         self._topic = topic
         self._config = FencedSettings.parse(options).client_config()
-        self._every, self._bytes = snapshot_every, snapshot_bytes
+        self._most_bytes = snapshot_bytes
         self._at = TopicPartition(topic, 0)
         with self._reporting("opening"):
             self._make_topic(replication_factor, create=create)
@@ -109,7 +107,7 @@ class KafkaStore:
             sent = self._producer.send(self._topic, value=value, partition=0)
             offset = sent.get(timeout=_PATIENCE).offset
         counted = change_id in self._read_to(offset + 1)
-        if self._taken >= self._every or self._size >= self._bytes:
+        if self._size >= self._most_bytes:
             self._shorten()
         return counted
 
@@ -166,7 +164,7 @@ class KafkaStore:
         """Restarts at the first offset that is kept."""
         start = self._consumer.beginning_offsets([self._at], timeout_ms=_PATIENCE_MS)[self._at]
         self._fold = OwnershipFold(self.place, start)
-        self._taken = self._size = 0
+        self._size = 0
         self._consumer.seek(self._at, start)
 
     def _end(self) -> int:
@@ -197,7 +195,6 @@ class KafkaStore:
                 return set()
         records = polled.get(self._at, [])
         counted = {self._fold.take(record.offset, record.value) for record in records}
-        self._taken += len(records)
         self._size += sum(len(record.value or b"") for record in records)
         return {change_id for change_id in counted if change_id} if records else None
 
@@ -207,7 +204,7 @@ class KafkaStore:
 
         upto, snapshot = self._fold.next_offset, self._fold.snapshot()
         # What the snapshot itself takes is read back soon.
-        self._taken, self._size = -len(snapshot), -sum(map(len, snapshot))
+        self._size = -sum(map(len, snapshot))
         try:
             with self._reporting("shortening"):
                 sent = [self._producer.send(self._topic, value=s, partition=0) for s in snapshot]
