@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -214,10 +215,8 @@ def repair(
             options, topic, partition, visibility=found.visibility or "read_committed",
             owner=owner, engine=engine, timeout=timeout, fence_owner=True,
         )  # fmt: skip
-        try:
+        with closing(writer):
             writer.acquire(repairs=[gap.offset for gap in found.gaps])
-        finally:
-            writer.close()
     return found.gaps
 
 
@@ -253,13 +252,12 @@ def audit_logs(
     Its memory grows with the number of such appends. Parts of appends in other logs than ``logs``
     are not looked at. The other arguments and the errors are those of `LogReader` and its `read`.
     """
-    client = open_engine(engine, FencedSettings.parse(options), timeout)
-    views = [LogView(client, topic, partition) for topic, partition in logs]
-    starts: dict[str, int] = {}
-    #: By append and log, the number of its records: as they name it, and as it was found.
-    named: _Counts = defaultdict(dict)
-    there: _Counts = defaultdict(dict)
-    try:
+    with closing(open_engine(engine, FencedSettings.parse(options), timeout)) as client:
+        views = [LogView(client, topic, partition) for topic, partition in logs]
+        starts: dict[str, int] = {}
+        #: By append and log, the number of its records: as they name it, and as it was found.
+        named: _Counts = defaultdict(dict)
+        there: _Counts = defaultdict(dict)
         for view in views:
             with view.reporting("reading"):
                 view.identify()
@@ -271,8 +269,6 @@ def audit_logs(
         for view in views:
             with view.reporting("reading"):
                 _read(view, named, there, timeout)
-    finally:
-        client.close()
     whole, unknown, torn = 0, 0, []
     for batch_id in begun:
         wanted = {log: count for log, count in named[batch_id].items() if log in starts}

@@ -22,7 +22,7 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     SinkUnavailable,
 )
-from coopconsume.fenced.config import EpochSource, check_name
+from coopconsume.fenced.config import EpochSource, WriterConfig, check_name
 from coopconsume.fenced.log import Entry
 from coopconsume.fenced.multi import MultiLogWriter, Write
 from coopconsume.fenced.writer import FencedWriter
@@ -76,7 +76,7 @@ class FencedKafkaSink(Closing):
         timeout: Seconds that a batch may take, above 0.
 
     Raises:
-        InvalidOption: The name, the epoch or the partitions make no sense.
+        InvalidOption: An argument makes no sense.
     """
 
     def __init__(
@@ -92,8 +92,6 @@ class FencedKafkaSink(Closing):
         timeout: float = 30.0,
     ) -> None:
         check_name("job", job)
-        if epoch is not None and epoch < 1:
-            raise InvalidOption("epoch", repr(epoch), "give a number above 0")
         chosen = (partition,) if isinstance(partition, int) else tuple(sorted(partition))
         if not chosen or chosen[0] < 0 or len(set(chosen)) < len(chosen):
             remedy = "give a number from 0, or several, each once"
@@ -106,6 +104,7 @@ class FencedKafkaSink(Closing):
         }  # fmt: skip
         if epoch is not None:
             self._how |= {"session": f"{job}:{epoch}", "epoch": epoch}
+        WriterConfig(**self._how)
         self._owners: dict[int, FencedWriter] = {}
         self._several: MultiLogWriter | None = None
         #: Number of the last batch of the job that each log has, as far as known.
@@ -243,13 +242,8 @@ def number_of(name: str | None) -> int:
 def entries_of(batch: DataFrame, partitions: Sequence[int]) -> dict[int, list[Entry]]:
     """The records of a micro-batch for each partition, in the order of its rows.
 
-    Of several partitions a record gets the one that its column ``partition`` names, else one by
-    its key, as Kafka's producers choose it (murmur2); without a key, one by its value, so that a
-    batch that is written again is dealt again in the same way. The only one gets all.
-
-    Raises:
-        InvalidOption: It has no column ``value``.
-        AppendRefused: A row names another partition.
+    A key chooses a partition as in Kafka's producers (murmur2); without a key, the value does, so
+    that a batch that is written again is dealt again in the same way.
     """
     from coopconsume.kafka.producer import ORIGIN_HEADER
 

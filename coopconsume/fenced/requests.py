@@ -91,32 +91,31 @@ class Groups:
         self._settled: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-append")
 
-    def put(self, request: Request) -> bool:
-        """Adds a request to the queue; returns whether it is the only one."""
+    def put(self, request: Request) -> None:
+        """Adds a request to the queue."""
         with self._queue_lock:
             self._waiting.append(request)
-            return len(self._waiting) == 1
 
     def run(self, request: Request, log: LogId, timeout: float | None) -> Appended:
         """Settles a request, with others that wait, and returns its answer."""
-        if self.put(request) and self._lock.acquire(blocking=False):
+        if not self._waiting and self._lock.acquire(blocking=False):
             # Only this request: the time limits of others do not apply to this call.
             try:
-                if self._withdraw(request):
-                    self._settle([request])
+                self._settle([request])
             finally:
                 self._lock.release()
-        if not request.is_settled:
-            # Callers that waited for the lock would get it, and append, one after another.
-            settled = threading.Event()
-            request.on_settled = settled.set
-            self._settle_soon()
-            try:
-                if not request.is_settled and not settled.wait(timeout):
-                    self.give_up(request, log)
-            except BaseException:
-                self._withdraw(request)
-                raise
+            return request.result()
+        # Callers that waited for the lock would get it, and append, one after another.
+        settled = threading.Event()
+        request.on_settled = settled.set
+        self.put(request)
+        self._settle_soon()
+        try:
+            if not settled.wait(timeout):
+                self.give_up(request, log)
+        except BaseException:
+            self._withdraw(request)
+            raise
         return request.result()
 
     async def run_async(self, request: Request, log: LogId, seconds: float | None) -> Appended:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from coopconsume.fenced.engine import EngineDoubt, LogAppend
 from coopconsume.fenced.log import MULTI, Ends, LogId, Raw
@@ -10,18 +10,15 @@ from tests.model.fenced_broker import Broker, FakeChannel, FakeEngine, Fate, Ide
 
 
 class Cluster:
-    """A broker in memory for each topic, which all fail where the test says.
-
-    Args:
-        topics: The topics; each has one partition.
-        fate: As for `Broker`.
-        tick: As for `Broker`.
-    """
+    """A broker in memory for each log (topic and partition), which all fail where the test says."""
 
     def __init__(
-        self, topics: Sequence[str], fate: Callable[[str], Fate], tick: Callable[[], None]
+        self,
+        logs: Iterable[tuple[str, int]],
+        fate: Callable[[str], Fate] = lambda _: "done",
+        tick: Callable[[], None] = lambda: None,
     ) -> None:
-        self.brokers = {name: Broker(self._ask, tick, f"id-{name}") for name in topics}
+        self.brokers = {log: Broker(self._ask, tick, f"id-{log[0]}") for log in logs}
         self.fate, self.tick = fate, tick
 
     def _ask(self, request: str) -> Fate:
@@ -41,34 +38,35 @@ class ClusterEngine:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._engines = {name: FakeEngine(broker) for name, broker in cluster.brokers.items()}
+        self._engines = {log: FakeEngine(broker) for log, broker in cluster.brokers.items()}
 
     def topic_id(self, topic: str) -> str | None:
-        return self._engines[topic].topic_id(topic)
+        first = next(engine for log, engine in self._engines.items() if log[0] == topic)
+        return first.topic_id(topic)
 
     def is_compacted(self, topic: str) -> bool:
         return False
 
     def start(self, topic: str, partition: int) -> int:
-        return self._engines[topic].start(topic, partition)
+        return self._engines[topic, partition].start(topic, partition)
 
     def ends(self, topic: str, partition: int) -> Ends:
-        return self._engines[topic].ends(topic, partition)
+        return self._engines[topic, partition].ends(topic, partition)
 
     def open_transactions(self, topic: str, partition: int) -> dict[int, str | None]:
-        return self._engines[topic].open_transactions(topic, partition)
+        return self._engines[topic, partition].open_transactions(topic, partition)
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
     ) -> Iterator[list[Raw]]:
-        return self._engines[topic].read(topic, partition, start, stop, timeout)
+        return self._engines[topic, partition].read(topic, partition, start, stop, timeout)
 
     def channel(
         self, log: LogId, transactional_id: str | None, timeout: float
     ) -> FakeChannel | ClusterChannel:
         if transactional_id is not None and transactional_id.startswith(MULTI):
             return ClusterChannel(self._cluster, transactional_id)
-        return self._engines[log.topic].channel(log, transactional_id, timeout)
+        return self._engines[log.tp].channel(log, transactional_id, timeout)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -129,7 +127,7 @@ class ClusterChannel:
         def write(some: Sequence[LogAppend]) -> list[list[int]]:
             found = []
             for log, entries, headers, _ in some:
-                broker, identity = self._parts[log.topic]
+                broker, identity = self._parts[log.tp]
                 if identity.transaction is None:
                     identity.transaction = Transaction(len(broker.slots))
                 raws = [

@@ -105,8 +105,8 @@ def test_reading_the_keys_goes_on_where_it_stopped() -> None:
 
 def test_several_logs_at_once_by_key() -> None:
     """Each log has its keys; one that is not as expected refuses all."""
-    cluster = Cluster("ab", lambda _: "done", lambda: None)
     logs = [("a", 0), ("b", 0)]
+    cluster = Cluster(logs)
     with MultiLogWriter(OPTIONS, logs, engine=ClusterEngine(cluster)) as several:  # type: ignore[arg-type]
         entity = Write([(b"k", b"1")], expected_key_seq={b"k": None})
         several.append(dict.fromkeys(logs, entity))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -16,18 +14,14 @@ from hypothesis import strategies as st
 
 from coopconsume.errors import AppendRefused, BatchRefused, InvalidOption, SinkUnavailable
 from coopconsume.fenced import FencedKafkaSink, FencedWriter, deadline
-from coopconsume.fenced.engine import LogAppend
 from coopconsume.fenced.kafka_sink import batch_name, entries_of, number_of
-from coopconsume.fenced.log import Ends, LogId, Raw
 from coopconsume.fenced.stamp import decode, is_batch_id
 from tests.fenced_checker import Outcomes, problems
-from tests.model.fenced_broker import Broker, FakeChannel, FakeEngine, Fate
-from tests.model.fenced_cluster import Cluster, ClusterChannel, ClusterEngine
+from tests.model.fenced_broker import OPTIONS, Broker, FakeEngine, Fate
+from tests.model.fenced_cluster import Cluster, ClusterEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
 
 
 class Frame:
@@ -185,41 +179,6 @@ def test_partitions_are_dealt_as_kafka_deals_them() -> None:
 _HAS = ({1, 5}, {4, 6}, {0, 2, 3})
 
 
-class Several(ClusterEngine):
-    """An engine for several partitions of one topic; the cluster has a broker for each."""
-
-    def topic_id(self, topic: str) -> str | None:
-        return "id"
-
-    def start(self, topic: str, partition: int) -> int:
-        return super().start(str(partition), 0)
-
-    def ends(self, topic: str, partition: int) -> Ends:
-        return super().ends(str(partition), 0)
-
-    def open_transactions(self, topic: str, partition: int) -> dict[int, str | None]:
-        return super().open_transactions(str(partition), 0)
-
-    def read(
-        self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[Raw]]:
-        return super().read(str(partition), 0, start, stop, timeout)
-
-    def channel(
-        self, log: LogId, transactional_id: str | None, timeout: float
-    ) -> FakeChannel | ClusterChannel:
-        found = super().channel(replace(log, topic=str(log.partition)), transactional_id, timeout)
-        if isinstance(found, ClusterChannel):
-            append = found.append
-            found.append = lambda parts, timeout: append(list(map(there, parts)), timeout)  # type: ignore[method-assign]
-        return found
-
-
-def there(part: LogAppend) -> LogAppend:
-    """A part for the broker of its partition."""
-    return part._replace(log=replace(part.log, topic=str(part.log.partition)))
-
-
 @pytest.fixture
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time goes by each time that somebody looks."""
@@ -233,7 +192,7 @@ class Crashing:
 
     def __init__(self, visibility: str) -> None:
         self.left = 10**9
-        self.cluster = Cluster("012", self._fate, lambda: None)
+        self.cluster = Cluster([("t", partition) for partition in range(3)], self._fate)
         self.brokers = list(self.cluster.brokers.values())
         self._visibility = visibility
 
@@ -244,7 +203,7 @@ class Crashing:
     def run(self, epoch: int | None) -> FencedKafkaSink:
         """A run's sink."""
         return FencedKafkaSink(
-            OPTIONS, "t", "job", epoch, range(3), engine=Several(self.cluster), timeout=1.0,
+            OPTIONS, "t", "job", epoch, range(3), engine=ClusterEngine(self.cluster), timeout=1.0,
             visibility=self._visibility,
         )  # type: ignore[arg-type]  # fmt: skip
 
@@ -324,7 +283,7 @@ def test_a_run_that_slept_writes_to_none_of_its_partitions(at: str, epoch: int |
         first(keyed(6), 0)
     before = list(map(values, world.brokers))
     other = FencedWriter(
-        OPTIONS, "t", 1, engine=Several(world.cluster), timeout=1.0,
+        OPTIONS, "t", 1, engine=ClusterEngine(world.cluster), timeout=1.0,
         **({} if epoch is None else {"session": f"job:{epoch}", "epoch": epoch}),
     )  # type: ignore[arg-type]  # fmt: skip
     request, after = ("init", 3) if at == "opening" else (at, 0)

@@ -121,7 +121,9 @@ def folded(records: list[tuple[int, bytes]], start: int = 0) -> OwnershipFold:
 
 def state_of(fold: OwnershipFold) -> tuple[dict[str, Row], list[Entry]]:
     """Rows and history."""
-    return {row.resource: row for row in fold.rows.values()}, fold.entries()
+    return {row.resource: row for row in fold.rows.values()}, [
+        entry for key in sorted(fold.history) for entry in fold.history[key]
+    ]
 
 
 @settings(max_examples=examples(300))

@@ -131,7 +131,7 @@ class KafkaStore:
     def history(self, key: Key) -> Sequence[Entry]:
         """Returns the history of a resource; at least the last 100 entries."""
         self.rows()
-        return [e for e in self._fold.entries() if (e.group, e.resource) == key]
+        return [*self._fold.history.get(key, ())]
 
     def wait(self, seconds: float) -> None:
         """Returns when something was appended, or after some seconds."""

@@ -48,6 +48,7 @@ class OwnershipFold:
     Attributes:
         is_whole: Whether all records before the first offset are known.
         rows: The rows after the records so far.
+        history: The history of each resource, oldest first.
         next_offset: Offset of the next record.
         passed_over: Number of records of other writers.
         findings: Offsets of the first of them, and what is wrong with each.
@@ -57,8 +58,8 @@ class OwnershipFold:
         self.rows: dict[Key, Row] = {}
         self.next_offset = self._start = start
         self.is_whole = start == 0
+        self.history: dict[Key, list[Entry]] = {}
         self._place = place
-        self._entries: dict[Key, list[Entry]] = {}
         self.passed_over = 0
         self.findings: list[tuple[int, str]] = []
         self._early: list[tuple[int, wire.Change]] = []
@@ -95,13 +96,9 @@ class OwnershipFold:
         for _, later in early:
             self._put(later)
 
-    def entries(self) -> list[Entry]:
-        """Returns the history by group and resource, of each one oldest first."""
-        return [entry for key in sorted(self._entries) for entry in self._entries[key]]
-
     def snapshot(self, part_bytes: int = _PART_BYTES) -> list[bytes]:
         """Returns records of a bounded size that replace the log up to here."""
-        entries = [entry for key in sorted(self._entries) for entry in self._entries[key][-_KEPT:]]
+        entries = [entry for some in self.history.values() for entry in some[-_KEPT:]]
         plain = [("rows", asdict(row)) for row in self.rows.values()]
         plain += [("entries", asdict(entry)) for entry in entries]
         parts: list[dict[str, list[Any]]] = [{"rows": [], "entries": []}]
@@ -142,4 +139,4 @@ class OwnershipFold:
     def _put(self, found: wire.Change) -> None:
         self.rows.update((row.key, row) for row in found.rows)
         for entry in found.entries:
-            self._entries.setdefault((entry.group, entry.resource), []).append(entry)
+            self.history.setdefault((entry.group, entry.resource), []).append(entry)

@@ -72,17 +72,7 @@ class Step:
 
 
 def own(row: Row, claim: Holder, generation: int) -> Step:
-    """The wiki's claim, made total.
-
-    Nobody has the resource: the claimant gets the generation it named. An owner of a higher
-    generation: refused. Of an equal one: severed, and the claimant gets the next generation. Of a
-    lower one: severed, and the claimant gets the generation it named. Generation 0 always claims,
-    and gives generation 1. The owner itself, naming its own generation, keeps everything. Those
-    who wait go on waiting.
-
-    Raises:
-        ValueError: If the generation is negative.
-    """
+    """The wiki's claim: see `OwnershipRegistry.own`. Those who wait go on waiting."""
     if generation < 0:
         raise ValueError(f"generation of {row.resource!r} must be at least 0, not {generation}")
     current = row.generation
@@ -98,8 +88,8 @@ def own(row: Row, claim: Holder, generation: int) -> Step:
 def acquire(row: Row, claim: Holder, topic_id: str = "") -> Step:
     """A claim in one of PIP-68's access modes.
 
-    A claimant that comes back names the fence epoch it had (`claim.epoch`): it keeps that if nobody
-    was in between, and is refused permanently if anybody was.
+    A claimant that comes back names the epoch it had: it keeps that if nobody was in between, else
+    it is refused permanently.
     """
     if topic_id and row.topic_id not in {"", topic_id} and (row.holders or claim.epoch is not None):
         return Step(row, Replaced(row.topic_id, topic_id))
