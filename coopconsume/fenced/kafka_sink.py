@@ -161,15 +161,16 @@ class FencedKafkaSink(Closing):
         place.
         """
         if not self._owners:
-            self._owners = {
+            owners = {
                 p: FencedWriter(self._options, self.topic, p, **self._how) for p in self.partitions
             }
             if len(self.partitions) > 1 and self._how["visibility"] == "read_committed":
                 self._several = MultiLogWriter(
                     self._options, [(self.topic, p) for p in self.partitions],
-                    epochs=_Owned(self._owners), engine=self._how["engine"],
+                    epochs=_Owned(owners), engine=self._how["engine"],
                     timeout=self._how["timeout"],
                 )  # fmt: skip
+            self._owners = owners
         if self._several is not None and self._last:
             self._several.refresh()
             return
