@@ -243,19 +243,6 @@ def test_fencing_clears_the_queue_before_it_takes() -> None:
     assert step.row.holders == (replace(held("dora", mode=FENCING)),)
 
 
-def test_a_dead_head_of_the_queue_is_passed_over() -> None:
-    """The head dies while it waits; and one that dies at its promotion is revoked."""
-    row = Row("g", "r")
-    for name in ("anna", "ben", "carl", "dora"):
-        row = rules.acquire(row, held(name)).row
-    row = rules.expire(row, held("ben").session).row
-    row = rules.leave(row, held("anna").session).row
-    assert row.is_owned_by(held("carl").session)
-    row = rules.expire(row, held("carl").session).row
-    assert row.is_owned_by(held("dora").session)
-    assert row.fence_epoch == 3
-
-
 def test_one_that_waits_to_come_back_is_passed_over_if_anybody_was_in_between() -> None:
     """It carried its epoch along, and a claim by generation came before its turn."""
     anna, ben, carl = held("anna"), held("ben", mode=SHARED), held("carl")
