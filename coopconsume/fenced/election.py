@@ -97,7 +97,6 @@ class Leader:
             self._is_behind = True
             expected = self._replica.next_seq
             added = self._producer.append(rows, expected_seq=expected, batch_id=batch_id)
-            self._is_behind = False
             now = int(1000 * time.time())
             self._replica.deliver(
                 LogRecord(
@@ -107,6 +106,7 @@ class Leader:
                 )
                 for number, row in enumerate(rows)
             )  # fmt: skip
+            self._is_behind = False
             return added
 
     def catch_up(self) -> None:

@@ -8,7 +8,6 @@ import socket
 import threading
 import uuid
 from dataclasses import replace
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
@@ -16,7 +15,6 @@ from coopconsume.closing import Acquired
 from coopconsume.errors import InvalidOption
 from coopconsume.errors.fenced import (
     LogReplaced,
-    LogUnavailable,
     OwnershipUnavailable,
     ProducerBusy,
     ProducerFenced,
@@ -24,7 +22,6 @@ from coopconsume.errors.fenced import (
 )
 from coopconsume.fenced.config import EpochSource, FencedSettings, WriterConfig
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.ownership import (
     AccessMode,
     Busy,
@@ -36,7 +33,7 @@ from coopconsume.fenced.ownership import (
     Replaced,
 )
 from coopconsume.fenced.ownership.registry import check_lease
-from coopconsume.fenced.view import open_engine
+from coopconsume.fenced.view import LogView, open_engine
 from coopconsume.fenced.writer import FencedWriter
 
 if TYPE_CHECKING:
@@ -184,11 +181,10 @@ class ExclusiveProducer(Acquired):
         return self
 
     def _acquire(self, timeout: float | None) -> None:
-        try:
-            self._topic_id = self._engine.topic_id(self.topic) or ""
-        except EngineDoubt as doubt:
-            error = LogUnavailable(*self._tp, "looking up", doubt.problem)
-            raise doubt.refusal or error from doubt
+        view = LogView(self._engine, *self._tp, compacted=False)
+        with view.reporting("looking up"):
+            view.identify()
+        self._topic_id = view.log.topic_id
         try:
             self._grant = self._take_turn(timeout)
             self.writer.acquire()
@@ -290,11 +286,15 @@ class ExclusiveProducer(Acquired):
     def _ask(self) -> Outcome:
         """Asks for the log; a session that goes on, for its old place first."""
         epoch = self._kept() if self._resumed is None else self._resumed
-        ask = partial(self.registry.acquire, GROUP, self._resource, self.mode)
-        outcome = ask(epoch=epoch, topic_id=self._topic_id)
+        outcome = self._claim(self.mode, epoch)
         if isinstance(outcome, Fenced) and epoch != self._resumed:
-            return ask(topic_id=self._topic_id)  # somebody was faster
+            return self._claim(self.mode, None)  # somebody was faster
         return outcome
+
+    def _claim(self, mode: AccessMode, epoch: int | None) -> Outcome:
+        return self.registry.acquire(
+            GROUP, self._resource, mode, epoch=epoch, topic_id=self._topic_id
+        )
 
     def _kept(self) -> int | None:
         """The epoch of a session that goes on, if nobody had a turn since."""
@@ -330,11 +330,7 @@ class ExclusiveProducer(Acquired):
         shared = self.mode is AccessMode.SHARED
         mode = AccessMode.SHARED if shared else AccessMode.EXCLUSIVE
         try:
-            back = self._given(
-                self.registry.acquire(
-                    GROUP, self._resource, mode, epoch=grant.fence_epoch, topic_id=self._topic_id
-                )
-            )
+            back = self._given(self._claim(mode, grant.fence_epoch))
             if back.fence_epoch != grant.fence_epoch:
                 # An operator had evicted it.
                 self.registry.release(GROUP, [self._resource])
