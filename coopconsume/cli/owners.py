@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -32,14 +32,23 @@ _topic_option = click.option(
 )
 
 
-def at_a_store(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds ``place`` to a command: a function that opens the store of the registry."""
+def _kafka_store(options: dict[str, str], topic: str | None) -> KafkaStore:
+    from coopconsume.fenced.ownership.kafka_store import TOPIC, KafkaStore
+
+    return KafkaStore(options, topic or TOPIC, create=False)
+
+
+def at_a_registry(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ``registry`` to a command; what it grants stays in force after the command.
+
+    Apply it below `reported`, so that errors of opening the store are reported.
+    """
 
     @click.option("--table", metavar="PATH", help="The Delta table of the registry.")
     @_topic_option
     @at_a_cluster
     @functools.wraps(command)
-    def with_store(
+    def with_registry(
         *args: Any,
         table: str | None,
         topic: str | None,
@@ -50,32 +59,17 @@ def at_a_store(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("give --bootstrap-servers or --table, one of both")
         if table is not None and topic is not None:
             raise click.UsageError("--topic goes with --bootstrap-servers, not with --table")
-        return command(*args, place=lambda: _store(options, topic, table), **kwargs)
+        if table is None:
+            store: OwnershipStore = _kafka_store(options, topic)
+        else:
+            from coopconsume.fenced.ownership import DeltaStore
 
-    return with_store
+            store = DeltaStore(table, create=False)
+        with closing(store):
+            registry = OwnershipRegistry(store, owner=kwargs.get("owner"), lease=0)
+            return command(*args, registry=registry, **kwargs)
 
-
-def _store(options: dict[str, str], topic: str | None, table: str | None) -> OwnershipStore:
-    if table is not None:
-        from coopconsume.fenced.ownership import DeltaStore
-
-        return DeltaStore(table, create=False)
-    return _kafka_store(options, topic)
-
-
-def _kafka_store(options: dict[str, str], topic: str | None) -> KafkaStore:
-    from coopconsume.fenced.ownership.kafka_store import TOPIC, KafkaStore
-
-    return KafkaStore(options, topic or TOPIC, create=False)
-
-
-@contextmanager
-def _registry(
-    place: Callable[[], OwnershipStore], owner: str | None = None
-) -> Iterator[OwnershipRegistry]:
-    """Opens a registry for one command; its grants stay in force after the command."""
-    with closing(place()) as store:
-        yield OwnershipRegistry(store, owner=owner, lease=0)
+    return with_registry
 
 
 @click.group(epilog=EXIT_CODES)
@@ -85,13 +79,12 @@ def owners() -> None:
 
 @owners.command("list", epilog=EXIT_CODES)
 @click.option("--group", help="Only resources of this group.")
-@at_a_store
 @as_json
 @reported
-def list_(*, group: str | None, as_json: bool, place: Callable[[], OwnershipStore]) -> None:
+@at_a_registry
+def list_(*, group: str | None, as_json: bool, registry: OwnershipRegistry) -> None:
     """List all resources that were ever claimed, and their owners."""
-    with _registry(place) as registry:
-        rows = registry.list(group)
+    rows = registry.list(group)
     if as_json:
         echo_json([asdict(row) for row in rows])
         return
@@ -106,16 +99,15 @@ def list_(*, group: str | None, as_json: bool, place: Callable[[], OwnershipStor
     "--history", type=click.IntRange(0), default=10, show_default=True,
     help="Number of the last events to show; JSON has all.",
 )  # fmt: skip
-@at_a_store
 @as_json
 @reported
+@at_a_registry
 def show(
-    *, group: str, resource: str, history: int, as_json: bool, place: Callable[[], OwnershipStore]
+    *, group: str, resource: str, history: int, as_json: bool, registry: OwnershipRegistry
 ) -> None:
     """Show a resource: its owner, the waiting claimants, and its history."""
-    with _registry(place) as registry:
-        _check_known(registry, group, [resource])
-        row, events = registry.show(group, resource), registry.history(group, resource)
+    _check_known(registry, group, [resource])
+    row, events = registry.show(group, resource), registry.history(group, resource)
     if as_json:
         echo_json(asdict(row) | {"history": [asdict(entry) for entry in events]})
         return
@@ -132,9 +124,9 @@ def show(
 )  # fmt: skip
 @click.option("--owner", default="operator", show_default=True, help="The name of the new owner.")
 @click.option("--create", is_flag=True, help="Also take resources that were never claimed.")
-@at_a_store
 @as_json
 @reported
+@at_a_registry
 def take(
     *,
     group: str,
@@ -143,21 +135,20 @@ def take(
     owner: str,
     create: bool,
     as_json: bool,
-    place: Callable[[], OwnershipStore],
+    registry: OwnershipRegistry,
 ) -> None:
     """Take resources from their owners, all or none, until `owners release`.
 
     The former owner of a log is fenced at its next append. No other claimant gets the resource
     before it is released.
     """
-    with _registry(place, owner) as registry:
-        if not create:
-            _check_known(registry, group, resources)
-        now = {row.key: row.generation for row in registry.list(group)}
-        grants = registry.own(
-            group,
-            {r: now.get((group, r), 0) if generation is None else generation for r in resources},
-        )
+    if not create:
+        _check_known(registry, group, resources)
+    now = {row.key: row.generation for row in registry.list(group)}
+    grants = registry.own(
+        group,
+        {r: now.get((group, r), 0) if generation is None else generation for r in resources},
+    )
     if as_json:
         echo_json([asdict(grant) for grant in grants.values()])
         return
@@ -169,16 +160,15 @@ def take(
 @owners.command(epilog=EXIT_CODES)
 @click.argument("group")
 @click.argument("resources", nargs=-1, required=True)
-@at_a_store
 @reported
-def release(*, group: str, resources: tuple[str, ...], place: Callable[[], OwnershipStore]) -> None:
+@at_a_registry
+def release(*, group: str, resources: tuple[str, ...], registry: OwnershipRegistry) -> None:
     """Release resources of any owner; the claimant that has waited longest gets them."""
-    with _registry(place) as registry:
-        _check_known(registry, group, resources)
-        for resource in resources:
-            row = registry.evict(group, resource)
-            now = "free" if row.owner is None else f"owned by {row.owner.session.owner}"
-            click.echo(f"{resource}: {now}")
+    _check_known(registry, group, resources)
+    for resource in resources:
+        row = registry.evict(group, resource)
+        now = "free" if row.owner is None else f"owned by {row.owner.session.owner}"
+        click.echo(f"{resource}: {now}")
 
 
 def _check_known(registry: OwnershipRegistry, group: str, resources: Sequence[str]) -> None:

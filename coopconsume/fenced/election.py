@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import FencedLogError, ProducerFenced, WriterNotOpen
@@ -56,19 +56,19 @@ class Replica:
 
 
 class Leader:
-    """The hold of an elected process on its log. `LeaderElection` makes it."""
+    """The hold of an elected process on its log. `LeaderElection` makes it.
+
+    Attributes:
+        epoch: The epoch under which it leads; greater than that of all before it.
+    """
 
     def __init__(self, producer: ExclusiveProducer, replica: Replica) -> None:
+        self.epoch: Final = producer.epoch
         self._producer = producer
         self._replica = replica
         self._lock = threading.RLock()
         self._is_behind = False
         self._resigned = False
-
-    @property
-    def epoch(self) -> int:
-        """The epoch under which it leads; greater than that of all before it."""
-        return self._producer.epoch
 
     @property
     def next_seq(self) -> int:
@@ -163,6 +163,9 @@ class LeaderElection(Closing):
         lease: Seconds without a heartbeat after which a leader is considered dead; 0: never.
         **how: As for `ExclusiveProducer`; the engine by its name.
 
+    Attributes:
+        leader: The leader, if this process is it as far as known.
+
     Raises:
         OptionError, EngineNotUsable: As they say.
         ValueError: The lease is negative.
@@ -199,17 +202,12 @@ class LeaderElection(Closing):
         self._log = topic, partition
         self._read_at = 0.0
         self._changed = threading.Condition()
-        self._leader: Leader | None = None
+        self.leader: Leader | None = None
         self._is_announced = False
         self._producer: ExclusiveProducer | None = None
         self._stopped = threading.Event()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
-
-    @property
-    def leader(self) -> Leader | None:
-        """The leader, if this process is it as far as known."""
-        return self._leader
 
     @property
     def leader_name(self) -> str | None:
@@ -244,13 +242,13 @@ class LeaderElection(Closing):
                 raise self._failure
             if not done:
                 raise TimeoutError(f"not elected within {timeout} s")
-            if self._leader is None:
+            if self.leader is None:
                 raise WriterNotOpen(*self._log, "closed")
-            return self._leader
+            return self.leader
 
     def resign(self) -> None:
         """Hands the lead to the next candidate, and joins the end of the queue."""
-        if leader := self._leader:
+        if leader := self.leader:
             leader.resign()
 
     def close(self) -> None:
@@ -304,7 +302,7 @@ class LeaderElection(Closing):
 
     def _lead(self, leader: Leader) -> None:
         with self._changed:
-            self._leader = leader
+            self.leader = leader
         try:
             self._on_elected(leader)
             with self._changed:
@@ -315,7 +313,7 @@ class LeaderElection(Closing):
         finally:
             leader.resign()  # waits for what it is doing
             with self._changed:
-                self._leader, self._is_announced = None, False
+                self.leader, self._is_announced = None, False
                 self._changed.notify_all()
             self._on_lost()
 

@@ -83,8 +83,9 @@ class ExclusiveProducer(Acquired):
             fenced permanently then. One process at a time may use a session, under the same owner.
 
     Attributes:
-        topic, partition: The log.
-        mode: How to have it.
+        topic, partition, mode: As they were given.
+        owner: The name of this producer.
+        session: Id of this producer's session; another producer can continue it.
         registry: The registry, to look at.
         writer: The writer, once the log is acquired.
 
@@ -127,6 +128,8 @@ class ExclusiveProducer(Acquired):
             KafkaStore(options) if store is None else store, owner=name, lease=lease,
             session=session or self.writer.session,
         )  # fmt: skip
+        self.owner: Final = name
+        self.session: Final = self.registry.session.id
         self._resource = resource_of(topic, partition)
         self._grant: Grant | None = None
         self._resumes, self._resumed = session is not None, epoch
@@ -135,16 +138,6 @@ class ExclusiveProducer(Acquired):
         self._lost: ProducerFenced | None = None
         self._given_up = threading.Event()
         self._turn = threading.RLock()  # `close` waits for `acquire`
-
-    @property
-    def owner(self) -> str:
-        """The name of this producer."""
-        return self.registry.session.owner
-
-    @property
-    def session(self) -> str:
-        """Id of this producer's session; another producer can continue it."""
-        return self.registry.session.id
 
     @property
     def epoch(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -21,21 +21,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.broker
 Make = Callable[..., FencedWriter]
-
-
-@pytest.fixture(params=["read_committed", "filter"])
-def make(kafka: LocalKafka, request: pytest.FixtureRequest) -> Iterator[Make]:
-    """Return what makes writers on the run's broker, in both visibilities."""
-    made: list[FencedWriter] = []
-
-    def writer(topic: str, **more: Any) -> FencedWriter:
-        options = {"kafka.bootstrap.servers": kafka.bootstrap_servers} | more.pop("options", {})
-        made.append(FencedWriter(options, topic, visibility=request.param, **more))
-        return made[-1]
-
-    yield writer
-    for each in made:
-        each.close()
 
 
 def right(kafka: LocalKafka, topic: str) -> list[bytes | None]:

@@ -7,38 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coopconsume import FencedWriter
 from coopconsume.errors import OffsetMismatch, ProducerBusy, ProducerFenced, WriterNotOpen
 from coopconsume.fenced import Entry, Loaded, LogReader, audit, bulk_load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from coopconsume.testing.local.broker import LocalKafka
     from tests.conftest import Produce, TopicFactory
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture(params=["read_committed", "filter"])
-def visibility(request: pytest.FixtureRequest) -> str:
-    """Each test is about both."""
-    return str(request.param)
-
-
-@pytest.fixture
-def make(kafka: LocalKafka, visibility: str) -> Iterator[Callable[..., FencedWriter]]:
-    """Return what makes writers on the run's broker; they are closed after the test."""
-    made: list[FencedWriter] = []
-
-    def writer(topic: str, **more: Any) -> FencedWriter:
-        options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, **more.pop("options", {})}
-        made.append(FencedWriter(options, topic, visibility=visibility, **more))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield writer
-    for each in made:
-        each.close()
 
 
 def test_appends_follow_each_other(make: Any, topic: TopicFactory) -> None:

@@ -77,25 +77,20 @@ class DeltaStore:
         *,
         create: bool = True,
     ) -> None:
-        self._uri = str(target)
+        self.place = str(target)
         self._options = dict(storage_options) if storage_options else None
         self._known: dict[Key, Row] = {}
         with self._reporting("opening"):
-            if not DeltaTable.is_deltatable(self._uri, self._options):
+            if not DeltaTable.is_deltatable(self.place, self._options):
                 if not create:
-                    raise OwnershipFormat(self._uri, "no Delta table", "an ownership store")
+                    raise OwnershipFormat(self.place, "no Delta table", "an ownership store")
                 self._create()
-            self._table = DeltaTable(self._uri, storage_options=self._options)
+            self._table = DeltaTable(self.place, storage_options=self._options)
         found = self._table.metadata().configuration.get(_PROPERTY)
         if found != str(wire.FORMAT):
             expected = f"{_PROPERTY}={wire.FORMAT}"
-            raise OwnershipFormat(self._uri, f"a table with {_PROPERTY}={found}", expected)
+            raise OwnershipFormat(self.place, f"a table with {_PROPERTY}={found}", expected)
         self._read_at = -1
-
-    @property
-    def place(self) -> str:
-        """The path or URI of the table."""
-        return self._uri
 
     def rows(self) -> Mapping[Key, Row]:
         """Returns all rows of the newest version."""
@@ -129,7 +124,7 @@ class DeltaStore:
         with self._reporting("reading"):
             self._table.update_incremental()
             lines = sorted(self._details("entry"), key=itemgetter("place"))
-        entries = [wire.parsed(Entry, self._uri, line["entry"]) for line in lines]
+        entries = [wire.parsed(Entry, self.place, line["entry"]) for line in lines]
         mine = [entry for entry in entries if (entry.group, entry.resource) == key]
         return sorted(mine, key=attrgetter("revision"))
 
@@ -145,30 +140,30 @@ class DeltaStore:
         """Nothing is held open."""
 
     def _reporting(self, operation: str) -> AbstractContextManager[None]:
-        return wire.reporting(self._uri, operation, DeltaError, OSError)
+        return wire.reporting(self.place, operation, DeltaError, OSError)
 
     def _create(self) -> None:
         try:
             DeltaTable.create(
-                self._uri, SCHEMA, mode="error", partition_by=["kind"],
+                self.place, SCHEMA, mode="error", partition_by=["kind"],
                 description="Who owns which log: the ownership registry of coopconsume.",
                 configuration={_PROPERTY: str(wire.FORMAT)}, storage_options=self._options,
                 commit_properties=_ONCE, raise_if_key_not_exists=False,
             )  # fmt: skip
         except (DeltaError, OSError):
-            if not DeltaTable.is_deltatable(self._uri, self._options):
+            if not DeltaTable.is_deltatable(self.place, self._options):
                 raise  # no other process created it meanwhile
 
     def _read_rows(self) -> dict[Key, Row]:
-        rows = [wire.parsed(Row, self._uri, line["row"]) for line in self._details("row")]
+        rows = [wire.parsed(Row, self.place, line["row"]) for line in self._details("row")]
         if len({row.key for row in rows}) != len(rows):
-            raise OwnershipFormat(self._uri, "two rows of one resource", "one row a resource")
+            raise OwnershipFormat(self.place, "two rows of one resource", "one row a resource")
         return {row.key: row for row in rows}
 
     def _details(self, kind: str) -> list[dict[str, Any]]:
         sql = f"SELECT detail FROM t WHERE kind = '{kind}'"  # noqa: S608 - one of two words
         found = pa.table(QueryBuilder().register("t", self._table).execute(sql).read_all())
-        return [wire.loads(self._uri, text) for text in found["detail"].to_pylist()]
+        return [wire.loads(self.place, text) for text in found["detail"].to_pylist()]
 
 
 def _line(of: Row | Entry, place: int = 0) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class KafkaStore:
     ) -> None:
         from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-        self._topic = topic
+        self._topic, self.place = topic, f"topic {topic}"
         self._config = FencedSettings.parse(options).client_config()
         self._most_bytes = snapshot_bytes
         self._at = TopicPartition(topic, 0)
@@ -82,11 +82,6 @@ class KafkaStore:
         from kafka.errors import KafkaError
 
         return reporting(self.place, operation, KafkaError)
-
-    @property
-    def place(self) -> str:
-        """The topic."""
-        return f"topic {self._topic}"
 
     def rows(self) -> Mapping[Key, Row]:
         """Returns all rows, read up to the end of the log."""
