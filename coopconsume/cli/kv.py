@@ -18,17 +18,17 @@ from coopconsume.fenced.kv import KeyValueStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_WORDS = {
-    "get": ("KEY",),
-    "put": ("KEY", "VALUE"),
-    "delete": ("KEY",),
-    "cas": ("KEY", "EXPECTED", "VALUE"),
-    "all": (),
-    "resign": (),
-    "quit": (),
+#: The arguments and the method of each command.
+_COMMANDS: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
+    "get": (("KEY",), KeyValueStore.get),
+    "put": (("KEY", "VALUE"), KeyValueStore.put),
+    "delete": (("KEY",), KeyValueStore.delete),
+    "cas": (("KEY", "EXPECTED", "VALUE"), KeyValueStore.compare_and_set),
+    "all": ((), KeyValueStore.local),
+    "resign": ((), KeyValueStore.resign),
 }
 _WITHOUT_ANSWER = {"put", "delete", "resign"}
-_USAGE = "; ".join(" ".join((word, *args)) for word, args in _WORDS.items())
+_USAGE = "; ".join(" ".join((word, *args)) for word, (args, _) in _COMMANDS.items()) + "; quit"
 
 
 @click.command(
@@ -71,7 +71,7 @@ def kv(
         _make_topic(options, topic)
     store = KeyValueStore(
         options, topic, partition, owner=owner, lease=lease,
-        on_elected=lambda epoch: say.event("leads", epoch=epoch),
+        on_elected=lambda leader: say.event("leads", epoch=leader.epoch),
         on_lost=lambda: say.event("follows"),
     )  # fmt: skip
     say.event("started")  # before the events of the election
@@ -99,18 +99,10 @@ def parse(line: str) -> list[str | None]:
 def _answer(store: KeyValueStore, words: list[str | None]) -> dict[str, Any]:
     word, *given = words
     needed = [text for i, text in enumerate(given) if (word, i) != ("cas", 1)]
-    if word not in _WORDS or len(given) != len(_WORDS[word]) or None in needed:
+    if word not in _COMMANDS or len(given) != len(_COMMANDS[word][0]) or None in needed:
         return {"error": "Usage", "text": f"commands: {_USAGE}"}
-    commands: dict[str, Callable[..., Any]] = {
-        "get": store.get,
-        "put": store.put,
-        "delete": store.delete,
-        "cas": store.compare_and_set,
-        "all": store.local,
-        "resign": store.resign,
-    }
     try:
-        answer = commands[word](*given)
+        answer = _COMMANDS[word][1](store, *given)
     except FencedLogError as error:
         return {"error": type(error).__name__, "text": str(error)}
     return {"done": True} if word in _WITHOUT_ANSWER else {"answer": answer}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -15,12 +15,11 @@ from coopconsume.cli.outcome import EXIT_CODES, FAILED, OK, example, reported
 from coopconsume.cli.place import as_json, at_a_cluster, echo_json
 from coopconsume.cli.text import table
 from coopconsume.fenced.ownership import OwnershipRegistry
-from coopconsume.fenced.ownership.wire import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from coopconsume.fenced.ownership import Entry, OwnershipStore, Row
+    from coopconsume.fenced.ownership import Entry, KafkaStore, OwnershipStore, Row
 
 _COLUMNS = ("GROUP", "RESOURCE", "OWNER", "ACCESS", "GENERATION", "EPOCH", "SHARED BY", "WAITING")
 _HOLDERS = ("", "OWNER", "SESSION", "ACCESS", "TICKET", "HEARTBEATS", "LEASE")
@@ -28,16 +27,28 @@ _EVENTS = ("EPOCH", "GENERATION", "WHEN", "WHAT", "WHO", "SESSION")
 _SHOWN = 8
 
 
-def at_a_store(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds ``place`` to a command: a function that opens the store of the registry."""
+_topic_option = click.option(
+    "--topic", metavar="NAME", help="The topic of the registry [default: __fw_ownership]."
+)
+
+
+def _kafka_store(options: dict[str, str], topic: str | None) -> KafkaStore:
+    from coopconsume.fenced.ownership.kafka_store import TOPIC, KafkaStore
+
+    return KafkaStore(options, topic or TOPIC, create=False)
+
+
+def at_a_registry(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ``registry`` to a command; what it grants stays in force after the command.
+
+    Apply it below `reported`, so that errors of opening the store are reported.
+    """
 
     @click.option("--table", metavar="PATH", help="The Delta table of the registry.")
-    @click.option(
-        "--topic", metavar="NAME", help="The topic of the registry [default: __fw_ownership]."
-    )
+    @_topic_option
     @at_a_cluster
     @functools.wraps(command)
-    def with_store(
+    def with_registry(
         *args: Any,
         table: str | None,
         topic: str | None,
@@ -48,29 +59,17 @@ def at_a_store(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("give --bootstrap-servers or --table, one of both")
         if table is not None and topic is not None:
             raise click.UsageError("--topic goes with --bootstrap-servers, not with --table")
-        return command(*args, place=lambda: _store(options, topic, table), **kwargs)
+        if table is None:
+            store: OwnershipStore = _kafka_store(options, topic)
+        else:
+            from coopconsume.fenced.ownership import DeltaStore
 
-    return with_store
+            store = DeltaStore(table, create=False)
+        with closing(store):
+            registry = OwnershipRegistry(store, owner=kwargs.get("owner"), lease=0)
+            return command(*args, registry=registry, **kwargs)
 
-
-def _store(options: dict[str, str], topic: str | None, table: str | None) -> OwnershipStore:
-    if table is not None:
-        from coopconsume.fenced.ownership import DeltaStore
-
-        return DeltaStore(table, create=False)
-    from coopconsume.fenced.ownership.kafka_store import TOPIC, KafkaStore
-
-    return KafkaStore(options, topic or TOPIC, create=False)
-
-
-@contextmanager
-def _registry(place: Callable[[], OwnershipStore], owner: str | None) -> Iterator[Any]:
-    """Opens a registry for one command; its grants stay in force after the command."""
-    store = place()
-    try:
-        yield OwnershipRegistry(store, owner=owner, lease=0)
-    finally:
-        store.close()
+    return with_registry
 
 
 @click.group(epilog=EXIT_CODES)
@@ -80,15 +79,14 @@ def owners() -> None:
 
 @owners.command("list", epilog=EXIT_CODES)
 @click.option("--group", help="Only resources of this group.")
-@at_a_store
 @as_json
 @reported
-def list_(*, group: str | None, as_json: bool, place: Callable[[], OwnershipStore]) -> None:
+@at_a_registry
+def list_(*, group: str | None, as_json: bool, registry: OwnershipRegistry) -> None:
     """List all resources that were ever claimed, and their owners."""
-    with _registry(place, None) as registry:
-        rows = registry.list(group)
+    rows = registry.list(group)
     if as_json:
-        echo_json([plain(row) for row in rows])
+        echo_json([asdict(row) for row in rows])
         return
     for line in table(_COLUMNS, [_line(row) for row in rows]):
         click.echo(line)
@@ -101,18 +99,17 @@ def list_(*, group: str | None, as_json: bool, place: Callable[[], OwnershipStor
     "--history", type=click.IntRange(0), default=10, show_default=True,
     help="Number of the last events to show; JSON has all.",
 )  # fmt: skip
-@at_a_store
 @as_json
 @reported
+@at_a_registry
 def show(
-    *, group: str, resource: str, history: int, as_json: bool, place: Callable[[], OwnershipStore]
+    *, group: str, resource: str, history: int, as_json: bool, registry: OwnershipRegistry
 ) -> None:
     """Show a resource: its owner, the waiting claimants, and its history."""
-    with _registry(place, None) as registry:
-        _check_known(registry, group, [resource])
-        row, events = registry.show(group, resource), registry.history(group, resource)
+    _check_known(registry, group, [resource])
+    row, events = registry.show(group, resource), registry.history(group, resource)
     if as_json:
-        echo_json(plain(row) | {"history": [plain(entry) for entry in events]})
+        echo_json(asdict(row) | {"history": [asdict(entry) for entry in events]})
         return
     for line in _resource_lines(row, events[-history:] if history else []):
         click.echo(line)
@@ -127,9 +124,9 @@ def show(
 )  # fmt: skip
 @click.option("--owner", default="operator", show_default=True, help="The name of the new owner.")
 @click.option("--create", is_flag=True, help="Also take resources that were never claimed.")
-@at_a_store
 @as_json
 @reported
+@at_a_registry
 def take(
     *,
     group: str,
@@ -138,30 +135,22 @@ def take(
     owner: str,
     create: bool,
     as_json: bool,
-    place: Callable[[], OwnershipStore],
+    registry: OwnershipRegistry,
 ) -> None:
     """Take resources from their owners, all or none, until `owners release`.
 
     The former owner of a log is fenced at its next append. No other claimant gets the resource
     before it is released.
     """
-    with _registry(place, owner) as registry:
-        if not create:
-            _check_known(registry, group, resources)
-        wanted = {
-            resource: registry.show(group, resource).generation
-            if generation is None
-            else generation
-            for resource in resources
-        }
-        grants = registry.own(group, wanted)
+    if not create:
+        _check_known(registry, group, resources)
+    now = {row.key: row.generation for row in registry.list(group)}
+    grants = registry.own(
+        group,
+        {r: now.get((group, r), 0) if generation is None else generation for r in resources},
+    )
     if as_json:
-        echo_json(
-            [
-                {"resource": g.resource, "generation": g.generation, "fence_epoch": g.fence_epoch}
-                for g in grants.values()
-            ]
-        )
+        echo_json([asdict(grant) for grant in grants.values()])
         return
     for grant in grants.values():
         numbers = f"generation {grant.generation}, epoch {grant.fence_epoch}"
@@ -171,16 +160,15 @@ def take(
 @owners.command(epilog=EXIT_CODES)
 @click.argument("group")
 @click.argument("resources", nargs=-1, required=True)
-@at_a_store
 @reported
-def release(*, group: str, resources: tuple[str, ...], place: Callable[[], OwnershipStore]) -> None:
+@at_a_registry
+def release(*, group: str, resources: tuple[str, ...], registry: OwnershipRegistry) -> None:
     """Release resources of any owner; the claimant that has waited longest gets them."""
-    with _registry(place, None) as registry:
-        _check_known(registry, group, resources)
-        for resource in resources:
-            row = registry.evict(group, resource)
-            now = "free" if row.owner is None else f"owned by {row.owner.session.owner}"
-            click.echo(f"{resource}: {now}")
+    _check_known(registry, group, resources)
+    for resource in resources:
+        row = registry.evict(group, resource)
+        now = "free" if row.owner is None else f"owned by {row.owner.session.owner}"
+        click.echo(f"{resource}: {now}")
 
 
 def _check_known(registry: OwnershipRegistry, group: str, resources: Sequence[str]) -> None:
@@ -195,9 +183,7 @@ def _check_known(registry: OwnershipRegistry, group: str, resources: Sequence[st
 
 
 @owners.command(epilog=example("coopconsume owners check --bootstrap-servers localhost:9092"))
-@click.option(
-    "--topic", metavar="NAME", help="The topic of the registry [default: __fw_ownership]."
-)
+@_topic_option
 @click.option("--repair", is_flag=True, help="Continue without the missing start of the log.")
 @at_a_cluster
 @as_json
@@ -209,21 +195,18 @@ def check(*, topic: str | None, repair: bool, as_json: bool, options: dict[str, 
     then uses the last change of each resource. Other resources are free and begin with fence epoch
     1; fenced logs store their epochs themselves.
     """
-    from coopconsume.fenced.ownership.kafka_store import TOPIC, KafkaStore
-
-    store = KafkaStore(options, topic or TOPIC, create=False)
-    try:
+    with closing(_kafka_store(options, topic)) as store:
         found = store.repair() if repair else store.check()
-    finally:
-        store.close()
+    rows, ignored = len(found.rows), found.passed_over
     if as_json:
-        echo_json(asdict(found))
-        return OK if found.is_whole else FAILED
-    click.echo(f"{store.place}: {found.rows:,} resources, {found.passed_over:,} records ignored")
-    for offset, problem in found.findings:
-        click.echo(f"  offset {offset:,}: {problem}")
-    if not found.is_whole:
-        click.echo("THE START OF THE LOG IS MISSING: --repair continues without it")
+        facts = {"is_whole": found.is_whole, "rows": rows, "passed_over": ignored}
+        echo_json(facts | {"findings": found.findings})
+    else:
+        click.echo(f"{store.place}: {rows:,} resources, {ignored:,} records ignored")
+        for offset, problem in found.findings:
+            click.echo(f"  offset {offset:,}: {problem}")
+        if not found.is_whole:
+            click.echo("THE START OF THE LOG IS MISSING: --repair continues without it")
     return OK if found.is_whole else FAILED
 
 
@@ -236,7 +219,7 @@ def _line(row: Row) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _resource_lines(row: Row, events: list[Entry]) -> Iterator[str]:
+def _resource_lines(row: Row, events: Sequence[Entry]) -> Iterator[str]:
     who = "free"
     if row.owner is not None:
         who = f"owned by {row.owner.session.owner}, generation {row.generation}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections import Counter, defaultdict
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.fenced.config import FencedSettings
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.multi import LogName
     from coopconsume.fenced.stamp import Visibility
 
+_Counts = defaultdict[str, dict[str, int]]
 MOST_FINDINGS: Final = 20
 _NOTED: Final = {
     "malformed": "its stamp cannot be read",
@@ -53,7 +55,6 @@ class Finding:
     """A record that does not count, or where records are missing.
 
     Attributes:
-        offset: Offset of the record.
         what: ``gap`` for missing records before it, otherwise a `Verdict` of the fold.
         problem: What was found, in words.
     """
@@ -131,30 +132,29 @@ class _Tally:
         self._note_torn(raw)
         self.counts[verdict] += 1
         if verdict in _NOTED:
-            self._note(raw.offset, verdict, _NOTED[verdict])
+            self._note(raw, verdict, _NOTED[verdict])
 
     def count(self, rows: Sequence[Raw]) -> None:
         """Takes in the records of a batch that counts."""
         self._note_torn(rows[0])
         stamp, owner = self._fold.stamp, self._fold.owner
         assert stamp is not None
-        name = None if owner is None else owner.name
         if not self.terms or self.terms[-1].epoch != stamp.epoch:
+            name = None if owner is None else owner.name
             self.terms.append(Term(stamp.epoch, name, rows[0].offset))
         if stamp.kind == "data":
-            term, begun = self.terms[-1], stamp.i == 0
-            self.terms[-1] = replace(
-                term, records=term.records + len(rows), batches=term.batches + begun
-            )
+            last = self.terms[-1]
+            records, batches = last.records + len(rows), last.batches + (stamp.i == 0)
+            self.terms[-1] = replace(last, records=records, batches=batches)
 
     def _note_torn(self, following: Raw) -> None:
         found, self._torn = self._fold.torn - self._torn, self._fold.torn
         if found:
-            self._note(following.offset, "torn", f"{found} records before it")
+            self._note(following, "torn", f"{found} records before it")
 
-    def _note(self, offset: int, what: str, problem: str) -> None:
+    def _note(self, raw: Raw, what: str, problem: str) -> None:
         if len(self.findings) < MOST_FINDINGS:
-            self.findings.append(Finding(offset, what, problem))
+            self.findings.append(Finding(raw.offset, what, problem))
 
 
 def audit(
@@ -178,7 +178,7 @@ def audit(
         end = view.decided_end(deadline)
         for rows in view.counted(end, deadline):
             tally.count(rows)
-    counts, gaps = tally.counts, (Finding(at, "gap", text) for at, text in view.gaps.items())
+    counts, gaps = tally.counts, [Finding(at, "gap", text) for at, text in view.gaps.items()]
     return view.log, Audit(
         start, end, fold.next_seq, fold.epoch, sum(term.records for term in tally.terms),
         counts["rejected"], counts["fenced"], counts["malformed"],
@@ -215,10 +215,8 @@ def repair(
             options, topic, partition, visibility=found.visibility or "read_committed",
             owner=owner, engine=engine, timeout=timeout, fence_owner=True,
         )  # fmt: skip
-        try:
+        with closing(writer):
             writer.acquire(repairs=[gap.offset for gap in found.gaps])
-        finally:
-            writer.close()
     return found.gaps
 
 
@@ -242,14 +240,6 @@ class MultiAudit:
         return not self.torn
 
 
-@dataclass
-class _Found:
-    """What was found of one append: the counts that its records name, and those in the logs."""
-
-    named: dict[str, int] = field(default_factory=dict)
-    there: dict[str, int] = field(default_factory=dict)
-
-
 def audit_logs(
     options: Mapping[str, Any],
     logs: Iterable[LogName],
@@ -262,49 +252,43 @@ def audit_logs(
     Its memory grows with the number of such appends. Parts of appends in other logs than ``logs``
     are not looked at. The other arguments and the errors are those of `LogReader` and its `read`.
     """
-    client = open_engine(engine, FencedSettings.parse(options), timeout)
-    views = [LogView(client, topic, partition) for topic, partition in logs]
-    found: dict[str, _Found] = {}
-    starts: dict[str, int] = {}
-    try:
+    with closing(open_engine(engine, FencedSettings.parse(options), timeout)) as client:
+        views = [LogView(client, topic, partition) for topic, partition in logs]
+        starts: dict[str, int] = {}
+        #: By append and log, the number of its records: as they name it, and as it was found.
+        named: _Counts = defaultdict(dict)
+        there: _Counts = defaultdict(dict)
         for view in views:
             with view.reporting("reading"):
                 view.identify()
                 view.begin_at(view.start())
                 starts[str(view.log)] = view.offset
-                _read(view, found, timeout)
-        begun = list(found)
+                _read(view, named, there, timeout)
+        begun = list(named)
         # What was written meanwhile may be missing in a log that was read before.
         for view in views:
             with view.reporting("reading"):
-                _read(view, found, timeout)
-    finally:
-        client.close()
-    return _compared({batch_id: found[batch_id] for batch_id in begun}, starts)
-
-
-def _read(view: LogView, found: dict[str, _Found], timeout: float) -> None:
-    deadline = Deadline(timeout)
-    for rows in view.counted(view.decided_end(deadline), deadline):
-        stamp = view.fold.stamp
-        header = rows[0].headers[1] if len(rows[0].headers) > 1 else ("", b"")
-        if stamp is None or header[0] != LOGS_HEADER:
-            continue
-        append = found.setdefault(stamp.batch, _Found())
-        for part in header[1].decode(errors="replace").split(","):
-            log, _, count = part.rpartition(":")
-            append.named[log] = int(count) if count.isdecimal() else -1
-        append.there[str(view.log)] = stamp.n if stamp.kind == "data" else 0
-
-
-def _compared(found: Mapping[str, _Found], starts: Mapping[str, int]) -> MultiAudit:
+                _read(view, named, there, timeout)
     whole, unknown, torn = 0, 0, []
-    for batch_id, append in found.items():
-        wanted = {log: count for log, count in append.named.items() if log in starts}
-        if append.there == wanted:
+    for batch_id in begun:
+        wanted = {log: count for log, count in named[batch_id].items() if log in starts}
+        if there[batch_id] == wanted:
             whole += 1
-        elif any(starts[log] for log in wanted.keys() - append.there.keys()):
+        elif any(starts[log] for log in wanted.keys() - there[batch_id].keys()):
             unknown += 1
         else:
             torn.append(batch_id)
     return MultiAudit(whole, tuple(torn), unknown)
+
+
+def _read(view: LogView, named: _Counts, there: _Counts, timeout: float) -> None:
+    deadline = Deadline(timeout)
+    for rows in view.counted(view.decided_end(deadline), deadline):
+        stamp = view.fold.stamp
+        name, logs = rows[0].headers[1] if len(rows[0].headers) > 1 else ("", b"")
+        if stamp is None or name != LOGS_HEADER:
+            continue
+        for part in logs.decode(errors="replace").split(","):
+            log, _, count = part.rpartition(":")
+            named[stamp.batch][log] = int(count) if count.isdecimal() else -1
+        there[stamp.batch][str(view.log)] = stamp.n if stamp.kind == "data" else 0

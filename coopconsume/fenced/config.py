@@ -16,7 +16,6 @@ from coopconsume.kafka.settings import (
     client_config,
     closest,
     complete,
-    is_harmless,
     kafka_name,
     read_setting,
 )
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.log import LogId
     from coopconsume.fenced.stamp import Visibility
+
 
 _LONGEST_SESSION: Final = 200
 
@@ -122,22 +122,19 @@ class WriterConfig:
 
     def __post_init__(self) -> None:
         session, epoch, every = self.session, self.epoch, self.checkpoint_every
-        if self.visibility not in VISIBILITIES:
-            raise InvalidOption("visibility", repr(self.visibility), f"give one of {VISIBILITIES}")
-        if self.timeout <= 0:
-            raise InvalidOption("timeout", repr(self.timeout), "give seconds above 0")
-        if every is not None and every <= 0:
-            raise InvalidOption("checkpoint_every", repr(every), "give seconds above 0, or None")
-        if session is not None and not 0 < len(session) <= _LONGEST_SESSION:
-            remedy = f"give 1 to {_LONGEST_SESSION}"
-            raise InvalidOption("session", f"{len(session)} characters", remedy)
-        if epoch is not None and (epoch < 1 or session is None):
-            found = repr(epoch) if session else "given alone"
-            raise InvalidOption("epoch", found, "give a number above 0, of a session")
-        for name in ("session", "fence_owner") if self.shared else ():
-            if getattr(self, name) is not None:
-                remedy = "writers that share a log have none and fence nobody: leave it out"
-                raise InvalidOption(name, "given", remedy)
+        length = 1 if session is None else len(session)
+        alone = "writers that share a log have none and fence nobody: leave it out"
+        for name, is_right, remedy in (
+            ("visibility", self.visibility in VISIBILITIES, f"give one of {VISIBILITIES}"),
+            ("timeout", self.timeout > 0, "give seconds above 0"),
+            ("checkpoint_every", every is None or every > 0, "give seconds above 0, or None"),
+            ("session", 0 < length <= _LONGEST_SESSION, "give 1 to 200 characters"),
+            ("epoch", epoch is None or (epoch > 0 and session), "give one above 0, of a session"),
+            ("session", not self.shared or session is None, alone),
+            ("fence_owner", not self.shared or self.fence_owner is None, alone),
+        ):
+            if not is_right:
+                raise InvalidOption(name, repr(getattr(self, name)), remedy)
 
     @property
     def owner_name(self) -> str:
@@ -223,10 +220,6 @@ class FencedSettings:
             if name in self.kafka
         }
         return self.client_config() | given
-
-    def __str__(self) -> str:
-        shown = {name: value if is_harmless(name) else "***" for name, value in self.kafka.items()}
-        return f"{shown}, {CHECK}: {self.checked}"
 
 
 def check_name(option: str, name: str) -> None:

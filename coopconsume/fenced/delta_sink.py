@@ -9,6 +9,7 @@ an earlier epoch is refused whatever it does; and as skipping is silent, the num
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -67,11 +68,7 @@ def decide(found: SinkProgress, epoch: int, batch: int) -> SinkProgress | None:
 
 
 #: Delta's errors of writers that were in each other's way: of no common base.
-_CONFLICTS: Final = (
-    "ConcurrentAppendException", "ConcurrentDeleteDeleteException",
-    "ConcurrentDeleteReadException", "ConcurrentTransactionException", "ConcurrentWriteException",
-    "MetadataChangedException", "ProtocolChangedException",
-)  # fmt: skip
+_CONFLICT: Final = r"(Concurrent\w+|MetadataChanged|ProtocolChanged)Exception"
 
 
 class FencedDeltaSink:
@@ -112,6 +109,7 @@ class FencedDeltaSink:
         if not job:
             raise ValueError("job must have a name")
         self.path, self.job, self.epoch = str(path), job, epoch
+        self._app = f"coopconsume.fenced.{job}"
         self._options = dict(storage_options) if storage_options else None
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -160,10 +158,6 @@ class FencedDeltaSink:
 
         return DeltaTable(self.path, storage_options=self._options)
 
-    @property
-    def _app(self) -> str:
-        return f"coopconsume.fenced.{self.job}"
-
     def _append(self, rows: DataFrame, mark: SinkProgress) -> None:
         options: dict[str, str | int] = {"txnAppId": self._app, "txnVersion": mark.version}
         if mark.batches == 1:  # the first batch, or an epoch opened behind it
@@ -192,7 +186,5 @@ def is_conflict(error: Exception) -> bool:
     Its package for Python makes classes of these errors; without it they are PySpark's, with the
     name of Delta's class in the text.
     """
-    text = str(error)
-    return any(
-        type(error).__name__ == name or f"io.delta.exceptions.{name}" in text for name in _CONFLICTS
-    )
+    named = re.fullmatch(_CONFLICT, type(error).__name__)
+    return bool(named or re.search(rf"io\.delta\.exceptions\.{_CONFLICT}", str(error)))

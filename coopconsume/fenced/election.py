@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from coopconsume.closing import Closing
-from coopconsume.errors.fenced import AppendRefused, FencedLogError, ProducerFenced, WriterNotOpen
+from coopconsume.errors.fenced import FencedLogError, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.config import WriterConfig
 from coopconsume.fenced.exclusive import ExclusiveProducer
 from coopconsume.fenced.log import LogRecord, entries
@@ -17,7 +17,7 @@ from coopconsume.fenced.ownership.registry import check_lease
 from coopconsume.fenced.reader import LogReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from coopconsume.fenced.config import WriterOptions
     from coopconsume.fenced.log import Appended, Records
@@ -45,30 +45,30 @@ class Replica:
 
     def read(self, stop: int | None = None) -> None:
         """Reads on to an offset; by default what is decided now, without waiting."""
-        for record in self._reader.read(stop, stable=stop is None):
-            self.deliver(record)
+        self.deliver(self._reader.read(stop, stable=stop is None))
 
-    def deliver(self, record: LogRecord) -> None:
-        """Applies a record, unless it was applied when this process wrote it."""
-        if record.seq >= self.next_seq:
-            self.next_seq = record.seq + 1
-            self._apply(record)
+    def deliver(self, records: Iterable[LogRecord]) -> None:
+        """Applies records, unless they were applied when this process wrote them."""
+        for record in records:
+            if record.seq >= self.next_seq:
+                self.next_seq = record.seq + 1
+                self._apply(record)
 
 
 class Leader:
-    """The hold of an elected process on its log. `LeaderElection` makes it."""
+    """The hold of an elected process on its log. `LeaderElection` makes it.
+
+    Attributes:
+        epoch: The epoch under which it leads; greater than that of all before it.
+    """
 
     def __init__(self, producer: ExclusiveProducer, replica: Replica) -> None:
+        self.epoch: Final = producer.epoch
         self._producer = producer
         self._replica = replica
         self._lock = threading.RLock()
         self._is_behind = False
         self._resigned = False
-
-    @property
-    def epoch(self) -> int:
-        """The epoch under which it leads; greater than that of all before it."""
-        return self._producer.epoch
 
     @property
     def next_seq(self) -> int:
@@ -93,31 +93,27 @@ class Leader:
         """
         rows = entries(records)
         with self._lock:
-            self._refuse()
             self.catch_up()
             self._is_behind = True
-            try:
-                expected = self._replica.next_seq
-                added = self._producer.append(rows, expected_seq=expected, batch_id=batch_id)
-            except AppendRefused:
-                self._is_behind = False
-                raise
-            self._is_behind = False
+            expected = self._replica.next_seq
+            added = self._producer.append(rows, expected_seq=expected, batch_id=batch_id)
             now = int(1000 * time.time())
-            for number, row in enumerate(rows):
-                self._replica.deliver(
-                    LogRecord(
-                        added.first_seq + number, added.first_offset + number, added.epoch,
-                        added.batch_id, row.key, row.value, tuple(row.headers),
-                        now if row.timestamp is None else row.timestamp,
-                    )
-                )  # fmt: skip
+            self._replica.deliver(
+                LogRecord(
+                    added.first_seq + number, added.first_offset + number, added.epoch,
+                    added.batch_id, row.key, row.value, tuple(row.headers),
+                    now if row.timestamp is None else row.timestamp,
+                )
+                for number, row in enumerate(rows)
+            )  # fmt: skip
+            self._is_behind = False
             return added
 
     def catch_up(self) -> None:
         """After a doubt: finds out what happened, and applies what is in the log, as `confirm`."""
         with self._lock:
-            self._refuse()
+            if self._resigned:
+                raise WriterNotOpen(self._producer.topic, self._producer.partition, "resigned")
             if self._is_behind:
                 self._replica.read(self._producer.confirm())
                 self._is_behind = False
@@ -129,7 +125,6 @@ class Leader:
         `ExclusiveProducer.confirm` does.
         """
         with self._lock:
-            self._refuse()
             self.catch_up()
             self._producer.confirm()
 
@@ -137,10 +132,6 @@ class Leader:
         """Leads no more; the election gives the log back and stands again."""
         with self._lock:
             self._resigned = True
-
-    def _refuse(self) -> None:
-        if self._resigned:
-            raise WriterNotOpen(self._producer.topic, self._producer.partition, "resigned")
 
 
 class LeaderElection(Closing):
@@ -171,6 +162,9 @@ class LeaderElection(Closing):
             ``__fw_ownership`` of the same cluster.
         lease: Seconds without a heartbeat after which a leader is considered dead; 0: never.
         **how: As for `ExclusiveProducer`; the engine by its name.
+
+    Attributes:
+        leader: The leader, if this process is it as far as known.
 
     Raises:
         OptionError, EngineNotUsable: As they say.
@@ -208,23 +202,17 @@ class LeaderElection(Closing):
         self._log = topic, partition
         self._read_at = 0.0
         self._changed = threading.Condition()
-        self._leader: Leader | None = None
+        self.leader: Leader | None = None
         self._is_announced = False
         self._producer: ExclusiveProducer | None = None
-        self._stopped = False
+        self._stopped = threading.Event()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
 
     @property
-    def leader(self) -> Leader | None:
-        """The leader, if this process is it as far as known."""
-        return self._leader
-
-    @property
     def leader_name(self) -> str | None:
         """Who has the log, by the registry; None if nobody does, or before `start`."""
-        producer = self._producer
-        return None if producer is None else producer.held_by()
+        return None if self._producer is None else self._producer.held_by()
 
     def start(self) -> Self:
         """Begins to stand for election, in a thread; harmless when repeated."""
@@ -247,25 +235,26 @@ class LeaderElection(Closing):
         """
         self.start()
         with self._changed:
-            done = self._changed.wait_for(lambda: self._is_announced or self._is_over, timeout)
+            done = self._changed.wait_for(
+                lambda: self._is_announced or self._failure or self._stopped.is_set(), timeout
+            )
             if self._failure is not None:
                 raise self._failure
             if not done:
                 raise TimeoutError(f"not elected within {timeout} s")
-            if self._leader is None:
+            if self.leader is None:
                 raise WriterNotOpen(*self._log, "closed")
-            return self._leader
+            return self.leader
 
     def resign(self) -> None:
         """Hands the lead to the next candidate, and joins the end of the queue."""
-        leader = self._leader
-        if leader is not None:
+        if leader := self.leader:
             leader.resign()
 
     def close(self) -> None:
         """Withdraws or stops leading; the next candidate leads. Harmless when repeated."""
         with self._changed:
-            self._stopped = True
+            self._stopped.set()
             self._changed.notify_all()
             producer = self._producer
         if producer is not None:
@@ -278,22 +267,18 @@ class LeaderElection(Closing):
         """Begins to stand."""
         return self.start()
 
-    @property
-    def _is_over(self) -> bool:
-        return self._stopped or self._failure is not None
-
     def _run(self) -> None:
         try:
-            while not self._stopped:
+            while not self._stopped.is_set():
                 try:
                     self._stand()
                 except FencedLogError as error:
                     if not (error.retriable or isinstance(error, ProducerFenced)):
                         raise
                     log.info("candidate again: %s", error)
-                    self._pause(_AGAIN if error.retriable else 0)
+                    self._stopped.wait(_AGAIN if error.retriable else 0)
         except BaseException as error:  # `lead` raises it
-            if not self._stopped:
+            if not self._stopped.is_set():
                 log.exception("no candidate any more")
                 with self._changed:
                     self._failure = error
@@ -305,7 +290,7 @@ class LeaderElection(Closing):
         with self._changed:
             self._producer = producer
         try:
-            if self._stopped:
+            if self._stopped.is_set():
                 return
             self._on_candidate()
             producer.acquire()
@@ -317,24 +302,20 @@ class LeaderElection(Closing):
 
     def _lead(self, leader: Leader) -> None:
         with self._changed:
-            self._leader = leader
+            self.leader = leader
         try:
             self._on_elected(leader)
             with self._changed:
                 self._is_announced = True
                 self._changed.notify_all()
-            while not self._stopped and leader.leads():
-                self._pause(_WATCH)
+            while not self._stopped.is_set() and leader.leads():
+                self._stopped.wait(_WATCH)
         finally:
             leader.resign()  # waits for what it is doing
             with self._changed:
-                self._leader, self._is_announced = None, False
+                self.leader, self._is_announced = None, False
                 self._changed.notify_all()
             self._on_lost()
-
-    def _pause(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped, seconds)
 
     def _keep_up(self) -> None:
         now = time.monotonic()

@@ -6,24 +6,22 @@ import asyncio
 import logging
 import socket
 import threading
-import time
 import uuid
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from coopconsume.closing import Acquired
 from coopconsume.errors import InvalidOption
 from coopconsume.errors.fenced import (
     LogReplaced,
-    LogUnavailable,
     OwnershipUnavailable,
     ProducerBusy,
     ProducerFenced,
     WriterNotOpen,
 )
 from coopconsume.fenced.config import EpochSource, FencedSettings, WriterConfig
-from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.ownership import (
     AccessMode,
     Busy,
@@ -35,7 +33,7 @@ from coopconsume.fenced.ownership import (
     Replaced,
 )
 from coopconsume.fenced.ownership.registry import check_lease
-from coopconsume.fenced.view import open_engine
+from coopconsume.fenced.view import LogView, open_engine
 from coopconsume.fenced.writer import FencedWriter
 
 if TYPE_CHECKING:
@@ -84,6 +82,13 @@ class ExclusiveProducer(Acquired):
             and its epoch if nobody had the log meanwhile, else it asks again; with ``epoch`` it is
             fenced permanently then. One process at a time may use a session, under the same owner.
 
+    Attributes:
+        topic, partition, mode: As they were given.
+        owner: The name of this producer.
+        session: Id of this producer's session; another producer can continue it.
+        registry: The registry, to look at.
+        writer: The writer, once the log is acquired.
+
     Raises:
         OptionError, EngineNotUsable, OwnershipUnavailable, OwnershipFormat: As they say.
         ValueError: There is no such mode, or the lease is negative.
@@ -106,8 +111,8 @@ class ExclusiveProducer(Acquired):
         if config.shared or config.epochs is not None or config.fence_owner is not None:
             remedy = "the access mode decides: leave them out"
             raise InvalidOption("shared, epochs, fence_owner", "given", remedy)
-        self.topic, self.partition, self.mode = topic, partition, AccessMode(mode)
-        self._tp = topic, partition
+        self.topic, self.partition = self._tp = topic, partition
+        self.mode = AccessMode(mode)
         self._engine = open_engine(config.engine, FencedSettings.parse(options), config.timeout)
         session, epoch = config.session, config.epoch
         name = config.owner or session or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
@@ -118,11 +123,13 @@ class ExclusiveProducer(Acquired):
             epochs=_ClaimedEpochs(self._confirm_claim),
             session=None if shared else session, epoch=None if shared else epoch,
         )  # fmt: skip
-        self._writer = FencedWriter(options, topic, partition, **vars(written))
-        self._registry = OwnershipRegistry(
+        self.writer: Final = FencedWriter(options, topic, partition, **vars(written))
+        self.registry: Final = OwnershipRegistry(
             KafkaStore(options) if store is None else store, owner=name, lease=lease,
-            session=session or self._writer.session,
+            session=session or self.writer.session,
         )  # fmt: skip
+        self.owner: Final = name
+        self.session: Final = self.registry.session.id
         self._resource = resource_of(topic, partition)
         self._grant: Grant | None = None
         self._resumes, self._resumed = session is not None, epoch
@@ -133,34 +140,14 @@ class ExclusiveProducer(Acquired):
         self._turn = threading.RLock()  # `close` waits for `acquire`
 
     @property
-    def owner(self) -> str:
-        """The name of this producer."""
-        return self._registry.session.owner
-
-    @property
-    def session(self) -> str:
-        """Id of this producer's session; another producer can continue it."""
-        return self._registry.session.id
-
-    @property
-    def registry(self) -> OwnershipRegistry:
-        """The registry, to look at."""
-        return self._registry
-
-    @property
-    def writer(self) -> FencedWriter:
-        """The writer, once the log is acquired."""
-        return self._writer
-
-    @property
     def epoch(self) -> int:
         """The topic epoch: grows with every owner, and stays when the same one comes back."""
-        return self._writer.epoch
+        return self.writer.epoch
 
     @property
     def is_open(self) -> bool:
         """Whether it was acquired, and is not known to be lost."""
-        return self._writer.is_open
+        return self.writer.is_open
 
     def acquire(self, timeout: float | None = None) -> Self:
         """Takes the log, as the access mode says; nothing if this producer has it.
@@ -182,19 +169,18 @@ class ExclusiveProducer(Acquired):
                 raise self._lost
             if self._given_up.is_set():
                 raise WriterNotOpen(*self._tp, "closed")
-            if not self._writer.is_open:
+            if not self.writer.is_open:
                 self._acquire(timeout)
         return self
 
     def _acquire(self, timeout: float | None) -> None:
-        try:
-            self._topic_id = self._engine.topic_id(self.topic) or ""
-        except EngineDoubt as doubt:
-            error = LogUnavailable(*self._tp, "looking up", doubt.problem)
-            raise doubt.refusal or error from doubt
+        view = LogView(self._engine, *self._tp, compacted=False)
+        with view.reporting("looking up"):
+            view.identify()
+        self._topic_id = view.log.topic_id
         try:
             self._grant = self._take_turn(timeout)
-            self._writer.acquire()
+            self.writer.acquire()
         except BaseException:
             self._grant = None
             self._release_place()
@@ -202,7 +188,7 @@ class ExclusiveProducer(Acquired):
 
     def _release_place(self) -> None:
         try:
-            self._registry.release(GROUP, [self._resource])
+            self.registry.release(GROUP, [self._resource])
         except OwnershipUnavailable as error:  # the lease will expire
             logger.warning("the place of %s was not given back: %s", self._resource, error)
 
@@ -216,13 +202,13 @@ class ExclusiveProducer(Acquired):
                 LogReplaced, LogCorrupt, LogUnavailable: As there.
         """
         self.check()
-        return self._writer.append(records, **how)
+        return self.writer.append(records, **how)
 
     async def append_async(self, records: Records, **how: Unpack[AppendOptions]) -> Appended:
         """Publishes records as `append` does, without blocking the event loop."""
         if not self._has_place:
             await asyncio.to_thread(self.check)
-        return await self._writer.append_async(records, **how)
+        return await self.writer.append_async(records, **how)
 
     def confirm(self) -> int:
         """Makes sure that at some moment of this call nobody else had opened the log.
@@ -231,7 +217,7 @@ class ExclusiveProducer(Acquired):
         needs who must not answer from the past. It fails as `check` and `FencedWriter.refresh` do.
         """
         self.check()
-        return self._writer.refresh()
+        return self.writer.refresh()
 
     def check(self) -> None:
         """Looks whether this producer has its place, as far as it knows; if not, asks for it again.
@@ -249,7 +235,7 @@ class ExclusiveProducer(Acquired):
     @property
     def _has_place(self) -> bool:
         """Whether there is nothing to `check`; asks nobody."""
-        keeps = not self._writer.is_open or self._registry.keeps(GROUP, self._resource)
+        keeps = not self.writer.is_open or self.registry.keeps(GROUP, self._resource)
         return self._lost is None and keeps
 
     def held_by(self) -> str | None:
@@ -258,7 +244,7 @@ class ExclusiveProducer(Acquired):
         Raises:
             OwnershipUnavailable: The registry cannot be asked.
         """
-        holders = self._registry.show(GROUP, self._resource).holders
+        holders = self.registry.show(GROUP, self._resource).holders
         return holders[0].session.owner if holders else None
 
     def close(self) -> None:
@@ -268,43 +254,46 @@ class ExclusiveProducer(Acquired):
         """
         self._given_up.set()
         with self._turn:
-            self._writer.release()
+            self.writer.release()
             self._release_place()
             # The next owner need not wait for connections to be closed.
-            self._writer.close()
-            self._registry.close()
+            self.writer.close()
+            self.registry.close()
 
     def _take_turn(self, timeout: float | None) -> Grant:
-        until = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(inf if timeout is None else timeout)
         outcome = self._ask()
         while isinstance(outcome, Queued):
             if self._given_up.is_set():
                 raise WriterNotOpen(*self._tp, "closed")
-            left = _LOOK if until is None else min(_LOOK, until - time.monotonic())
-            if left <= 0:
+            if deadline.is_over:
                 others = f"{outcome.before} wait before this one, and " if outcome.before else ""
                 reason = f"after {timeout:g} s {others}it is held"
                 raise ProducerBusy(*self._tp, self.held_by(), reason)
             if self._meanwhile is not None:
                 self._meanwhile()
-            self._registry.wait(left)
-            outcome = self._registry.poll(GROUP, self._resource)
+            self.registry.wait(min(_LOOK, deadline.left))
+            outcome = self.registry.poll(GROUP, self._resource)
         return self._given(outcome)
 
     def _ask(self) -> Outcome:
         """Asks for the log; a session that goes on, for its old place first."""
         epoch = self._kept() if self._resumed is None else self._resumed
-        ask = partial(self._registry.acquire, GROUP, self._resource, self.mode)
-        outcome = ask(epoch=epoch, topic_id=self._topic_id)
+        outcome = self._claim(self.mode, epoch)
         if isinstance(outcome, Fenced) and epoch != self._resumed:
-            return ask(topic_id=self._topic_id)  # somebody was faster
+            return self._claim(self.mode, None)  # somebody was faster
         return outcome
+
+    def _claim(self, mode: AccessMode, epoch: int | None) -> Outcome:
+        return self.registry.acquire(
+            GROUP, self._resource, mode, epoch=epoch, topic_id=self._topic_id
+        )
 
     def _kept(self) -> int | None:
         """The epoch of a session that goes on, if nobody had a turn since."""
         if not self._resumes:
             return None
-        row, mine = self._registry.show(GROUP, self._resource), self._registry.session
+        row, mine = self.registry.show(GROUP, self._resource), self.registry.session
         is_last = row.is_owned_by(mine) or (row.is_free and row.last == mine)
         is_same = row.topic_id in {"", self._topic_id}
         return row.fence_epoch if is_last and is_same else None
@@ -317,12 +306,11 @@ class ExclusiveProducer(Acquired):
             raise ProducerBusy(*self._tp, outcome.owner, "it is held alone, or waited for,")
         if isinstance(outcome, Replaced):
             raise LogReplaced(*self._tp, outcome.known_id, outcome.found_id)
-        if isinstance(outcome, Fenced):
-            mine = (self._resumed or 0) if self._grant is None else self._grant.fence_epoch
-            raise ProducerFenced(*self._tp, mine, outcome.fence_epoch, outcome.owner or None)
-        raise TypeError(f"no answer to a claim by access mode: {outcome}")
+        assert isinstance(outcome, Fenced)
+        mine = (self._resumed or 0) if self._grant is None else self._grant.fence_epoch
+        raise ProducerFenced(*self._tp, mine, outcome.fence_epoch, outcome.owner or None)
 
-    def _come_back(self) -> None:
+    def _come_back(self) -> Grant:
         """Claims one's own place again, which works if nobody was there in between.
 
         Raises:
@@ -335,39 +323,27 @@ class ExclusiveProducer(Acquired):
         shared = self.mode is AccessMode.SHARED
         mode = AccessMode.SHARED if shared else AccessMode.EXCLUSIVE
         try:
-            outcome = self._registry.acquire(
-                GROUP, self._resource, mode, epoch=grant.fence_epoch, topic_id=self._topic_id
-            )
-            if isinstance(outcome, Busy):
-                epoch = self._registry.show(GROUP, self._resource).fence_epoch
-                if epoch != grant.fence_epoch:  # not only waited for: somebody had it alone
-                    outcome = Fenced(outcome.owner, epoch)
-            back = self._given(outcome)
+            back = self._given(self._claim(mode, grant.fence_epoch))
             if back.fence_epoch != grant.fence_epoch:
                 # An operator had evicted it.
-                self._registry.release(GROUP, [self._resource])
+                self.registry.release(GROUP, [self._resource])
                 self._given(Fenced("", back.fence_epoch))
         except ProducerFenced as error:
             self._lost = error
-            self._writer.close()
+            self.writer.close()
             raise
+        return grant
 
     def _confirm_claim(self) -> Grant:
         """Asks the registry whether the claim holds, and renews it if nobody was in between."""
         grant = self._grant
-        if grant is None:
-            raise WriterNotOpen(*self._tp, "not open")
-        if not self._registry.holds(GROUP, self._resource, grant.fence_epoch):
-            self._come_back()
-        return grant
+        if grant is not None and self.registry.holds(GROUP, self._resource, grant.fence_epoch):
+            return grant
+        return self._come_back()
 
 
 class _ClaimedEpochs(EpochSource):
-    """A claim in the registry as the source of the writer's epochs.
-
-    Args:
-        confirm: Asks whether the claim holds; raises if it does not.
-    """
+    """A claim in the registry as the source of the writer's epochs; ``confirm`` asks for it."""
 
     def __init__(self, confirm: Callable[[], Grant]) -> None:
         self._confirm = confirm

@@ -30,16 +30,13 @@ class Head:
     """Where a log goes on, and who owns it.
 
     Attributes:
-        topic: The topic.
-        topic_id: Kafka's id of it.
-        partition: The partition.
+        topic_id: Kafka's id of the topic.
         start: The first offset that is kept.
         stable: The last stable offset; what lies from there to the end is not decided.
-        end: The end of the log.
         next_seq: Sequence number of the next record; None if no record shows it.
         epoch: The epoch in force; None if no record shows it.
-        owner: Name of its owner; None if the last records do not show it.
-        session: Id of its writer; None likewise.
+        owner, session: Name of its owner, and id of its writer; None if the last records do not
+            show them.
         visibility: How readers see what counts; None if no record shows it.
     """
 
@@ -61,13 +58,11 @@ class OpenTransaction:
     """A transaction that blocks a log.
 
     Attributes:
-        producer_id: Of its producer.
-        producer_epoch: Kafka's epoch of that.
+        producer_id, producer_epoch: Of its producer, by Kafka.
         first_offset: Where it begins in the log.
         last_write: When its producer last wrote there, in UTC.
-        transactional_id: Of its producer; None if no coordinator knows it.
-        state: As its coordinator has it; None if no coordinator knows it.
-        timeout_ms: After which the coordinator aborts it; None likewise.
+        transactional_id, state, timeout_ms: As its coordinator has them, which aborts it after the
+            timeout; None if no coordinator knows it.
     """
 
     producer_id: int
@@ -89,10 +84,7 @@ class Blockage:
     """What keeps a log from being read to its end; nothing if ``stable`` is ``end``.
 
     Attributes:
-        topic: The topic.
-        partition: The partition.
         stable: The last stable offset.
-        end: The end of the log.
         transactions: Those that are open, the oldest first.
     """
 

@@ -22,7 +22,7 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     SinkUnavailable,
 )
-from coopconsume.fenced.config import EpochSource, check_name
+from coopconsume.fenced.config import EpochSource, WriterConfig, check_name
 from coopconsume.fenced.log import Entry
 from coopconsume.fenced.multi import MultiLogWriter, Write
 from coopconsume.fenced.writer import FencedWriter
@@ -76,7 +76,7 @@ class FencedKafkaSink(Closing):
         timeout: Seconds that a batch may take, above 0.
 
     Raises:
-        InvalidOption: The name, the epoch or the partitions make no sense.
+        InvalidOption: An argument makes no sense.
     """
 
     def __init__(
@@ -92,21 +92,23 @@ class FencedKafkaSink(Closing):
         timeout: float = 30.0,
     ) -> None:
         check_name("job", job)
-        if epoch is not None and epoch < 1:
-            raise InvalidOption("epoch", repr(epoch), "give a number above 0")
         chosen = (partition,) if isinstance(partition, int) else tuple(sorted(partition))
         if not chosen or chosen[0] < 0 or len(set(chosen)) < len(chosen):
             remedy = "give a number from 0, or several, each once"
             raise InvalidOption("partition", repr(partition), remedy)
         self.topic, self.partitions, self.job, self.epoch = topic, chosen, job, epoch
         self._options = dict(options)
-        self._more: dict[str, Any] = {
+        self._how: dict[str, Any] = {
             "visibility": visibility, "engine": engine, "timeout": timeout, "owner": job,
             "fence_owner": True,
         }  # fmt: skip
         if epoch is not None:
-            self._more |= {"session": f"{job}:{epoch}", "epoch": epoch}
-        self._logs: list[_JobLog] = []
+            self._how |= {"session": f"{job}:{epoch}", "epoch": epoch}
+        WriterConfig(**self._how)
+        self._owners: dict[int, FencedWriter] = {}
+        self._several: MultiLogWriter | None = None
+        #: Number of the last batch of the job that each log has, as far as known.
+        self._last: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def __call__(self, batch: DataFrame, batch_id: int | str) -> None:
@@ -125,86 +127,51 @@ class FencedKafkaSink(Closing):
             InvalidOption: There is no column ``value``; or of the sink's options.
             EngineNotUsable, LogReplaced, LogCorrupt, NotAuthorized: As for `FencedWriter`.
         """
-        with self._lock:
+        with self._lock, self._refusing(batch_id):
             # A run that is over has to learn it from every batch, also from one that is there; and
             # the owner of the first log has the others, before either writes.
-            left: list[_JobLog] = []
-            for log in self._opened():
-                with self._refusing(log, batch_id):
-                    log.open()
-                    left += [] if log.has(batch_id) else [log]
+            self._open()
+            left = [p for p in self.partitions if not self._has(p, batch_id)]
             rows = entries_of(batch, self.partitions) if left else {}
-            for log in left:
-                with self._refusing(log, batch_id):
-                    log.append({p: rows[p] for p in log.partitions if p in rows}, batch_id)
+            name, is_new = batch_name(self.job, batch_id), isinstance(batch_id, int)
+            if self._several is not None and rows:
+                writes = {(self.topic, p): Write(some) for p, some in rows.items()}
+                self._several.append(writes, batch_id=name, is_new=is_new)
+            for p in left:
+                if self._several is None and p in rows:
+                    self._owners[p].append(rows[p], batch_id=name, is_new=is_new)
+                if isinstance(batch_id, int):
+                    self._last[p] = batch_id
 
     @contextmanager
-    def _refusing(self, log: _JobLog, batch_id: int | str) -> Iterator[None]:
-        several = len(log.partitions) > 1
-        place = self.topic if several else f"{self.topic}-{log.partitions[0]}"
+    def _refusing(self, batch_id: int | str) -> Iterator[None]:
         try:
             yield
-        except ProducerFenced as error:
+        except (ProducerFenced, LogUnavailable, LogBlocked, AppendOutcomeUnknown) as error:
+            place = f"{error.topic}-{error.partition}"
+            if not isinstance(error, ProducerFenced):
+                raise SinkUnavailable(place, self.job, str(error)) from error
             epoch, current = error.epoch, error.current or error.epoch
             raise BatchRefused(place, self.job, epoch, current, batch_id) from error
-        except (LogUnavailable, LogBlocked, AppendOutcomeUnknown) as error:
-            raise SinkUnavailable(place, self.job, str(error)) from error
 
-    def _opened(self) -> list[_JobLog]:
-        if not self._logs:
-            units = [[partition] for partition in self.partitions]
-            if len(self.partitions) > 1 and self._more["visibility"] == "read_committed":
-                units = [[*self.partitions]]
-            self._logs = [
-                _JobLog(self._options, self.topic, unit, self.job, self._more) for unit in units
-            ]
-        return self._logs
+    def _open(self) -> None:
+        """Takes the logs, or finds out whether another run has one of them by now.
 
-    def close(self) -> None:
-        """Closes the connections; the sink cannot be used again. Harmless when repeated."""
-        with self._lock:
-            for log in self._logs:
-                log.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What goes along to where Spark calls it: all but connections."""
-        return vars(self) | {"_logs": [], "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """The reverse."""
-        vars(self).update(state)
-        self._lock = threading.Lock()
-
-
-class _JobLog:
-    """One or several logs, as one run of a job writes them: a batch to all of them or to none.
-
-    A `FencedWriter` takes each log. To several logs, a `MultiLogWriter` then writes in their place.
-    Methods fail as those of `FencedWriter` do.
-    """
-
-    def __init__(
-        self,
-        options: Mapping[str, Any],
-        topic: str,
-        partitions: Sequence[int],
-        job: str,
-        more: Mapping[str, Any],
-    ) -> None:
-        self.partitions = partitions
-        self._topic, self._job = topic, job
-        self._owners = {p: FencedWriter(options, topic, p, **more) for p in partitions}
-        self._several: MultiLogWriter | None = None
-        if len(partitions) > 1:
-            self._several = MultiLogWriter(
-                options, [(topic, p) for p in partitions], epochs=_Owned(self._owners),
-                engine=more["engine"], timeout=more["timeout"],
-            )  # fmt: skip
-        self._last: int | None = None
-
-    def open(self) -> None:
-        """Takes the logs, or finds out whether another run has one of them by now."""
-        if self._several is not None and self._last is not None:
+        A `FencedWriter` takes each log. To several logs, a `MultiLogWriter` then writes in their
+        place.
+        """
+        if not self._owners:
+            owners = {
+                p: FencedWriter(self._options, self.topic, p, **self._how) for p in self.partitions
+            }
+            if len(self.partitions) > 1 and self._how["visibility"] == "read_committed":
+                self._several = MultiLogWriter(
+                    self._options, [(self.topic, p) for p in self.partitions],
+                    epochs=_Owned(owners), engine=self._how["engine"],
+                    timeout=self._how["timeout"],
+                )  # fmt: skip
+            self._owners = owners
+        if self._several is not None and self._last:
             self._several.refresh()
             return
         for owner in self._owners.values():
@@ -213,41 +180,39 @@ class _JobLog:
                 owner.refresh()
         if self._several is not None:
             self._several.acquire()
-            self._last = self._last_number()
+            last = max(map(self._last_number, self.partitions))
+            self._last = dict.fromkeys(self.partitions, last)
             for owner in self._owners.values():
                 owner.close()
 
-    def has(self, batch: int | str) -> bool:
-        """Whether a batch that has a number is there; of others only `append` finds out."""
+    def _has(self, partition: int, batch: int | str) -> bool:
+        """Whether a batch that has a number is there; of others only an append finds out."""
         if isinstance(batch, str):
             return False
-        if self._last is None:
-            self._last = self._last_number()
-        return batch <= self._last
+        if partition not in self._last:
+            self._last[partition] = self._last_number(partition)
+        return batch <= self._last[partition]
 
-    def _last_number(self) -> int:
+    def _last_number(self, partition: int) -> int:
         """Number of the last batch of the job that a log has; -1 if there is no such batch."""
-        prefix = batch_name(self._job, 0)[:-1]
-        found = [owner.last_batch(prefix) for owner in self._owners.values()]
-        return max(number_of(None if last is None else last.batch_id) for last in found)
-
-    def append(self, rows: Mapping[int, Sequence[Entry]], batch: int | str) -> None:
-        """Appends the rows of a batch for which `has` is False."""
-        name, is_new = batch_name(self._job, batch), isinstance(batch, int)
-        if self._several is None:
-            for partition, some in rows.items():
-                self._owners[partition].append(some, batch_id=name, is_new=is_new)
-        elif rows:
-            writes = {(self._topic, partition): Write(some) for partition, some in rows.items()}
-            self._several.append(writes, batch_id=name, is_new=is_new)
-        if isinstance(batch, int):
-            self._last = batch
+        last = self._owners[partition].last_batch(f"{self.job}:")
+        return number_of(None if last is None else last.batch_id)
 
     def close(self) -> None:
-        """Closes the connections."""
-        for writer in (*self._owners.values(), self._several):
-            if writer is not None:
-                writer.close()
+        """Closes the connections; the sink cannot be used again. Harmless when repeated."""
+        with self._lock:
+            for writer in (*self._owners.values(), self._several):
+                if writer is not None:
+                    writer.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes along to where Spark calls it: all but connections."""
+        return vars(self) | {"_owners": {}, "_several": None, "_last": {}, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The reverse."""
+        vars(self).update(state)
+        self._lock = threading.Lock()
 
 
 class _Owned(EpochSource):
@@ -278,13 +243,8 @@ def number_of(name: str | None) -> int:
 def entries_of(batch: DataFrame, partitions: Sequence[int]) -> dict[int, list[Entry]]:
     """The records of a micro-batch for each partition, in the order of its rows.
 
-    Of several partitions a record gets the one that its column ``partition`` names, else one by
-    its key, as Kafka's producers choose it (murmur2); without a key, one by its value, so that a
-    batch that is written again is dealt again in the same way. The only one gets all.
-
-    Raises:
-        InvalidOption: It has no column ``value``.
-        AppendRefused: A row names another partition.
+    A key chooses a partition as in Kafka's producers (murmur2); without a key, the value does, so
+    that a batch that is written again is dealt again in the same way.
     """
     from coopconsume.kafka.producer import ORIGIN_HEADER
 
@@ -299,14 +259,14 @@ def entries_of(batch: DataFrame, partitions: Sequence[int]) -> dict[int, list[En
             origin = f"{row['_topic']}-{row['_partition']}@{row['_offset']}"
             headers.append((ORIGIN_HEADER, origin.encode()))
         entry = Entry(_bytes(row["value"]), _bytes(row.get("key")), headers)
-        partition = partitions[0]
-        if len(partitions) > 1:
-            partition = _partition_of(entry, row.get("partition"), partitions)
-        found.setdefault(partition, []).append(entry)
+        found.setdefault(_partition_of(entry, row, partitions), []).append(entry)
     return found
 
 
-def _partition_of(entry: Entry, named: int | None, partitions: Sequence[int]) -> int:
+def _partition_of(entry: Entry, row: Mapping[str, Any], partitions: Sequence[int]) -> int:
+    if len(partitions) == 1:
+        return partitions[0]
+    named: int | None = row.get("partition")
     if named is None:
         chosen = entry.key if entry.key is not None else entry.value or b""
         return partitions[default_partition(chosen, len(partitions))]

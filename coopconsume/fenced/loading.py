@@ -20,6 +20,8 @@ from coopconsume.fenced.exclusive import ExclusiveProducer
 from coopconsume.fenced.log import entries, size_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from coopconsume.fenced.log import Entry, Records
     from coopconsume.fenced.writer import FencedWriter
 
@@ -73,13 +75,22 @@ def bulk_load(
     if not writer.checks:
         raise InvalidOption(CHECK, "false for this topic", "a bulk load rests on checks: switch on")
     writer.refresh()
-    source = _Source(records)
-    found = done = _loaded(writer, name, since)
-    while batch := source.batch(done, batch_records, writer.max_request_size):
+    ahead: deque[Entry] = deque()  # read from the list, from its record `first` on
+    rest, first, found = iter(records), 0, None
+    while True:
+        done = _loaded(writer, name, since)
+        found = done if found is None else found
+        while ahead and first < done:
+            ahead.popleft()
+            first += 1
+        first += sum(1 for _ in islice(rest, done - first))
+        more = [*islice(rest, batch_records - len(ahead))]
+        ahead.extend(entries(more) if more else ())
+        batch = _fitting(ahead, writer.max_request_size)
+        if not batch:
+            return Loaded(done, found)
         with suppress(OffsetMismatch):  # another publisher was faster
             to.append(batch, expected_seq=writer.next_seq, batch_id=f"{name}:{done}", is_new=True)
-        done = _loaded(writer, name, since)
-    return Loaded(done, found)
 
 
 def _loaded(writer: FencedWriter, name: str, since: int) -> int:
@@ -93,30 +104,12 @@ def _loaded(writer: FencedWriter, name: str, since: int) -> int:
     return int(first) + last.count
 
 
-class _Source:
-    """A list that is read once, from its beginning."""
-
-    def __init__(self, records: Records) -> None:
-        self._rest = iter(records)
-        self._ahead: deque[Entry] = deque()
-        self._first = 0  # number of the first record that is ahead
-
-    def batch(self, first: int, most: int, size: int) -> list[Entry]:
-        """The records from a number on that make an append; none at the list's end."""
-        while self._first < first and self._ahead:
-            self._ahead.popleft()
-            self._first += 1
-        passed = sum(1 for _ in islice(self._rest, first - self._first))
-        self._first += passed
-        self._ahead.extend(
-            entry
-            for record in islice(self._rest, max(0, most - len(self._ahead)))
-            for entry in entries([record])
-        )
-        found: list[Entry] = []
-        for entry in self._ahead:
-            size -= size_of(entry)
-            if found and size < 0:
-                break
-            found.append(entry)
-        return found
+def _fitting(ahead: Iterable[Entry], size: int) -> list[Entry]:
+    """The first records, as many as fit into an append of a size; at least one."""
+    found: list[Entry] = []
+    for entry in ahead:
+        size -= size_of(entry)
+        if found and size < 0:
+            break
+        found.append(entry)
+    return found

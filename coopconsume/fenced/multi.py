@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.config import EpochSource
     from coopconsume.fenced.engine import Channel, Engine
     from coopconsume.fenced.log import Appended, Expectation, Expected, LastSeqs, Records
+    from coopconsume.fenced.stamp import Kind
 
 
 LogName = tuple[str, int]
@@ -63,7 +64,7 @@ class _Piece:
     session: WriterSession
     rows: list[Entry]
     wanted: Expectation
-    is_check: bool
+    kind: Kind
 
     def mismatch(self, deadline: Deadline) -> OffsetMismatch | None:
         """Returns the error of the first expectation that the log does not meet."""
@@ -194,9 +195,11 @@ class MultiLogWriter(Acquired):
             self._check_open()
             deadline = Deadline(self._timeout)
             if batch_id is not None and not is_new:
-                found = self._look_up(pieces, batch_id, deadline)
-                if found is not None:
-                    return found
+                self._take_again(batch_id, {}, deadline)
+                for piece in pieces:
+                    with piece.session.reporting("reading batch ids"):
+                        if piece.session.has_id(batch_id, deadline):
+                            piece.session.find_batch(batch_id, 0, deadline)
             return self._append(pieces, batch_id or new_batch_id(), deadline)
 
     def _pieces(self, writes: Mapping[LogName, Write]) -> list[_Piece]:
@@ -212,49 +215,41 @@ class MultiLogWriter(Acquired):
                 write.expected_offset, write.expected_seq, rows, key_seq=write.expected_key_seq,
                 check=self._settings.checks(name[0]),
             )  # fmt: skip
-            pieces.append(_Piece(self._sessions[name], rows, wanted, not records))
-        counts = (f"{p.session.log}:{0 if p.is_check else len(p.rows)}" for p in pieces)
+            kind: Kind = "data" if records else "checkpoint"
+            pieces.append(_Piece(self._sessions[name], rows, wanted, kind))
+        counts = (f"{p.session.log}:{len(p.rows) * (p.kind == 'data')}" for p in pieces)
         header = LOGS_HEADER, ",".join(counts).encode()
         for piece in pieces:
             first = piece.rows[0]
             piece.rows[0] = first._replace(headers=[header, *first.headers])
         return pieces
 
-    # -- an append -----------------------------------------------------------------------------
-
-    def _look_up(
-        self, pieces: Sequence[_Piece], batch_id: str, deadline: Deadline
-    ) -> dict[LogName, Appended] | None:
-        """Returns the answer to an earlier append with the same id."""
-        if self._channel is None:
-            self._acquire(deadline)
-        for piece in pieces:
-            with piece.session.reporting("reading batch ids"):
-                if not piece.session.has_id(batch_id, deadline):
-                    return None
-                piece.session.find_batch(batch_id, 0, deadline)
-        return self._known(pieces, batch_id)
-
     def _append(
         self, pieces: Sequence[_Piece], batch_id: str, deadline: Deadline
     ) -> dict[LogName, Appended]:
         attempt = 0
+        last_doubt: EngineDoubt | None = None
         sent: dict[WriterSession, int] = {}
         while True:
             self._take_again(batch_id, sent, deadline)
             known = self._known(pieces, batch_id)
             if known is not None:
                 return known
-            sent.clear()
+            if last_doubt is not None and last_doubt.refusal is not None:
+                raise last_doubt.refusal from last_doubt
+            sent = {}
             try:
                 self._check_expected(pieces, deadline)
-                placed = self._attempt(pieces, batch_id, sent, deadline)
+                parts = {
+                    piece.session: piece.session.draft([(piece.rows, batch_id)], kind=piece.kind)
+                    for piece in pieces
+                }
+                sent = {session: session.offset for session in parts}
+                assert self._channel is not None
+                placed = send(self._channel, parts, deadline)
             except EngineDoubt as doubt:
                 self._drop()
-                if doubt.refusal is not None:
-                    self._take_again(batch_id, sent, deadline)
-                    if self._known(pieces, batch_id) is None:
-                        raise doubt.refusal from doubt
+                last_doubt = doubt
                 continue
             except OffsetMismatch:
                 raise  # Nothing is in doubt.
@@ -269,26 +264,6 @@ class MultiLogWriter(Acquired):
                 problem = "others kept writing to them"
                 raise LogUnavailable(*self._first.log.tp, "append", problem)
             deadline.pause(attempt)
-
-    def _attempt(
-        self,
-        pieces: Sequence[_Piece],
-        batch_id: str,
-        sent: dict[WriterSession, int],
-        deadline: Deadline,
-    ) -> bool:
-        """Sends the append once; returns whether the records are in the logs."""
-        parts = {
-            piece.session: piece.session.draft(
-                [(piece.rows, batch_id)], kind="checkpoint" if piece.is_check else "data"
-            )
-            for piece in pieces
-        }
-        sent |= {session: session.offset for session in parts}
-        assert self._channel is not None
-        placed = send(self._channel, parts, deadline)
-        sent.clear()
-        return placed
 
     def _check_expected(self, pieces: Sequence[_Piece], deadline: Deadline) -> None:
         """Raises `OffsetMismatch` if a log does not meet its condition."""
@@ -307,8 +282,6 @@ class MultiLogWriter(Acquired):
         whole = {log: batch for log, batch in found.items() if batch is not None}
         return whole if len(whole) == len(found) else None
 
-    # -- its producer --------------------------------------------------------------------------
-
     def _take_again(
         self, batch_id: str, sent: Mapping[WriterSession, int], deadline: Deadline
     ) -> None:
@@ -319,17 +292,18 @@ class MultiLogWriter(Acquired):
         """
         if self._channel is not None:
             return
-        problem, cause = "", None
+        cause = None
+        problem = "retention has removed records"
         try:
             self._acquire(deadline)
         except Exception as error:
             if not sent or (isinstance(error, ProducerFenced) and self._is_nowhere(batch_id, sent)):
                 raise
             problem, cause = str(error) or type(error).__name__, error
-        if not problem and all(session.known_from <= at for session, at in sent.items()):
-            return
+        else:
+            if all(session.known_from <= at for session, at in sent.items()):
+                return
         first, at = next(iter(sent.items()))
-        problem = problem or "retention has removed records"
         raise AppendOutcomeUnknown(*first.log.tp, batch_id, at, problem) from cause
 
     @staticmethod

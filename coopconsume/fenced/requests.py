@@ -15,7 +15,7 @@ from coopconsume.fenced.log import size_of
 from coopconsume.fenced.session import new_batch_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from coopconsume.fenced.log import Appended, Consumed, Entry, Expectation, LogId
     from coopconsume.fenced.stamp import Kind
@@ -26,19 +26,11 @@ _MOST_RECORDS: Final = 10_000
 
 @dataclass(eq=False)
 class Request:
-    """One append, from its call to its answer.
+    """One append, from its call to its answer: see `FencedWriter.append`.
 
     Attributes:
-        rows: The records.
-        wanted: What the append expects.
-        batch_id: Id of the batch.
         is_given: Whether the caller gave the id.
-        is_new: Whether the caller knows that the log has no batch of this id.
-        kind: Kind of the records.
         timeout: Seconds that it may take.
-        consumed: Offsets of a consumer group that are committed with the records.
-        answer: The batch, once it is in the log.
-        error: Why it has no answer, once it is known that there will be none.
         on_settled: Called once, when there is an answer or an error.
     """
 
@@ -99,37 +91,32 @@ class Groups:
         self._settled: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-append")
 
-    def put(self, request: Request) -> bool:
-        """Adds a request to the queue; returns whether it is the only one."""
+    def put(self, request: Request) -> None:
+        """Adds a request to the queue."""
         with self._queue_lock:
             self._waiting.append(request)
-            return len(self._waiting) == 1
 
     def run(self, request: Request, log: LogId, timeout: float | None) -> Appended:
         """Settles a request, with others that wait, and returns its answer."""
-        if self.put(request) and self._lock.acquire(blocking=False):
+        if not self._waiting and self._lock.acquire(blocking=False):
             # Only this request: the time limits of others do not apply to this call.
             try:
-                if self._withdraw(request):
-                    self._settle([request])
+                self._settle([request])
             finally:
                 self._lock.release()
-        if not request.is_settled:
-            # Callers that waited for the lock would get it, and append, one after another.
-            self._wait(request, log, timeout)
-        return request.result()
-
-    def _wait(self, request: Request, log: LogId, timeout: float | None) -> None:
-        """Waits until the thread has settled a request, or its time is over."""
+            return request.result()
+        # Callers that waited for the lock would get it, and append, one after another.
         settled = threading.Event()
         request.on_settled = settled.set
+        self.put(request)
         self._settle_soon()
         try:
-            if not request.is_settled and not settled.wait(timeout):
+            if not settled.wait(timeout):
                 self.give_up(request, log)
         except BaseException:
             self._withdraw(request)
             raise
+        return request.result()
 
     async def run_async(self, request: Request, log: LogId, seconds: float | None) -> Appended:
         """Settles a request in the thread, with others that wait, and returns its answer."""
@@ -220,6 +207,6 @@ class Groups:
             return True
 
 
-def _set_all(events: Sequence[asyncio.Event]) -> None:
+def _set_all(events: list[asyncio.Event]) -> None:
     for event in events:
         event.set()

@@ -76,21 +76,13 @@ class LogHarness:
 
 
 @pytest.fixture
-def harness(kafka: LocalKafka, topic: TopicFactory, tmp_path: Path) -> Iterator[LogHarness]:
-    """A log with a registry in Kafka."""
-    yield from opened(LogHarness(kafka, topic, tmp_path, "kafka"))
-
-
-@pytest.fixture
-def delta_harness(kafka: LocalKafka, topic: TopicFactory, tmp_path: Path) -> Iterator[LogHarness]:
-    """A log with a registry in Delta."""
-    yield from opened(LogHarness(kafka, topic, tmp_path, "delta"))
-
-
-def opened(harness: LogHarness) -> Iterator[LogHarness]:
-    """Yield a harness, and close what was opened on it."""
-    yield harness
-    for made in reversed(harness.opened):
+def harness(
+    kafka: LocalKafka, topic: TopicFactory, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[LogHarness]:
+    """A log with a registry in Kafka, or in Delta if the test asks for it."""
+    found = LogHarness(kafka, topic, tmp_path, getattr(request, "param", "kafka"))
+    yield found
+    for made in reversed(found.opened):
         made.close()
 
 
@@ -158,7 +150,7 @@ def test_those_that_share_are_busy_while_somebody_has_it_alone(harness: LogHarne
     alone.append([b"3"])
     with pytest.raises(ProducerBusy, match="alone"):
         harness.producer("third", SHARED).acquire()
-    first.registry._forget((GROUP, f"{harness.topic}-0"))  # as after its next sign of life
+    first.registry._forget([(GROUP, f"{harness.topic}-0")])  # as after its next sign of life
     for _ in range(2):
         with pytest.raises(ProducerFenced):
             first.append([b"never"])
@@ -167,12 +159,9 @@ def test_those_that_share_are_busy_while_somebody_has_it_alone(harness: LogHarne
     assert harness.values() == [b"1", b"2", b"3"]
 
 
-@pytest.mark.parametrize("kind", ["harness", "delta_harness"])
-def test_who_waits_comes_next_in_the_order_of_asking(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.parametrize("harness", ["kafka", "delta"], indirect=True)
+def test_who_waits_comes_next_in_the_order_of_asking(harness: LogHarness) -> None:
     """One is given up, one runs out of time; neither leaves anything behind."""
-    harness: LogHarness = request.getfixturevalue(kind)
     looker = harness.operator()
     row = lambda: looker.show(GROUP, f"{harness.topic}-0")  # noqa: E731
     anna = harness.producer("anna", WAIT).acquire()
@@ -215,10 +204,8 @@ def test_one_that_stood_still_keeps_its_epoch_unless_somebody_came(harness: LogH
         # What an observer writes that saw the counter stand still for the lease.
         from coopconsume.fenced.ownership import rules
 
-        looker._change(
-            {(GROUP, resource): lambda row: rules.expire(row, owner.session, owner.heartbeat)}
-        )
-        anna.registry._forget((GROUP, resource))  # as after its next sign of life
+        looker._change({(GROUP, resource): lambda row: rules.expire(row, owner.session)})
+        anna.registry._forget([(GROUP, resource)])  # as after its next sign of life
 
     expire()
     assert looker.show(GROUP, resource).is_free

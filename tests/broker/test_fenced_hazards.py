@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -21,21 +21,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.broker
 Make = Callable[..., FencedWriter]
-
-
-@pytest.fixture(params=["read_committed", "filter"])
-def make(kafka: LocalKafka, request: pytest.FixtureRequest) -> Iterator[Make]:
-    """Return what makes writers on the run's broker, in both visibilities."""
-    made: list[FencedWriter] = []
-
-    def writer(topic: str, **more: Any) -> FencedWriter:
-        options = {"kafka.bootstrap.servers": kafka.bootstrap_servers} | more.pop("options", {})
-        made.append(FencedWriter(options, topic, visibility=request.param, **more))
-        return made[-1]
-
-    yield writer
-    for each in made:
-        each.close()
 
 
 def right(kafka: LocalKafka, topic: str) -> list[bytes | None]:
@@ -70,14 +55,19 @@ def test_a_foreign_record_before_a_batch(
     name = topic()
     writer = make(name).acquire()
     between(writer, "append", lambda: produce(name, [(None, b"foreign")]), after=False)
-    with pytest.raises(OffsetMismatch):
-        writer.append([b"a"], expected_offset=writer.next_offset)
+    at = writer.next_offset
+    with pytest.raises(OffsetMismatch) as missed:
+        writer.append([b"a"], expected_offset=at)
+    assert missed.value.actual == writer.next_offset > at
+    produce(name, [(None, b"foreign")])
     between(writer, "append", lambda: produce(name, [(None, b"foreign")]), after=False)
     writer.append([b"b", b"c"], expected_seq=0)
     between(writer, "append", lambda: produce(name, [(None, b"foreign")]), after=True)
     writer.append([b"d"], expected_seq=2)
-    writer.append([b"e"])
+    produce(name, [(None, b"foreign")])
+    assert writer.append([b"e"]).first_seq == 3
     assert right(kafka, name) == [b"b", b"c", b"d", b"e"]
+    assert make(name).acquire().next_seq == 4
 
 
 def test_foreign_records_under_way(kafka: LocalKafka, make: Make, topic: TopicFactory) -> None:

@@ -7,38 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coopconsume import FencedWriter
 from coopconsume.errors import OffsetMismatch, ProducerBusy, ProducerFenced, WriterNotOpen
 from coopconsume.fenced import Entry, Loaded, LogReader, audit, bulk_load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from coopconsume.testing.local.broker import LocalKafka
     from tests.conftest import Produce, TopicFactory
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture(params=["read_committed", "filter"])
-def visibility(request: pytest.FixtureRequest) -> str:
-    """Each test is about both."""
-    return str(request.param)
-
-
-@pytest.fixture
-def make(kafka: LocalKafka, visibility: str) -> Iterator[Callable[..., FencedWriter]]:
-    """Return what makes writers on the run's broker; they are closed after the test."""
-    made: list[FencedWriter] = []
-
-    def writer(topic: str, **more: Any) -> FencedWriter:
-        options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, **more.pop("options", {})}
-        made.append(FencedWriter(options, topic, visibility=visibility, **more))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield writer
-    for each in made:
-        each.close()
 
 
 def test_appends_follow_each_other(make: Any, topic: TopicFactory) -> None:
@@ -110,24 +88,6 @@ def test_the_last_to_come_owns_the_log(make: Any, topic: TopicFactory) -> None:
     assert not one.is_open
     assert two.append([b"c"], expected_seq=1).first_seq == 1
     assert one.resolve("none") is None
-
-
-def test_foreign_records_are_seen_by_offset_alone(
-    make: Any, topic: TopicFactory, produce: Produce
-) -> None:
-    """An append by offset is refused after one; by sequence, or unchecked, it comes after it."""
-    name = topic()
-    writer = make(name).acquire()
-    at = writer.next_offset
-    produce(name, [(None, b"foreign")])
-    with pytest.raises(OffsetMismatch) as missed:
-        writer.append([b"a"], expected_offset=at)
-    assert missed.value.actual == writer.next_offset > at
-    produce(name, [(None, b"foreign")])
-    assert writer.append([b"a"], expected_seq=0).first_seq == 0
-    produce(name, [(None, b"foreign")])
-    assert writer.append([b"b", b"c"]).first_seq == 1
-    assert make(name).acquire().next_seq == 3
 
 
 def test_those_who_share_a_log_follow_each_other(make: Any, topic: TopicFactory) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from coopconsume.fenced import deadline
 from tests.model.job_group import KEYS, WHOLE, Group
 from tests.model.job_world import World
 
@@ -29,3 +32,22 @@ def group(world):
     group.opens([WHOLE])
     group.begins(continues=False)
     return group
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of fenced writers, in a list of one number: pauses pass at once."""
+    now = [0.0]
+
+    def sleep(seconds):
+        now[0] += max(seconds, 0.01)
+
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    return now
+
+
+@pytest.fixture
+def still(monkeypatch):
+    """No time goes by for fenced writers: a test must not depend on how fast the machine is."""
+    fake = SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None)
+    monkeypatch.setattr(deadline, "time", fake)

@@ -6,13 +6,16 @@ answered too late, or that come late: also to a transaction that began after the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from coopconsume.fenced import FencedWriter, LogReader
 from coopconsume.fenced.engine import EngineDoubt, LogAppend
 from coopconsume.fenced.log import Consumed, Ends, LogId, Raw
 
+OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
+VISIBILITIES = ["read_committed", "filter"]
 Fate = Literal["done", "lost", "unanswered", "late", "torn", "after a foreign one"]
 
 
@@ -52,8 +55,8 @@ class Broker:
         committed: Offsets that were committed with transactions.
     """
 
-    fate: Callable[[str], Fate]
-    tick: Callable[[], None]
+    fate: Callable[[str], Fate] = lambda _: "done"
+    tick: Callable[[], None] = lambda: None
     topic_id: str = "topic-id"
     slots: list[Slot] = field(default_factory=list)
     ids: dict[str, Identity] = field(default_factory=dict)
@@ -150,31 +153,45 @@ class FakeEngine:
         yield self._broker.visible(start, stop)
 
     def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> FakeChannel:
-        return FakeChannel(self._broker, transactional_id)
+        return FakeChannel({log.tp: self._broker}, transactional_id)
 
     def close(self) -> None:
         """Nothing to close."""
 
 
 class FakeChannel:
-    """A producer on such a broker; a client without KIP-890: its epoch stays over transactions."""
+    """A producer on a broker, or on several with transactions over all of their logs.
 
-    def __init__(self, broker: Broker, transactional_id: str | None) -> None:
-        self._broker = broker
-        self._identity = None
+    It is as of a client without KIP-890: its epoch stays over transactions.
+    """
+
+    def __init__(
+        self, brokers: Mapping[tuple[str, int], Broker], transactional_id: str | None
+    ) -> None:
+        self._brokers = brokers
+        self._host = next(iter(brokers.values()))
+        self._identities: dict[tuple[str, int], Identity] = {}
+        if transactional_id is not None:
+            self._identities = {
+                log: broker.ids.setdefault(transactional_id, Identity())
+                for log, broker in brokers.items()
+            }
         self._epoch = -1
         self._dead = False
-        if transactional_id is not None:
-            self._identity = broker.ids.setdefault(transactional_id, Identity())
 
-    def _do(self, name: str, call: Callable[[], object]) -> object:
+    def _do(
+        self, name: str, call: Callable[[], object], torn: Callable[[], object] = lambda: None
+    ) -> object:
         assert not self._dead, "a producer was used after a doubt"
-        broker = self._broker
-        broker.tick()
-        fate = broker.fate(name)
+        self._host.tick()
+        fate = self._host.fate(name)
+        if fate == "torn" and len(self._brokers) == 1:
+            fate = "done"  # see `append`
         if fate == "late":
-            broker.late.append(lambda: self._is_current() and call())
-        if fate in ("lost", "late"):
+            self._host.late.append(lambda: self._is_current() and call())
+        if fate == "torn" and self._is_current():
+            torn()
+        if fate in ("lost", "late", "torn"):
             self._dead = True
             raise EngineDoubt(f"{name}: {fate}")
         if name != "init" and not self._is_current():
@@ -187,14 +204,14 @@ class FakeChannel:
         return answer
 
     def _is_current(self) -> bool:
-        return self._identity is None or self._identity.epoch == self._epoch
+        return all(identity.epoch == self._epoch for identity in self._identities.values())
 
     def init(self, timeout: float) -> None:
         def do() -> int:
-            assert self._identity is not None
-            self._broker.end(self._identity, commit=False)
-            self._identity.epoch += 1
-            return self._identity.epoch
+            for log, identity in self._identities.items():
+                self._brokers[log].end(identity, commit=False)
+                identity.epoch += 1
+            return max(identity.epoch for identity in self._identities.values())
 
         epoch = self._do("init", do)
         assert isinstance(epoch, int)
@@ -204,36 +221,32 @@ class FakeChannel:
         """The broker learns nothing of it."""
 
     def append(self, parts: Sequence[LogAppend], timeout: float) -> list[list[int]]:
-        ((_, entries, headers, _),) = parts
-        raws = [
-            Raw(0, 0, entry.key, entry.value, [stamp, *entry.headers])
-            for entry, stamp in zip(entries, headers, strict=True)
-        ]
-        fate = self._broker.fate("produce")
-        parts = [raws[:1], raws[1:]] if fate == "torn" and self._identity is not None else [raws]
+        fate = self._host.fate("produce") if len(self._brokers) == 1 else "done"
 
-        def do() -> list[int]:
+        def write(part: LogAppend) -> list[int]:
+            broker, identity = self._brokers[part.log.tp], self._identities.get(part.log.tp)
+            raws = [
+                Raw(0, 0, entry.key, entry.value, [stamp, *entry.headers])
+                for entry, stamp in zip(part.entries, part.headers, strict=True)
+            ]
             if fate == "after a foreign one":
-                self._broker.foreign()
-            transaction = None
-            if self._identity is not None:
-                if self._identity.transaction is None:
-                    self._identity.transaction = Transaction(len(self._broker.slots))
-                transaction = self._identity.transaction
-            offsets = []
-            for part in parts:
-                offsets += self._broker.write(part, transaction)
-                if len(parts) > 1 and len(offsets) < len(raws):
-                    self._broker.foreign()
-            return offsets
+                broker.foreign()
+            if identity is None:
+                return broker.write(raws, None)
+            if identity.transaction is None:
+                identity.transaction = Transaction(len(broker.slots))
+            if fate != "torn" or len(raws) == 1:
+                return broker.write(raws, identity.transaction)
+            first = broker.write(raws[:1], identity.transaction)
+            broker.foreign()
+            return first + broker.write(raws[1:], identity.transaction)
 
-        offsets = self._do("append", do)
-        assert isinstance(offsets, list)
-        return [offsets]
+        answer = self._do("append", lambda: list(map(write, parts)), lambda: write(parts[0]))
+        assert isinstance(answer, list)
+        return answer
 
     def send_offsets(self, consumed: Consumed, timeout: float) -> None:
-        identity = self._identity
-        assert identity is not None
+        (identity,) = self._identities.values()
 
         def do() -> None:
             assert identity.transaction is not None
@@ -248,9 +261,23 @@ class FakeChannel:
         self._end("abort", commit=False)
 
     def _end(self, name: str, *, commit: bool) -> None:
-        identity = self._identity
-        assert identity is not None
-        self._do(name, lambda: self._broker.end(identity, commit=commit))
+        def do() -> None:
+            for log, identity in self._identities.items():
+                self._brokers[log].end(identity, commit=commit)
+
+        self._do(name, do)
 
     def drop(self) -> None:
         self._dead = True
+
+
+def writer_of(broker: Broker, **how: Any) -> FencedWriter:
+    """A writer of the broker's log that has not acquired it; it has all the time it needs."""
+    engine: Any = FakeEngine(broker)
+    return FencedWriter(OPTIONS, "t", engine=engine, **{"timeout": 600} | how)
+
+
+def reader_of(broker: Broker, **how: Any) -> LogReader:
+    """A reader of the broker's log."""
+    engine: Any = FakeEngine(broker)
+    return LogReader(OPTIONS, "t", engine=engine, **how)

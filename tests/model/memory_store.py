@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coopconsume.fenced.ownership.model import Entry, Key, Row
@@ -39,13 +39,12 @@ class MemoryStore:
         """Puts rows in place of the revisions before them, all or none."""
         self.before_swap()
         with self.memory.lock:
-            found = [self.memory.rows.get(row.key, Row(*row.key)) for row in rows]
-            if any(new.revision != old.revision + 1 for new, old in zip(rows, found, strict=True)):
+            if not all(row.follows(self.memory.rows.get(row.key)) for row in rows):
                 return False
             self.memory.rows |= {row.key: row for row in rows}
             return True
 
-    def history(self, keys: Iterable[Key] | None = None) -> Sequence[Entry]:
+    def history(self, key: Key) -> Sequence[Entry]:
         """Nothing is kept."""
         return []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from contextlib import suppress
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -16,20 +15,12 @@ from coopconsume.errors import (
     LogUnavailable,
     ProducerFenced,
 )
-from coopconsume.fenced import FencedWriter, Loaded, bulk_load, deadline
+from coopconsume.fenced import FencedWriter, Loaded, bulk_load
 from coopconsume.fenced.stamp import decode
-from tests.model.fenced_broker import Broker, FakeEngine, Fate
+from tests.model.fenced_broker import OPTIONS, Broker, FakeEngine, Fate, writer_of
 from tests.model.test_kafka_sink import values
 
-OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
 FATES: list[Fate] = ["unanswered", "after a foreign one", "torn", "late"]
-
-
-@pytest.fixture
-def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time goes by: a test must not depend on how fast the machine is."""
-    fake = SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None)
-    monkeypatch.setattr(deadline, "time", fake)
 
 
 class Story:
@@ -44,10 +35,7 @@ class Story:
         self._ids = itertools.count()
 
     def writer(self) -> FencedWriter:
-        return FencedWriter(
-            OPTIONS, "t", visibility=self._visibility, engine=FakeEngine(self.broker),
-            shared=self._shared,
-        )  # type: ignore[arg-type]  # fmt: skip
+        return writer_of(self.broker, visibility=self._visibility, shared=self._shared, timeout=30)
 
     def fate(self, name: str) -> Fate:
         """Mostly all goes well; else something fails, or somebody else writes in between."""
@@ -99,7 +87,7 @@ def test_each_record_of_a_list_is_there_once(visibility: str, shared: bool) -> N
 
 def test_a_list_is_read_once_and_no_further_than_a_batch() -> None:
     """Batches keep to the limits of number and size, and what is there is reported."""
-    broker = Broker(lambda _: "done", lambda: None)
+    broker = Broker()
     options = OPTIONS | {"kafka.max.request.size": "5000"}
     read: list[int] = []
 
@@ -133,8 +121,8 @@ def _batches(broker: Broker) -> list[str]:
 
 def test_what_a_load_cannot_rest_on_is_refused() -> None:
     """Before anything is written."""
-    broker = Broker(lambda _: "done", lambda: None)
-    writer = FencedWriter(OPTIONS, "t", engine=FakeEngine(broker)).acquire()
+    broker = Broker()
+    writer = writer_of(broker).acquire()
     for arguments in ({"name": "a:b"}, {"name": "a", "batch_records": 0}):
         with pytest.raises(InvalidOption):
             bulk_load(writer, [b"a"], **arguments)  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,12 +14,10 @@ from coopconsume.errors import (
     ProducerBusy,
     ProducerFenced,
 )
-from coopconsume.fenced import FencedWriter, deadline
 from coopconsume.fenced.engine import EngineDoubt
-from tests.model.fenced_broker import Broker, FakeEngine, Fate
+from tests.model.fenced_broker import VISIBILITIES, Broker, Fate, writer_of
 
-OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
-VISIBILITIES = ["read_committed", "filter"]
+pytestmark = pytest.mark.usefixtures("clock")
 
 #: What the first request after the lost answer ends in.
 CAUSES: dict[str, Callable[[], Exception]] = {
@@ -31,25 +28,6 @@ CAUSES: dict[str, Callable[[], Exception]] = {
     "a fault of the client": lambda: RuntimeError("client"),
     "no answer": lambda: EngineDoubt("no answer"),
 }
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The writers' time: pauses pass at once."""
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += max(seconds, 0.01)
-
-    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-    return now
-
-
-def writer_of(broker: Broker, visibility: str) -> FencedWriter:
-    """A writer with its log."""
-    return FencedWriter(
-        OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker), timeout=2
-    ).acquire()  # type: ignore[arg-type]
 
 
 def failure(call: Callable[[], object]) -> BaseException | None:
@@ -70,8 +48,8 @@ def test_an_append_that_is_in_the_log_is_never_reported_as_not_in_it(
     """Whatever fails after its last request was sent, the error names the batch."""
     if visibility == "filter" and request_ == "init":
         request_ = "metadata"  # There is no transactional id.
-    broker = Broker(lambda _: "done", lambda: None)
-    writer = writer_of(broker, visibility)
+    broker = Broker()
+    writer = writer_of(broker, visibility=visibility, timeout=2).acquire()
     sent = "append" if visibility == "filter" else "commit"
     done: list[str] = []
 
@@ -101,8 +79,8 @@ def test_an_append_that_is_in_the_log_is_never_reported_as_not_in_it(
 @pytest.mark.parametrize("visibility", VISIBILITIES)
 def test_a_client_that_fails_at_once_raises_its_own_error(visibility: str) -> None:
     """Nothing was sent, as the log shows."""
-    broker = Broker(lambda _: "done", lambda: None)
-    writer = writer_of(broker, visibility)
+    broker = Broker()
+    writer = writer_of(broker, visibility=visibility, timeout=2).acquire()
 
     def fate(name: str) -> Fate:
         if name == "produce":
@@ -120,15 +98,15 @@ def test_a_client_that_fails_at_once_raises_its_own_error(visibility: str) -> No
 @pytest.mark.parametrize("visibility", VISIBILITIES)
 def test_a_fenced_writer_still_answers_for_what_it_wrote(visibility: str) -> None:
     """Its append was unknown, then it is fenced: the same append again finds the batch."""
-    broker = Broker(lambda _: "done", lambda: None)
-    writer = writer_of(broker, visibility)
+    broker = Broker()
+    writer = writer_of(broker, visibility=visibility, timeout=2).acquire()
     sent = "append" if visibility == "filter" else "commit"
     lost = {sent: "unanswered", "metadata": "lost"}
     broker.fate = lambda name: lost.get(name, "done")  # type: ignore[return-value]
     with pytest.raises(AppendOutcomeUnknown):
         writer.append([b"a"], batch_id="b1")
     broker.fate = lambda _: "done"
-    writer_of(broker, visibility)
+    writer_of(broker, visibility=visibility, timeout=2).acquire()
     with pytest.raises(CoopConsumeError):
         writer.append([b"b"], batch_id="b2")
     assert writer.append([b"a"], batch_id="b1").first_seq == 0

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.errors import AppendRefused, CoopConsumeError, OffsetMismatch
-from coopconsume.fenced import Consumed, FencedWriter, deadline
+from coopconsume.fenced import Consumed, deadline
 from tests.examples import examples
-from tests.model.fenced_broker import Broker, FakeEngine, Fate
+from tests.model.fenced_broker import Broker, Fate, writer_of
 
-OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
 INPUT = ("in", 0)
 
 
@@ -25,7 +24,7 @@ def test_each_input_record_is_appended_once(seed: int, rounds: int) -> None:
     now = [0.0]
     luck = random.Random(seed)
     fates: list[Fate] = ["lost", "unanswered", "late"]
-    broker = Broker(lambda _: "done", lambda: None)
+    broker = Broker()
 
     def sleep(seconds: float) -> None:
         now[0] += max(seconds, 0.01)
@@ -34,7 +33,7 @@ def test_each_input_record_is_appended_once(seed: int, rounds: int) -> None:
         clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
         patch.setattr(deadline, "time", clock)
         for _ in range(rounds):
-            writer = FencedWriter(OPTIONS, "t", engine=FakeEngine(broker), timeout=2)  # type: ignore[arg-type]
+            writer = writer_of(broker, timeout=2)
             broker.fate = lambda _: luck.choice(fates) if luck.randrange(12) == 0 else "done"
             try:
                 writer.acquire()
@@ -52,11 +51,11 @@ def test_each_input_record_is_appended_once(seed: int, rounds: int) -> None:
 
 def test_an_append_that_is_refused_commits_no_offsets() -> None:
     """Nor does a filtered log, which has no transactions."""
-    broker = Broker(lambda _: "done", lambda: None)
-    writer = FencedWriter(OPTIONS, "t", engine=FakeEngine(broker)).acquire()  # type: ignore[arg-type]
+    broker = Broker()
+    writer = writer_of(broker).acquire()
     with pytest.raises(OffsetMismatch):
         writer.append([b"a"], expected_seq=7, consumed=Consumed("g", {INPUT: 1}))
     assert broker.committed == {}
-    filtered = FencedWriter(OPTIONS, "t", visibility="filter", engine=FakeEngine(broker))  # type: ignore[arg-type]
+    filtered = writer_of(broker, visibility="filter")
     with pytest.raises(AppendRefused, match="filtered"):
         filtered.append([b"a"], consumed=Consumed("g", {INPUT: 1}))

@@ -7,19 +7,12 @@ import asyncio
 import pytest
 
 from coopconsume.errors import AppendRefused, OffsetMismatch
-from coopconsume.fenced import ExclusiveProducer, FencedWriter, MultiLogWriter, Write
+from coopconsume.fenced import ExclusiveProducer, MultiLogWriter, Write
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.key_index import KeyIndex
-from tests.model.fenced_broker import Broker, FakeEngine
+from tests.model.fenced_broker import OPTIONS, Broker, FakeEngine, writer_of
 from tests.model.fenced_cluster import Cluster, ClusterEngine
 from tests.model.memory_store import Memory, MemoryStore
-
-OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
-
-
-def writer(broker: Broker, **more: object) -> FencedWriter:
-    """An open writer of the log."""
-    return FencedWriter(OPTIONS, "t", engine=FakeEngine(broker), timeout=60, **more).acquire()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])
@@ -29,8 +22,8 @@ def test_unrelated_keys_do_not_contend(
 ) -> None:
     """Each writer knows what it wrote to its own key, and nothing of what others write."""
     monkeypatch.setattr(KeyIndex, "remembered", remembered)
-    broker = Broker(lambda _: "done", lambda: None)
-    writers = [writer(broker, shared=True, visibility=visibility) for _ in range(3)]
+    broker = Broker()
+    writers = [writer_of(broker, shared=True, visibility=visibility).acquire() for _ in range(3)]
     last: dict[bytes, int | None] = dict.fromkeys((b"a", b"b", b"c"))
     for turn in range(12):
         key = b"abc"[turn % 3 : turn % 3 + 1]
@@ -38,7 +31,7 @@ def test_unrelated_keys_do_not_contend(
             [(key, b"1"), (key, b"2")], expected_key_seq={key: last[key]}
         )
         last[key] = done.last_seq
-    late = writer(broker, shared=True, visibility=visibility)
+    late = writer_of(broker, shared=True, visibility=visibility).acquire()
     for key, seq in last.items():
         with pytest.raises(OffsetMismatch) as caught:
             late.append([(key, b"3")], expected_key_seq={key: None})
@@ -55,8 +48,8 @@ def test_unrelated_keys_do_not_contend(
 
 def test_appends_of_one_group_see_each_other() -> None:
     """Of two callers that create the same entity at once, one does, in one transaction."""
-    broker = Broker(lambda _: "done", lambda: None)
-    one = writer(broker)
+    broker = Broker()
+    one = writer_of(broker).acquire()
     requests = [
         one._request([(key, b"1")], expected_key_seq={key: None}) for key in (b"a", b"a", b"b")
     ]
@@ -72,13 +65,13 @@ def test_appends_of_one_group_see_each_other() -> None:
 
 def test_a_key_survives_doubts_and_new_owners() -> None:
     """A lost answer, and another owner in between: what counts is what is in the log."""
-    broker = Broker(lambda _: "done", lambda: None)
-    one = writer(broker, session="s")
+    broker = Broker()
+    one = writer_of(broker, session="s").acquire()
     first = one.append([(b"k", b"1")], expected_key_seq={b"k": None})
     lost = iter([True])
     broker.fate = lambda name: "unanswered" if name == "commit" and next(lost, False) else "done"
     second = one.append([(b"k", b"2")], expected_key_seq=first.last_seq)
-    two = writer(broker)
+    two = writer_of(broker).acquire()
     third = two.append([(b"k", b"3")], expected_key_seq=second.last_seq)
     assert third.first_seq == 2
     # By its id an append is answered again, whatever it expected.
@@ -88,11 +81,11 @@ def test_a_key_survives_doubts_and_new_owners() -> None:
 
 def test_reading_the_keys_goes_on_where_it_stopped() -> None:
     """A log too long for one call is read by several."""
-    broker = Broker(lambda _: "done", lambda: None)
-    one = writer(broker)
+    broker = Broker()
+    one = writer_of(broker).acquire()
     for number in range(200):
         one.append([(b"k%d" % number, b"x")])
-    two = writer(broker)
+    two = writer_of(broker).acquire()
 
     class Over:
         left, seconds, is_over = 1.0, 1.0, True
@@ -112,8 +105,8 @@ def test_reading_the_keys_goes_on_where_it_stopped() -> None:
 
 def test_several_logs_at_once_by_key() -> None:
     """Each log has its keys; one that is not as expected refuses all."""
-    cluster = Cluster("ab", lambda _: "done", lambda: None)
     logs = [("a", 0), ("b", 0)]
+    cluster = Cluster(logs)
     with MultiLogWriter(OPTIONS, logs, engine=ClusterEngine(cluster)) as several:  # type: ignore[arg-type]
         entity = Write([(b"k", b"1")], expected_key_seq={b"k": None})
         several.append(dict.fromkeys(logs, entity))
@@ -125,7 +118,7 @@ def test_several_logs_at_once_by_key() -> None:
 
 def test_an_exclusive_producer_appends_by_key_and_from_coroutines() -> None:
     """It takes the arguments of a writer, in both ways to call it."""
-    broker = Broker(lambda _: "done", lambda: None)
+    broker = Broker()
     store = MemoryStore(Memory())
     producer = ExclusiveProducer(OPTIONS, "t", store=store, engine=FakeEngine(broker), lease=0)  # type: ignore[arg-type]
 
@@ -150,6 +143,6 @@ def test_an_exclusive_producer_appends_by_key_and_from_coroutines() -> None:
 @pytest.mark.parametrize("given", [7, {"k": 1}, {b"k": -1}])
 def test_expectations_of_keys_that_make_no_sense_are_refused(given: object) -> None:
     """With what to give instead."""
-    broker = Broker(lambda _: "done", lambda: None)
+    broker = Broker()
     with pytest.raises(AppendRefused, match="expected_key_seq"):
-        writer(broker).append([(b"a", b"1"), (b"b", b"1")], expected_key_seq=given)  # type: ignore[arg-type]
+        writer_of(broker).acquire().append([(b"a", b"1"), (b"b", b"1")], expected_key_seq=given)  # type: ignore[arg-type]

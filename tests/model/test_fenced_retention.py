@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from coopconsume.errors import AppendOutcomeUnknown, LogTruncated, LogUnavailable, ProducerFenced
-from coopconsume.fenced import FencedWriter, LogReader, deadline
-from tests.model.fenced_broker import Broker, FakeEngine, Fate
+from tests.model.fenced_broker import VISIBILITIES, Broker, Fate, reader_of, writer_of
 
-OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
-VISIBILITIES = ["read_committed", "filter"]
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The writers' time: pauses pass at once."""
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += max(seconds, 0.01)
-
-    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-    return now
-
-
-def writer_of(broker: Broker, visibility: str, **more: object) -> FencedWriter:
-    """A writer with its log."""
-    return FencedWriter(
-        OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker), timeout=2, **more
-    ).acquire()  # type: ignore[arg-type]
-
-
-def world() -> Broker:
-    """A broker that does all it is asked."""
-    return Broker(lambda _: "done", lambda: None)
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 @pytest.mark.parametrize("visibility", VISIBILITIES)
 def test_a_reader_learns_which_records_are_gone(visibility: str) -> None:
     """With both offsets, each time; a new reader begins where the log begins now."""
-    broker = world()
-    writer = writer_of(broker, visibility)
-    reader = LogReader(OPTIONS, "t", engine=FakeEngine(broker))  # type: ignore[arg-type]
+    broker = Broker()
+    writer = writer_of(broker, visibility=visibility, timeout=2).acquire()
+    reader = reader_of(broker)
     writer.append([b"a"])
     assert [record.value for record in reader.read()] == [b"a"]
     position = reader.position
@@ -54,10 +26,10 @@ def test_a_reader_learns_which_records_are_gone(visibility: str) -> None:
         with pytest.raises(LogTruncated) as caught:
             list(reader.read())
         assert (caught.value.expected, caught.value.start) == (position, position + 3)
-    early = LogReader(OPTIONS, "t", start=position, engine=FakeEngine(broker))  # type: ignore[arg-type]
+    early = reader_of(broker, start=position)
     with pytest.raises(LogTruncated):
         list(early.read())
-    later = LogReader(OPTIONS, "t", start=position + 3, engine=FakeEngine(broker))  # type: ignore[arg-type]
+    later = reader_of(broker, start=position + 3)
     assert [record.value for record in later.read()][-1] == b"4"
 
 
@@ -67,9 +39,9 @@ def test_a_former_owner_behind_retention_is_fenced(
     visibility: str, left: int, clock: list[float]
 ) -> None:
     """Whatever is left of its successor's records, also if only a data record has the epoch."""
-    broker = world()
-    old = writer_of(broker, visibility)
-    new = writer_of(broker, visibility)
+    broker = Broker()
+    old = writer_of(broker, visibility=visibility, timeout=2).acquire()
+    new = writer_of(broker, visibility=visibility, timeout=2).acquire()
     for i in range(4):
         new.append([b"%d" % i])
     broker.retain(len(broker.slots) - left)
@@ -82,8 +54,10 @@ def test_a_former_owner_behind_retention_is_fenced(
 @pytest.mark.parametrize("visibility", VISIBILITIES)
 def test_a_writer_that_shares_the_log_goes_on_behind_retention(visibility: str) -> None:
     """The last records show where the log goes on."""
-    broker = world()
-    slow, fast = (writer_of(broker, visibility, shared=True) for _ in range(2))
+    broker = Broker()
+    slow, fast = (
+        writer_of(broker, visibility=visibility, timeout=2, shared=True).acquire() for _ in range(2)
+    )
     slow.append([b"a"])
     for i in range(80):
         fast.append([b"%d" % i])
@@ -97,8 +71,10 @@ def test_a_batch_that_retention_may_have_removed_is_not_appended_again(
     visibility: str, is_gone: bool
 ) -> None:
     """Its answer was lost, others wrote much more, and retention passed it, or nearly so."""
-    broker = world()
-    slow, fast = (writer_of(broker, visibility, shared=True) for _ in range(2))
+    broker = Broker()
+    slow, fast = (
+        writer_of(broker, visibility=visibility, timeout=2, shared=True).acquire() for _ in range(2)
+    )
     slow.append([b"a"])
     sent = "append" if visibility == "filter" else "commit"
     lost: dict[str, Fate] = {sent: "unanswered", "metadata": "lost"}
@@ -125,8 +101,8 @@ def test_a_batch_that_retention_may_have_removed_is_not_appended_again(
 
 def test_batch_ids_are_read_while_retention_goes_on() -> None:
     """A restart of the reading, and not an error for ever."""
-    broker = world()
-    writer = writer_of(broker, "read_committed")
+    broker = Broker()
+    writer = writer_of(broker, timeout=2).acquire()
     for i in range(10):
         writer.append([b"%d" % i], batch_id=f"b{i}", is_new=True)
     reads = iter([True])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from types import SimpleNamespace
-from typing import Any
+from functools import partial
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,14 +18,12 @@ from coopconsume.errors import (
     ProducerBusy,
     ProducerFenced,
 )
-from coopconsume.fenced import Entry, FencedWriter, LogReader, audit, deadline
+from coopconsume.fenced import Entry, FencedWriter, audit
 from coopconsume.fenced.log import Appended, Raw
 from coopconsume.fenced.stamp import Stamp, decode, encode
 from coopconsume.fenced.view import _TAIL
 from tests.fenced_checker import Outcomes, problems
-from tests.model.fenced_broker import Broker, FakeEngine
-
-OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
+from tests.model.fenced_broker import OPTIONS, Broker, FakeEngine, reader_of, writer_of
 
 #: The session, by how much its epoch is beside the one in force (None: not given), how many
 #: batches it writes, whose they are.
@@ -50,15 +47,12 @@ def expected(session: str | None, given: int | None, owner: str | None, epoch: i
 @given(st.lists(TURNS, max_size=6))
 def test_a_session_keeps_its_epoch_unless_another_had_a_turn(visibility: str, turns: list) -> None:
     """However far back its open record lies; and a job finds its last batch."""
-    broker = Broker(lambda _: "done", lambda: None)
+    broker = Broker()
     owner, epoch, outcomes = None, 0, Outcomes()
     last: dict[str, Appended] = {}
     for turn, (session, beside, batches, job) in enumerate(turns):
         known = None if session is None or beside is None else max(1, epoch + beside)
-        writer = FencedWriter(
-            OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker), session=session,
-            epoch=known, timeout=600,
-        )  # type: ignore[arg-type]  # fmt: skip
+        writer = writer_of(broker, visibility=visibility, session=session, epoch=known)
         wanted = expected(session, known, owner, epoch)
         if wanted is None:
             written, producers = len(broker.slots), dict(broker.ids)
@@ -86,21 +80,17 @@ def test_the_last_batch_of_a_job_is_found_wherever_it_begins(
     count: int, behind: int, opened: int
 ) -> None:
     """Also if it begins in one part of the log that is read, and ends in another one."""
-    broker = Broker(lambda _: "done", lambda: None)
-
-    def writer() -> FencedWriter:
-        return FencedWriter(OPTIONS, "t", engine=FakeEngine(broker), timeout=600).acquire()
-
-    first = writer()
+    broker = Broker()
+    first = writer_of(broker).acquire()
     done = first.append([b"a"] * count, batch_id="job:7")
     if behind:
         first.append([b"b"] * behind, batch_id="other")
     for _ in range(opened):
-        writer()
-    last = writer()
+        writer_of(broker).acquire()
+    last = writer_of(broker).acquire()
     assert last.last_batch("job:") == last.resolve("job:7") == done
-    assert writer().last_batch("job:", since=done.first_offset + 1) is None
-    again = writer()
+    assert writer_of(broker).acquire().last_batch("job:", since=done.first_offset + 1) is None
+    again = writer_of(broker).acquire()
     assert again.append([b"a"] * count, batch_id="job:7") == done
     peeked = FencedWriter.peek(OPTIONS, "t", engine=FakeEngine(broker))
     assert (peeked.next_seq, peeked.session) == (count + behind, again.session)
@@ -110,13 +100,8 @@ def test_the_last_batch_of_a_job_is_found_wherever_it_begins(
 @pytest.mark.parametrize("request_", [None, "read", "init", "commit"])
 def test_only_the_owner_that_is_named_is_fenced(visibility: str, request_: str | None) -> None:
     """A later owner keeps the log, also while it is being taken."""
-    broker = Broker(lambda _: "done", lambda: None)
-
-    def writer() -> FencedWriter:
-        return FencedWriter(
-            OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker), timeout=600
-        )  # type: ignore[arg-type]
-
+    broker = Broker()
+    writer = partial(writer_of, broker, visibility=visibility)
     first = writer().acquire(replaces_epoch=0)
     seen = FencedWriter.peek(OPTIONS, "t", engine=FakeEngine(broker)).epoch  # type: ignore[arg-type]
     second, late = writer(), writer()
@@ -144,12 +129,8 @@ def test_only_the_owner_that_is_named_is_fenced(visibility: str, request_: str |
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])
 def test_an_owner_is_fenced_by_choice(visibility: str, caplog: pytest.LogCaptureFixture) -> None:
     """`fence_owner`: False leaves it alone, True fences it; without it, a warning names it."""
-    broker = Broker(lambda _: "done", lambda: None)
-
-    def writer(**how: Any) -> FencedWriter:
-        engine = FakeEngine(broker)
-        return FencedWriter(OPTIONS, "t", visibility=visibility, engine=engine, timeout=600, **how)  # type: ignore[arg-type]
-
+    broker = Broker()
+    writer = partial(writer_of, broker, visibility=visibility)
     first = writer(owner="anna", fence_owner=False).acquire()
     first.append([b"a"])
     written, producers = len(broker.slots), dict(broker.ids)
@@ -189,15 +170,14 @@ def test_an_owner_is_fenced_by_choice(visibility: str, caplog: pytest.LogCapture
 @pytest.mark.parametrize("lost", range(1, 6))
 def test_a_doubt_on_the_way_to_the_state_does_not_make_it_up(lost: int) -> None:
     """The log's last records are foreign, so that more than one window is read to find it."""
-    broker = Broker(lambda _: "done", lambda: None)
-    first = FencedWriter(OPTIONS, "t", engine=FakeEngine(broker), timeout=600).acquire()
+    broker = Broker()
+    first = writer_of(broker).acquire()
     done = first.append([b"a", b"b"])
     for _ in range(1_000):
         broker.foreign()
     reads = iter(range(1, 100))
     broker.fate = lambda name: "lost" if name == "read" and next(reads) == lost else "done"
-    second = FencedWriter(OPTIONS, "t", engine=FakeEngine(broker), timeout=600)
-    second.acquire()
+    second = writer_of(broker).acquire()
     assert (second.epoch, second.next_seq) == (first.epoch + 1, done.last_seq + 1)
     outcomes = Outcomes()
     outcomes.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
@@ -209,15 +189,9 @@ def test_a_doubt_on_the_way_to_the_state_does_not_make_it_up(lost: int) -> None:
 @given(st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=12))
 def test_of_two_writers_of_one_session_the_later_one_stays(visibility: str, acts: list) -> None:
     """A process that was frozen wakes beside its successor: it is fenced, the successor goes on."""
-    broker, outcomes = Broker(lambda _: "done", lambda: None), Outcomes()
-
-    def writer(**more: object) -> FencedWriter:
-        return FencedWriter(
-            OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker), timeout=600, **more
-        )  # type: ignore[arg-type]
-
-    first = writer(session="mine").acquire()
-    second = writer(session="mine", epoch=first.epoch).acquire()
+    broker, outcomes = Broker(), Outcomes()
+    first = writer_of(broker, visibility=visibility, session="mine").acquire()
+    second = writer_of(broker, visibility=visibility, session="mine", epoch=first.epoch).acquire()
     assert (second.epoch, second.session) == (first.epoch, "mine")
     for i, act in enumerate(acts):
         if act == "a":
@@ -231,31 +205,23 @@ def test_of_two_writers_of_one_session_the_later_one_stays(visibility: str, acts
 
 
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])
-def test_a_topic_created_again_stops_its_former_owner(
-    visibility: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_created_again_stops_its_former_owner(visibility: str, clock: list[float]) -> None:
     """Its log is by chance as long as the one before; what the former owner writes is no part."""
-    now = [0.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: None)
-    monkeypatch.setattr(deadline, "time", clock)
-    broker, outcomes = Broker(lambda _: "done", lambda: None), Outcomes()
-    old = FencedWriter(OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker))  # type: ignore[arg-type]
-    old.acquire()
+    broker, outcomes = Broker(), Outcomes()
+    old = writer_of(broker, visibility=visibility).acquire()
     broker.slots.clear()
     broker.topic_id = "another"
-    new = FencedWriter(OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker))  # type: ignore[arg-type]
-    new.acquire()
+    new = writer_of(broker, visibility=visibility).acquire()
     assert (old.epoch, old.next_offset) == (new.epoch, new.next_offset)
     old.append([b"late"], batch_id="late")
-    now[0] += 2.0
+    clock[0] += 2.0
     with pytest.raises(LogReplaced):
         old.append([b"later"])
     with pytest.raises(OffsetMismatch):
         new.append([b"x"], expected_offset=new.next_offset)
     done = new.append([b"x"], expected_seq=0)
     outcomes.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
-    with LogReader(OPTIONS, "t", engine=FakeEngine(broker)) as reader:  # type: ignore[arg-type]
-        assert [record.value for record in reader.read()] == [b"x"]
+    assert [record.value for record in reader_of(broker).read()] == [b"x"]
     _, audited = audit(OPTIONS, "t", engine=FakeEngine(broker))  # type: ignore[arg-type]
     assert (audited.ok, audited.fenced, audited.records) == (True, 1, 1)
     assert [finding.what for finding in audited.findings] == ["fenced"]
@@ -268,14 +234,8 @@ def test_a_batch_id_counts_once_at_any_distance(
     visibility: str, between: int, restarts: bool, expects: bool, count: int
 ) -> None:
     """Repeated by a new process, too; the same id with other records is an error."""
-    broker, outcomes = Broker(lambda _: "done", lambda: None), Outcomes()
-
-    def writer() -> FencedWriter:
-        return FencedWriter(
-            OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker), timeout=600
-        ).acquire()  # type: ignore[arg-type]
-
-    mine = writer()
+    broker, outcomes = Broker(), Outcomes()
+    mine = writer_of(broker, visibility=visibility).acquire()
     mine._session.fold.remembered = 5
     rows = [Entry(b"%d" % i, b"k", [("h", b"x")]) for i in range(count)]
     first = mine.append(rows, batch_id="transfer-7")
@@ -285,7 +245,7 @@ def test_a_batch_id_counts_once_at_any_distance(
         outcomes.unknown.add(f"o{i}")
     if restarts:
         mine.close()
-        mine = writer()
+        mine = writer_of(broker, visibility=visibility).acquire()
     expected = {"expected_seq": mine.next_seq} if expects else {}
     assert mine.append(rows, batch_id="transfer-7", **expected) == first
     for other in (rows[1:] or [b"x"], [*rows[:-1], rows[-1]._replace(value=b"y")],
@@ -300,10 +260,8 @@ def test_a_batch_id_counts_once_at_any_distance(
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])
 def test_looking_takes_nothing(visibility: str) -> None:
     """The end, the owner and its epoch; the owner writes on."""
-    broker = Broker(lambda _: "done", lambda: None)
-    owner = FencedWriter(
-        OPTIONS, "t", visibility=visibility, owner="anna", engine=FakeEngine(broker)
-    ).acquire()  # type: ignore[arg-type]
+    broker = Broker()
+    owner = writer_of(broker, visibility=visibility, owner="anna").acquire()
     first = owner.append([b"a", b"b"], batch_id="one:0")
     slots, ids = len(broker.slots), dict(broker.ids)
     seen = FencedWriter.peek(OPTIONS, "t", engine=FakeEngine(broker))  # type: ignore[arg-type]
@@ -318,8 +276,8 @@ def test_looking_takes_nothing(visibility: str) -> None:
 
 def test_a_batch_of_nobody_in_force_is_no_last_batch() -> None:
     """A part of the log may begin with a record that counts only as far as that part shows."""
-    broker = Broker(lambda _: "done", lambda: None)
-    owner = FencedWriter(OPTIONS, "t", visibility="filter", engine=FakeEngine(broker)).acquire()  # type: ignore[arg-type]
+    broker = Broker()
+    owner = writer_of(broker, visibility="filter").acquire()
     owner.append([b"a"] * 10)
     at = len(broker.slots)
     stray = Stamp("filter", "data", 9, owner.next_seq, 1, 0, "job:7", at)
@@ -333,8 +291,8 @@ def test_a_batch_of_nobody_in_force_is_no_last_batch() -> None:
 @pytest.mark.parametrize("records", [1, 30])
 def test_a_topic_created_again_during_a_call_is_not_a_corrupt_log(records: int) -> None:
     """Its end, or its records, are of the new topic although the id was still that of the old."""
-    broker = Broker(lambda _: "done", lambda: None)
-    writer = FencedWriter(OPTIONS, "t", visibility="filter", engine=FakeEngine(broker)).acquire()  # type: ignore[arg-type]
+    broker = Broker()
+    writer = writer_of(broker, visibility="filter").acquire()
     writer.append([b"a"] * 5)
 
     def recreate(name: str) -> str:
@@ -342,17 +300,8 @@ def test_a_topic_created_again_during_a_call_is_not_a_corrupt_log(records: int) 
             broker.topic_id = "another"
             broker.slots.clear()
             for seq in range(records):
-                stamp = Stamp(
-                    "filter",
-                    "data",
-                    writer.epoch,
-                    seq,
-                    1,
-                    0,
-                    f"b{seq}",
-                    seq,
-                    writer._session.fold.tag,
-                )
+                tag = writer._session.fold.tag
+                stamp = Stamp("filter", "data", writer.epoch, seq, 1, 0, f"b{seq}", seq, tag)
                 broker.write([Raw(0, 0, None, b"", [encode(stamp)])], None)
         return "done"
 
@@ -363,8 +312,8 @@ def test_a_topic_created_again_during_a_call_is_not_a_corrupt_log(records: int) 
 
 def test_an_idle_owner_writes_checkpoints_if_it_is_asked_to() -> None:
     """So that retention leaves a record with the numbers; a failed one is repeated."""
-    broker = Broker(lambda _: "done", lambda: None)
-    with FencedWriter(OPTIONS, "t", engine=FakeEngine(broker), checkpoint_every=0.02) as owner:  # type: ignore[arg-type]
+    broker = Broker()
+    with writer_of(broker, checkpoint_every=0.02) as owner:
         owner.append([b"a"])
         written, until = len(broker.slots), time.monotonic() + 60
         while len(broker.slots) < written + 4 and time.monotonic() < until:

@@ -9,6 +9,7 @@ import pytest
 
 from coopconsume.errors import ProducerBusy, ProducerFenced
 from coopconsume.fenced import AccessMode, ExclusiveProducer, FencedWriter
+from coopconsume.fenced.ownership import Grant, OwnershipRegistry, Queued
 from tests.fenced_checker import Outcomes, problems
 from tests.model.fenced_broker import Broker, FakeEngine, Fate
 from tests.model.memory_store import Memory, MemoryStore
@@ -128,3 +129,22 @@ def test_a_closed_producer_still_has_its_session_and_epoch() -> None:
         assert writer.epoch == before[1] + 1
         before = writer.session, writer.epoch
     assert (writer.session, writer.epoch) == before
+
+
+def test_a_claim_that_finds_a_dead_owner_removes_it_in_the_same_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the clock of the one that waits; what it writes has one revision."""
+    now = [0.0]
+    monkeypatch.setattr("coopconsume.fenced.ownership.registry.monotonic", lambda: now[0])
+    memory = Memory()
+    anna, ben = (OwnershipRegistry(MemoryStore(memory), owner=name) for name in ("anna", "ben"))
+    anna._closed.set()  # as if its process had ended: it gives no sign of life
+    anna.acquire("g", "log", AccessMode.EXCLUSIVE)
+    assert ben.acquire("g", "log", AccessMode.WAIT_FOR_EXCLUSIVE) == Queued(1, 0)
+    now[0] = 9.0
+    assert ben.poll("g", "log") == Queued(1, 0)
+    now[0] = 10.0
+    assert ben.poll("g", "log") == Grant("log", 1, 2)
+    assert ben.show("g", "log").revision == 3
+    ben.close()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -16,18 +14,14 @@ from hypothesis import strategies as st
 
 from coopconsume.errors import AppendRefused, BatchRefused, InvalidOption, SinkUnavailable
 from coopconsume.fenced import FencedKafkaSink, FencedWriter, deadline
-from coopconsume.fenced.engine import LogAppend
 from coopconsume.fenced.kafka_sink import batch_name, entries_of, number_of
-from coopconsume.fenced.log import Ends, LogId, Raw
 from coopconsume.fenced.stamp import decode, is_batch_id
 from tests.fenced_checker import Outcomes, problems
-from tests.model.fenced_broker import Broker, FakeChannel, FakeEngine, Fate
-from tests.model.fenced_cluster import Cluster, ClusterChannel, ClusterEngine
+from tests.model.fenced_broker import OPTIONS, Broker, FakeEngine, Fate
+from tests.model.fenced_cluster import Cluster, ClusterEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
 
 
 class Frame:
@@ -57,13 +51,6 @@ def values(broker: Broker) -> list[str]:
         for row, stamp in stamps
         if stamp is not None and stamp.kind == "data" and row.offset == stamp.expected + stamp.i
     ]
-
-
-@pytest.fixture
-def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time goes by: a test must not depend on how fast the machine is."""
-    fake = SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None)
-    monkeypatch.setattr(deadline, "time", fake)
 
 
 @pytest.mark.usefixtures("still")
@@ -124,7 +111,7 @@ def play(visibility: str, turns: list[int], behind: list[int], luck: list[int]) 
 
 def test_a_zombie_hears_of_it_with_a_batch_that_is_there() -> None:
     """It must stop, not go on; and the log is as it was."""
-    broker = Broker(lambda _: "done", lambda: None)
+    broker = Broker()
     old, new = (
         FencedKafkaSink(OPTIONS, "t", "job", epoch, engine=FakeEngine(broker)) for epoch in (1, 2)
     )
@@ -148,7 +135,7 @@ def test_commits_of_the_library_and_numbers_do_not_meet() -> None:
     assert [number_of(name) for name in names] == [1, 12, -1, -1, 1, 12, -1, -1]
     assert number_of(None) == -1
     assert is_batch_id(batch_name("j" * 40, 2**63 - 1))
-    broker = Broker(lambda _: "done", lambda: None)
+    broker = Broker()
     sink = FencedKafkaSink(OPTIONS, "t", "a", engine=FakeEngine(broker))
     for batch in ("1", "1", 1, 1, 0):
         sink(Frame([{"value": f"{batch!r}"}]), batch)  # type: ignore[arg-type]
@@ -192,41 +179,6 @@ def test_partitions_are_dealt_as_kafka_deals_them() -> None:
 _HAS = ({1, 5}, {4, 6}, {0, 2, 3})
 
 
-class Several(ClusterEngine):
-    """An engine for several partitions of one topic; the cluster has a broker for each."""
-
-    def topic_id(self, topic: str) -> str | None:
-        return "id"
-
-    def start(self, topic: str, partition: int) -> int:
-        return super().start(str(partition), 0)
-
-    def ends(self, topic: str, partition: int) -> Ends:
-        return super().ends(str(partition), 0)
-
-    def open_transactions(self, topic: str, partition: int) -> dict[int, str | None]:
-        return super().open_transactions(str(partition), 0)
-
-    def read(
-        self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[Raw]]:
-        return super().read(str(partition), 0, start, stop, timeout)
-
-    def channel(
-        self, log: LogId, transactional_id: str | None, timeout: float
-    ) -> FakeChannel | ClusterChannel:
-        found = super().channel(replace(log, topic=str(log.partition)), transactional_id, timeout)
-        if isinstance(found, ClusterChannel):
-            append = found.append
-            found.append = lambda parts, timeout: append(list(map(there, parts)), timeout)  # type: ignore[method-assign]
-        return found
-
-
-def there(part: LogAppend) -> LogAppend:
-    """A part for the broker of its partition."""
-    return part._replace(log=replace(part.log, topic=str(part.log.partition)))
-
-
 @pytest.fixture
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time goes by each time that somebody looks."""
@@ -240,7 +192,7 @@ class Crashing:
 
     def __init__(self, visibility: str) -> None:
         self.left = 10**9
-        self.cluster = Cluster("012", self._fate, lambda: None)
+        self.cluster = Cluster([("t", partition) for partition in range(3)], self._fate)
         self.brokers = list(self.cluster.brokers.values())
         self._visibility = visibility
 
@@ -251,7 +203,7 @@ class Crashing:
     def run(self, epoch: int | None) -> FencedKafkaSink:
         """A run's sink."""
         return FencedKafkaSink(
-            OPTIONS, "t", "job", epoch, range(3), engine=Several(self.cluster), timeout=1.0,
+            OPTIONS, "t", "job", epoch, range(3), engine=ClusterEngine(self.cluster), timeout=1.0,
             visibility=self._visibility,
         )  # type: ignore[arg-type]  # fmt: skip
 
@@ -331,7 +283,7 @@ def test_a_run_that_slept_writes_to_none_of_its_partitions(at: str, epoch: int |
         first(keyed(6), 0)
     before = list(map(values, world.brokers))
     other = FencedWriter(
-        OPTIONS, "t", 1, engine=Several(world.cluster), timeout=1.0,
+        OPTIONS, "t", 1, engine=ClusterEngine(world.cluster), timeout=1.0,
         **({} if epoch is None else {"session": f"job:{epoch}", "epoch": epoch}),
     )  # type: ignore[arg-type]  # fmt: skip
     request, after = ("init", 3) if at == "opening" else (at, 0)

@@ -5,31 +5,20 @@ from __future__ import annotations
 import pytest
 
 from coopconsume.errors import LogCorrupt, ProducerFenced
-from coopconsume.fenced import FencedWriter, LogReader, repair
+from coopconsume.fenced import FencedWriter, repair
 from coopconsume.fenced.stamp import Stamp, decode, encode
-from tests.model.fenced_broker import Broker, FakeEngine, Slot
-
-OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
-
-
-def writer_of(broker: Broker, visibility: str = "read_committed") -> FencedWriter:
-    """A writer that has not acquired its log."""
-    return FencedWriter(
-        OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker), timeout=2  # type: ignore[arg-type]
-    )  # fmt: skip
+from tests.model.fenced_broker import OPTIONS, Broker, FakeEngine, Slot, reader_of, writer_of
 
 
 def values(broker: Broker) -> list[bytes | None]:
     """All records of data that count."""
-    engine: object = FakeEngine(broker)
-    with LogReader(OPTIONS, "t", engine=engine, timeout=2) as reader:  # type: ignore[arg-type]
-        return [record.value for record in reader.read()]
+    return [record.value for record in reader_of(broker, timeout=2).read()]
 
 
 def damaged(visibility: str) -> tuple[Broker, FencedWriter, list[int]]:
     """A log that has lost the records 3 and 6 of 8, its owner, and the offsets behind the gaps."""
-    broker = Broker(lambda _: "done", lambda: None)
-    owner = writer_of(broker, visibility).acquire()
+    broker = Broker()
+    owner = writer_of(broker, visibility=visibility, timeout=2).acquire()
     at = [owner.append([b"%d" % i], batch_id=f"b{i}").first_offset for i in range(8)]
     for lost in (3, 6):
         broker.slots[at[lost]] = Slot(None)
@@ -46,7 +35,7 @@ def test_a_log_with_lost_records_is_used_again_once_an_operator_accepts_the_loss
     with pytest.raises(LogCorrupt, match="log repair"):
         values(broker)
     with pytest.raises(LogCorrupt):
-        writer_of(broker, visibility).acquire()
+        writer_of(broker, visibility=visibility, timeout=2).acquire()
     end = len(broker.slots)
     listed = repair(*where, engine=FakeEngine(broker), timeout=2)  # type: ignore[arg-type]
     assert [gap.offset for gap in listed] == gaps
@@ -55,7 +44,7 @@ def test_a_log_with_lost_records_is_used_again_once_an_operator_accepts_the_loss
     assert values(broker) == [b"%d" % i for i in range(8) if i not in {3, 6}]
     with pytest.raises(ProducerFenced):
         owner.refresh()
-    following = writer_of(broker, visibility).acquire()
+    following = writer_of(broker, visibility=visibility, timeout=2).acquire()
     assert following.append([b"8"], batch_id="b8").first_seq == 8
     assert following.append([b"5"], batch_id="b5").first_seq == 5
     assert following.append([b"6"], batch_id="b6").first_seq == 9  # its record is lost
@@ -66,8 +55,8 @@ def test_a_log_with_lost_records_is_used_again_once_an_operator_accepts_the_loss
 
 def test_a_repair_does_not_repeat_sequence_numbers() -> None:
     """A forged batch of a lower number does not count."""
-    broker = Broker(lambda _: "done", lambda: None)
-    owner = writer_of(broker).acquire()
+    broker = Broker()
+    owner = writer_of(broker, timeout=2).acquire()
     for i in range(4):
         owner.append([b"%d" % i])
     stamp = decode(broker.visible()[-1].headers)
@@ -87,6 +76,6 @@ def test_a_repair_does_not_repeat_sequence_numbers() -> None:
         values(broker)
     repair(OPTIONS, "t", apply=True, engine=FakeEngine(broker), timeout=2)  # type: ignore[arg-type]
     assert values(broker) == [b"0", b"1", b"2", b"3"]
-    following = writer_of(broker).acquire()
+    following = writer_of(broker, timeout=2).acquire()
     assert following.append([b"4"]).first_seq == 4
     assert following.next_offset > at

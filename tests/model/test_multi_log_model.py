@@ -50,7 +50,7 @@ class World:
         self._luck = luck
         self._busy: list[object] = []
         self.now = 0.0
-        self.cluster = Cluster(TOPICS, self.fate, self.tick)
+        self.cluster = Cluster(LOGS, self.fate, self.tick)
         self.outcomes = {topic: Outcomes() for topic in TOPICS}
         #: Of each append: the logs, and the numbers that it expects of them.
         self.expected: dict[str, dict[str, int]] = {}
@@ -158,7 +158,7 @@ class World:
         unplaced = check_appends(self.history)
         found = [] if unplaced is None else [f"not linearisable: {unplaced}"]
         seen: dict[str, dict[str, int]] = {}
-        for topic, broker in self.cluster.brokers.items():
+        for (topic, _), broker in self.cluster.brokers.items():
             rows = broker.visible()
             found += [f"{topic}: {wrong}" for wrong in problems(rows, self.outcomes[topic])]
             for row in rows:
@@ -317,7 +317,7 @@ def test_the_audit_finds_an_append_that_is_not_in_all_of_its_logs(clock: list[Wo
     writer = world.writers[0].acquire()
     for number in range(3):
         writer.append({log: Write([b"x"]) for log in LOGS}, batch_id=f"b{number}")
-    broker = world.cluster.brokers["b"]
+    broker = world.cluster.brokers[LOGS[1]]
     broker.slots[2].raw = None
     broker.slots[4].raw = None
     found = audit_logs(OPTIONS, LOGS, engine=ClusterEngine(world.cluster))  # type: ignore[arg-type]

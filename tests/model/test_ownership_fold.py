@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given, settings
@@ -24,11 +24,12 @@ FOREIGN: list[tuple[bytes, str]] = [
     (b"[]", "no JSON object"),
     (b'{"format": 99}', "format 99"),
     (b'{"format": 1, "kind": "change", "id": "x", "entries": []}', "'rows'"),
-    (b'{"format": 1, "kind": "change", "id": "x", "rows": [{"group": "g"}]}', "Row with"),
+    (b'{"format": 1, "kind": "change", "id": "x", "rows": [{"group": "g"}]}', "Row."),
     (b'{"format": 1, "kind": "change", "id": "x", "rows": 7, "entries": []}', "TypeError"),
+    (b'{"format": 1, "kind": "change", "id": "x", "rows": ["a"], "entries": []}', "items"),
     (
         b'{"format": 1, "kind": "change", "id": "x", "rows": [], "entries": [{"x": 1}]}',
-        "Entry with",
+        "'x'",
     ),
     (b'{"format": 1, "kind": "snapshot", "id": "x", "rows": [], "entries": []}', "'part'"),
     (b'{"format": 1, "kind": "snapshot", "rows": [], "entries": [], "part": 1e999}', "part"),
@@ -93,7 +94,7 @@ class Log:
             row = seen.get(resource, Row("g", resource))
             step = decided(row, name, what)
             if step.row is not row:
-                steps.append(step)
+                steps.append(replace(step, row=replace(step.row, revision=row.revision + 1)))
         if not steps:
             return
         lines = [
@@ -112,8 +113,7 @@ class Log:
 
 def folded(records: list[tuple[int, bytes]], start: int = 0) -> OwnershipFold:
     """A fold of records, from where the log begins."""
-    fold = OwnershipFold("here")
-    fold.begin(start)
+    fold = OwnershipFold("here", start)
     for offset, value in records:
         fold.take(offset, value)
     return fold
@@ -121,7 +121,9 @@ def folded(records: list[tuple[int, bytes]], start: int = 0) -> OwnershipFold:
 
 def state_of(fold: OwnershipFold) -> tuple[dict[str, Row], list[Entry]]:
     """Rows and history."""
-    return {row.resource: row for row in fold.rows.values()}, fold.entries()
+    return {row.resource: row for row in fold.rows.values()}, [
+        entry for key in sorted(fold.history) for entry in fold.history[key]
+    ]
 
 
 @settings(max_examples=examples(300))
@@ -221,10 +223,10 @@ def test_rows_and_lines_come_back_as_they_were(
     """Through the JSON of every store."""
     holder = Holder(Session(name, "1"), mode, 3, 4, 5, epoch)
     row = Row("g", "r", 1, 2, 3, holder, (holder,), (holder, replace(holder, mode=None)), 6)
-    again = wire.loads("here", wire.dumps({"format": wire.FORMAT, "row": wire.plain(row)}))
+    again = wire.loads("here", wire.dumps({"format": wire.FORMAT, "row": asdict(row)}))
     assert wire.parsed(Row, "here", again["row"]) == row
     entry = Entry("g", "r", 1, "owned", name, "1", 2, 3, 4)
-    assert wire.parsed(Entry, "here", wire.plain(entry)) == entry
+    assert wire.parsed(Entry, "here", asdict(entry)) == entry
 
 
 @pytest.mark.parametrize(("value", "problem"), FOREIGN)

@@ -8,23 +8,25 @@ write generation 1, because appends do not conflict with each other.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from commits.secrets import message_of
-from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
+from coopconsume.errors.fenced import OwnershipFormat
+from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.ownership import wire
 from coopconsume.fenced.ownership.model import Entry, Row
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from coopconsume.fenced.ownership.model import Key
 
@@ -75,25 +77,20 @@ class DeltaStore:
         *,
         create: bool = True,
     ) -> None:
-        self._uri = str(target)
+        self.place = str(target)
         self._options = dict(storage_options) if storage_options else None
         self._known: dict[Key, Row] = {}
         with self._reporting("opening"):
-            if not DeltaTable.is_deltatable(self._uri, self._options):
+            if not DeltaTable.is_deltatable(self.place, self._options):
                 if not create:
-                    raise OwnershipFormat(self._uri, "no Delta table", "an ownership store")
+                    raise OwnershipFormat(self.place, "no Delta table", "an ownership store")
                 self._create()
-            self._table = DeltaTable(self._uri, storage_options=self._options)
+            self._table = DeltaTable(self.place, storage_options=self._options)
         found = self._table.metadata().configuration.get(_PROPERTY)
         if found != str(wire.FORMAT):
             expected = f"{_PROPERTY}={wire.FORMAT}"
-            raise OwnershipFormat(self._uri, f"a table with {_PROPERTY}={found}", expected)
+            raise OwnershipFormat(self.place, f"a table with {_PROPERTY}={found}", expected)
         self._read_at = -1
-
-    @property
-    def place(self) -> str:
-        """The path or URI of the table."""
-        return self._uri
 
     def rows(self) -> Mapping[Key, Row]:
         """Returns all rows of the newest version."""
@@ -110,99 +107,74 @@ class DeltaStore:
             self.rows()
         if not all(row.follows(self._known.get(row.key)) for row in rows):
             return False
-        lines = [*map(_of_row, rows), *(_of_entry(n, entry) for n, entry in enumerate(entries))]
+        lines = [*map(_line, rows), *map(_line, entries, range(len(entries)))]
         source = pa.Table.from_pylist(lines, schema=SCHEMA)
-        try:
-            with self._reporting("changing"):
-                self._table.merge(
-                    source,
-                    "t.kind = 'row' AND s.kind = 'row' AND t.group_id = s.group_id "
-                    "AND t.resource = s.resource",
-                    source_alias="s", target_alias="t", commit_properties=_ONCE,
-                ).when_matched_update_all().when_not_matched_insert_all().execute()  # fmt: skip
-        except OwnershipUnavailable as error:
-            if isinstance(error.__cause__, CommitFailedError):
-                return False
-            raise
-        return True
+        with self._reporting("changing"), suppress(CommitFailedError):
+            self._table.merge(
+                source,
+                "t.kind = 'row' AND s.kind = 'row' AND t.group_id = s.group_id "
+                "AND t.resource = s.resource",
+                source_alias="s", target_alias="t", commit_properties=_ONCE,
+            ).when_matched_update_all().when_not_matched_insert_all().execute()  # fmt: skip
+            return True
+        return False
 
     def history(self, key: Key) -> Sequence[Entry]:
         """Returns the history of a resource in the newest version."""
         with self._reporting("reading"):
             self._table.update_incremental()
-            found = self._query("SELECT detail FROM t WHERE kind = 'entry'")
-        lines = []
-        for text in found:
-            line = wire.loads(self._uri, text)
-            entry = wire.parsed(Entry, self._uri, line["entry"])
-            if (entry.group, entry.resource) == key:
-                lines.append(((entry.revision, line["place"]), entry))
-        return [entry for _, entry in sorted(lines, key=itemgetter(0))]
+            lines = sorted(self._details("entry"), key=itemgetter("place"))
+        entries = [wire.parsed(Entry, self.place, line["entry"]) for line in lines]
+        mine = [entry for entry in entries if (entry.group, entry.resource) == key]
+        return sorted(mine, key=attrgetter("revision"))
 
     def wait(self, seconds: float) -> None:
         """Returns when there is a newer version, or after some seconds."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            time.sleep(min(_LOOK, left))
+        deadline = Deadline(seconds)
+        while not deadline.is_over and self._table.version() == self._read_at:
+            time.sleep(min(_LOOK, deadline.left))
             with self._reporting("reading"):
                 self._table.update_incremental()
-            if self._table.version() != self._read_at:
-                return
 
     def close(self) -> None:
         """Nothing is held open."""
 
-    @contextmanager
-    def _reporting(self, operation: str) -> Iterator[None]:
-        try:
-            yield
-        except (DeltaError, OSError) as error:
-            raise OwnershipUnavailable(self._uri, operation, message_of(error)) from error
+    def _reporting(self, operation: str) -> AbstractContextManager[None]:
+        return wire.reporting(self.place, operation, DeltaError, OSError)
 
     def _create(self) -> None:
         try:
             DeltaTable.create(
-                self._uri, SCHEMA, mode="error", partition_by=["kind"],
+                self.place, SCHEMA, mode="error", partition_by=["kind"],
                 description="Who owns which log: the ownership registry of coopconsume.",
                 configuration={_PROPERTY: str(wire.FORMAT)}, storage_options=self._options,
                 commit_properties=_ONCE, raise_if_key_not_exists=False,
             )  # fmt: skip
         except (DeltaError, OSError):
-            if not DeltaTable.is_deltatable(self._uri, self._options):
+            if not DeltaTable.is_deltatable(self.place, self._options):
                 raise  # no other process created it meanwhile
 
     def _read_rows(self) -> dict[Key, Row]:
-        texts = self._query("SELECT detail FROM t WHERE kind = 'row'")
-        rows = [wire.parsed(Row, self._uri, wire.loads(self._uri, text)["row"]) for text in texts]
+        rows = [wire.parsed(Row, self.place, line["row"]) for line in self._details("row")]
         if len({row.key for row in rows}) != len(rows):
-            raise OwnershipFormat(self._uri, "two rows of one resource", "one row a resource")
+            raise OwnershipFormat(self.place, "two rows of one resource", "one row a resource")
         return {row.key: row for row in rows}
 
-    def _query(self, sql: str) -> list[str]:
+    def _details(self, kind: str) -> list[dict[str, Any]]:
+        sql = f"SELECT detail FROM t WHERE kind = '{kind}'"  # noqa: S608 - one of two words
         found = pa.table(QueryBuilder().register("t", self._table).execute(sql).read_all())
-        texts: list[str] = found["detail"].to_pylist()
-        return texts
+        return [wire.loads(self.place, text) for text in found["detail"].to_pylist()]
 
 
-def _of_row(row: Row) -> dict[str, Any]:
-    columns: dict[str, Any] = {"waiting": len(row.waiters), "written_at": datetime.now(UTC)}
-    if row.owner is not None:
-        mode, session = row.owner.mode, row.owner.session
-        columns |= {"owner": session.owner, "session": session.id}
-        columns |= {"mode": None if mode is None else str(mode)}
-    return _line("row", row, {}) | columns
-
-
-def _of_entry(place: int, entry: Entry) -> dict[str, Any]:
-    written_at = datetime.fromtimestamp(entry.at_ms / 1000, UTC)
-    columns = {"owner": entry.owner, "session": entry.session, "event": entry.event}
-    return _line("entry", entry, {"place": place}) | columns | {"written_at": written_at}
-
-
-def _line(kind: str, of: Row | Entry, detail: dict[str, Any]) -> dict[str, Any]:
-    document = {"format": wire.FORMAT, kind: wire.plain(of)} | detail
-    return {
-        "kind": kind, "group_id": of.group, "resource": of.resource, "revision": of.revision,
-        "generation": of.generation, "fence_epoch": of.fence_epoch,
-        "detail": wire.dumps(document).decode(),
-    }  # fmt: skip
+def _line(of: Row | Entry, place: int = 0) -> dict[str, Any]:
+    """Returns a row or an entry as a row of the table; others than its columns are left out."""
+    columns = vars(of) | {"kind": "entry", "group_id": of.group}
+    if isinstance(of, Entry):
+        columns["written_at"] = datetime.fromtimestamp(of.at_ms / 1000, UTC)
+    else:
+        columns |= {"kind": "row", "waiting": len(of.waiters), "written_at": datetime.now(UTC)}
+        if of.owner is not None:
+            session = of.owner.session
+            columns |= {"owner": session.owner, "session": session.id, "mode": of.owner.mode}
+    document = {"format": wire.FORMAT, columns["kind"]: asdict(of), "place": place}
+    return columns | {"detail": wire.dumps(document).decode()}

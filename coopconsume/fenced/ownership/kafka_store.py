@@ -7,18 +7,18 @@ appends a snapshot and deletes the records before it.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.ownership.log_fold import OwnershipFold, change
+from coopconsume.fenced.ownership.wire import reporting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from coopconsume.fenced.ownership.model import Entry, Key, Row
 
@@ -31,23 +31,6 @@ _PATIENCE_MS = int(1000 * _PATIENCE)
 _TOPIC_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
-@dataclass(frozen=True)
-class LogCheck:
-    """Result of a check of the registry's topic.
-
-    Attributes:
-        is_whole: Whether the rows are known; if not, nothing can be claimed.
-        rows: Number of resources.
-        passed_over: Number of records that are no changes.
-        findings: Offsets of the first of them, and what is wrong with each.
-    """
-
-    is_whole: bool
-    rows: int
-    passed_over: int
-    findings: tuple[tuple[int, str], ...]
-
-
 class KafkaStore:
     """An `OwnershipStore` in a topic of one partition.
 
@@ -58,8 +41,7 @@ class KafkaStore:
         topic: The topic.
         create: Whether to create a missing topic.
         replication_factor: Of a topic that is created; None for the brokers' default.
-        snapshot_every: Changes after which the log is shortened.
-        snapshot_bytes: Bytes of changes after which it is shortened, if that comes first.
+        snapshot_bytes: Bytes of changes after which the log is shortened.
 
     Raises:
         OptionError: An option makes no sense.
@@ -74,17 +56,14 @@ class KafkaStore:
         *,
         create: bool = True,
         replication_factor: int | None = None,
-        snapshot_every: int = 10_000,
-        snapshot_bytes: int = 16 << 20,
+        snapshot_bytes: int = 8 << 20,
     ) -> None:
         from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-        self._topic = topic
+        self._topic, self.place = topic, f"topic {topic}"
         self._config = FencedSettings.parse(options).client_config()
-        self._every, self._bytes = snapshot_every, snapshot_bytes
-        self._fold = OwnershipFold(self.place)
+        self._most_bytes = snapshot_bytes
         self._at = TopicPartition(topic, 0)
-        self._taken = self._size = 0
         with self._reporting("opening"):
             self._make_topic(replication_factor, create=create)
             self._consumer = KafkaConsumer(
@@ -99,20 +78,10 @@ class KafkaStore:
             self._consumer.assign([self._at])
             self._rewind()
 
-    @contextmanager
-    def _reporting(self, operation: str) -> Iterator[None]:
+    def _reporting(self, operation: str) -> AbstractContextManager[None]:
         from kafka.errors import KafkaError
 
-        try:
-            yield
-        except KafkaError as error:
-            problem = str(error) or type(error).__name__
-            raise OwnershipUnavailable(self.place, operation, problem) from error
-
-    @property
-    def place(self) -> str:
-        """The topic."""
-        return f"topic {self._topic}"
+        return reporting(self.place, operation, KafkaError)
 
     def rows(self) -> Mapping[Key, Row]:
         """Returns all rows, read up to the end of the log."""
@@ -133,19 +102,18 @@ class KafkaStore:
             sent = self._producer.send(self._topic, value=value, partition=0)
             offset = sent.get(timeout=_PATIENCE).offset
         counted = change_id in self._read_to(offset + 1)
-        if self._taken >= self._every or self._size >= self._bytes:
+        if self._size >= self._most_bytes:
             self._shorten()
         return counted
 
-    def check(self) -> LogCheck:
-        """Reads the whole log and checks it."""
+    def check(self) -> OwnershipFold:
+        """Reads the whole log; returns its rows, and which records are no changes."""
         self._rewind()
         self._read_to(self._end())
-        fold = self._fold
-        return LogCheck(fold.is_whole, len(fold.rows), fold.passed_over, tuple(fold.findings))
+        return self._fold
 
-    def repair(self) -> LogCheck:
-        """Continues from the rest of a log whose start is missing; returns a check of it.
+    def repair(self) -> OwnershipFold:
+        """Continues from the rest of a log whose start is missing; returns its `check`.
 
         Resources without a change in the rest are free, and their fence epochs restart. Fenced logs
         store their epochs themselves.
@@ -158,14 +126,11 @@ class KafkaStore:
     def history(self, key: Key) -> Sequence[Entry]:
         """Returns the history of a resource; at least the last 100 entries."""
         self.rows()
-        return [e for e in self._fold.entries() if (e.group, e.resource) == key]
+        return [*self._fold.history.get(key, ())]
 
     def wait(self, seconds: float) -> None:
         """Returns when something was appended, or after some seconds."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if self._take(min(left, 1.0)) is not None:
-                return
+        self._take(seconds)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -193,9 +158,8 @@ class KafkaStore:
     def _rewind(self) -> None:
         """Restarts at the first offset that is kept."""
         start = self._consumer.beginning_offsets([self._at], timeout_ms=_PATIENCE_MS)[self._at]
-        self._fold = OwnershipFold(self.place)
-        self._fold.begin(start)
-        self._taken = self._size = 0
+        self._fold = OwnershipFold(self.place, start)
+        self._size = 0
         self._consumer.seek(self._at, start)
 
     def _end(self) -> int:
@@ -207,14 +171,11 @@ class KafkaStore:
     def _read_to(self, end: int) -> set[str]:
         """Reads up to an offset, and returns the ids of changes that count."""
         counted: set[str] = set()
-        until = time.monotonic() + _PATIENCE
         while self._fold.next_offset < end:
-            found = self._take(1.0)
-            counted |= found or set()
-            if found is not None:
-                until = time.monotonic() + _PATIENCE
-            elif time.monotonic() > until:
+            found = self._take(_PATIENCE)
+            if found is None:
                 raise OwnershipUnavailable(self.place, "reading", f"no record for {_PATIENCE:g} s")
+            counted |= found
         return counted
 
     def _take(self, seconds: float) -> set[str] | None:
@@ -229,7 +190,6 @@ class KafkaStore:
                 return set()
         records = polled.get(self._at, [])
         counted = {self._fold.take(record.offset, record.value) for record in records}
-        self._taken += len(records)
         self._size += sum(len(record.value or b"") for record in records)
         return {change_id for change_id in counted if change_id} if records else None
 
@@ -239,7 +199,7 @@ class KafkaStore:
 
         upto, snapshot = self._fold.next_offset, self._fold.snapshot()
         # What the snapshot itself takes is read back soon.
-        self._taken, self._size = -len(snapshot), -sum(map(len, snapshot))
+        self._size = -sum(map(len, snapshot))
         try:
             with self._reporting("shortening"):
                 sent = [self._producer.send(self._topic, value=s, partition=0) for s in snapshot]

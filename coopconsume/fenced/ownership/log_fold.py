@@ -12,17 +12,16 @@ A snapshot consists of as many records as its size needs. It counts once all of 
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors.fenced import OwnershipFormat
 from coopconsume.fenced.ownership import wire
-from coopconsume.fenced.ownership.model import Entry, Row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coopconsume.fenced.ownership.model import Key
+    from coopconsume.fenced.ownership.model import Entry, Key, Row
 
 
 _KEPT = 100
@@ -35,74 +34,46 @@ MOST_FINDINGS = 20
 
 def change(change_id: str, rows: Sequence[Row], entries: Sequence[Entry]) -> bytes:
     """Returns a change as the value of a record."""
-    document = {
-        "format": wire.FORMAT, "kind": "change", "id": change_id,
-        "rows": [wire.plain(row) for row in rows],
-        "entries": [wire.plain(entry) for entry in entries],
-    }  # fmt: skip
-    return wire.dumps(document)
-
-
-@dataclass(frozen=True)
-class _Change:
-    """A change that was read."""
-
-    id: str
-    rows: Sequence[Row]
-    entries: Sequence[Entry]
-
-
-@dataclass(frozen=True)
-class _Snapshot(_Change):
-    """A record of a snapshot that was read."""
-
-    part: int
-    parts: int
-    upto: int
+    found = wire.Change(change_id, tuple(rows), tuple(entries))
+    return wire.dumps({"format": wire.FORMAT, "kind": "change"} | asdict(found))
 
 
 class OwnershipFold:
     """Folds a log from its first record that is kept.
 
+    Args:
+        place: The log, for messages.
+        start: Its first offset; above 0, a snapshot must contain all records before it.
+
     Attributes:
+        is_whole: Whether all records before the first offset are known.
         rows: The rows after the records so far.
+        history: The history of each resource, oldest first.
         next_offset: Offset of the next record.
         passed_over: Number of records of other writers.
         findings: Offsets of the first of them, and what is wrong with each.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, start: int = 0) -> None:
         self.rows: dict[Key, Row] = {}
-        self.next_offset = 0
+        self.next_offset = self._start = start
+        self.is_whole = start == 0
+        self.history: dict[Key, list[Entry]] = {}
         self._place = place
-        self._entries: dict[Key, list[Entry]] = {}
         self.passed_over = 0
         self.findings: list[tuple[int, str]] = []
-        self._early: list[tuple[int, _Change]] = []
-        self._parts: dict[str, list[_Snapshot]] = {}
-        self._start = 0
-
-    def begin(self, offset: int) -> None:
-        """Sets the first offset; above 0, a snapshot must contain all records before it."""
-        self._start = self.next_offset = offset
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all records before the first offset are known."""
-        return self._start == 0
+        self._early: list[tuple[int, wire.Change]] = []
+        self._parts: dict[str, dict[int, wire.Snapshot]] = {}
 
     def take(self, offset: int, value: bytes | None) -> str | None:
-        """Folds one record.
-
-        Returns:
-            The id of the change, if it counts.
+        """Folds one record; returns the id of the change, if it counts.
 
         Raises:
             OwnershipFormat: A newer version of this library wrote it.
         """
         self.next_offset = offset + 1
         try:
-            found = self._parsed(value)
+            found = wire.record(self._place, value)
         except OwnershipFormat as error:
             if wire.is_newer(value):
                 raise
@@ -110,31 +81,26 @@ class OwnershipFold:
             if len(self.findings) < MOST_FINDINGS:
                 self.findings.append((offset, f"found {error.found}, expected {error.expected}"))
             return None
-        if isinstance(found, _Snapshot):
+        if isinstance(found, wire.Snapshot):
             if not self.is_whole:
                 self._collect(found)
-            return None
-        if not self.is_whole:
+        elif self.is_whole:
+            return self._apply(found)
+        else:
             self._early.append((offset, found))
-            return None
-        return self._apply(found)
+        return None
 
     def salvage(self) -> None:
         """Uses the last change of each row in a log whose start is missing."""
-        early, self._early, self._start = self._early, [], 0
+        early, self._early, self.is_whole = self._early, [], True
         for _, later in early:
-            self.rows.update((row.key, row) for row in later.rows)
-            self._note(later.entries)
-
-    def entries(self) -> list[Entry]:
-        """Returns the history by group and resource, of each one oldest first."""
-        return [entry for key in sorted(self._entries) for entry in self._entries[key]]
+            self._put(later)
 
     def snapshot(self, part_bytes: int = _PART_BYTES) -> list[bytes]:
         """Returns records of a bounded size that replace the log up to here."""
-        entries = [entry for key in sorted(self._entries) for entry in self._entries[key][-_KEPT:]]
-        plain = [("rows", wire.plain(row)) for row in self.rows.values()]
-        plain += [("entries", wire.plain(entry)) for entry in entries]
+        entries = [entry for some in self.history.values() for entry in some[-_KEPT:]]
+        plain = [("rows", asdict(row)) for row in self.rows.values()]
+        plain += [("entries", asdict(entry)) for entry in entries]
         parts: list[dict[str, list[Any]]] = [{"rows": [], "entries": []}]
         size = 0
         for kind, item in plain:
@@ -150,42 +116,27 @@ class OwnershipFold:
         }  # fmt: skip
         return [wire.dumps(head | {"part": i} | part) for i, part in enumerate(parts)]
 
-    def _parsed(self, value: bytes | None) -> _Change | _Snapshot:
-        found = wire.loads(self._place, value)
-        try:
-            rows = [wire.parsed(Row, self._place, row) for row in found["rows"]]
-            entries = [wire.parsed(Entry, self._place, line) for line in found["entries"]]
-            if found["kind"] == "snapshot":
-                numbers = [wire.number(name, found[name]) for name in ("part", "parts", "upto")]
-                return _Snapshot(str(found["id"]), rows, entries, *numbers)
-            return _Change(str(found["id"]), rows, entries)
-        except (KeyError, TypeError, ValueError) as error:
-            problem = f"{type(error).__name__} {error}"
-            raise OwnershipFormat(self._place, problem, "a change or a snapshot") from None
-
-    def _collect(self, part: _Snapshot) -> None:
+    def _collect(self, part: wire.Snapshot) -> None:
         """Uses a snapshot once it is complete, if it covers all records before the first offset."""
-        parts = self._parts.setdefault(part.id, [])
-        parts.append(part)
-        complete = {p.part for p in parts if p.part < part.parts}
-        if part.upto < self._start or len(complete) < part.parts:
+        parts = self._parts.setdefault(part.id, {})
+        if part.part < part.parts:
+            parts[part.part] = part
+        if part.upto < self._start or len(parts) < part.parts:
             return
-        self._start = 0
-        early, self._early, self._parts = self._early, [], {}
-        for each in sorted(parts, key=lambda p: p.part):
-            self.rows.update((row.key, row) for row in each.rows)
-            self._note(each.entries)
+        early, self._early, self._parts, self.is_whole = self._early, [], {}, True
+        for number in sorted(parts):
+            self._put(parts[number])
         for offset, later in early:
             if offset >= part.upto:
                 self._apply(later)
 
-    def _apply(self, found: _Change) -> str | None:
+    def _apply(self, found: wire.Change) -> str | None:
         if not all(row.follows(self.rows.get(row.key)) for row in found.rows):
             return None
-        self.rows.update((row.key, row) for row in found.rows)
-        self._note(found.entries)
+        self._put(found)
         return found.id
 
-    def _note(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            self._entries.setdefault((entry.group, entry.resource), []).append(entry)
+    def _put(self, found: wire.Change) -> None:
+        self.rows.update((row.key, row) for row in found.rows)
+        for entry in found.entries:
+            self.history.setdefault((entry.group, entry.resource), []).append(entry)

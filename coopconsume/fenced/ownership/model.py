@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -47,7 +47,6 @@ class Holder:
     """A claimant that has a resource or waits for it.
 
     Attributes:
-        session: Its session.
         mode: Its access mode; None for a claim by generation.
         heartbeat: A counter that grows while the holder lives.
         lease_ms: Milliseconds without a change of the counter after which others consider the
@@ -69,8 +68,7 @@ class Row:
     """A resource of a group; a row that was never written is `Row(group, resource)`.
 
     Attributes:
-        group: The group.
-        resource: The resource: any words; for a log its topic and partition.
+        resource: Any words; for a log its topic and partition.
         revision: Grows by one with every change; a conditional update names it.
         generation: The number of the wiki's `own`; 0 if nobody has the resource alone.
         fence_epoch: The fencing number; it never decreases.
@@ -100,15 +98,19 @@ class Row:
         return self.group, self.resource
 
     @property
+    def having(self) -> tuple[Holder, ...]:
+        """The holders that have the resource, alone or beside others."""
+        return self.shared if self.owner is None else (self.owner, *self.shared)
+
+    @property
     def holders(self) -> tuple[Holder, ...]:
         """All holders that have the resource or wait for it."""
-        owner = () if self.owner is None else (self.owner,)
-        return owner + self.shared + self.waiters
+        return self.having + self.waiters
 
     @property
     def is_free(self) -> bool:
         """Whether nobody has the resource, alone or beside others."""
-        return self.owner is None and not self.shared
+        return not self.having
 
     def holder(self, session: Session) -> Holder | None:
         """Returns the holder of a session, if there is one."""
@@ -122,18 +124,13 @@ class Row:
         """Whether its revision is the next one after that of the row in a store, if any."""
         return self.revision == (0 if known is None else known.revision) + 1
 
-    def changed(self, **changes: object) -> Row:
-        """Returns the row after a change, with the next revision."""
-        return replace(self, revision=self.revision + 1, **changes)  # type: ignore[arg-type]
-
 
 @dataclass(frozen=True)
 class Grant:
     """The answer to a claim that was granted.
 
     Attributes:
-        resource: The resource.
-        generation: Its generation (the wiki's number); 0 for shared access.
+        generation: The wiki's number; 0 for shared access.
         fence_epoch: The fencing number; holders of smaller ones are fenced.
     """
 
@@ -147,15 +144,10 @@ class Entry:
     """An event in the history of a resource.
 
     Attributes:
-        group: The group.
-        resource: The resource.
-        revision: The row's revision after it.
+        revision, generation, fence_epoch: Those of the row after it.
         event: `owned`, `shared`, `queued`, `promoted`, `released`, `cancelled`, `expired`,
             `evicted` or `severed`.
-        owner: The name of the holder.
-        session: Its session.
-        generation: The row's generation after it.
-        fence_epoch: The row's fence epoch after it.
+        owner, session: Name and id of the holder.
         at_ms: Wall-clock time in milliseconds since 1970, for people only.
     """
 

@@ -12,8 +12,9 @@ import socket
 import threading
 import time
 import uuid
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import OwnershipUnavailable, StaleGeneration
@@ -22,7 +23,7 @@ from coopconsume.fenced.ownership import rules
 from coopconsume.fenced.ownership.model import Entry, Grant, Holder, Row, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from coopconsume.fenced.ownership.model import AccessMode, Key, OwnershipStore
 
@@ -40,19 +41,18 @@ class Observer:
     def __init__(self) -> None:
         self._seen: dict[Key, dict[Session, tuple[int, float]]] = {}
 
-    def look(self, rows: Iterable[Row], now: float) -> list[tuple[Key, Session, int]]:
-        """Returns the dead holders of rows: the row, the session and its unchanged counter."""
+    def dead(self, row: Row, now: float) -> list[Session]:
+        """Returns the dead holders of a row."""
         dead = []
-        for row in rows:
-            before = self._seen.get(row.key, {})
-            seen = self._seen[row.key] = {}
-            for held in row.holders:
-                heartbeat, since = before.get(held.session, (held.heartbeat, now))
-                if heartbeat != held.heartbeat:
-                    since = now
-                seen[held.session] = held.heartbeat, since
-                if held.lease_ms and 1000 * (now - since) >= held.lease_ms:
-                    dead.append((row.key, held.session, held.heartbeat))
+        before, seen = self._seen.get(row.key, {}), {}
+        for held in row.holders:
+            heartbeat, since = before.get(held.session, (held.heartbeat, now))
+            if heartbeat != held.heartbeat:
+                since = now
+            seen[held.session] = held.heartbeat, since
+            if held.lease_ms and 1000 * (now - since) >= held.lease_ms:
+                dead.append(held.session)
+        self._seen[row.key] = seen
         return dead
 
 
@@ -87,6 +87,10 @@ class OwnershipRegistry(Closing):
         session: Id of the session to continue: it still holds the resources that nobody has taken
             since. One process at a time may use it, under the same name. By default a new session.
 
+    Attributes:
+        store: The store.
+        session: The name and the id under which this registry claims.
+
     Raises:
         ValueError: If the lease is negative.
     """
@@ -101,8 +105,8 @@ class OwnershipRegistry(Closing):
     ) -> None:
         check_lease(lease)
         name = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}" if owner is None else owner
-        self._session = Session(name, session or uuid.uuid4().hex)
-        self._store = store
+        self.session: Final = Session(name, session or uuid.uuid4().hex)
+        self.store: Final = store
         self._lease = lease
         self._observer = Observer()
         self._lock = threading.RLock()  # held while the store is used
@@ -113,16 +117,6 @@ class OwnershipRegistry(Closing):
         self._heart: threading.Thread | None = None
         self._beat_every = lease / _BEATS_A_LEASE
         self._beaten = time.monotonic()
-
-    @property
-    def session(self) -> Session:
-        """The name and the id under which this registry claims."""
-        return self._session
-
-    @property
-    def store(self) -> OwnershipStore:
-        """The store."""
-        return self._store
 
     def own(self, group: str, resources: Mapping[str, int]) -> dict[str, Grant]:
         """Claims resources by generation, all or none (the wiki's ``own_request``).
@@ -148,9 +142,6 @@ class OwnershipRegistry(Closing):
         """
         if not resources:
             raise ValueError("resources must name one at least")
-        for resource, generation in resources.items():
-            if generation < 0:
-                raise ValueError(f"generation of {resource!r} must be at least 0: {generation}")
         claim = self._claim(None)
         steps = self._change(
             {
@@ -199,25 +190,18 @@ class OwnershipRegistry(Closing):
         Returns:
             A grant, once the claimant is the owner; `Queued`; or `Fenced`, if it was removed.
         """
-        with self._lock:
-            self._check_open()
-            (row,) = self._current([(group, resource)])
-        held = row.holder(self._session)
-        if held is None:
-            self._forget((group, resource))
-            owner = "" if row.owner is None else row.owner.session.owner
-            return rules.Fenced(owner, row.fence_epoch)
-        if held in row.waiters:
-            return rules.Queued(held.ticket, row.waiters.index(held))
-        return Grant(resource, row.generation, row.fence_epoch)
+        (step,) = self._change({(group, resource): lambda row: rules.look(row, self.session)})
+        if isinstance(step.outcome, rules.Fenced):
+            self._forget([step.row.key])
+        assert step.outcome is not None
+        return step.outcome
 
     def wait(self, seconds: float) -> None:
         """Returns when something may have changed in the store, or after some seconds."""
-        with self._lock:
+        with self._used() as store:
             # A caller that waits in a loop would block the heartbeat thread.
-            self._check_open()
             self._beat_if_due()
-            self._store.wait(min(seconds, self._beat_every or seconds))
+            store.wait(min(seconds, self._beat_every or seconds))
 
     def keeps(self, group: str, resource: str) -> bool:
         """Whether this registry has or waits for a resource, without a request to the store."""
@@ -226,8 +210,7 @@ class OwnershipRegistry(Closing):
     def holds(self, group: str, resource: str, fence_epoch: int | None = None) -> bool:
         """Whether this registry has a resource, alone or not, under an epoch, by the store."""
         row = self.show(group, resource)
-        held = row.holder(self._session)
-        is_there = held is not None and held not in row.waiters
+        is_there = row.holder(self.session) in row.having
         return is_there and fence_epoch in (None, row.fence_epoch)
 
     def release(self, group: str, resources: Iterable[str]) -> None:
@@ -236,12 +219,8 @@ class OwnershipRegistry(Closing):
         Other resources do not change. Harmless when repeated, and after `close`. After an
         `OwnershipUnavailable` the lease will expire.
         """
-        keys = [(group, resource) for resource in resources]
-        if self._closed.is_set():
-            return
-        for key in keys:
-            self._forget(key)
-        self._change(dict.fromkeys(keys, lambda row: rules.leave(row, self._session)))
+        if not self._closed.is_set():
+            self._leave([(group, resource) for resource in resources])
 
     def evict(self, group: str, resource: str) -> Row:
         """Takes a resource from its owner, as an operator; the next waiting claimant gets it.
@@ -253,22 +232,19 @@ class OwnershipRegistry(Closing):
 
     def show(self, group: str, resource: str) -> Row:
         """Returns a resource; one that was never claimed has revision 0."""
-        with self._lock:
-            self._check_open()
-            return self._store.rows().get((group, resource), Row(group, resource))
+        with self._used() as store:
+            return store.rows().get((group, resource), Row(group, resource))
 
     def list(self, group: str | None = None) -> Sequence[Row]:
         """Returns all resources, or those of a group, in order."""
-        with self._lock:
-            self._check_open()
-            rows = self._store.rows()
+        with self._used() as store:
+            rows = store.rows()
             return [rows[key] for key in sorted(rows) if group in (None, key[0])]
 
     def history(self, group: str, resource: str) -> Sequence[Entry]:
         """Returns the events of a resource, oldest first; a `KafkaStore` keeps the last 100."""
-        with self._lock:
-            self._check_open()
-            return self._store.history((group, resource))
+        with self._used() as store:
+            return store.history((group, resource))
 
     def close(self) -> None:
         """Releases all resources of this registry and closes the store; harmless when repeated."""
@@ -278,18 +254,21 @@ class OwnershipRegistry(Closing):
         if self._heart is not None:
             self._heart.join()
         try:
-            keys = list(self._mine)
-            if keys:
-                self._change(dict.fromkeys(keys, lambda row: rules.leave(row, self._session)))
+            if self._mine:
+                self._leave(self._mine)
         except OwnershipUnavailable as error:  # the lease will expire
             log.warning("owned resources were not released: %s", error)
         finally:
             with self._lock:
                 self._is_shut = True
-                self._store.close()
+                self.store.close()
 
     def _claim(self, mode: AccessMode | None, epoch: int | None = None) -> Holder:
-        return Holder(self._session, mode, lease_ms=int(1000 * self._lease), epoch=epoch)
+        return Holder(self.session, mode, lease_ms=int(1000 * self._lease), epoch=epoch)
+
+    def _leave(self, keys: Collection[Key]) -> None:
+        self._forget(keys)
+        self._change(dict.fromkeys(keys, lambda row: rules.leave(row, self.session)))
 
     def _change(self, wanted: Mapping[Key, Callable[[Row], rules.Step]]) -> Sequence[rules.Step]:
         """Decides and writes all rows or none; repeats this after a concurrent change.
@@ -298,45 +277,42 @@ class OwnershipRegistry(Closing):
             The decision for each row. If a claim names a stale generation, nothing was written.
         """
         tried: Sequence[rules.Step] = ()
-        with self._lock:
-            self._check_open()
+        with self._used() as store:
             while True:
-                rows = self._current(wanted)
+                found = store.rows()
+                rows = [found.get(key, Row(*key)) for key in wanted]
                 if tried and [step.row for step in tried] == rows:
                     return tried  # it was written after all
-                steps = [decide(row) for decide, row in zip(wanted.values(), rows, strict=True)]
-                pairs = list(zip(steps, rows, strict=True))
+                steps = list(map(self._step, wanted.values(), rows))
                 if any(isinstance(step.outcome, rules.Stale) for step in steps):
                     return steps
+                pairs = zip(steps, rows, strict=True)
                 changed = [step for step, row in pairs if step.row is not row]
-                if not changed:
-                    return steps
-                if self._store.swap([step.row for step in changed], _entries(changed)):
+                if not changed or store.swap([s.row for s in changed], _entries(changed)):
                     return steps
                 tried = steps
 
-    def _current(self, keys: Iterable[Key]) -> Sequence[Row]:
-        """Returns rows after dead holders were removed; call it with the lock."""
-        while True:
-            found = self._store.rows()
-            rows = [found.get(key, Row(*key)) for key in keys]
-            looked = self._observer.look(rows, monotonic())
-            dead = [found for found in looked if found[1] != self._session]
-            if not dead:
-                return rows
-            by_key = {row.key: row for row in rows}
-            steps: dict[Key, rules.Step] = {}
-            for key, session, heartbeat in dead:
-                before = steps.get(key, rules.Step(by_key[key]))
-                after = rules.expire(before.row, session, heartbeat)
-                row = replace(after.row, revision=by_key[key].revision + 1)
-                steps[key] = rules.Step(row, None, (*before.happened, *after.happened))
-            self._store.swap([step.row for step in steps.values()], _entries(steps.values()))
+    def _step(self, decide: Callable[[Row], rules.Step], row: Row) -> rules.Step:
+        """Removes the dead holders of a row, then decides."""
+        rest = row
+        happened: tuple[rules.Happened, ...] = ()
+        for session in self._observer.dead(row, monotonic()):
+            if session != self.session:
+                expired = rules.expire(rest, session)
+                rest, happened = expired.row, happened + expired.happened
+        step = decide(rest)
+        if step.row is row:
+            return step
+        after = replace(step.row, revision=row.revision + 1)
+        return rules.Step(after, step.outcome, happened + step.happened)
 
-    def _check_open(self) -> None:
-        """Raises if another thread has closed this registry; call it with the lock."""
-        if self._is_shut:
-            raise OwnershipUnavailable(self._store.place, "asking", "this registry is closed")
+    @contextmanager
+    def _used(self) -> Iterator[OwnershipStore]:
+        """Holds the lock; raises if another thread has closed this registry."""
+        with self._lock:
+            if self._is_shut:
+                raise OwnershipUnavailable(self.store.place, "asking", "this registry is closed")
+            yield self.store
 
     def _keep(self, keys: Iterable[Key]) -> None:
         with self._lock:
@@ -347,9 +323,9 @@ class OwnershipRegistry(Closing):
                 )
                 self._heart.start()
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, keys: Iterable[Key]) -> None:
         with self._lock:
-            self._mine -= {key}
+            self._mine -= frozenset(keys)
 
     def _beat(self) -> None:
         while not self._closed.wait(self._beat_every):
@@ -365,15 +341,11 @@ class OwnershipRegistry(Closing):
         for first in range(0, len(mine), _BEATS_AT_ONCE):
             keys = mine[first : first + _BEATS_AT_ONCE]
             try:
-                steps = self._change(
-                    dict.fromkeys(keys, lambda row: rules.beat(row, self._session))
-                )
+                steps = self._change(dict.fromkeys(keys, lambda row: rules.beat(row, self.session)))
             except OwnershipUnavailable as error:  # the next beat may get through
                 log.warning("no heartbeat was sent: %s", error)
                 return
-            for step in steps:
-                if isinstance(step.outcome, rules.Fenced):
-                    self._forget(step.row.key)
+            self._forget(s.row.key for s in steps if isinstance(s.outcome, rules.Fenced))
 
 
 def _entries(steps: Iterable[rules.Step]) -> list[Entry]:

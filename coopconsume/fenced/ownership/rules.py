@@ -3,15 +3,18 @@
 Two ways to ask lead to the same row: the Kafka wiki's `own` ("Single Reader/Writer"), which never
 waits and severs the owner, and the access modes of Pulsar's exclusive producers (PIP-68).
 Each function takes a row and returns the row after it, with what happened; a row that stays as it
-is comes back itself. No clock is looked at: that a holder is dead is somebody's word, naming the
-heartbeat at which the holder stood still.
+is comes back itself. The registry counts revisions, and finds out which holders are dead.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from coopconsume.fenced.ownership.model import AccessMode, Grant, Holder, Row, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Happened = tuple[str, Session]
 """An event of the history, and its session."""
@@ -69,47 +72,45 @@ class Step:
 
 
 def own(row: Row, claim: Holder, generation: int) -> Step:
-    """The wiki's claim, made total.
-
-    Nobody has the resource: the claimant gets the generation it named. An owner of a higher
-    generation: refused. Of an equal one: severed, and the claimant gets the next generation. Of a
-    lower one: severed, and the claimant gets the generation it named. Generation 0 always claims,
-    and gives generation 1. The owner itself, naming its own generation, keeps everything. Those
-    who wait go on waiting.
-
-    Raises:
-        ValueError: If the generation is negative.
-    """
+    """The wiki's claim: see `OwnershipRegistry.own`. Those who wait go on waiting."""
     if generation < 0:
-        raise ValueError(f"generation must be at least 0, not {generation}")
+        raise ValueError(f"generation of {row.resource!r} must be at least 0, not {generation}")
     current = row.generation
     if generation == current and row.is_owned_by(claim.session):
         return _reconnected(row)
     if current > generation > 0:
         return Step(row, Stale(generation, current))
     given = current + 1 if 0 < generation == current else max(1, generation)
-    rest = _without(row, claim.session)
-    severed = [held.session for held in (rest.owner, *rest.shared) if held is not None]
-    return _owned(rest, claim, given, row.fence_epoch + 1, severed)
+    rest = _replaced(row, claim.session)
+    return _owned(rest, claim, given, row.fence_epoch + 1, rest.having)
 
 
 def acquire(row: Row, claim: Holder, topic_id: str = "") -> Step:
     """A claim in one of PIP-68's access modes.
 
-    A claimant that comes back names the fence epoch it had (`claim.epoch`): it keeps that if nobody
-    was in between, and is refused permanently if anybody was.
-
-    Raises:
-        ValueError: If the claim has no mode.
+    A claimant that comes back names the epoch it had: it keeps that if nobody was in between, else
+    it is refused permanently.
     """
-    if claim.mode is None:
-        raise ValueError("a claim by access mode needs a mode")
     if topic_id and row.topic_id not in {"", topic_id} and (row.holders or claim.epoch is not None):
         return Step(row, Replaced(row.topic_id, topic_id))
     if row.is_owned_by(claim.session):
         return _reconnected(row)
-    known = replace(row, topic_id=topic_id or row.topic_id)
-    return (_share if claim.mode is AccessMode.SHARED else _alone)(row, known, claim)
+    if claim.epoch is not None and claim.epoch < row.fence_epoch:
+        return Step(row, _fenced(row))
+    step = (_share if claim.mode is AccessMode.SHARED else _alone)(row, claim)
+    if topic_id and step.row is not row:
+        return replace(step, row=replace(step.row, topic_id=topic_id))
+    return step
+
+
+def look(row: Row, session: Session) -> Step:
+    """The state of a claim: granted, queued, or `Fenced` without a place."""
+    held = row.holder(session)
+    if held is None:
+        return Step(row, _fenced(row))
+    if held in row.waiters:
+        return Step(row, Queued(held.ticket, row.waiters.index(held)))
+    return _reconnected(row)
 
 
 def beat(row: Row, session: Session) -> Step:
@@ -117,49 +118,36 @@ def beat(row: Row, session: Session) -> Step:
     held = row.holder(session)
     if held is None:
         return Step(row, _fenced(row))
-    alive = replace(held, heartbeat=held.heartbeat + 1)
-    owner = alive if row.owner is held else row.owner
-    shared, waiters = (
-        tuple(alive if at is held else at for at in holders)
-        for holders in (row.shared, row.waiters)
-    )
-    return Step(row.changed(owner=owner, shared=shared, waiters=waiters))
+    return Step(_replaced(row, session, replace(held, heartbeat=held.heartbeat + 1)))
 
 
 def leave(row: Row, session: Session) -> Step:
     """A holder leaves, or stops waiting; the one that has waited longest comes next."""
-    held = row.holder(session)
-    if held is None:
-        return Step(row)
-    return _gone(row, held, "cancelled" if held in row.waiters else "released")
+    return _gone(row, session, "cancelled" if row.holder(session) in row.waiters else "released")
 
 
-def expire(row: Row, session: Session, heartbeat: int) -> Step:
-    """A dead holder is removed, unless its heartbeat has changed since."""
-    held = row.holder(session)
-    if held is None or held.heartbeat != heartbeat:
-        return Step(row)
-    return _gone(row, held, "expired")
+def expire(row: Row, session: Session) -> Step:
+    """A dead holder is removed; the one that has waited longest comes next."""
+    return _gone(row, session, "expired")
 
 
 def evict(row: Row) -> Step:
     """An operator removes the owner; the one that has waited longest comes next."""
     if row.is_free:
         return Step(row)
-    out = row.shared if row.owner is None else (row.owner,)
     # Nobody comes back under its old epoch.
     rest, promoted = _promoted(replace(row, owner=None, shared=(), generation=0, last=None))
-    happened = (*(("evicted", held.session) for held in out), *promoted)
-    return Step(rest.changed(), None, happened)
+    return Step(rest, None, (*(("evicted", held.session) for held in row.having), *promoted))
 
 
-def _gone(row: Row, held: Holder, event: str) -> Step:
-    last = held.session if row.owner is held else row.last
-    rest = replace(_without(row, held.session), last=last)
-    if row.owner is held:
-        rest = replace(rest, generation=0)
+def _gone(row: Row, session: Session, event: str) -> Step:
+    if row.holder(session) is None:
+        return Step(row)
+    rest = _replaced(row, session)
+    if row.is_owned_by(session):
+        rest = replace(rest, generation=0, last=session)
     rest, promoted = _promoted(rest)
-    return Step(rest.changed(), None, ((event, held.session), *promoted))
+    return Step(rest, None, ((event, session), *promoted))
 
 
 def _promoted(row: Row) -> tuple[Row, tuple[Happened, ...]]:
@@ -177,17 +165,12 @@ def _promoted(row: Row) -> tuple[Row, tuple[Happened, ...]]:
     return row, tuple(happened)
 
 
-def _taken(row: Row, claim: Holder, severed: list[Session]) -> Step:
-    """Granted by an access mode: the next generation, as every change of hands has one."""
-    given = row.generation + 1 if row.owner is not None else 1
-    return _owned(row, claim, given, _epoch_for(row, claim), severed)
-
-
-def _owned(row: Row, claim: Holder, generation: int, epoch: int, severed: list[Session]) -> Step:
-    owned = row.changed(owner=claim, shared=(), generation=generation, fence_epoch=epoch, last=None)
-    out = tuple(("severed", session) for session in severed)
-    grant = Grant(row.resource, generation, epoch)
-    return Step(owned, grant, (*out, ("owned", claim.session)))
+def _owned(row: Row, claim: Holder, generation: int, epoch: int, severed: Iterable[Holder]) -> Step:
+    owned = replace(
+        row, owner=claim, shared=(), generation=generation, fence_epoch=epoch, last=None
+    )
+    out = tuple(("severed", held.session) for held in severed)
+    return Step(owned, Grant(row.resource, generation, epoch), (*out, ("owned", claim.session)))
 
 
 def _epoch_for(row: Row, claim: Holder) -> int:
@@ -198,61 +181,46 @@ def _epoch_for(row: Row, claim: Holder) -> int:
     return claim.epoch if is_back else row.fence_epoch + 1
 
 
-def _share(row: Row, known: Row, claim: Holder) -> Step:
+def _share(row: Row, claim: Holder) -> Step:
     grant = Grant(row.resource, 0, row.fence_epoch)
-    if any(held.session == claim.session for held in row.shared):
+    if row.holder(claim.session) in row.shared:
         return Step(row, grant)
     if row.owner is not None or row.waiters:
         return Step(row, Busy((row.owner or row.waiters[0]).session.owner))
-    shared = known.changed(shared=(*row.shared, claim))
-    return Step(shared, grant, (("shared", claim.session),))
+    return Step(replace(row, shared=(*row.shared, claim)), grant, (("shared", claim.session),))
 
 
-def _waiting(row: Row, claim: Holder) -> Step | None:
-    """The answer to one that waits already."""
-    for before, held in enumerate(row.waiters):
-        if held.session == claim.session:
-            return Step(row, Queued(held.ticket, before))
-    return None
-
-
-def _alone(row: Row, known: Row, claim: Holder) -> Step:
-    if claim.epoch is not None and claim.epoch < row.fence_epoch:
-        return Step(row, _fenced(row))
-    if claim.mode is AccessMode.WAIT_FOR_EXCLUSIVE and (waiting := _waiting(row, claim)):
-        return waiting
-    rest = _without(known, claim.session)  # nobody is in its own way
-    if claim.mode is AccessMode.EXCLUSIVE_WITH_FENCING:
-        severed = [held.session for held in rest.holders]
-        return _taken(replace(rest, waiters=()), claim, severed)
-    if rest.is_free and not rest.waiters:
-        return _taken(rest, claim, [])
+def _alone(row: Row, claim: Holder) -> Step:
+    if claim.mode is AccessMode.WAIT_FOR_EXCLUSIVE and row.holder(claim.session) in row.waiters:
+        return look(row, claim.session)
+    rest = _replaced(row, claim.session)  # nobody is in its own way
+    if claim.mode is AccessMode.EXCLUSIVE_WITH_FENCING or not rest.holders:
+        given = 1 if row.owner is None else row.generation + 1
+        epoch = _epoch_for(rest, claim)
+        return _owned(replace(rest, waiters=()), claim, given, epoch, rest.holders)
     if claim.mode is AccessMode.EXCLUSIVE:
         return Step(row, _fenced(row))
-    return _wait(rest, claim)
-
-
-def _wait(row: Row, claim: Holder) -> Step:
-    ticket = row.next_ticket
-    waiting = replace(
-        row, waiters=(*row.waiters, replace(claim, ticket=ticket)), next_ticket=ticket + 1
-    )
-    after, promoted = _promoted(waiting)  # the claimant may have been what the head waited for
-    before = next(i for i, held in enumerate(after.waiters) if held.session == claim.session)
-    return Step(after.changed(), Queued(ticket, before), (("queued", claim.session), *promoted))
+    waiting = replace(claim, ticket=row.next_ticket)
+    rest = replace(rest, waiters=(*rest.waiters, waiting), next_ticket=row.next_ticket + 1)
+    after, promoted = _promoted(rest)  # the claimant may have been what the head waited for
+    queued = Queued(waiting.ticket, after.waiters.index(waiting))
+    return Step(after, queued, (("queued", claim.session), *promoted))
 
 
 def _reconnected(row: Row) -> Step:
     return Step(row, Grant(row.resource, row.generation, row.fence_epoch))
 
 
-def _without(row: Row, session: Session) -> Row:
-    owner = None if row.is_owned_by(session) else row.owner
-    shared, waiters = (
-        tuple(held for held in holders if held.session != session)
-        for holders in (row.shared, row.waiters)
-    )
-    return replace(row, owner=owner, shared=shared, waiters=waiters)
+def _replaced(row: Row, session: Session, *by: Holder) -> Row:
+    """The row with another holder, or none, in the place of a session's."""
+
+    def put(holders: Iterable[Holder]) -> tuple[Holder, ...]:
+        return tuple(
+            new for held in holders for new in (by if held.session == session else (held,))
+        )
+
+    owner = None if row.owner is None else next(iter(put([row.owner])), None)
+    return replace(row, owner=owner, shared=put(row.shared), waiters=put(row.waiters))
 
 
 def _fenced(row: Row) -> Fenced:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from coopconsume.errors.fenced import OwnershipFormat
+from commits.secrets import message_of
+from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.log import json_object
-from coopconsume.fenced.ownership.model import AccessMode, Holder, Session
+from coopconsume.fenced.ownership.model import AccessMode, Entry, Holder, Row, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 T = TypeVar("T")
@@ -20,8 +22,36 @@ FORMAT: Final = 1
 #: Later changes add to a number, which must stay below 2**63.
 _LARGEST: Final = 2**62
 
-plain = asdict
-"""Returns a row or an entry as a JSON object."""
+
+@dataclass(frozen=True)
+class Change:
+    """Rows that changed together, and what happened."""
+
+    id: str
+    rows: tuple[Row, ...]
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Snapshot(Change):
+    """One of the parts of a snapshot of all records before the offset ``upto``."""
+
+    part: int
+    parts: int
+    upto: int
+
+
+_KINDS: Final[dict[str, type]] = {kind.__name__: kind for kind in (Entry, Holder, Row, Session)}
+
+
+@contextmanager
+def reporting(place: str, operation: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raises errors of a store's client as `OwnershipUnavailable`."""
+    try:
+        yield
+    except errors as error:
+        problem = message_of(error) or type(error).__name__
+        raise OwnershipUnavailable(place, operation, problem) from error
 
 
 def dumps(document: Any) -> bytes:
@@ -30,20 +60,23 @@ def dumps(document: Any) -> bytes:
 
 
 def loads(place: str, text: bytes | str | None) -> dict[str, Any]:
-    """Parses a JSON object of this format.
-
-    Raises:
-        OwnershipFormat: It is something else.
-    """
+    """Parses a JSON object of this format; raises `OwnershipFormat` if it is something else."""
     expected = "what an ownership store writes"
     try:
         found = json_object(text)
     except ValueError:
         raise OwnershipFormat(place, "no JSON object", expected) from None
-    if found.get("format") != FORMAT:
-        named = f"format {found['format']}" if "format" in found else "other JSON"
+    version = found.pop("format", None)
+    if version != FORMAT:
+        named = "other JSON" if version is None else f"format {version}"
         raise OwnershipFormat(place, named, f"format {FORMAT}: {expected}")
     return found
+
+
+def record(place: str, text: bytes | None) -> Change:
+    """Parses a record of a log; raises `OwnershipFormat` if it is something else."""
+    found = loads(place, text)
+    return parsed(Snapshot if found.pop("kind", "") == "snapshot" else Change, place, found)
 
 
 def is_newer(text: bytes | str | None) -> bool:
@@ -57,24 +90,15 @@ def is_newer(text: bytes | str | None) -> bool:
 
 
 def parsed(kind: type[T], place: str, found: Mapping[str, Any]) -> T:
-    """Parses a `Row` or an `Entry`.
-
-    Raises:
-        OwnershipFormat: It is something else.
-    """
+    """Parses a dataclass; raises `OwnershipFormat` unless each field is there, with its type."""
     try:
         return _parsed(kind, found)
-    except (KeyError, TypeError, ValueError) as error:
-        problem = f"{kind.__name__} with {type(error).__name__} {error}"
-        raise OwnershipFormat(place, problem, f"{kind.__name__} of the registry") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"{type(error).__name__} {error}"
+        raise OwnershipFormat(place, problem, f"a {kind.__name__} of the registry") from None
 
 
 def _parsed(kind: type[T], found: Mapping[str, Any]) -> T:
-    """Parses a dataclass; each value must have the type of its field.
-
-    Raises:
-        KeyError, TypeError, ValueError: A field is missing, unknown or has another type.
-    """
     types = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: _value(name, types[name], value) for name, value in found.items()})
 
@@ -83,25 +107,16 @@ def _value(name: str, kind: str, value: Any) -> Any:
     if value is None and kind.endswith(" | None"):
         return None
     kind = kind.removesuffix(" | None")
-    if kind == "tuple[Holder, ...]":
-        return tuple(_value(name, "Holder", each) for each in value)
-    if kind in ("Holder", "Session"):
-        return _parsed(Holder if kind == "Holder" else Session, value)
+    if kind.startswith("tuple["):
+        kind = kind.removeprefix("tuple[").removesuffix(", ...]")
+        return tuple(_value(name, kind, each) for each in value)
+    if kind in _KINDS:
+        return _parsed(_KINDS[kind], value)
     if kind == "AccessMode":
         return AccessMode(value)
+    wrong = type(value) is not str
     if kind == "int":
-        return number(name, value)
-    if type(value) is not str:
-        raise TypeError(f"{name} {value!r}")
-    return value
-
-
-def number(name: str, value: Any) -> int:
-    """Returns a number of the format.
-
-    Raises:
-        TypeError: It is not an integer from 0 to 2**62.
-    """
-    if type(value) is not int or not 0 <= value <= _LARGEST:
+        wrong = type(value) is not int or not 0 <= value <= _LARGEST
+    if wrong:
         raise TypeError(f"{name} {value!r}")
     return value

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pytest
 
 from coopconsume.errors import OwnershipUnavailable
 from coopconsume.fenced import AccessMode
 from coopconsume.fenced.ownership import OwnershipRegistry
-from coopconsume.fenced.ownership.model import Entry, Key, Row
+from coopconsume.fenced.ownership.model import Key, Row
+from tests.model.memory_store import Memory, MemoryStore
 
 _PATIENCE = 60.0
 
 
-class Shelf:
+class Shelf(MemoryStore):
     """A store in memory whose reads take a while."""
 
-    place = "a shelf"
-
     def __init__(self) -> None:
+        super().__init__(Memory())
         self.looked = threading.Event()
         self.closed = False
         self.closed_under_a_look = False
@@ -33,18 +33,6 @@ class Shelf:
         while time.monotonic() < until:
             self.closed_under_a_look |= self.closed
         return {}
-
-    def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
-        """Keeps nothing."""
-        return bool(rows or entries)
-
-    def history(self, key: Key) -> Sequence[Entry]:
-        """None."""
-        del key
-        return []
-
-    def wait(self, seconds: float) -> None:
-        """Never does."""
 
     def close(self) -> None:
         """Is not used any more."""
