@@ -19,7 +19,7 @@ from coopconsume.fenced.ownership import OwnershipRegistry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from coopconsume.fenced.ownership import Entry, KafkaStore, OwnershipStore, Row
+    from coopconsume.fenced.ownership import KafkaStore, OwnershipEvent, OwnershipStore, Row
 
 _COLUMNS = ("GROUP", "RESOURCE", "OWNER", "ACCESS", "GENERATION", "EPOCH", "SHARED BY", "WAITING")
 _HOLDERS = ("", "OWNER", "SESSION", "ACCESS", "TICKET", "HEARTBEATS", "LEASE")
@@ -219,7 +219,7 @@ def _line(row: Row) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _resource_lines(row: Row, events: Sequence[Entry]) -> Iterator[str]:
+def _resource_lines(row: Row, events: Sequence[OwnershipEvent]) -> Iterator[str]:
     who = "free"
     if row.owner is not None:
         who = f"owned by {row.owner.session.owner}, generation {row.generation}"

@@ -87,9 +87,8 @@ def _consumer_options() -> str:
     help="The scope in which records are processed one after another.",
 )
 @click.option(
-    "--max-attempts", type=click.IntRange(min=1),
-    help="Attempts before a record is given up [default: no limit].",
-)  # fmt: skip
+    "--max-attempts", type=int, help="Attempts before a record is given up [default: no limit]."
+)
 @click.option(
     "--backoff", type=float, default=1.0, show_default=True, help="Seconds before the first retry."
 )
@@ -369,6 +368,8 @@ def held_by(partition: Mapping[str, Any]) -> str:
 
 
 def _policy(max_attempts: int | None, backoff: float) -> RetryPolicy:
+    if max_attempts is not None and max_attempts < 1:
+        raise click.UsageError(f"--max-attempts {max_attempts}: give at least 1, or leave it out")
     try:
         return RetryPolicy(max_attempts, backoff, max(_MAX_BACKOFF, backoff))
     except ValueError as error:

@@ -51,7 +51,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """A record that does not count, or where records are missing.
 
     Attributes:
@@ -98,11 +98,11 @@ class Audit:
     foreign: int
     unknown: int
     terms: tuple[Term, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     visibility: Visibility | None = None
 
     @property
-    def gaps(self) -> tuple[Finding, ...]:
+    def gaps(self) -> tuple[AuditFinding, ...]:
         """Where records are missing."""
         return tuple(finding for finding in self.findings if finding.what == "gap")
 
@@ -123,7 +123,7 @@ class _Tally:
     def __init__(self, fold: Fold) -> None:
         self.counts: Counter[str] = Counter()
         self.terms: list[Term] = []
-        self.findings: list[Finding] = []
+        self.findings: list[AuditFinding] = []
         self._fold = fold
         self._torn = 0
 
@@ -154,7 +154,7 @@ class _Tally:
 
     def _note(self, raw: Raw, what: str, problem: str) -> None:
         if len(self.findings) < MOST_FINDINGS:
-            self.findings.append(Finding(raw.offset, what, problem))
+            self.findings.append(AuditFinding(raw.offset, what, problem))
 
 
 def audit(
@@ -178,7 +178,7 @@ def audit(
         end = view.decided_end(deadline)
         for rows in view.counted(end, deadline):
             tally.count(rows)
-    counts, gaps = tally.counts, [Finding(at, "gap", text) for at, text in view.gaps.items()]
+    counts, gaps = tally.counts, [AuditFinding(at, "gap", text) for at, text in view.gaps.items()]
     return view.log, Audit(
         start, end, fold.next_seq, fold.epoch, sum(term.records for term in tally.terms),
         counts["rejected"], counts["fenced"], counts["malformed"],
@@ -196,7 +196,7 @@ def repair(
     owner: str | None = None,
     engine: str | Engine = "kafka-python",
     timeout: float = 30.0,
-) -> tuple[Finding, ...]:
+) -> tuple[AuditFinding, ...]:
     """Finds gaps in the sequence numbers of a log, and accepts that their records are lost.
 
     The log is then acquired, which fences its owner, by an ``open`` record that lists the gaps.

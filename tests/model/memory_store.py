@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coopconsume.fenced.ownership.model import Entry, Key, Row
+from coopconsume.fenced.ownership.model import Key, OwnershipEvent, Row
 
 
 @dataclass
@@ -35,7 +35,7 @@ class MemoryStore:
         with self.memory.lock:
             return dict(self.memory.rows)
 
-    def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
+    def swap(self, rows: Sequence[Row], entries: Sequence[OwnershipEvent]) -> bool:
         """Puts rows in place of the revisions before them, all or none."""
         self.before_swap()
         with self.memory.lock:
@@ -44,7 +44,7 @@ class MemoryStore:
             self.memory.rows |= {row.key: row for row in rows}
             return True
 
-    def history(self, key: Key) -> Sequence[Entry]:
+    def history(self, key: Key) -> Sequence[OwnershipEvent]:
         """Nothing is kept."""
         return []
 

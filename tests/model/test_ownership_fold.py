@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coopconsume.errors import OwnershipFormat
 from coopconsume.fenced.ownership import rules, wire
 from coopconsume.fenced.ownership.log_fold import MOST_FINDINGS, OwnershipFold, change
-from coopconsume.fenced.ownership.model import AccessMode, Entry, Holder, Row, Session
+from coopconsume.fenced.ownership.model import AccessMode, Holder, OwnershipEvent, Row, Session
 from tests.examples import examples
 
 NAMES = ("anna", "ben", "carl")
@@ -75,7 +75,7 @@ class Log:
     def __init__(self) -> None:
         self.records: list[bytes] = []
         self.states: list[dict[str, Row]] = [{}]  # after each record
-        self.lines: list[Entry] = []
+        self.lines: list[OwnershipEvent] = []
 
     def write(self, name: str, resources: set[str], what: object, behind: int) -> None:
         now = self.states[-1]
@@ -98,7 +98,7 @@ class Log:
         if not steps:
             return
         lines = [
-            Entry("g", s.row.resource, s.row.revision, event, who.owner, who.id, 1, 1)
+            OwnershipEvent("g", s.row.resource, s.row.revision, event, who.owner, who.id, 1, 1)
             for s in steps
             for event, who in s.happened
         ]
@@ -119,7 +119,7 @@ def folded(records: list[tuple[int, bytes]], start: int = 0) -> OwnershipFold:
     return fold
 
 
-def state_of(fold: OwnershipFold) -> tuple[dict[str, Row], list[Entry]]:
+def state_of(fold: OwnershipFold) -> tuple[dict[str, Row], list[OwnershipEvent]]:
     """Rows and history."""
     return {row.resource: row for row in fold.rows.values()}, [
         entry for key in sorted(fold.history) for entry in fold.history[key]
@@ -187,7 +187,7 @@ def test_a_snapshot_of_any_size_has_records_of_a_bounded_one() -> None:
     fold = folded([])
     for number in range(200):
         rows = [Row("g", f"resource-{number}", 1, owner=Holder(Session("anna" * 20, "1")))]
-        lines = [Entry("g", f"resource-{number}", 1, "owned", "anna", "1", 1, 1)] * 100
+        lines = [OwnershipEvent("g", f"resource-{number}", 1, "owned", "anna", "1", 1, 1)] * 100
         fold.take(number, change(f"c{number}", rows, lines))
     parts = fold.snapshot()
     assert sum(map(len, parts)) > 2_000_000
@@ -225,8 +225,8 @@ def test_rows_and_lines_come_back_as_they_were(
     row = Row("g", "r", 1, 2, 3, holder, (holder,), (holder, replace(holder, mode=None)), 6)
     again = wire.loads("here", wire.dumps({"format": wire.FORMAT, "row": asdict(row)}))
     assert wire.parsed(Row, "here", again["row"]) == row
-    entry = Entry("g", "r", 1, "owned", name, "1", 2, 3, 4)
-    assert wire.parsed(Entry, "here", asdict(entry)) == entry
+    entry = OwnershipEvent("g", "r", 1, "owned", name, "1", 2, 3, 4)
+    assert wire.parsed(OwnershipEvent, "here", asdict(entry)) == entry
 
 
 @pytest.mark.parametrize(("value", "problem"), FOREIGN)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from coopconsume.fenced.ownership.kafka_store import KafkaStore
 from coopconsume.fenced.ownership.model import (
     AccessMode,
-    Entry,
     Grant,
     Holder,
+    OwnershipEvent,
     OwnershipStore,
     Row,
     Session,
@@ -21,8 +21,21 @@ if TYPE_CHECKING:
     from coopconsume.fenced.ownership.delta_store import DeltaStore
 
 __all__ = [
-    "AccessMode", "Busy", "DeltaStore", "Entry", "Fenced", "Grant", "Holder", "KafkaStore",
-    "Outcome", "OwnershipRegistry", "OwnershipStore", "Queued", "Replaced", "Row", "Session",
+    "AccessMode",
+    "Busy",
+    "DeltaStore",
+    "Fenced",
+    "Grant",
+    "Holder",
+    "KafkaStore",
+    "Outcome",
+    "OwnershipEvent",
+    "OwnershipRegistry",
+    "OwnershipStore",
+    "Queued",
+    "Replaced",
+    "Row",
+    "Session",
 ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from coopconsume.errors.fenced import OwnershipFormat
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.ownership import wire
-from coopconsume.fenced.ownership.model import Entry, Row
+from coopconsume.fenced.ownership.model import OwnershipEvent, Row
 
 if TYPE_CHECKING:
     import os
@@ -101,7 +101,7 @@ class DeltaStore:
                 self._read_at = self._table.version()
         return self._known
 
-    def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
+    def swap(self, rows: Sequence[Row], entries: Sequence[OwnershipEvent]) -> bool:
         """Replaces rows by one MERGE if nothing was committed since they were read."""
         if self._read_at < 0:
             self.rows()
@@ -119,12 +119,12 @@ class DeltaStore:
             return True
         return False
 
-    def history(self, key: Key) -> Sequence[Entry]:
+    def history(self, key: Key) -> Sequence[OwnershipEvent]:
         """Returns the history of a resource in the newest version."""
         with self._reporting("reading"):
             self._table.update_incremental()
             lines = sorted(self._details("entry"), key=itemgetter("place"))
-        entries = [wire.parsed(Entry, self.place, line["entry"]) for line in lines]
+        entries = [wire.parsed(OwnershipEvent, self.place, line["entry"]) for line in lines]
         mine = [entry for entry in entries if (entry.group, entry.resource) == key]
         return sorted(mine, key=attrgetter("revision"))
 
@@ -166,10 +166,10 @@ class DeltaStore:
         return [wire.loads(self.place, text) for text in found["detail"].to_pylist()]
 
 
-def _line(of: Row | Entry, place: int = 0) -> dict[str, Any]:
+def _line(of: Row | OwnershipEvent, place: int = 0) -> dict[str, Any]:
     """Returns a row or an entry as a row of the table; others than its columns are left out."""
     columns = vars(of) | {"kind": "entry", "group_id": of.group}
-    if isinstance(of, Entry):
+    if isinstance(of, OwnershipEvent):
         columns["written_at"] = datetime.fromtimestamp(of.at_ms / 1000, UTC)
     else:
         columns |= {"kind": "row", "waiting": len(of.waiters), "written_at": datetime.now(UTC)}

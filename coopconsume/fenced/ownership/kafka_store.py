@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from coopconsume.fenced.ownership.model import Entry, Key, Row
+    from coopconsume.fenced.ownership.model import Key, OwnershipEvent, Row
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class KafkaStore:
             raise OwnershipFormat(self.place, "a log whose start is missing", remedy)
         return self._fold.rows
 
-    def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
+    def swap(self, rows: Sequence[Row], entries: Sequence[OwnershipEvent]) -> bool:
         """Appends a change, reads up to it, and returns whether it counts."""
         change_id = uuid.uuid4().hex
         value = change(change_id, rows, entries)
@@ -123,7 +123,7 @@ class KafkaStore:
             self._shorten()
         return self.check()
 
-    def history(self, key: Key) -> Sequence[Entry]:
+    def history(self, key: Key) -> Sequence[OwnershipEvent]:
         """Returns the history of a resource; at least the last 100 entries."""
         self.rows()
         return [*self._fold.history.get(key, ())]

@@ -21,7 +21,7 @@ from coopconsume.fenced.ownership import wire
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coopconsume.fenced.ownership.model import Entry, Key, Row
+    from coopconsume.fenced.ownership.model import Key, OwnershipEvent, Row
 
 
 _KEPT = 100
@@ -32,7 +32,7 @@ MOST_FINDINGS = 20
 """Ignored records that are named."""
 
 
-def change(change_id: str, rows: Sequence[Row], entries: Sequence[Entry]) -> bytes:
+def change(change_id: str, rows: Sequence[Row], entries: Sequence[OwnershipEvent]) -> bytes:
     """Returns a change as the value of a record."""
     found = wire.Change(change_id, tuple(rows), tuple(entries))
     return wire.dumps({"format": wire.FORMAT, "kind": "change"} | asdict(found))
@@ -58,7 +58,7 @@ class OwnershipFold:
         self.rows: dict[Key, Row] = {}
         self.next_offset = self._start = start
         self.is_whole = start == 0
-        self.history: dict[Key, list[Entry]] = {}
+        self.history: dict[Key, list[OwnershipEvent]] = {}
         self._place = place
         self.passed_over = 0
         self.findings: list[tuple[int, str]] = []

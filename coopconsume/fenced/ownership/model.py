@@ -140,7 +140,7 @@ class Grant:
 
 
 @dataclass(frozen=True)
-class Entry:
+class OwnershipEvent:
     """An event in the history of a resource.
 
     Attributes:
@@ -176,7 +176,7 @@ class OwnershipStore(Protocol):
     def rows(self) -> Mapping[Key, Row]:
         """Returns all rows, with all changes that were written before the call."""
 
-    def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
+    def swap(self, rows: Sequence[Row], entries: Sequence[OwnershipEvent]) -> bool:
         """Replaces rows of different keys by their next revisions, and adds to the history.
 
         A row is replaced only if the store has the revision before it; for revision 1, only if it
@@ -186,7 +186,7 @@ class OwnershipStore(Protocol):
             Whether they were replaced. False may also mean that this is not known: read again.
         """
 
-    def history(self, key: Key) -> Sequence[Entry]:
+    def history(self, key: Key) -> Sequence[OwnershipEvent]:
         """Returns the history of a resource, oldest first."""
 
     def wait(self, seconds: float) -> None:

@@ -20,7 +20,7 @@ from coopconsume.closing import Closing
 from coopconsume.errors.fenced import OwnershipUnavailable, StaleGeneration
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.ownership import rules
-from coopconsume.fenced.ownership.model import Entry, Grant, Holder, Row, Session
+from coopconsume.fenced.ownership.model import Grant, Holder, OwnershipEvent, Row, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -241,7 +241,7 @@ class OwnershipRegistry(Closing):
             rows = store.rows()
             return [rows[key] for key in sorted(rows) if group in (None, key[0])]
 
-    def history(self, group: str, resource: str) -> Sequence[Entry]:
+    def history(self, group: str, resource: str) -> Sequence[OwnershipEvent]:
         """Returns the events of a resource, oldest first; a `KafkaStore` keeps the last 100."""
         with self._used() as store:
             return store.history((group, resource))
@@ -348,10 +348,10 @@ class OwnershipRegistry(Closing):
             self._forget(s.row.key for s in steps if isinstance(s.outcome, rules.Fenced))
 
 
-def _entries(steps: Iterable[rules.Step]) -> list[Entry]:
+def _entries(steps: Iterable[rules.Step]) -> list[OwnershipEvent]:
     now = time.time_ns() // 1_000_000
     return [
-        Entry(
+        OwnershipEvent(
             step.row.group, step.row.resource, step.row.revision, event, session.owner, session.id,
             step.row.generation, step.row.fence_epoch, now,
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from commits.secrets import message_of
 from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.log import json_object
-from coopconsume.fenced.ownership.model import AccessMode, Entry, Holder, Row, Session
+from coopconsume.fenced.ownership.model import AccessMode, Holder, OwnershipEvent, Row, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ class Change:
 
     id: str
     rows: tuple[Row, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[OwnershipEvent, ...]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,9 @@ class Snapshot(Change):
     upto: int
 
 
-_KINDS: Final[dict[str, type]] = {kind.__name__: kind for kind in (Entry, Holder, Row, Session)}
+_KINDS: Final[dict[str, type]] = {
+    kind.__name__: kind for kind in (OwnershipEvent, Holder, Row, Session)
+}
 
 
 @contextmanager
