@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
@@ -87,7 +87,7 @@ class Consumed:
 
 
 class Raw(NamedTuple):
-    """A record as a client reads it; a record of kafka-python has the same attributes.
+    """A record as a client reads it.
 
     Attributes:
         offset: Kafka's offset.
@@ -102,6 +102,46 @@ class Raw(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes]]
+
+
+class Rows(Sequence[Raw]):
+    """Records in their order, field by field: an object for each keeps the garbage collector busy.
+
+    Attributes:
+        fields: For each field of `Raw` the values of all records.
+    """
+
+    def __init__(self, fields: Iterable[Iterable[Any]] = ()) -> None:
+        self.fields: list[list[Any]] = [*map(list, fields)] or [[] for _ in Raw._fields]
+
+    @classmethod
+    def of(cls, records: Iterable[tuple[Any, ...]]) -> Rows:
+        """Returns records that are given one by one."""
+        return cls(zip(*records, strict=True))
+
+    def __len__(self) -> int:
+        return len(self.fields[0])
+
+    def __getitem__(self, at: Any) -> Any:
+        return Raw(*(values[at] for values in self.fields))
+
+    def __iter__(self) -> Iterator[Raw]:
+        return map(Raw._make, zip(*self.fields, strict=True))
+
+    @property
+    def offsets(self) -> list[int]:
+        """The offset of each record."""
+        return self.fields[0]
+
+    @property
+    def keys(self) -> list[bytes | None]:
+        """The key of each record."""
+        return self.fields[2]
+
+    @property
+    def headers(self) -> list[Sequence[tuple[str, bytes]]]:
+        """The headers of each record."""
+        return self.fields[4]
 
 
 class LogRecord(NamedTuple):

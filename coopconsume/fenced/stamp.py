@@ -25,10 +25,11 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 Visibility = Literal["read_committed", "filter"]
 VISIBILITIES: Final = ("read_committed", "filter")
@@ -50,8 +51,6 @@ _LARGEST: Final = 2**63 - 1
 _MOST_RECORDS: Final = 2**32 - 1
 #: Bytes that the header takes at most.
 LARGEST_STAMP: Final = _FIXED.size + 64 + _INDEX.size
-#: Positions in a batch as bytes, for the first of them.
-_INDEXES: Final = tuple(map(_INDEX.pack, range(1024)))
 
 
 class MalformedStamp(ValueError):
@@ -111,10 +110,16 @@ def is_batch_id(text: str) -> bool:
 
 def encode(stamp: Stamp) -> Header:
     """The header of one record."""
-    return NAME, shared_part(stamp) + index(stamp.i)
+    return NAME, _shared_part(stamp) + _INDEX.pack(stamp.i)
 
 
-def shared_part(stamp: Stamp) -> bytes:
+def encode_batch(head: Stamp, first: int = 0) -> Iterator[Header]:
+    """The headers of a batch's records from the one of an index on, by the first one's stamp."""
+    indexes = map(_INDEX.pack, range(first, head.n))
+    return zip(repeat(NAME), map(_shared_part(head).__add__, indexes), strict=False)
+
+
+def _shared_part(stamp: Stamp) -> bytes:
     """The bytes that the headers of all records of a batch begin with."""
     kind = _KINDS.index(stamp.kind) + _FILTER * (stamp.visibility == "filter")
     return (
@@ -123,18 +128,6 @@ def shared_part(stamp: Stamp) -> bytes:
         )
         + stamp.batch.encode()
     )
-
-
-def index(i: int) -> bytes:
-    """The bytes that the header of record ``i`` of a batch ends with."""
-    return _INDEXES[i] if i < len(_INDEXES) else _INDEX.pack(i)
-
-
-def encode_batch(head: Stamp) -> list[Header]:
-    """The header of each record of a batch, from the stamp of its first record."""
-    shared = shared_part(head)
-    indexes = _INDEXES[: head.n] if head.n <= len(_INDEXES) else map(_INDEX.pack, range(head.n))
-    return [(NAME, shared + i) for i in indexes]
 
 
 def decode(headers: Sequence[Header]) -> Stamp | None:

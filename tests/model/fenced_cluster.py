@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from coopconsume.fenced.engine import EngineDoubt, LogAppend
-from coopconsume.fenced.log import MULTI, Ends, LogId, Raw
+from coopconsume.fenced.log import MULTI, Ends, LogId, Raw, Rows
 from tests.model.fenced_broker import Broker, FakeChannel, FakeEngine, Fate, Identity, Transaction
 
 
@@ -60,7 +60,7 @@ class ClusterEngine:
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[Raw]]:
+    ) -> Iterator[Rows]:
         return self._engines[topic].read(topic, partition, start, stop, timeout)
 
     def channel(

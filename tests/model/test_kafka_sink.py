@@ -18,7 +18,7 @@ from coopconsume.errors import AppendRefused, BatchRefused, InvalidOption, SinkU
 from coopconsume.fenced import FencedKafkaSink, FencedWriter, deadline
 from coopconsume.fenced.engine import LogAppend
 from coopconsume.fenced.kafka_sink import batch_name, entries_of, number_of
-from coopconsume.fenced.log import Ends, LogId, Raw
+from coopconsume.fenced.log import Ends, LogId, Rows
 from coopconsume.fenced.stamp import decode, is_batch_id
 from tests.fenced_checker import Outcomes, problems
 from tests.model.fenced_broker import Broker, FakeChannel, FakeEngine, Fate
@@ -209,7 +209,7 @@ class Several(ClusterEngine):
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[Raw]]:
+    ) -> Iterator[Rows]:
         return super().read(str(partition), 0, start, stop, timeout)
 
     def channel(

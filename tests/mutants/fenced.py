@@ -109,6 +109,14 @@ FENCED = [
         ("tests/unit/fenced/test_fenced_log.py::test_a_batch_without_its_end_does_not_count",),
     ),
     Mutant(
+        "headers-lost-in-a-batch",
+        "Each record of a batch has its own headers.",
+        "coopconsume/fenced/fold.py",
+        "                kept.append(its)\n",
+        "                kept.append(_STAMP_ALONE)\n",
+        ("tests/unit/fenced/test_log_reading.py::test_each_record_has_its_own_headers",),
+    ),
+    Mutant(
         "shared-writer-does-not-ask",
         "A producer with shared access asks the registry once it has read the log.",
         "coopconsume/fenced/session.py",
@@ -304,7 +312,7 @@ FENCED = [
         "own-records-not-in-the-keys",
         "A writer's own appends are the last records of their keys, too.",
         "coopconsume/fenced/fold.py",
-        "        self._note_keys(stamp, entries, seq)\n",
+        "        self._note_keys(stamp, (entry.key for entry in entries), seq)\n",
         "",
         (_KEYS + "test_unrelated_keys_do_not_contend",),
     ),

@@ -21,7 +21,7 @@ from coopconsume.fenced import Audit, Entry, ExclusiveProducer, LeaderElection, 
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.fold import Fold, Owner, SequenceGap, Verdict
 from coopconsume.fenced.inspection import Blockage, OpenTransaction, _moment
-from coopconsume.fenced.log import Ends, Position, Raw, entries, expectation, is_in_place
+from coopconsume.fenced.log import Ends, Position, Raw, Rows, entries, expectation, is_in_place
 from coopconsume.fenced.stamp import NAME, MalformedStamp, Stamp, decode, encode, encode_batch
 
 SERVERS = {"kafka.bootstrap.servers": "a:1"}
@@ -197,7 +197,7 @@ class Log:
 
     def write(self, head: Stamp, value: bytes = b"v", count: int | None = None) -> None:
         """Append the records of a batch, or only the first ones, wherever the log ends."""
-        for header in encode_batch(head)[:count]:
+        for header in list(encode_batch(head))[:count]:
             self.rows.append(Raw(self.end, 0, None, value, [header]))
             self.end += 1
 
@@ -225,12 +225,12 @@ class Shelf:
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[Raw]]:
+    ) -> Iterator[Rows]:
         rows = [row for row in self._rows if start <= row.offset < stop]
         turn = 0
         while rows:
             span = self._spans[turn % len(self._spans)]
-            yield rows[:span]
+            yield Rows.of(rows[:span])
             rows, turn = rows[span:], turn + 1
 
     def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> None:
@@ -248,7 +248,7 @@ def audited(log: Log) -> Audit:
 def verdicts(rows: list[Raw], fold: Fold | None = None) -> list[Verdict]:
     """What each record means."""
     fold = fold or Fold()
-    return [fold.take((row,), 0)[1] for row in rows]
+    return [fold.take(Rows.of([row]), 0)[1] for row in rows]
 
 
 def gap(rows: list[Raw]) -> SequenceGap | None:
