@@ -21,7 +21,7 @@ import json
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import xxhash
 
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.key_index import KeyIndex
     from coopconsume.fenced.log import Entry
     from coopconsume.fenced.stamp import Header, Visibility
-
-
-#: Headers of a record that has no others: one list for all, which keeps the garbage collector idle.
-_STAMP_ALONE: Final = ((NAME, b""),)
 
 
 class SequenceGap(Exception):
@@ -132,7 +128,7 @@ class Fold:
         batches: The last batches that counted, by id.
         stamp: Stamp of the first record of the last batch that counted, if there was one.
         seq: Sequence number of the last record that counted.
-        rows: Records of the last batch that counted; the stamps of all but the first are left out.
+        rows: Records of the last batch that counted; only the first one still has its stamp.
         torn: Number of records of batches that were begun and not completed.
         ids: Hashes of the ids of all batches that the log has; None if not known.
         keys: Last sequence number of each key of the log; None if not known.
@@ -236,12 +232,9 @@ class Fold:
         for found, its, stamp in zip(offsets, headers, encode_batch(head, i), strict=False):
             if found != offset or not its or its[0] != stamp:
                 break
-            if len(its) == 1:
-                kept.append(_STAMP_ALONE)
-            elif any(name == NAME for name, _ in its[1:]):
+            if len(its) > 1 and any(name == NAME for name, _ in its[1:]):
                 break
-            else:
-                kept.append(its)
+            kept.append(tuple(its[1:]) if len(its) > 1 else ())
             offset += 1
         for mine, more in zip(partial.fields[:-1], rows.fields, strict=False):
             mine.extend(more[at : at + len(kept)])

@@ -133,15 +133,23 @@ class LogReader(Closing):
         if stamp.kind != "data":
             return
         self._rows, self._offsets = rows, iter(rows.offsets)
-        _, timestamps, keys, values, headers = rows.fields
+        _, timestamps, keys, values, (first, *others) = rows.fields
         seqs = range(fold.seq - len(rows) + 1, fold.seq + 1)
-        users = [tuple(each[1:]) for each in headers]
+        headers = (tuple(first[1:]), *others)
         epochs, batches = repeat(stamp.epoch), repeat(stamp.batch)
         # A record is only made when it is given out.
         self._records = map(
             _record,
             zip(
-                seqs, self._offsets, epochs, batches, keys, values, users, timestamps, strict=False
+                seqs,
+                self._offsets,
+                epochs,
+                batches,
+                keys,
+                values,
+                headers,
+                timestamps,
+                strict=False,
             ),
         )
 

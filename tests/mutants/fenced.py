@@ -112,8 +112,8 @@ FENCED = [
         "headers-lost-in-a-batch",
         "Each record of a batch has its own headers.",
         "coopconsume/fenced/fold.py",
-        "                kept.append(its)\n",
-        "                kept.append(_STAMP_ALONE)\n",
+        "kept.append(tuple(its[1:]) if len(its) > 1 else ())",
+        "kept.append(())",
         ("tests/unit/fenced/test_log_reading.py::test_each_record_has_its_own_headers",),
     ),
     Mutant(
