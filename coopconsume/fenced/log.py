@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from coopconsume.errors.fenced import AppendRefused, OffsetMismatch
@@ -356,10 +357,13 @@ def entries(records: Records) -> list[Entry]:
     Raises:
         AppendRefused: No record, a record without key and value, or a reserved header.
     """
-    found = [Entry(r) if type(r) is bytes else _entry(r) for r in records]
+    found = [_new((r, None, (), None)) if type(r) is bytes else _entry(r) for r in records]
     if not found:
         raise AppendRefused("records: give one at least")
     return found
+
+
+_new = partial(tuple.__new__, Entry)  # in half the time
 
 
 def _entry(record: Entry | tuple[bytes | None, bytes | None] | bytes) -> Entry:

@@ -20,7 +20,7 @@ from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt, LogAppend, repeat
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import Entry, is_in_place
-from coopconsume.fenced.stamp import NO_TAG, Stamp, encode_batch
+from coopconsume.fenced.stamp import NO_TAG, Stamp, encode, encode_batch
 from coopconsume.fenced.view import LogView
 
 if TYPE_CHECKING:
@@ -378,7 +378,7 @@ class WriterSession(LogView):
         for entries, batch_id in batches:
             stamp = Stamp(self._visibility, kind, its, seq, len(entries), 0, batch_id, offset, tag)
             stamps.append(stamp)
-            headers += encode_batch(stamp)
+            headers += [encode(stamp)] if stamp.n == 1 else encode_batch(stamp)
             offset, seq = offset + len(entries), seq + len(entries)
         return LogAppend(self.log, [row for rows, _ in batches for row in rows], headers, stamps)
 

@@ -84,23 +84,15 @@ class Stamp:
     tag: bytes = NO_TAG
 
     def __post_init__(self) -> None:
-        problem = self._problem()
-        if problem:
-            raise MalformedStamp(problem.format(self))
-
-    def _problem(self) -> str:
-        largest = max(self.epoch, self.seq + self.n, self.expected + self.n)
-        rules = (
-            (0 <= self.i < self.n <= _MOST_RECORDS, "record {0.i} of {0.n} in its batch"),
-            (self.n == 1 or self.kind == "data", "kind {0.kind} with {0.n} records"),
-            (self.epoch >= (self.kind == "open"), "epoch {0.epoch} of kind {0.kind}"),
-            (self.seq >= self.i, "sequence number {0.seq} of record {0.i}"),
-            (self.expected >= 0, "expected offset {0.expected}"),
-            (is_batch_id(self.batch), "batch id {0.batch!r}"),
-            (len(self.tag) == len(NO_TAG), "session tag {0.tag!r}"),
-            (largest <= _LARGEST, "a number beyond 63 bits"),
-        )
-        return next((problem for kept, problem in rules if not kept), "")
+        is_whole = (
+            0 <= self.i < self.n <= _MOST_RECORDS and (self.n == 1 or self.kind == "data")
+            and (self.kind == "open") <= self.epoch <= _LARGEST
+            and self.i <= self.seq <= _LARGEST - self.n
+            and 0 <= self.expected <= _LARGEST - self.n
+            and is_batch_id(self.batch) and len(self.tag) == len(NO_TAG)
+        )  # fmt: skip
+        if not is_whole:
+            raise MalformedStamp(f"a number or the batch id is out of range: {self}")
 
 
 def is_batch_id(text: str) -> bool:
