@@ -109,6 +109,14 @@ FENCED = [
         ("tests/unit/fenced/test_fenced_log.py::test_a_batch_without_its_end_does_not_count",),
     ),
     Mutant(
+        "batch-ids-repeated-by-a-child",
+        "A forked process makes other batch ids than its parent.",
+        "coopconsume/fenced/session.py",
+        "os.register_at_fork(after_in_child=_ids.clear)\n",
+        "",
+        ("tests/unit/fenced/test_fenced_log.py::test_a_child_process_makes_its_own_batch_ids",),
+    ),
+    Mutant(
         "headers-lost-in-a-batch",
         "Each record of a batch has its own headers.",
         "coopconsume/fenced/fold.py",

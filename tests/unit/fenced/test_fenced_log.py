@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.fold import Fold, Owner, SequenceGap, Verdict
 from coopconsume.fenced.inspection import Blockage, OpenTransaction, _moment
 from coopconsume.fenced.log import Ends, Position, Raw, Rows, entries, expectation, is_in_place
+from coopconsume.fenced.session import new_batch_id
 from coopconsume.fenced.stamp import NAME, MalformedStamp, Stamp, decode, encode, encode_batch
 
 SERVERS = {"kafka.bootstrap.servers": "a:1"}
@@ -87,6 +89,25 @@ def test_a_malformed_stamp_is_not_a_foreign_record(change: str) -> None:
     }[change]  # fmt: skip
     with pytest.raises(MalformedStamp):
         decode(headers)  # type: ignore[arg-type]
+
+
+def test_a_child_process_makes_its_own_batch_ids() -> None:
+    """None of them is one that its parent has made or will make."""
+    made = {new_batch_id() for _ in range(300)}
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writer, " ".join(new_batch_id() for _ in range(300)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        childs = set(pipe.read().split())
+    os.waitpid(pid, 0)
+    made |= {new_batch_id() for _ in range(300)}
+    assert len(made) == 600
+    assert len(childs - made) == 300
 
 
 # -- what is expected --------------------------------------------------------------------------
