@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -166,8 +166,16 @@ class ConfluentChannel(Channel):
         with self._as_doubts():
             produce = self._producer.produce
             for log, entries, headers, _ in parts:
-                found.append([])
-                delivered = _collect(found[-1], errors)
+                offsets: list[int] = []
+                found.append(offsets)
+
+                # The records of one partition are delivered in their order.
+                def delivered(error: Any, message: Any, offsets: list[int] = offsets) -> None:
+                    if error is None:
+                        offsets.append(message.offset())
+                    else:
+                        errors.append(error)
+
                 topic, partition = log.topic, log.partition
                 for (value, key, more, timestamp), stamp in zip(entries, headers, strict=True):
                     # 0 is the client's clock.
@@ -223,10 +231,8 @@ class ConfluentChannel(Channel):
         """Stops using it at once; a request under way may still take effect."""
         from confluent_kafka import KafkaException
 
-        try:
+        with suppress(KafkaException):  # it cannot be used anyway
             self._producer.purge()
-        except KafkaException:
-            return  # it cannot be used anyway
 
     def _as_doubts(self) -> AbstractContextManager[None]:
         return as_doubts(self._settings, self._log.topic)
@@ -245,18 +251,6 @@ class ConfluentChannel(Channel):
                         raise
                 else:
                     return
-
-
-def _collect(offsets: list[int], errors: list[Any]) -> Callable[[Any, Any], None]:
-    """A callback for the records of one partition, which are delivered in their order."""
-
-    def delivered(error: Any, message: Any) -> None:
-        if error is None:
-            offsets.append(message.offset())
-        else:
-            errors.append(error)
-
-    return delivered
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import repeat
+from itertools import count, repeat
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
@@ -134,24 +134,12 @@ class LogReader(Closing):
             return
         self._rows, self._offsets = rows, iter(rows.offsets)
         _, timestamps, keys, values, (first, *others) = rows.fields
-        seqs = range(fold.seq - len(rows) + 1, fold.seq + 1)
-        headers = (tuple(first[1:]), *others)
-        epochs, batches = repeat(stamp.epoch), repeat(stamp.batch)
         # A record is only made when it is given out.
-        self._records = map(
-            _record,
-            zip(
-                seqs,
-                self._offsets,
-                epochs,
-                batches,
-                keys,
-                values,
-                headers,
-                timestamps,
-                strict=False,
-            ),
-        )
+        self._records = map(_record, zip(
+            count(fold.seq - len(rows) + 1), self._offsets, repeat(stamp.epoch),
+            repeat(stamp.batch), keys, values, (tuple(first[1:]), *others), timestamps,
+            strict=False,
+        ))  # fmt: skip
 
     def close(self) -> None:
         """Close the connections; harmless when repeated."""
