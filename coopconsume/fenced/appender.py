@@ -134,7 +134,7 @@ class Appender:
                 most = most if doubt.refusal is None else 1
                 continue
             if placed:
-                self._left(chosen)
+                group = self._left(group)
                 self._settle_missed(missed, deadline)
                 continue
             attempt += 1
@@ -206,11 +206,12 @@ class Appender:
 
     def _left(self, group: Sequence[Request]) -> list[Request]:
         """Settles the requests of a group whose batch the log has; returns the unsettled ones."""
+        batches, doubtful = self._session.fold.batches, self._doubtful
         for request in group:
-            known = self._known(request.batch_id)
+            known = batches.get(request.batch_id)
             if known is not None:
                 request.settle(known)
-            elif self._session.is_open and request.batch_id in self._doubtful:
+            elif request.batch_id in doubtful and self._session.is_open:
                 request.settle(None, self._unknown(request.batch_id, _RETAINED))
         return [request for request in group if not request.is_settled]
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
 from coopconsume.fenced.engine import Channel, EngineDoubt
 from coopconsume.fenced.kafka_engine import CONNECT, KafkaPythonEngine
-from coopconsume.fenced.log import Raw
+from coopconsume.fenced.log import Rows
 from coopconsume.kafka.librdkafka import client_config
 from coopconsume.kafka.security import sasl
 
@@ -33,12 +34,12 @@ logger = logging.getLogger(__name__)
 
 NAME: Final = "confluent-kafka"
 #: Records taken at once: with their headers few enough not to wake Python's garbage collector.
-_MANY: Final = 64
+_MANY: Final = 128
 _BATCH_BYTES: Final = 1 << 20
 #: The least ``delivery.timeout.ms``, as records wait up to 10 s (``linger.ms``) for the flush.
 _LEAST_DELIVERY_MS: Final = 10_100
 _RESUME: Final = 0.5
-_row: Final = Raw._make
+_milliseconds: Final = itemgetter(1)
 
 
 class ConfluentEngine(KafkaPythonEngine):
@@ -59,7 +60,7 @@ class ConfluentEngine(KafkaPythonEngine):
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[Raw]]:
+    ) -> Iterator[Rows]:
         """Reads committed records from one offset to below another one, which is stable."""
         if start >= stop:
             return
@@ -68,7 +69,8 @@ class ConfluentEngine(KafkaPythonEngine):
         done = False
         while not done:
             with as_doubts(self._settings, topic):
-                messages = consumer.consume(_MANY, 0.05)
+                # With a time to wait, it would wait until there are as many.
+                messages = consumer.consume(_MANY, 0) or consumer.consume(1, 0.05)
                 rows, done = _rows(messages, stop)
             if messages:
                 until = time.monotonic() + timeout
@@ -96,29 +98,31 @@ class ConfluentEngine(KafkaPythonEngine):
         return ConfluentChannel(self._settings, log, transactional_id, timeout)
 
 
-def _rows(messages: Sequence[Any], stop: int) -> tuple[list[Raw], bool]:
+def _rows(messages: list[Any], stop: int) -> tuple[Rows, bool]:
     """Records below an offset, and whether it is reached."""
-    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka import KafkaError, KafkaException, Message
 
-    rows: list[Raw] = []
-    for message in messages:
-        error = message.error()
-        if error is not None:
-            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-                # All that is stable was seen, and that is as far as was asked for.
-                return rows, True
-            if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                # librdkafka looks for the group's coordinator, which a reader without a group
-                # that counts has no use for.
-                continue
+    done = False
+    errors = [*filter(None, map(Message.error, messages))]
+    for error in errors:
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            done = True  # All that is stable was seen, and that is as far as was asked for.
+            break
+        if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+            # That one is about the group's coordinator, which librdkafka looks for and a reader
+            # without a group that counts has no use for.
             raise KafkaException(error)
-        offset = message.offset()
-        if offset >= stop:
-            return rows, True
-        _, timestamp = message.timestamp()
-        headers = message.headers() or []
-        rows.append(_row((offset, timestamp, message.key(), message.value(), headers)))
-    return rows, bool(rows) and rows[-1].offset == stop - 1
+    if errors:
+        messages = [message for message in messages if message.error() is None]
+    done = done or (bool(messages) and messages[-1].offset() >= stop - 1)
+    while messages and messages[-1].offset() >= stop:
+        messages.pop()
+    rows = Rows((
+        map(Message.offset, messages), map(_milliseconds, map(Message.timestamp, messages)),
+        map(Message.key, messages), map(Message.value, messages),
+        [message.headers() or () for message in messages],
+    ))  # fmt: skip
+    return rows, done
 
 
 class ConfluentChannel(Channel):
@@ -162,8 +166,16 @@ class ConfluentChannel(Channel):
         with self._as_doubts():
             produce = self._producer.produce
             for log, entries, headers, _ in parts:
-                found.append([])
-                delivered = _collect(found[-1], errors)
+                offsets: list[int] = []
+                found.append(offsets)
+
+                # The records of one partition are delivered in their order.
+                def delivered(error: Any, message: Any, offsets: list[int] = offsets) -> None:
+                    if error is None:
+                        offsets.append(message.offset())
+                    else:
+                        errors.append(error)
+
                 topic, partition = log.topic, log.partition
                 for (value, key, more, timestamp), stamp in zip(entries, headers, strict=True):
                     # 0 is the client's clock.
@@ -219,10 +231,8 @@ class ConfluentChannel(Channel):
         """Stops using it at once; a request under way may still take effect."""
         from confluent_kafka import KafkaException
 
-        try:
+        with suppress(KafkaException):  # it cannot be used anyway
             self._producer.purge()
-        except KafkaException:
-            return  # it cannot be used anyway
 
     def _as_doubts(self) -> AbstractContextManager[None]:
         return as_doubts(self._settings, self._log.topic)
@@ -241,18 +251,6 @@ class ConfluentChannel(Channel):
                         raise
                 else:
                     return
-
-
-def _collect(offsets: list[int], errors: list[Any]) -> Callable[[Any, Any], None]:
-    """A callback for the records of one partition, which are delivered in their order."""
-
-    def delivered(error: Any, message: Any) -> None:
-        if error is None:
-            offsets.append(message.offset())
-        else:
-            errors.append(error)
-
-    return delivered
 
 
 @contextmanager

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from coopconsume.fenced.deadline import Deadline
-    from coopconsume.fenced.log import Consumed, Ends, Entry, LogId, Raw
+    from coopconsume.fenced.log import Consumed, Ends, Entry, LogId, Rows
     from coopconsume.fenced.stamp import Header, Stamp
 
 
@@ -159,7 +159,7 @@ class Engine(ABC):
     @abstractmethod
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[Raw]]:
+    ) -> Iterator[Rows]:
         """Reads committed records from one offset to below another one, which is stable, in order.
 
         Raises:

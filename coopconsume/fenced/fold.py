@@ -25,17 +25,17 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import xxhash
 
-from coopconsume.fenced.log import Appended, json_object
-from coopconsume.fenced.stamp import NAME, Stamp, decode, index, shared_part
+from coopconsume.fenced.log import Appended, Raw, Rows, json_object
+from coopconsume.fenced.stamp import NAME, Stamp, decode, encode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from pyroaring import BitMap64
 
     from coopconsume.fenced.key_index import KeyIndex
-    from coopconsume.fenced.log import Entry, Raw
-    from coopconsume.fenced.stamp import Visibility
+    from coopconsume.fenced.log import Entry
+    from coopconsume.fenced.stamp import Header, Visibility
 
 
 class SequenceGap(Exception):
@@ -128,7 +128,7 @@ class Fold:
         batches: The last batches that counted, by id.
         stamp: Stamp of the first record of the last batch that counted, if there was one.
         seq: Sequence number of the last record that counted.
-        rows: Records of the last batch that counted.
+        rows: Records of the last batch that counted; only the first one still has its stamp.
         torn: Number of records of batches that were begun and not completed.
         ids: Hashes of the ids of all batches that the log has; None if not known.
         keys: Last sequence number of each key of the log; None if not known.
@@ -154,7 +154,7 @@ class Fold:
         self.batches: OrderedDict[str, Appended] = OrderedDict()
         self.stamp: Stamp | None = None
         self.seq = -1
-        self.rows: list[Raw] = []
+        self.rows = Rows()
         self.torn = 0
         self.ids: BitMap64 | None = None
         self.keys: KeyIndex | None = None
@@ -163,8 +163,7 @@ class Fold:
         self._compacted = compacted
         self._repaired = repaired
         self._open_batch: tuple[Stamp, Owner | None] | None = None  # not all of it is seen
-        self._shared = b""  # bytes that the stamps of its records begin with
-        self._partial: list[Raw] = []  # its records so far
+        self._partial = Rows()  # its records so far
 
     @property
     def visibility(self) -> Visibility | None:
@@ -172,11 +171,11 @@ class Fold:
         return None if self.stamp is None else self.stamp.visibility
 
     @property
-    def incomplete(self) -> Sequence[Raw]:
+    def incomplete(self) -> Rows:
         """Records of the batch that is not complete yet."""
         return self._partial
 
-    def take(self, rows: Sequence[Raw], at: int) -> tuple[int, Verdict]:
+    def take(self, rows: Rows, at: int) -> tuple[int, Verdict]:
         """Takes in the next record, and more of the same batch if they follow.
 
         Returns:
@@ -188,7 +187,6 @@ class Fold:
         if self._open_batch is not None:
             taken = self._follow(self._open_batch[0], rows, at)
             if taken:
-                self._partial += rows[at : at + taken]
                 complete = len(self._partial) == self._open_batch[0].n
                 return taken, self._complete() if complete else "partial"
             self._tear()
@@ -203,10 +201,9 @@ class Fold:
         passed = self._passed_over(raw, stamp, owner) or self._behind_gap(raw, stamp)
         if passed is not None:
             return 1, passed
-        self._open_batch, self._partial = (stamp, owner), [raw]
+        self._open_batch, self._partial = (stamp, owner), Rows.of([raw])
         if stamp.n == 1 or self._compacted:
             return 1, self._complete()
-        self._shared = shared_part(stamp)
         return 1, "partial"
 
     def wrote(self, stamp: Stamp, entries: Sequence[Entry]) -> None:
@@ -214,32 +211,41 @@ class Fold:
         self._tear()
         seq = self.next_seq or 0
         self._owned(stamp, Owner.from_bytes(entries[0].value) if stamp.kind == "open" else None)
-        self._note_keys(stamp, entries, seq)
+        self._note_keys(stamp, (entry.key for entry in entries), seq)
         self.next_seq = seq + (stamp.n if stamp.kind == "data" else 0)
         self.remember(Appended(stamp.batch, stamp.expected, seq, stamp.n, stamp.epoch))
 
-    def _note_keys(self, stamp: Stamp, rows: Sequence[Entry] | Sequence[Raw], seq: int) -> None:
+    def _note_keys(self, stamp: Stamp, keys: Iterable[bytes | None], seq: int) -> None:
         if self.keys is not None and stamp.kind == "data":
-            self.keys.add((row.key for row in rows), seq)
+            self.keys.add(keys, seq)
 
-    def _follow(self, head: Stamp, rows: Sequence[Raw], at: int) -> int:
-        """Number of records from an index on that are the next ones of a batch."""
-        first = i = len(self._partial)
-        offset, shared = self._partial[0].offset, self._shared
-        for raw in rows[at : at + head.n - i]:
-            found = raw.headers
-            if raw.offset != offset + i or not found or found[0] != (NAME, shared + index(i)):
+    def _follow(self, head: Stamp, rows: Rows, at: int) -> int:
+        """Takes in the records from an index on that are the next ones of a batch.
+
+        Returns:
+            How many there are.
+        """
+        partial, i = self._partial, len(self._partial)
+        offset, stop = partial.offsets[0] + i, at + head.n - i
+        offsets, headers = rows.offsets[at:stop], rows.headers[at:stop]
+        kept: list[Sequence[Header]] = []
+        for found, its, stamp in zip(offsets, headers, encode_batch(head, i), strict=False):
+            if found != offset or not its or its[0] != stamp:
                 break
-            if len(found) > 1 and any(name == NAME for name, _ in found[1:]):
+            if len(its) > 1 and any(name == NAME for name, _ in its[1:]):
                 break
-            i += 1
-        return i - first
+            kept.append(tuple(its[1:]) if len(its) > 1 else ())
+            offset += 1
+        for mine, more in zip(partial.fields[:-1], rows.fields, strict=False):
+            mine.extend(more[at : at + len(kept)])
+        partial.headers.extend(kept)
+        return len(kept)
 
     def _tear(self) -> None:
         """Gives up the incomplete batch, if there is one: something else follows its records."""
         if self._open_batch is not None:
             self.torn += len(self._partial)
-            self._open_batch, self._partial = None, []
+            self._open_batch, self._partial = None, Rows()
 
     def _passed_over(self, raw: Raw, stamp: Stamp, owner: Owner | None) -> Verdict | None:
         """Why a record with a stamp does not count; None if it begins a batch that may count."""
@@ -291,14 +297,14 @@ class Fold:
         """Takes in the batch whose last record was seen."""
         assert self._open_batch is not None
         (stamp, owner), self._open_batch = self._open_batch, None
-        self.rows, self._partial = self._partial, []
+        self.rows, self._partial = self._partial, Rows()
         if owner is None and stamp.epoch != self.epoch:
             self.owner = None
         self._owned(stamp, owner)
         if stamp.batch not in self.batches:
-            first, seq = self.rows[0].offset - stamp.i, stamp.seq - stamp.i
+            first, seq = self.rows.offsets[0] - stamp.i, stamp.seq - stamp.i
             self.remember(Appended(stamp.batch, first, seq, stamp.n, stamp.epoch))
-        self._note_keys(stamp, self.rows, stamp.seq)
+        self._note_keys(stamp, self.rows.keys, stamp.seq)
         self.stamp, self.seq = stamp, stamp.seq + len(self.rows) - 1
         self.next_seq = _after(stamp)
         return "counted"

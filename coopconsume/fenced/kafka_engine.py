@@ -12,12 +12,13 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import CoopConsumeError, NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
 from coopconsume.fenced.engine import Channel, Engine, EngineDoubt
-from coopconsume.fenced.log import Ends
+from coopconsume.fenced.log import Ends, Raw, Rows
 from coopconsume.kafka import kafka_python_compat
 from coopconsume.kafka.security import access, sasl
 from coopconsume.kafka.settings import hurry_metadata
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.config import FencedSettings
     from coopconsume.fenced.engine import LogAppend
-    from coopconsume.fenced.log import Consumed, LogId, Raw
+    from coopconsume.fenced.log import Consumed, LogId
 
 NAME: Final = "kafka-python"
 #: Milliseconds that a request may take, where the user does not say.
@@ -44,6 +45,7 @@ _BATCH_BYTES: Final = 1 << 20
 #: Brokers from here on verify that a record belongs to an open transaction (KIP-890, part 1).
 _OLDEST: Final = (3, 6)
 _EARLIEST, _LATEST = -2, -1
+_fields: Final = attrgetter(*Raw._fields)
 
 
 class KafkaPythonEngine(Engine):
@@ -123,7 +125,7 @@ class KafkaPythonEngine(Engine):
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[Raw]]:
+    ) -> Iterator[Rows]:
         """Reads committed records from one offset to below another one, which is stable."""
         from kafka import TopicPartition
 
@@ -144,10 +146,10 @@ class KafkaPythonEngine(Engine):
             if now != position:
                 waits_until = time.monotonic() + timeout
             position = now
-            if rows and rows[-1].offset >= stop:
-                rows = [row for row in rows if row.offset < stop]
+            while rows and rows[-1].offset >= stop:
+                rows.pop()
             if rows:
-                yield rows
+                yield Rows.of(map(_fields, rows))
 
     def _reader(self, at: Any) -> Any:
         from kafka import KafkaConsumer

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections import deque
+from functools import partial
+from itertools import count, repeat
+from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import LogTruncated
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.log import LogRecord
+from coopconsume.fenced.log import LogRecord, Rows
 from coopconsume.fenced.view import LogView, open_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from coopconsume.fenced.engine import Engine
 
 
-_record = LogRecord._make
+_record = partial(tuple.__new__, LogRecord)
 
 
 class LogReader(Closing):
@@ -61,13 +63,18 @@ class LogReader(Closing):
         self._timeout = timeout
         self._start = start
         self._view = LogView(self._engine, topic, partition, compacted=compacted)
-        self._left: deque[LogRecord] = deque()  # that were read, and are not given out yet
+        #: The last batch that was read, and what is not given out of it.
+        self._rows = Rows()
+        self._offsets = iter(self._rows.offsets)
+        self._records: Iterator[LogRecord] = iter(())
 
     @property
     def position(self) -> int:
         """Offset of the first record that was not returned, or of the log's end; -1 before."""
-        waiting = self._left or self._view.fold.incomplete
-        return waiting[0].offset if waiting else self._view.offset
+        left, incomplete = length_hint(self._offsets), self._view.fold.incomplete.offsets
+        if left:
+            return self._rows.offsets[-left]
+        return incomplete[0] if incomplete else self._view.offset
 
     @property
     def next_seq(self) -> int | None:
@@ -113,28 +120,26 @@ class LogReader(Closing):
                 if self._start is not None and self._start < kept:
                     raise LogTruncated(*view.log.tp, self._start, kept)
                 view.begin_at(kept if self._start is None else self._start)
-            left = self._left
-            for run in self._runs(stop):
-                left.extend(run)
-                while left and left[0].offset < stop:
-                    yield left.popleft()
+            while length_hint(self._offsets) and self.position < stop:
+                yield next(self._records)
+            for rows in view.counted(stop, Deadline(self._timeout)):
+                self._take(rows)
+                yield from self._records
 
-    def _runs(self, stop: int) -> Iterator[Sequence[LogRecord]]:
-        """What was left over, then records of data that count, some of one batch at a time."""
-        yield ()
-        fold = self._view.fold
-        for rows in self._view.counted(stop, Deadline(self._timeout)):
-            stamp = fold.stamp
-            assert stamp is not None
-            if stamp.kind == "data":
-                epoch, batch = stamp.epoch, stamp.batch
-                yield [
-                    _record((
-                        seq, row.offset, epoch, batch, row.key, row.value,
-                        tuple(row.headers[1:]), row.timestamp,
-                    ))
-                    for seq, row in enumerate(rows, fold.seq - len(rows) + 1)
-                ]  # fmt: skip
+    def _take(self, rows: Rows) -> None:
+        """Takes over the batch that was read last, if it is one of data."""
+        fold, stamp = self._view.fold, self._view.fold.stamp
+        assert stamp is not None
+        if stamp.kind != "data":
+            return
+        self._rows, self._offsets = rows, iter(rows.offsets)
+        _, timestamps, keys, values, (first, *others) = rows.fields
+        # A record is only made when it is given out.
+        self._records = map(_record, zip(
+            count(fold.seq - len(rows) + 1), self._offsets, repeat(stamp.epoch),
+            repeat(stamp.batch), keys, values, (tuple(first[1:]), *others), timestamps,
+            strict=False,
+        ))  # fmt: skip
 
     def close(self) -> None:
         """Close the connections; harmless when repeated."""

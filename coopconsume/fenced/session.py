@@ -20,7 +20,7 @@ from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt, LogAppend, repeat
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import Entry, is_in_place
-from coopconsume.fenced.stamp import NO_TAG, Stamp, encode_batch
+from coopconsume.fenced.stamp import NO_TAG, Stamp, encode, encode_batch
 from coopconsume.fenced.view import LogView
 
 if TYPE_CHECKING:
@@ -42,9 +42,19 @@ _LOOK_EVERY: Final = 1.0
 MARK_KEY: Final = b"coopconsume-log"
 
 
+#: Batch ids made in advance: a system call for each would let other threads run in between.
+_ids: Final[list[str]] = []
+os.register_at_fork(after_in_child=_ids.clear)
+
+
 def new_batch_id() -> str:
     """A batch id of 12 characters that no other batch has."""
-    return base64.urlsafe_b64encode(os.urandom(9)).decode()
+    while True:
+        try:
+            return _ids.pop()
+        except IndexError:
+            text = base64.urlsafe_b64encode(os.urandom(9 * 256)).decode()
+            _ids.extend(text[at : at + 12] for at in range(0, len(text), 12))
 
 
 class WriterSession(LogView):
@@ -378,7 +388,7 @@ class WriterSession(LogView):
         for entries, batch_id in batches:
             stamp = Stamp(self._visibility, kind, its, seq, len(entries), 0, batch_id, offset, tag)
             stamps.append(stamp)
-            headers += encode_batch(stamp)
+            headers += [encode(stamp)] if stamp.n == 1 else encode_batch(stamp)
             offset, seq = offset + len(entries), seq + len(entries)
         return LogAppend(self.log, [row for rows, _ in batches for row in rows], headers, stamps)
 

@@ -25,10 +25,11 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 Visibility = Literal["read_committed", "filter"]
 VISIBILITIES: Final = ("read_committed", "filter")
@@ -50,8 +51,6 @@ _LARGEST: Final = 2**63 - 1
 _MOST_RECORDS: Final = 2**32 - 1
 #: Bytes that the header takes at most.
 LARGEST_STAMP: Final = _FIXED.size + 64 + _INDEX.size
-#: Positions in a batch as bytes, for the first of them.
-_INDEXES: Final = tuple(map(_INDEX.pack, range(1024)))
 
 
 class MalformedStamp(ValueError):
@@ -85,23 +84,15 @@ class Stamp:
     tag: bytes = NO_TAG
 
     def __post_init__(self) -> None:
-        problem = self._problem()
-        if problem:
-            raise MalformedStamp(problem.format(self))
-
-    def _problem(self) -> str:
-        largest = max(self.epoch, self.seq + self.n, self.expected + self.n)
-        rules = (
-            (0 <= self.i < self.n <= _MOST_RECORDS, "record {0.i} of {0.n} in its batch"),
-            (self.n == 1 or self.kind == "data", "kind {0.kind} with {0.n} records"),
-            (self.epoch >= (self.kind == "open"), "epoch {0.epoch} of kind {0.kind}"),
-            (self.seq >= self.i, "sequence number {0.seq} of record {0.i}"),
-            (self.expected >= 0, "expected offset {0.expected}"),
-            (is_batch_id(self.batch), "batch id {0.batch!r}"),
-            (len(self.tag) == len(NO_TAG), "session tag {0.tag!r}"),
-            (largest <= _LARGEST, "a number beyond 63 bits"),
-        )
-        return next((problem for kept, problem in rules if not kept), "")
+        is_whole = (
+            0 <= self.i < self.n <= _MOST_RECORDS and (self.n == 1 or self.kind == "data")
+            and (self.kind == "open") <= self.epoch <= _LARGEST
+            and self.i <= self.seq <= _LARGEST - self.n
+            and 0 <= self.expected <= _LARGEST - self.n
+            and is_batch_id(self.batch) and len(self.tag) == len(NO_TAG)
+        )  # fmt: skip
+        if not is_whole:
+            raise MalformedStamp(f"a number or the batch id is out of range: {self}")
 
 
 def is_batch_id(text: str) -> bool:
@@ -111,10 +102,16 @@ def is_batch_id(text: str) -> bool:
 
 def encode(stamp: Stamp) -> Header:
     """The header of one record."""
-    return NAME, shared_part(stamp) + index(stamp.i)
+    return NAME, _shared_part(stamp) + _INDEX.pack(stamp.i)
 
 
-def shared_part(stamp: Stamp) -> bytes:
+def encode_batch(head: Stamp, first: int = 0) -> Iterator[Header]:
+    """The headers of a batch's records from the one of an index on, by the first one's stamp."""
+    indexes = map(_INDEX.pack, range(first, head.n))
+    return zip(repeat(NAME), map(_shared_part(head).__add__, indexes), strict=False)
+
+
+def _shared_part(stamp: Stamp) -> bytes:
     """The bytes that the headers of all records of a batch begin with."""
     kind = _KINDS.index(stamp.kind) + _FILTER * (stamp.visibility == "filter")
     return (
@@ -123,18 +120,6 @@ def shared_part(stamp: Stamp) -> bytes:
         )
         + stamp.batch.encode()
     )
-
-
-def index(i: int) -> bytes:
-    """The bytes that the header of record ``i`` of a batch ends with."""
-    return _INDEXES[i] if i < len(_INDEXES) else _INDEX.pack(i)
-
-
-def encode_batch(head: Stamp) -> list[Header]:
-    """The header of each record of a batch, from the stamp of its first record."""
-    shared = shared_part(head)
-    indexes = _INDEXES[: head.n] if head.n <= len(_INDEXES) else map(_INDEX.pack, range(head.n))
-    return [(NAME, shared + i) for i in indexes]
 
 
 def decode(headers: Sequence[Header]) -> Stamp | None:

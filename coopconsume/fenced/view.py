@@ -21,12 +21,12 @@ from coopconsume.fenced.fold import Fold, SequenceGap, hash_of, repaired_by
 from coopconsume.fenced.log import LogId, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.fold import Owner, Verdict
-    from coopconsume.fenced.log import Appended, Ends, LastSeqs, Raw
+    from coopconsume.fenced.log import Appended, Ends, LastSeqs, Raw, Rows
 
 T = TypeVar("T")
 
@@ -288,7 +288,7 @@ class LogView:
         for _ in self.counted(stop, deadline):
             pass
 
-    def counted(self, stop: int, deadline: Deadline) -> Iterator[Sequence[Raw]]:
+    def counted(self, stop: int, deadline: Deadline) -> Iterator[Rows]:
         """Reads on to an offset; yields the records that count, one batch at a time.
 
         Raises:
@@ -309,7 +309,7 @@ class LogView:
         """Returns the committed records from one offset to below another."""
         return [row for rows in self._read(first, end, deadline) for row in rows]
 
-    def _read(self, first: int, end: int, deadline: Deadline) -> Iterator[list[Raw]]:
+    def _read(self, first: int, end: int, deadline: Deadline) -> Iterator[Rows]:
         return self._engine.read(*self.log.tp, first, end, max(1.0, deadline.left))
 
     def batches(
@@ -328,7 +328,7 @@ class LogView:
                         taken, verdict = fold.take(rows, at)
                         at += taken
                         if moves:
-                            self.offset = rows[at - 1].offset + 1
+                            self.offset = rows.offsets[at - 1] + 1
                         if verdict == "counted":
                             yield next(reversed(fold.batches.values()))
                         elif self.on_passed is not None and verdict != "partial":
@@ -403,9 +403,9 @@ class LogView:
 
         def match(fold: Fold, _: Appended) -> int | None:
             # Of a compacted log the rows may begin in the middle of the batch.
-            rows = enumerate(fold.rows, fold.seq - len(fold.rows) + 1)
+            keys = enumerate(fold.rows.keys, fold.seq - len(fold.rows) + 1)
             is_data = fold.stamp is not None and fold.stamp.kind == "data"
-            seqs = [seq for seq, row in rows if row.key == key and is_data]
+            seqs = [seq for seq, found in keys if found == key and is_data]
             return seqs[-1] if seqs else None
 
         found = self._last(deadline, match)

@@ -344,16 +344,19 @@ class FencedWriter(Acquired):
 
     def _check_size(self, rows: list[Entry]) -> None:
         """A record fits into a request; an append to a filtered log into one, to be all or none."""
-        sizes, limit = [size_of(row) for row in rows], f"kafka.max.request.size ({self._largest})"
-        if max(sizes) > self._largest:
+        total = sum(map(size_of, rows))
+        if total <= self._largest:
+            return
+        largest, limit = max(map(size_of, rows)), f"kafka.max.request.size ({self._largest})"
+        if largest > self._largest:
             raise AppendRefused(
-                f"a record takes up to {max(sizes)} bytes, which is above {limit}: raise that, and "
+                f"a record takes up to {largest} bytes, which is above {limit}: raise that, and "
                 "the topic's max.message.bytes"
             )
-        if self._session.is_filtered and sum(sizes) > self._largest:
+        if self._session.is_filtered:
             raise AppendRefused(
-                f"the records take up to {sum(sizes)} bytes, which is above {limit}, and an append "
-                "to a filtered log is one request: append them in parts"
+                f"the records take up to {total} bytes, which is above {limit}, and an append to a "
+                "filtered log is one request: append them in parts"
             )
 
     def checkpoint(self) -> int:

@@ -143,7 +143,8 @@ class _Confluent(_Python):
         )  # fmt: skip
         consumer.assign([At(topic, 0, 0)])
         while count > 0:
-            found = consumer.consume(64 if fields else 10_000, 0.2)
+            # With more than there are it would wait for the rest of its time.
+            found = consumer.consume(min(count, 128 if fields else 10_000), 0.2)
             count -= len(found)
             if fields:
                 for m in found:

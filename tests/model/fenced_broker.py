@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from coopconsume.fenced import FencedWriter, LogReader
 from coopconsume.fenced.engine import EngineDoubt, LogAppend
-from coopconsume.fenced.log import Consumed, Ends, LogId, Raw
+from coopconsume.fenced.log import Consumed, Ends, LogId, Raw, Rows
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
 VISIBILITIES = ["read_committed", "filter"]
@@ -145,12 +145,12 @@ class FakeEngine:
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[Raw]]:
+    ) -> Iterator[Rows]:
         self._ask("read")
         assert stop <= self._broker.ends().stable
         if start < min(stop, self._broker.kept):
             raise EngineDoubt("out of range", is_out_of_range=True)
-        yield self._broker.visible(start, stop)
+        yield Rows.of(self._broker.visible(start, stop))
 
     def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> FakeChannel:
         return FakeChannel({log.tp: self._broker}, transactional_id)

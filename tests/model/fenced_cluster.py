@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from coopconsume.fenced.log import MULTI, Ends, LogId, Raw
+from coopconsume.fenced.log import MULTI, Ends, LogId, Rows
 from tests.model.fenced_broker import Broker, FakeChannel, FakeEngine, Fate
 
 
@@ -57,7 +57,7 @@ class ClusterEngine:
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[Raw]]:
+    ) -> Iterator[Rows]:
         return self._engines[topic, partition].read(topic, partition, start, stop, timeout)
 
     def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> FakeChannel:

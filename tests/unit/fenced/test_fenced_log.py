@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from coopconsume.fenced import Audit, Entry, ExclusiveProducer, LeaderElection, 
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.fold import Fold, Owner, SequenceGap, Verdict
 from coopconsume.fenced.inspection import Blockage, OpenTransaction, _moment
-from coopconsume.fenced.log import Ends, Position, Raw, entries, expectation, is_in_place
+from coopconsume.fenced.log import Ends, Position, Raw, Rows, entries, expectation, is_in_place
+from coopconsume.fenced.session import new_batch_id
 from coopconsume.fenced.stamp import NAME, MalformedStamp, Stamp, decode, encode, encode_batch
 
 SERVERS = {"kafka.bootstrap.servers": "a:1"}
@@ -87,6 +89,25 @@ def test_a_malformed_stamp_is_not_a_foreign_record(change: str) -> None:
     }[change]  # fmt: skip
     with pytest.raises(MalformedStamp):
         decode(headers)  # type: ignore[arg-type]
+
+
+def test_a_child_process_makes_its_own_batch_ids() -> None:
+    """None of them is one that its parent has made or will make."""
+    made = {new_batch_id() for _ in range(300)}
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writer, " ".join(new_batch_id() for _ in range(300)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        childs = set(pipe.read().split())
+    os.waitpid(pid, 0)
+    made |= {new_batch_id() for _ in range(300)}
+    assert len(made) == 600
+    assert len(childs - made) == 300
 
 
 # -- what is expected --------------------------------------------------------------------------
@@ -197,7 +218,7 @@ class Log:
 
     def write(self, head: Stamp, value: bytes = b"v", count: int | None = None) -> None:
         """Append the records of a batch, or only the first ones, wherever the log ends."""
-        for header in encode_batch(head)[:count]:
+        for header in list(encode_batch(head))[:count]:
             self.rows.append(Raw(self.end, 0, None, value, [header]))
             self.end += 1
 
@@ -225,12 +246,12 @@ class Shelf:
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[Raw]]:
+    ) -> Iterator[Rows]:
         rows = [row for row in self._rows if start <= row.offset < stop]
         turn = 0
         while rows:
             span = self._spans[turn % len(self._spans)]
-            yield rows[:span]
+            yield Rows.of(rows[:span])
             rows, turn = rows[span:], turn + 1
 
     def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> None:
@@ -248,7 +269,7 @@ def audited(log: Log) -> Audit:
 def verdicts(rows: list[Raw], fold: Fold | None = None) -> list[Verdict]:
     """What each record means."""
     fold = fold or Fold()
-    return [fold.take((row,), 0)[1] for row in rows]
+    return [fold.take(Rows.of([row]), 0)[1] for row in rows]
 
 
 def gap(rows: list[Raw]) -> SequenceGap | None:

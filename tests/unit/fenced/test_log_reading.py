@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coopconsume.errors import LogCorrupt
 from coopconsume.fenced import LogReader, LogRecord
 from coopconsume.fenced.fold import Fold, SequenceGap
-from coopconsume.fenced.log import Raw
+from coopconsume.fenced.log import Raw, Rows
 from coopconsume.fenced.stamp import Stamp, decode
 from tests.unit.fenced.test_fenced_log import Log, Shelf
 
@@ -31,7 +31,7 @@ def one_by_one(rows: Sequence[Raw]) -> tuple[list[tuple[int, int]], SequenceGap 
     fold, found = Fold(), []
     for row in rows:
         try:
-            _, verdict = fold.take((row,), 0)
+            _, verdict = fold.take(Rows.of([row]), 0)
         except SequenceGap as gap:
             return found, gap
         if verdict == "counted" and fold.stamp is not None and fold.stamp.kind == "data":
@@ -103,3 +103,17 @@ def test_reading_goes_on_where_it_was_left(
         assert mine.position <= min([r.offset for r in left] or [log.end])
     assert found + list(mine.read()) == whole
     assert mine.position == log.end
+
+
+@given(SPANS, st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.binary())), min_size=1))
+def test_each_record_has_its_own_headers(
+    spans: list[int], headers: list[list[tuple[str, bytes]]]
+) -> None:
+    """Whether the others of its batch have any or not."""
+    log = Log(0)
+    head = Stamp("filter", "data", log.epoch, log.seq, len(headers), 0, "mine", log.end, log.tag)
+    log.write(head)
+    for at, mine in zip(range(-len(headers), 0), headers, strict=True):
+        log.rows[at] = log.rows[at]._replace(headers=[*log.rows[at].headers, *mine])
+    found = [record for record in reader(log, spans).read() if record.batch_id == "mine"]
+    assert [record.headers for record in found] == list(map(tuple, headers))
