@@ -100,13 +100,15 @@ class ThreadRunner:
         scheduler = self._scheduler
         with self._lock:
             scheduler.deadline = deadline
+            is_late = scheduler.is_late(time.monotonic())
             for i, row in enumerate(rows):
-                while not scheduler.has_space() and not scheduler.is_late(time.monotonic()):
+                while not (is_late or scheduler.has_space()):
                     if self._broken is not None:
                         raise self._broken
                     self._start_workers()
                     self._space.wait(max(0.001, min(1.0, deadline - time.monotonic())))
-                if scheduler.is_late(time.monotonic()):
+                    is_late = scheduler.is_late(time.monotonic())
+                if is_late:
                     return i
                 scheduler.admit(row)
             self._start_workers()
