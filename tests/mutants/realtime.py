@@ -36,6 +36,14 @@ REALTIME = [
         (_QUICK,),
     ),
     Mutant(
+        "collections-go-through-a-whole-worker",
+        "While a real-time slot runs, no collection goes through what its worker had before.",
+        _SLOT,
+        "        gc.freeze()\n",
+        "",
+        (_MODEL + "test_no_collection_goes_through_what_a_worker_had_before_its_run",),
+    ),
+    Mutant(
         "quick-handler-not-watched",
         "A thread whose handler calls are quick is watched by another one.",
         _RUNNER,

@@ -9,6 +9,7 @@ This module has the process, its sockets and its consumer; `record_cache` decide
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -418,6 +419,7 @@ def main() -> None:
     parent = sys.stdin.buffer
     spec = ServerSpec.decode(parent.read(int.from_bytes(parent.read(4), "big")))
     listener = listen(spec.path)
+    gc.freeze()  # As in a slot.
     try:
         FetchServer(spec, listener, parent).serve()
     finally:
