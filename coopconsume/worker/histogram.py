@@ -19,8 +19,8 @@ BOUNDS: Final = (
     0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0,
     300.0, 600.0, 1800.0, 3600.0, 21600.0, 86400.0,
 )  # fmt: skip
-#: Fewer times are counted one by one.
-_FEW: Final = 64
+#: Fewer times are counted one by one: a call of Arrow takes as long as some dozen of them.
+_FEW: Final = 200
 
 
 @dataclass
@@ -40,14 +40,19 @@ class Histogram:
         """How many times were counted."""
         return sum(self.counts)
 
-    def add(self, seconds: float) -> None:
+    def add(self, seconds: float, weight: int = 1) -> None:
         """Counts a time; a negative one, as of two clocks, counts as 0."""
         seconds = max(seconds, 0.0)
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
-        self.seconds += seconds
+        self.counts[bisect_left(BOUNDS, seconds)] += weight
+        self.seconds += weight * seconds
 
     def add_all(self, times: pa.Array, weight: int = 1) -> None:
         """Counts times in seconds, each as often as ``weight`` says; nulls do not count."""
+        if len(times) < _FEW:
+            for seconds in times.to_pylist():
+                if seconds is not None:
+                    self.add(seconds, weight)
+            return
         left = times.cast(pa.float64()).drop_null()
         if pc.any(pc.less(left, 0.0)).as_py():
             left = pc.max_element_wise(left, 0.0)

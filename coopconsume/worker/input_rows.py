@@ -57,11 +57,8 @@ def _all_wanted(parts: pa.Array, offsets: pa.Array, work: Mapping[int, Partition
     if len(work) != 1:
         return False
     ((part, wanted),) = work.items()
-    span = pc.min_max(offsets).as_py()
-    if len(wanted.ranges) != 1 and span["min"] < wanted.ranges[-1][0]:
-        return False
     first, last = wanted.ranges[-1]
-    inside: bool = first <= span["min"] and span["max"] <= last
+    inside: bool = first <= offsets[0].as_py() and offsets[-1].as_py() <= last
     return inside and bool(pc.all(pc.equal(parts, part)).as_py())
 
 

@@ -71,7 +71,9 @@ class KeyScheduler:
 
     def has_space(self) -> bool:
         """Whether more rows may be admitted; if it is full, waiting retries go to a later batch."""
-        if self._is_full and self._retries:
+        if not self._is_full:
+            return True
+        if self._retries:
             self._postpone_retries(self._now)
         return not self._is_full
 

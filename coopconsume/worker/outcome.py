@@ -162,7 +162,9 @@ class TaskOutcome:
 
     def is_withheld(self, part: int, key_hash: int) -> bool:
         """Whether no record of a key may start any more."""
-        return any(first <= key_hash <= last for first, last in self._withheld.get(part, ()))
+        return bool(self._withheld) and any(
+            first <= key_hash <= last for first, last in self._withheld.get(part, ())
+        )
 
     def without_withheld(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the rows of an Arrow batch whose keys may start; called with the lock held."""

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Rows that are admitted each time the lock is taken.
 _CHUNK = 256
+#: While handler calls end within this time, in seconds, one thread takes record after record: to
+#: wake another thread takes longer than the call. If a call lasts longer, another thread goes on.
+QUICK = 0.001
 
 
 def run_threads(
@@ -60,6 +63,9 @@ class ThreadRunner:
         self._idle = 0
         #: When one of the waiting threads wakes up to check the scheduler for all of them.
         self._alarm = math.inf
+        #: When a thread took a record last, and how long the last call took.
+        self._taken_at = 0.0
+        self._took = math.inf
         self._threads: list[threading.Thread] = []
         self._began: dict[int, float] = {}
         self._over = threading.Event()
@@ -94,13 +100,15 @@ class ThreadRunner:
         scheduler = self._scheduler
         with self._lock:
             scheduler.deadline = deadline
+            is_late = scheduler.is_late(time.monotonic())
             for i, row in enumerate(rows):
-                while not scheduler.has_space() and not scheduler.is_late(time.monotonic()):
+                while not (is_late or scheduler.has_space()):
                     if self._broken is not None:
                         raise self._broken
                     self._start_workers()
                     self._space.wait(max(0.001, min(1.0, deadline - time.monotonic())))
-                if scheduler.is_late(time.monotonic()):
+                    is_late = scheduler.is_late(time.monotonic())
+                if is_late:
                     return i
                 scheduler.admit(row)
             self._start_workers()
@@ -122,6 +130,8 @@ class ThreadRunner:
     def _start_workers(self) -> None:
         """Wakes or starts threads for the rows that may start."""
         ready = self._scheduler.ready
+        if self._is_quick:
+            ready = min(ready, 1)
         self._work.notify(min(ready, self._idle))
         for seat in range(len(self._threads), min(self._most, len(self._threads) + ready)):
             if ready <= self._idle:
@@ -133,23 +143,37 @@ class ThreadRunner:
             self._threads.append(thread)
             thread.start()
 
-    def _next(self) -> tuple[Lane, InputRow, Record] | None:
-        """Waits for the next record and returns it; None at the end. Called with the lock held."""
+    @property
+    def _is_quick(self) -> bool:
+        """Whether handler calls take less time than to wake another thread."""
+        return self._took < QUICK
+
+    def _next(self, *, is_at_work: bool) -> tuple[Lane, InputRow, Record] | None:
+        """Waits for the next record and returns it; None at the end. Called with the lock held.
+
+        Args:
+            is_at_work: Whether the thread has just handled a record.
+        """
         scheduler = self._scheduler
         while self._broken is None:
             now = time.monotonic()
-            found = scheduler.take(now)
-            if found is not None:
-                if self._idle and (scheduler.ready or self._alarm == math.inf):
-                    self._work.notify()  # to work, or to look at the clock for all
-                return found
-            if scheduler.is_finished(now):
-                self._work.notify_all()
-                self._space.notify()
-                return None
+            alarm = self._taken_at + QUICK
+            # A thread at work is about to take the next record; this one watches it.
+            is_watch = not is_at_work and self._is_quick and now < alarm and scheduler.running > 0
+            if not is_watch:
+                found = scheduler.take(now)
+                if found is not None:
+                    self._taken_at = now
+                    self._wake_another(now)
+                    return found
+                if scheduler.is_finished(now):
+                    self._work.notify_all()
+                    self._space.notify()
+                    return None
+                alarm = now + scheduler.next_start_in(now)
+            is_at_work = False
             # One of the waiting threads wakes up by the clock, for all of them.
             self._idle += 1
-            alarm = now + scheduler.next_start_in(now)
             if alarm < self._alarm:
                 self._alarm = alarm
                 self._work.wait(alarm - now)
@@ -159,6 +183,12 @@ class ThreadRunner:
                 self._work.wait()
             self._idle -= 1
         return None
+
+    def _wake_another(self, now: float) -> None:
+        """Wakes a thread to work, to watch this one, or to look at the clock for all."""
+        is_watched = self._is_quick and self._alarm <= now + QUICK
+        if self._idle and not is_watched and (self._scheduler.ready or self._alarm == math.inf):
+            self._work.notify()
 
     def _run(self, seat: int) -> None:
         try:
@@ -182,9 +212,10 @@ class ThreadRunner:
         while True:
             with self._lock:
                 if settled is not None:
+                    self._took = settled[-1]
                     scheduler.settle(*settled, time.monotonic())
                     self._space.notify()
-                found = self._next()
+                found = self._next(is_at_work=settled is not None)
             if found is None:
                 return
             lane, row, record = found

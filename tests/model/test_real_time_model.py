@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import Counter
@@ -282,6 +283,18 @@ def test_a_hand_over_drains_real_time_slots(world):
     assert job.drain(60.0) == []
     assert there.done(member) == set(range(40))
     assert there.sources == []
+
+
+def test_no_collection_goes_through_what_a_worker_had_before_its_run(world):
+    """Handlers would stand still meanwhile."""
+    there, frozen = world(), []
+    member, job = live(there, lambda _record: frozen.append(gc.get_freeze_count()))
+    grow(there, 20)
+    there.until(lambda: there.done(member) == set(range(40)))
+    assert len(frozen) == 40
+    assert all(frozen[20:])
+    job.drain(60.0)
+    there.until(lambda: gc.get_freeze_count() == 0)
 
 
 def test_a_pause_ends_the_run_and_resume_begins_another(world):

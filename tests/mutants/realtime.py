@@ -19,9 +19,38 @@ _SERVER_MODEL = "tests/model/test_fetch_server_model.py::"
 _SERVED = _SERVER_MODEL + "test_each_slot_gets_its_records_once_whatever_becomes_of_the_server"
 _MOVES = "tests/model/test_real_time_moves.py::"
 _STAY = _MOVES + "test_keys_that_stay_go_on_in_the_same_run_while_others_are_given_up[high]"
+_RUNNER = "coopconsume/worker/thread_runner.py"
+_QUICK = (
+    "tests/unit/worker/test_concurrency.py::"
+    "test_handlers_that_were_quick_run_side_by_side_once_they_are_not"
+)
 _EXTENDS = _UNIT + "test_a_slot_that_reads_on_extends_what_is_in_flight"
 
 REALTIME = [
+    Mutant(
+        "watch-of-a-quick-handler-never-ends",
+        "If a handler call takes long, another thread takes the next record.",
+        _RUNNER,
+        "self._is_quick and now < alarm and scheduler.running > 0",
+        "self._is_quick and scheduler.running > 0",
+        (_QUICK,),
+    ),
+    Mutant(
+        "collections-go-through-a-whole-worker",
+        "While a real-time slot runs, no collection goes through what its worker had before.",
+        _SLOT,
+        "        gc.freeze()\n",
+        "",
+        (_MODEL + "test_no_collection_goes_through_what_a_worker_had_before_its_run",),
+    ),
+    Mutant(
+        "quick-handler-not-watched",
+        "A thread whose handler calls are quick is watched by another one.",
+        _RUNNER,
+        "is_watched = self._is_quick and self._alarm <= now + QUICK",
+        "is_watched = self._is_quick",
+        (_QUICK,),
+    ),
     Mutant(
         "slot-handles-records-of-others",
         "A real-time slot handles the records of its key ranges alone.",

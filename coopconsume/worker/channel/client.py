@@ -46,8 +46,10 @@ log = logging.getLogger(__name__)
 CONNECT_TIME = 10.0
 #: Seconds until a slot connects again if its connection was closed before the handshake ended.
 _RETRY = 0.1
-#: Seconds after which a running handler call is reported to the driver.
+#: Seconds after which a running handler call is reported to the driver, and how often the slot
+#: looks for one in that time.
 SLOW_CALL = 1.0
+_LOOKS = 5
 #: Bytes of unacknowledged progressive reports above which no further one is made.
 UNACKNOWLEDGED_BYTES = 8 << 20
 #: Bytes of a frame beside its payload, at most.
@@ -92,7 +94,7 @@ class SlotChannel:
         self._withhold: Withhold | None = None
         self._oldest_call: Callable[[float], tuple[int, int, float] | None] | None = None
         self._named: tuple[int, int] | None = None
-        self._cut_at = 0.0
+        self._cut_at = self._look_at = 0.0
         self._is_closed = False
         self._seq = 0
         self._unacknowledged: list[tuple[SlotReport, int]] = []
@@ -315,8 +317,9 @@ class SlotChannel:
 
     def _name_oldest_call(self, session: ChannelSession, now: float) -> None:
         """Reports the handler call that has run for longest, once it is long or another one."""
-        if self._is_closed or self._oldest_call is None or now < self._cut_at:
+        if self._is_closed or self._oldest_call is None or now < max(self._cut_at, self._look_at):
             return
+        self._look_at = now + SLOW_CALL / _LOOKS
         found = self._oldest_call(now)
         if found is not None and found[2] < SLOW_CALL:
             found = None

@@ -9,6 +9,7 @@ This module has the process, its sockets and its consumer; `record_cache` decide
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -65,8 +66,6 @@ _PROVE: Final = 10.0
 #: Seconds and records of one read.
 _POLL: Final = 0.05
 _MOST: Final = 1_000
-#: Seconds for which a read gathers records: less processor time for some latency.
-_GATHER: Final = 0.002
 #: Seconds for which an answer without records of the slot is delayed.
 _OTHERS: Final = 0.05
 #: Seconds after which the interpreter switches threads, so that reading does not delay answers.
@@ -212,7 +211,7 @@ class FetchServer:
                 reader.begin(places[part], ReadPosition(part, start, _ALL, finds_holes=True))
                 source.add(places[part], start)
             source.pause(full)
-            fetched = source.poll(_POLL, _MOST, _GATHER)
+            fetched = source.poll(_POLL, _MOST)
             self._broker_bytes += source.broker_bytes - counted
             counted = source.broker_bytes
             if fetched:
@@ -420,6 +419,7 @@ def main() -> None:
     parent = sys.stdin.buffer
     spec = ServerSpec.decode(parent.read(int.from_bytes(parent.read(4), "big")))
     listener = listen(spec.path)
+    gc.freeze()  # As in a slot.
     try:
         FetchServer(spec, listener, parent).serve()
     finally:

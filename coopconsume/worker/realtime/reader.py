@@ -17,7 +17,7 @@ from coopconsume.worker.realtime.record_cache import joined
 from coopconsume.worker.report import FILTERED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from commits.model import TopicPartition
     from coopconsume.filters import RecordFilter
@@ -113,8 +113,10 @@ class SlotReader:
         }
         self._by_part = {position.part: position for position in self._positions.values()}
         self._headers = headers
-        self._filter = record_filter
+        #: None: all records pass. Its truth takes longer than to read a record.
+        self._filter = record_filter or None
         self._schema = row_schema(headers=headers, filters=bool(record_filter))
+        self._no_rows = self._batch_of(())
 
     @property
     def starts(self) -> dict[TopicPartition, int]:
@@ -146,7 +148,8 @@ class SlotReader:
             offset: int = record.offset()  # type: ignore[assignment]
             if offset < position.next:
                 continue  # It was returned before.
-            _advance(position, offset, holes)
+            if offset > position.next:
+                _advance(position, offset, holes)
             position.next = offset + 1
             moved[position.part] = position
             key = record.key()
@@ -159,30 +162,31 @@ class SlotReader:
             if end > position.next:
                 _advance(position, end, holes)
                 moved[position.part] = position
-        columns = list(zip(*rows, strict=True)) if rows else [()] * len(self._schema)
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)]
-        batches = [pa.RecordBatch.from_arrays(arrays, schema=self._schema)]
+        batches = [self._batch_of(rows)] if rows else []
         for portion in portions:
             position = self._by_part[portion.part]
             batches += _new_rows(portion, position)
             if portion.next > position.next:
                 _follow(portion, position, holes)
                 moved[position.part] = position
-        batch = joined(batches) or batches[0]
+        batch = joined(batches) or self._no_rows
         return Taken(batch, {part: position.next for part, position in moved.items()}, holes)
+
+    def _batch_of(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(self._schema)
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _row(
         self, part: int, offset: int, hashed: int, key: bytes | None, record: ConsumedMessage
     ) -> tuple[Any, ...]:
         kind, stamp = record.timestamp()
         row: tuple[Any, ...] = (part, offset, hashed, key, record.value(), stamp if kind else -1)
-        headers = None
-        if self._headers or self._filter.headers:
-            headers = record.headers() or []
         if self._headers:
             row = (*row, headers_of(record))
-        if not self._filter:
+        if self._filter is None:
             return row
+        headers = record.headers() if self._filter.headers else None
         return (*row, not self._filter.passes(key, row[4], headers or ()))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -61,10 +62,11 @@ class _Chunk:
         if ranges == _FULL:
             return rows
         hashes = rows.column("key_hash")
-        wanted = pa.repeat(pa.scalar(False), rows.num_rows)
-        for first, last in ranges:
-            inside = pc.and_(pc.greater_equal(hashes, first), pc.less_equal(hashes, last))
-            wanted = pc.or_(wanted, inside)
+        inside = [
+            pc.and_(pc.greater_equal(hashes, first), pc.less_equal(hashes, last))
+            for first, last in ranges
+        ]
+        wanted = reduce(pc.or_, inside) if inside else pa.repeat(pa.scalar(False), rows.num_rows)
         return rows.filter(wanted)
 
 

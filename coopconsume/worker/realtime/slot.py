@@ -5,6 +5,7 @@ The handlers run as in a batch, over rows that end when the time of the run is o
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -72,7 +73,12 @@ class RealTimeRunner(SlotRunner):
             report = self._outcome(slot).close()
             report.channel_error = error
             return report
-        report = self._handle(slot, rows, channel)
+        # Handlers would stand still while all is collected that the worker has imported.
+        gc.freeze()
+        try:
+            report = self._handle(slot, rows, channel)
+        finally:
+            gc.unfreeze()
         report.busy = 0.0  # Slots wait for records most of the time.
         report.timed_out = False
         return report

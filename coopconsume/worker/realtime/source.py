@@ -22,8 +22,10 @@ log = logging.getLogger(__name__)
 #: Milliseconds that a broker waits for records, unless the settings say otherwise. An end behind a
 #: transaction's marker is known once a fetch returns nothing.
 _FETCH_WAIT = "100"
-#: Bytes of records that are fetched ahead, and the pause once they are, in milliseconds.
+#: Bytes of records that are fetched ahead.
 AHEAD = 16 << 20
+#: Milliseconds until the next fetch while returned records wait for `KafkaSource.poll`. Otherwise
+#: librdkafka asks for more after each record, which costs broker and slot more than the record.
 _PAUSE = 5
 #: Milliseconds between two counts of the brokers' bytes.
 _COUNT_EVERY = 1_000
@@ -142,22 +144,15 @@ class KafkaSource:
                 call([self._partition(*place) for place in these])
         self._paused = places
 
-    def poll(self, timeout: float, most: int, gather: float = 0.0) -> Fetched:
-        """Returns the next records, see `Source`.
-
-        Args:
-            timeout: Seconds to wait for the first one.
-            most: Records at most.
-            gather: Seconds to wait for more records after the first one.
-        """
+    def poll(self, timeout: float, most: int) -> Fetched:
+        """Returns the next records, see `Source`."""
         first = self._consumer.poll(timeout)
         if self._refusal:
             raise ReadFailed(self._refusal)
         fetched = Fetched()
         if first is None:
             return fetched
-        # Without `gather` it takes what was fetched already; with it, it waits for more.
-        found = [first, *self._consumer.consume(most - 1, gather)]
+        found = [first, *self._consumer.consume(most - 1, 0.0)]
         records = []
         for message in found:
             error = message.error()
@@ -198,6 +193,7 @@ def consumer_config(kafka: Mapping[str, str]) -> dict[str, Any]:
         "auto.offset.reset": "error",
         "fetch.wait.max.ms": _FETCH_WAIT,
         "fetch.queue.backoff.ms": _PAUSE,
+        "queued.min.messages": 1,
         "log_level": 3,
     }
     return config | {new: str(kafka[old]) for old, new in _FETCH_SETTINGS.items() if old in kafka}

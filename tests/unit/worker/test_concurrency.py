@@ -14,7 +14,15 @@ from coopconsume.runtime.carryover import SlotCarryover
 from coopconsume.worker.async_runner import event_loop
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.slot import is_async
-from tests.unit.worker.slot_harness import PATIENCE, WAYS, Together, done, held_up, run
+from tests.unit.worker.slot_harness import (
+    PATIENCE,
+    WAYS,
+    Together,
+    done,
+    held_up,
+    prepared,
+    run,
+)
 
 
 def keyed(count, keys):
@@ -31,6 +39,34 @@ def test_a_hundred_threads_are_in_flight():
 
     report = run(handler, keyed(300, 300), concurrency=100)
     assert done(report) == list(range(300))
+
+
+def test_handlers_that_were_quick_run_side_by_side_once_they_are_not():
+    """As long as calls end at once, one thread makes all of them; then eight calls need eight."""
+    quick, slow = keyed(100, 100), [(0, 100 + n, b"slow-%d" % n) for n in range(8)]
+    calls, busy, most, together = [], set(), [0], Together(8)
+    all_quick = threading.Event()
+
+    def handler(record):
+        calls.append(record.offset)
+        if len(calls) == len(quick):
+            all_quick.set()
+        if record.offset >= len(quick):
+            busy.add(record.offset)
+            most[0] = max(most[0], len(busy))
+            together.wait(len(busy))
+            busy.discard(record.offset)
+
+    slot, batches = prepared(handler, quick + slow, concurrency=8, batch_rows=len(quick))
+
+    def one_after_another():
+        yield batches[0]
+        assert all_quick.wait(PATIENCE)
+        yield batches[1]
+
+    report = slot.run(3, one_after_another())
+    assert done(report) == list(range(108))
+    assert most[0] == 8
 
 
 def test_a_thousand_coroutines_are_in_flight():
