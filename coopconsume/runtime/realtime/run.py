@@ -113,6 +113,11 @@ def run_slots(
             record_filter=options.record_filter,
             cache_bytes=options.max_bytes_key_range_hashing,
             cache_content=options.key_range_hashing_content,
+            chunks_from=(
+                None
+                if running.chunks_from is None
+                else {index[part]: first for part, first in running.chunks_from.items()}
+            ),
         ),
     )
     runner = RealTimeRunner(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from coopconsume.worker.channel.wire import ProtocolError
+from coopconsume.worker.realtime.wanted import LAST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,12 +34,21 @@ class Ask:
         ranges: Its key ranges.
         is_joining: The slot reads this partition itself until the server has the offset. If it is
             the next one that the server reads, the server answers at once.
+        last: The last offset that the slot wants.
+        start: An offset up to which the log is known to reach.
     """
 
     part: int
     offset: int
     ranges: Ranges
     is_joining: bool = False
+    last: int = LAST
+    start: int = LAST
+
+    @property
+    def begin(self) -> int:
+        """From where on a server reads that does not read the partition: not beyond its end."""
+        return min(self.offset, self.start)
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,10 @@ class FetchAnswer:
 
 def encode_fetch(fetch: Fetch) -> bytes:
     """Returns a request as bytes."""
-    asks = [[ask.part, ask.offset, ask.is_joining, ask.ranges] for ask in fetch.asks]
+    asks = [
+        [ask.part, ask.offset, ask.is_joining, ask.ranges, ask.last, ask.start]
+        for ask in fetch.asks
+    ]
     return json.dumps([fetch.max_bytes, fetch.max_wait, asks], separators=(",", ":")).encode()
 
 
@@ -119,8 +132,15 @@ def decode_fetch(data: bytes) -> Fetch:
     try:
         max_bytes, max_wait, asks = json.loads(data)
         found = tuple(
-            Ask(_count(part), _count(offset), _pairs(ranges), is_joining is True)
-            for part, offset, is_joining, ranges in asks
+            Ask(
+                _count(part),
+                _count(offset),
+                _pairs(ranges),
+                is_joining is True,
+                _count(last),
+                _count(start),
+            )
+            for part, offset, is_joining, ranges, last, start in asks
         )
         return Fetch(found, _count(max_bytes), float(max_wait))
     except (TypeError, ValueError) as error:
