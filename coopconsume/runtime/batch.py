@@ -102,8 +102,8 @@ class Running:
     ending: str = ""
     #: Of its slots, the partitions whose holes they report.
     finders: Mapping[int, Collection[int]] = field(default_factory=dict)
-    #: From where on its slots read chunks, by partition; None: they read their key ranges.
-    chunks_from: Mapping[int, int] | None = None
+    #: Where the logs end from which slots read chunks, by partition; None: slots have key ranges.
+    ends: Mapping[int, int] | None = None
     #: When a slot was last seen to read a partition, by (partition, slot), where that is not now.
     read_at: dict[tuple[int, int], float] = field(default_factory=dict)
 

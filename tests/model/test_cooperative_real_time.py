@@ -96,6 +96,12 @@ def test_slots_handle_each_new_record_once(world):
     assert there.runs == 1
     assert job._meter.recent[-1]["mode"] == "realTime"
 
+    def waits_for_records():
+        waiting = job._meter.waiting
+        return waiting is None or waiting.reason == "newRecords"
+
+    there.until(waits_for_records)
+
 
 def test_holes_are_found_by_the_slots_that_have_them(world):
     """Also at the end of the log, where no record follows."""

@@ -14,6 +14,7 @@ from assignors.ranges import offset_hash
 from coopconsume.filters import RecordFilter
 from coopconsume.worker.channel.wire import ProtocolError
 from coopconsume.worker.realtime.fetch_messages import (
+    NEAR,
     Ask,
     Evicted,
     Fetch,
@@ -343,6 +344,13 @@ def test_each_slot_gets_its_chunks_once_whatever_becomes_of_the_server(ops, coun
             one.read(50)
     for one in slots:
         one.check(is_over=True)
+
+
+def test_a_server_begins_near_the_end_of_the_log():
+    """An old record that is tried again is read by its slot."""
+    for offset, begin in ((NEAR, NEAR), (NEAR - 1, 2 * NEAR), (2 * NEAR + 1, 2 * NEAR)):
+        assert Ask(0, offset, FULL, end=2 * NEAR).begin == begin
+    assert Ask(0, 5, FULL).begin == 5
 
 
 def test_without_a_server_a_slot_reads_for_itself():

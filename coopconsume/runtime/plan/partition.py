@@ -158,14 +158,6 @@ class Partition:
         return max(0, self.end - self.stable - len(done) - self.stock.pending)
 
     @property
-    def chunks_from(self) -> int | None:
-        """From where on slots read chunks: the log reaches so far. None: they have key ranges."""
-        if self.stock is None:
-            return None
-        first = self.stock.acquired.first
-        return self.end if first is None else min(first, self.end)
-
-    @property
     def pending(self) -> int:
         """The number of our failed records that are not done, as the commit log has them.
 

@@ -65,9 +65,7 @@ class RealTimeRuns:
         """Notes that a run is about to be given to Spark."""
         running.is_real_time = True
         running.finders = finders_of_holes(running.parts)
-        firsts = {partition.part: partition.chunks_from for partition in running.parts}
-        chunks_from = {part: first for part, first in firsts.items() if first is not None}
-        running.chunks_from = chunks_from or None
+        running.ends = {p.part: p.end for p in running.parts if p.stock is not None} or None
         self._why_not = ""
         log.info("real time on %d slots for %g s", len(running.plan.slots), self._duration)
 

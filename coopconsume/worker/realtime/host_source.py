@@ -21,6 +21,7 @@ from coopconsume.worker.realtime.host_link import Connected, HostLink, server_se
 from coopconsume.worker.realtime.reader import row_schema
 from coopconsume.worker.realtime.source import Fetched, KafkaSource
 from coopconsume.worker.realtime.value_reader import ValueReader, value_settings
+from coopconsume.worker.realtime.wanted import LAST
 from coopconsume.worker.report import Reads
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class HostSource:
         # Not beyond what is wanted: what others do not handle may still come to this slot.
         left = min(self.state.last_of(part) + 1 - self._own_next[part] for part in wanted)
         slice_of = _SLICE if self._is_connected else max(0.0, until - time.monotonic())
-        fetched = own.poll(slice_of, max(1, min(most, left)))
+        fetched = self._wanted_of(own.poll(slice_of, max(1, min(most, left))), wanted)
         following = {(r.topic(), r.partition()): r.offset() for r in fetched.records}
         for (topic, partition), offset in following.items():
             assert topic is not None
@@ -186,6 +187,22 @@ class HostSource:
             self._has_read(self._index[topic, partition], offset + 1)
         for place, end in fetched.ends.items():
             self._has_read(self._index[place], end)
+        return fetched
+
+    def _wanted_of(self, fetched: Fetched, wanted: Mapping[int, int]) -> Fetched:
+        """Returns what was fetched, without partitions that were paused meanwhile.
+
+        Such a partition is assigned again before the slot reads it itself: its next offset may be
+        lower by now.
+        """
+        places = {self._places[part] for part in wanted}
+        strays = {(r.topic(), r.partition()) for r in fetched.records} | fetched.ends.keys()
+        if strays <= places:
+            return fetched
+        for part in self._own_next.keys() - wanted.keys():
+            self._own_next[part] = LAST
+        fetched.records = [r for r in fetched.records if (r.topic(), r.partition()) in places]
+        fetched.ends = {place: end for place, end in fetched.ends.items() if place in places}
         return fetched
 
     def _has_read(self, part: int, following: int) -> None:
@@ -222,7 +239,7 @@ def open_source(spec: BatchSpec, slot: int, starts: Mapping[TopicPartition, int]
     assert realtime is not None
     source = partial(
         HostSource, open_own=partial(KafkaSource, realtime.kafka), places=spec.partitions,
-        starts=starts, ranges=realtime.key_ranges[slot], ends=realtime.chunks_from,
+        starts=starts, ranges=realtime.key_ranges[slot], ends=realtime.ends,
     )  # fmt: skip
     if not realtime.cache_bytes or len(spec.slots) == 1 or spec.channel is None:
         return source(None)

@@ -97,7 +97,7 @@ class RealTimeRunner(SlotRunner):
         spec = self._spec
         assert spec.realtime is not None
         slot = outcome.report.slot
-        gets_chunks = spec.realtime.chunks_from is not None
+        gets_chunks = spec.realtime.ends is not None
         starts = {
             part: NOTHING if gets_chunks else work.ranges[0][0]
             for part, work in outcome.work.items()

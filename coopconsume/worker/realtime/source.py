@@ -134,8 +134,8 @@ class KafkaSource:
 
     def assign(self, starts: Mapping[TopicPartition, int]) -> None:
         """Reads these partitions from now on instead of the earlier ones."""
+        self.pause(frozenset())  # A paused partition that is assigned again stays paused.
         self._consumer.assign([self._partition(*place, at) for place, at in starts.items()])
-        self._paused = frozenset()
 
     def add(self, place: TopicPartition, start: int) -> None:
         """Reads one more partition."""

@@ -33,7 +33,7 @@ class RealTimeSpec:
         cache_bytes: Bytes of records that the fetch server of a host keeps; 0: no server,
             each slot reads whole partitions.
         cache_content: ``record``, or ``key`` if that server keeps no values and headers.
-        chunks_from: Slots read chunks that the driver hands out; up to this offset, by index of the
+        ends: Slots read chunks that the driver hands out; up to this offset, by index of the
             partition, the logs are known to reach. None: each slot reads on from its start.
     """
 
@@ -44,4 +44,4 @@ class RealTimeSpec:
     record_filter: RecordFilter = field(default_factory=RecordFilter)
     cache_bytes: int = 0
     cache_content: str = "record"
-    chunks_from: Mapping[int, int] | None = None
+    ends: Mapping[int, int] | None = None

@@ -338,7 +338,10 @@ def test_a_batch_reads_no_further_than_the_log_goes() -> None:
     deal_stock([one], [0, 1], {0: 0, 1: 0}, 0.0)
     assert not one.shares[0].todo & ranges((2, 9))
     one.reported(1, PartitionReport(), 0.0)
-    deal_stock([one], [1], {1: 100}, 0.0)
+    other = partition(100, number=1)
+    other.acquire(ranges((0, 49)))
+    other.mark_in_doubt(KeyRange(), 50.0)
+    deal_stock([one, other], [1], {1: 100}, 0.0)
     assert one.shares[1].todo == ranges((2, 6))
 
 
