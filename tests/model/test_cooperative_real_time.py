@@ -197,11 +197,24 @@ def test_what_a_lost_slot_had_started_is_done_again_after_its_lease(world):
     there.until(lambda: job._meter.totals["lostSlots"] == 2)
 
 
-def test_a_job_that_stops_returns_what_its_slots_wait_for(world):
+def test_the_next_run_goes_on_with_the_chunks_of_the_one_before(world):
+    """Records of all runs are handled once."""
+    there, calls = world(), Calls()
+    (member,), _ = live(there, calls, real_time=1.0)
+    enough = there.runs + 2
+    while there.runs < enough:
+        grow(there, 3)
+        end = there.kafka.end
+        there.until(lambda: there.done(member) == set(range(end)))  # noqa: B023
+    assert calls.count == dict.fromkeys(range(end), 1)
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_job_that_stops_returns_what_its_slots_wait_for(world, drain):
     """So a record that comes later waits for nobody."""
     there, calls, others = world(), Calls(), Calls()
     (one, other), (job, _) = live(there, (calls, others), "a", "b")
-    job.stop()
+    job.stop(drain=drain)
     there._jobs.remove(job)
     held = {chunk.member for chunk in one.store.acquisitions("g")[TP]}
     assert held == {"b"}

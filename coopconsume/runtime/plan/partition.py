@@ -597,10 +597,11 @@ class Partition:
         assert self.stock is not None
         assert share.in_flight is not None
         share.release_due(now, self.stable, self.done)
-        if len(share.todo) == len(share.in_flight):
-            return None
-        share.todo = (share.todo - self.done - share.waiting_offsets()) & self.stock.acquired
         new = share.todo - share.in_flight
+        if not new:
+            return None
+        new = (new - self.done - share.waiting_offsets()) & self.stock.acquired
+        share.todo = share.in_flight | new
         if not new:
             return None
         self.is_quiet = False

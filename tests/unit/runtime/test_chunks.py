@@ -397,7 +397,7 @@ def test_sizes_follow_the_speed_of_slots_that_read_by_themselves() -> None:
 
 
 def test_a_request_asks_ahead_of_the_log() -> None:
-    """In turn with other members, before slots have nothing to wait for, and not again in vain."""
+    """In turn with other members, before slots have nothing to wait for; what got nothing waits."""
     one = live(100, OffsetRanges())
     acquirer, ahead = Acquirer({TP: one}, 100), {TP: 40}
     seen(acquirer, stable=100, held=ranges((100, 129)))
