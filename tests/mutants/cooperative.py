@@ -8,6 +8,7 @@ _CHUNKS = "tests/unit/runtime/test_chunks.py::"
 _JOB = "tests/model/test_cooperative_job.py::"
 _MODEL = "tests/model/test_stock_model.py::test_members_together_settle_every_record_once"
 _LIVE = "tests/model/test_cooperative_real_time.py::"
+_CHANNEL = "tests/unit/worker/test_channel.py::"
 _SERVER = (
     "tests/model/test_fetch_server_model.py::"
     "test_each_slot_gets_its_chunks_once_whatever_becomes_of_the_server"
@@ -225,12 +226,12 @@ COOPERATIVE_JOBS = [
         (_SERVER,),
     ),
     Mutant(
-        "chunk-of-a-paused-partition-not-read",
-        "A partition that a slot has paused is read again once it has another chunk of it.",
-        "coopconsume/worker/realtime/source.py",
-        "self.pause(frozenset())  # A paused",
-        "self._paused = frozenset()  # A paused",
-        ("tests/broker/test_fetch_server.py::test_slots_read_their_chunks_and_nothing_else",),
+        "chunk-before-a-slot-begins-lost",
+        "A slot gets the chunks that came before it had begun.",
+        "coopconsume/worker/channel/client.py",
+        "for work in self._early:",
+        "for work in ():",
+        (_CHANNEL + "test_chunks_that_come_before_a_slot_begins_are_not_lost",),
     ),
     Mutant(
         "chunk-portion-too-far",
