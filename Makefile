@@ -63,7 +63,7 @@ bench: $(VENV)/.ready ## print the benchmark tables, both sides in turn
 mutants: $(VENV)/.ready ## plant faults one by one and see that tests fail (ARGS='-k name' narrows, --fast, --list)
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-chaos: $(VENV)/.ready ## three applications under rounds of disturbances (ROUNDS=n SEED=s KINDS=a,b MODE=batches|real-time|state|cooperative)
+chaos: $(VENV)/.ready ## three applications under rounds of disturbances (ROUNDS=n SEED=s KINDS=a,b MODE=batches|real-time|state|cooperative|cooperative-real-time)
 	@$(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),5) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(if $(MODE),--mode $(MODE))
 
 chaos-store: $(VENV)/.ready ## writers of a commit table are killed and frozen, 10,000 logs folded (ROUNDS=n SEED=s)

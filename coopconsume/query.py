@@ -328,12 +328,6 @@ class CooperativeForeach:
             raise InvalidOption("trigger", found, "give availableNow, processingTime or realTime")
         seconds = {name: _seconds(name, text) for name, text in given.items()}
         real_time = seconds.get("realTime")
-        if real_time is not None and self._consumer.options.is_cooperative:
-            raise InvalidOption(
-                "sharing",
-                "'cooperative' with trigger(realTime=…)",
-                "give sharing='keyRanges' for real time, or another trigger",
-            )
         if real_time is not None and not _SHORTEST_RUN <= real_time <= _LONGEST_RUN:
             raise InvalidOption(
                 "realTime", repr(realTime), f"give {_SHORTEST_RUN} s to {_LONGEST_RUN} s"

@@ -415,7 +415,7 @@ def _chunks(of: Line | None) -> GroupChunks | None:
         _tp(tp): PartitionChunks(
             one["stable"], OffsetRanges(one["committed"]),
             {record.offset: record for record in _records(one["pending"].values())},
-            OffsetRanges(one["ours"]), one["held"], leads=one["leads"],
+            OffsetRanges(one["ours"]), OffsetRanges(one["held"]), leads=one["leads"],
         )
         for tp, one in of["partitions"].items()
     }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -10,7 +12,7 @@ from commits import AcquisitionId, AcquisitionWatch, OffsetRanges
 from coopconsume.group.owned import Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from commits import Acquisition, CommitStore, Epoch, Pending
     from commits.model import TopicPartition
@@ -27,7 +29,7 @@ class PartitionChunks:
         committed: What is committed above it, by any member.
         pending: Failed records, by offset.
         ours: Offsets that this member holds.
-        held: How many offsets all members hold.
+        held: Offsets that any member holds.
         chunks: The chunks of this member.
         leads: Whether this member takes decisions on its parked records.
     """
@@ -36,7 +38,7 @@ class PartitionChunks:
     committed: OffsetRanges = field(default_factory=OffsetRanges)
     pending: Mapping[int, Pending] = field(default_factory=dict)
     ours: OffsetRanges = field(default_factory=OffsetRanges)
-    held: int = 0
+    held: OffsetRanges = field(default_factory=OffsetRanges)
     chunks: tuple[AcquisitionId, ...] = ()
     leads: bool = False
 
@@ -103,6 +105,10 @@ def failures_in(
     }
 
 
+def _union(sets: Iterable[OffsetRanges]) -> OffsetRanges:
+    return functools.reduce(operator.or_, sets, _NOTHING)
+
+
 class ChunkReader:
     """Reads the chunks of a group, and watches those of members that are gone.
 
@@ -141,12 +147,9 @@ class ChunkReader:
         for tp, commits in self._store.state(self._group).items():
             here = chunks.get(tp, [])
             ours = [chunk for chunk in here if chunk.member == member]
-            offsets = _NOTHING
-            for chunk in ours:
-                offsets |= chunk.offsets
             found[tp] = PartitionChunks(
-                commits.stable_offset, commits.ranges, pending.get(tp, {}), offsets,
-                sum(len(chunk.offsets) for chunk in here),
+                commits.stable_offset, commits.ranges, pending.get(tp, {}),
+                _union(chunk.offsets for chunk in ours), _union(chunk.offsets for chunk in here),
                 tuple(AcquisitionId(*tp, one.id, one.renewals) for one in ours),
                 bool(members) and members[tp[1] % len(members)] == member,
             )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_right
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from commits import AcquireRequest, OffsetRanges, Wanted
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 #: Fraction of the demand that may be missing before a job asks for more.
 _MISSING: Final = 0.5
+#: Fraction of what is to be acquired ahead below which a request does not wait for the next commit.
+_URGENT: Final = 0.25
+_NONE: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
 
 class Acquirer:
@@ -43,6 +47,10 @@ class Acquirer:
         self._due: dict[TopicPartition, tuple[list[float], list[int]]] = {}
         self._named: dict[TopicPartition, OffsetRanges] = {}
         self._has_expired = False
+        #: Partitions for which the last request got nothing.
+        self._barren: set[TopicPartition] = set()
+        #: Whether slots are about to wait for the next request.
+        self.is_urgent = False
 
     @property
     def has_any(self) -> bool:
@@ -51,7 +59,7 @@ class Acquirer:
 
     @property
     def unstarted(self) -> int:
-        """Offsets that this member has acquired and that no batch has."""
+        """Offsets up to the ends of the logs that this member has acquired and no slot has read."""
         return sum(_unstarted(partition) for partition in self._partitions.values())
 
     def lacks(self, demand: int) -> bool:
@@ -66,6 +74,7 @@ class Acquirer:
         """Takes the state of the log as it was just read."""
         self._seen, self._asked, self._named = found, {}, {}
         self._has_expired, self._due = False, {}
+        self._barren.clear()
         now = time.monotonic()
         ours = {tp: chunks.ours for tp, chunks in found.partitions.items()}
         pending = {tp: chunks.pending for tp, chunks in found.partitions.items()}
@@ -96,16 +105,20 @@ class Acquirer:
                 chunks.committed, chunks.ours, failed.get(tp, ()), parked, len(chunks.pending)
             )
 
-    def request(self, demand: int) -> AcquireRequest | None:
+    def request(
+        self, demand: int, ahead: Mapping[TopicPartition, int] = _NONE
+    ) -> AcquireRequest | None:
         """Returns the next request, without an id; None if there is nothing to request.
 
         Args:
             demand: Offsets that the job is to have for its next batches.
+            ahead: Offsets of partitions that slots are to have, whether or not the logs reach that
+                far.
         """
         if self._seen is None:
             return None
         expire = () if self._has_expired else self._seen.overdue
-        wanted = self._wanted(demand) if demand else {}
+        wanted = self._wanted(demand, ahead) if demand else {}
         return AcquireRequest("", wanted, expire=expire) if wanted or expire else None
 
     def began(self, request: AcquireRequest) -> None:
@@ -115,8 +128,15 @@ class Acquirer:
             self._asked[tp] = self._asked.get(tp, 0) + wanted.count - len(wanted.due)
             self._named[tp] = self._named.get(tp, OffsetRanges()) | wanted.due
 
-    def _wanted(self, demand: int) -> dict[TopicPartition, Wanted]:
+    def answered(self, request: AcquireRequest, got: Mapping[TopicPartition, OffsetRanges]) -> None:
+        """Takes the answer to a request."""
+        self._barren |= {tp for tp in request.wanted if not got.get(tp)}
+
+    def _wanted(
+        self, demand: int, ahead: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Wanted]:
         left = demand - self.unstarted if self.lacks(demand) else 0
+        self.is_urgent = False
         assert self._seen is not None
         now, found = time.monotonic(), {}
         places = [
@@ -127,16 +147,25 @@ class Acquirer:
         for is_open, tp, partition, chunks in sorted(places, key=lambda one: (-one[0], one[1])):
             due = self._due_now(tp, partition, now).head(demand)
             count = min(left, is_open)
+            is_full = partition.is_at_limit or len(chunks.pending) >= self._max_pending
+            last = -1 if is_full else partition.end - 1
+            self.is_urgent |= count > 0
+            left -= count
+            most = 0 if is_full or tp in self._barren else ahead.get(tp, 0)
+            has = _unread(partition)
+            if has < _MISSING * most:
+                self.is_urgent |= has < _URGENT * most
+                held = chunks.held if partition.stock is None else partition.stock.acquired
+                lasts = [one.last for one in (held, chunks.held) if one.last is not None]
+                count, last = max(count, most - has), max([last, *lasts]) + most
             if count or due:
-                is_full = partition.is_at_limit or len(chunks.pending) >= self._max_pending
-                last = -1 if is_full else partition.end - 1
                 found[tp] = Wanted(count + len(due), last, due)
-                left -= count
         return found
 
     def _open(self, tp: TopicPartition, partition: Partition, chunks: PartitionChunks) -> int:
-        """Returns about how many offsets nobody has acquired."""
-        taken = len(chunks.committed) + chunks.held + len(chunks.pending) + self._asked.get(tp, 0)
+        """Returns about how many offsets up to the end of the log nobody has acquired."""
+        held = len(chunks.held.clip(0, partition.end - 1))
+        taken = len(chunks.committed) + held + len(chunks.pending) + self._asked.get(tp, 0)
         return max(0, partition.end - chunks.stable - taken)
 
     def _due_now(self, tp: TopicPartition, partition: Partition, now: float) -> OffsetRanges:
@@ -152,5 +181,15 @@ class Acquirer:
 def _unstarted(partition: Partition) -> int:
     if partition.stock is None:
         return 0
-    slices = (len(share.todo) for share in partition.shares.values() if share.in_flight is None)
-    return len(partition.stock.undealt) + sum(slices)
+    shares = partition.shares.values()
+    slices = [share.todo for share in shares if share.in_flight is None]
+    slices += [share.unread for share in shares]
+    end = partition.end - 1
+    return len(partition.stock.below(end + 1)) + sum(len(one.clip(0, end)) for one in slices)
+
+
+def _unread(partition: Partition) -> int:
+    """Returns how many acquired offsets of a partition no slot has read."""
+    if partition.stock is None:
+        return 0
+    return len(partition.stock.undealt) + sum(len(s.unread) for s in partition.shares.values())

@@ -102,6 +102,8 @@ class Running:
     ending: str = ""
     #: Of its slots, the partitions whose holes they report.
     finders: Mapping[int, Collection[int]] = field(default_factory=dict)
+    #: Where the logs end from which slots read chunks, by partition; None: slots have key ranges.
+    ends: Mapping[int, int] | None = None
     #: When a slot was last seen to read a partition, by (partition, slot), where that is not now.
     read_at: dict[tuple[int, int], float] = field(default_factory=dict)
 
@@ -142,20 +144,23 @@ class Running:
     def is_idle(self) -> bool:
         """Whether it is a real-time run all of whose slots wait for records."""
         return self.is_real_time and not any(
-            part.shares[slot].in_flight
+            part.shares[slot].reading
             for part in self.parts
             for slot in self.waiting
             if slot in part.shares
         )
 
     def given(self, slot: int) -> dict[int, OffsetRanges]:
-        """Offsets that a slot may start, by partition; in a real-time run, those it has read."""
+        """Offsets that a slot may start, by partition; in a real-time run, those it has read.
+
+        Chunks that it has got may be read by now, as far as the log reaches.
+        """
         if self.is_real_time:
-            shares = {
-                part: self.epoch_state.partitions[part].shares[slot]
-                for part in self.plan.work[slot]
+            partitions = {part: self.epoch_state.partitions[part] for part in self.plan.work[slot]}
+            return {
+                part: (one.shares[slot].in_flight or OffsetRanges()).clip(0, one.end - 1)
+                for part, one in partitions.items()
             }
-            return {part: share.in_flight or OffsetRanges() for part, share in shares.items()}
         return {part: OffsetRanges(work.ranges) for part, work in self.plan.work[slot].items()}
 
     def left(self, slot: int) -> dict[int, OffsetRanges]:

@@ -114,7 +114,9 @@ class Committer:
         self._acquirer: Acquirer | None = None
         #: The last demand of a cooperative job, see `save`.
         self._demand = 0
-        self._is_acquiring = False
+        self._ahead: Mapping[TopicPartition, int] = {}
+        #: The request that runs; None: none does.
+        self._acquiring: AcquireRequest | None = None
         prefix = uuid.uuid4().hex
         self._request_ids = (f"{prefix}-{number}" for number in itertools.count(1))
         if assignment.options.is_cooperative:
@@ -264,6 +266,7 @@ class Committer:
         more_to_come: bool,
         is_last: bool = False,
         demand: int = 0,
+        ahead: Mapping[TopicPartition, int] | None = None,
         is_resting: bool = False,
     ) -> None:
         """Begins to write outputs and to commit what came in, if it is time for that.
@@ -272,10 +275,11 @@ class Committer:
             more_to_come: Whether slots are about to report more.
             is_last: Whether the commit is waited for: it does not wait for ``commitInterval``.
             demand: Offsets that a cooperative job needs for its next batches.
+            ahead: Offsets of partitions that its slots need in real time, see `Acquirer.request`.
             is_resting: Whether no slot works or is about to: the chunks of a cooperative job are
                 returned.
         """
-        now, self._demand = time.monotonic(), demand
+        now, self._demand, self._ahead = time.monotonic(), demand, ahead or {}
         linger = more_to_come and now - self._unsaved.since < self._linger
         # Slots of a job with state wait until their changes are written.
         is_early = not is_last and now < self._next_at and self._work.state is None
@@ -293,7 +297,7 @@ class Committer:
         ready = () if self._assignment.is_between_epochs else self.outbox.ready
         if self._looks_at_chunks(now, is_resting=is_resting):
             return
-        request = self._request(demand)
+        request = self._request()
         is_early &= not self._is_starving(request)
         if not (self._unsaved.since or self._open() or ready or request):
             every = _LOOK_EVERY if self._assignment.is_shared else _MIRROR_EVERY
@@ -326,10 +330,10 @@ class Committer:
             return True
         return False
 
-    def _request(self, demand: int) -> AcquireRequest | None:
+    def _request(self) -> AcquireRequest | None:
         if self._acquirer is None or self._assignment.is_between_epochs:
             return None
-        return self._acquirer.request(demand)
+        return self._acquirer.request(self._demand, self._ahead)
 
     @property
     def awaits_chunks(self) -> bool:
@@ -341,12 +345,14 @@ class Committer:
             return False
         if self.refused_for > 0:
             return False
-        request = self._request(self._demand)
-        return self._is_acquiring or (request is not None and bool(request.wanted))
+        request = self._request()
+        return self._acquiring is not None or (request is not None and bool(request.wanted))
 
     def _is_starving(self, request: AcquireRequest | None) -> bool:
-        """Whether the next batch waits for the answer to a request."""
-        return request is not None and self.awaits_chunks
+        """Whether the next batch, or slots, wait for the answer to a request."""
+        if request is None or self._acquirer is None:
+            return False
+        return self._acquirer.is_urgent if self._ahead else self.awaits_chunks
 
     def _looks_at_decisions(self) -> bool:
         """Begins to read decisions on parked records, if it is time and records are parked."""
@@ -382,7 +388,7 @@ class Committer:
             if request is not None and self._acquirer is not None:
                 request = replace(request, id=commit_id)
                 self._acquirer.began(request)
-                self._is_acquiring = True
+                self._acquiring = request
             filtered = {
                 (p.topic, p.partition): p.unsaved_filtered
                 for p in self._busy()
@@ -498,7 +504,7 @@ class Committer:
         error = event.error
         if self._written is not None or not self._assignment.may_be_late(error):
             self._failed(error)
-        self.is_busy = self._is_acquiring = False
+        self.is_busy, self._acquiring = False, None
         self._passed, self._passed_at = error.epoch, time.monotonic()
         self._unsaved.put_back(event.pending)
         self._unsaved.since = self._unsaved.since or time.monotonic()
@@ -508,7 +514,7 @@ class Committer:
 
     def saved(self, saved: CommitAnswered) -> None:
         """Takes the answer to a commit."""
-        self.is_busy = self._is_acquiring = False
+        self.is_busy = False
         self._written = None
         self.count += 1
         self._wake_mirror()
@@ -537,7 +543,10 @@ class Committer:
                 stock.failing -= offsets
         for tp, offsets in saved.not_held.items():
             self._partitions[tp].not_held(offsets)
+        request, self._acquiring = self._acquiring, None
         if saved.acquired is not None:
+            if self._acquirer is not None and request is not None:
+                self._acquirer.answered(request, saved.acquired.offsets)
             failed = saved.acquired.failed
             for tp, offsets in saved.acquired.offsets.items():
                 if tp in self._partitions:

@@ -30,9 +30,10 @@ from coopconsume.runtime.failures import FailuresInARow, reason
 from coopconsume.runtime.latest_start import LatestStart
 from coopconsume.runtime.lost_slots import log_ended_worker, log_lost_slot
 from coopconsume.runtime.plan import Limits, plan_batch
+from coopconsume.runtime.plan.ahead import AheadSizes
 from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
 from coopconsume.runtime.plan.reads import MAX_READS, MERGE_GAP
-from coopconsume.runtime.plan.slices import deal_stock
+from coopconsume.runtime.plan.slices import deal_ahead, deal_stock, left_of
 from coopconsume.runtime.realtime.run import run_slots
 from coopconsume.runtime.realtime.runs import RealTimeRuns
 from coopconsume.runtime.relief import end_kept, give_back, settle_kept, slow_slots
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from commits.model import TopicPartition
     from coopconsume.group.membership import Membership
     from coopconsume.options import Options
     from coopconsume.runtime.epoch_state import EpochState
@@ -136,6 +138,9 @@ class Dispatcher:
             if options.is_cooperative
             else None
         )
+        self._ahead = AheadSizes(slots, work.concurrency)
+        #: How many offsets each slot is to have that reads by itself; empty in batches.
+        self._live_sizes: dict[int, int] = {}
         self._latest_start = LatestStart(slots, is_limited=self._send is None)
         self._membership = membership
         self.leases = SlotLeases(
@@ -203,10 +208,26 @@ class Dispatcher:
 
     @property
     def demand(self) -> int:
-        """Offsets that a cooperative job is to have for its next batches; 0 while it pauses."""
+        """Offsets that a cooperative job is to have for its slots; 0 while it pauses."""
         if self._sizes is None or self.breaker.state != "closed":
             return 0
-        return self._sizes.total
+        return sum(self._live_sizes.values()) if self._live_sizes else self._sizes.total
+
+    def ahead(self, epoch_state: EpochState) -> dict[TopicPartition, int]:
+        """Offsets of partitions that a cooperative job is to have ahead; empty in batches."""
+        run = self._live_run(epoch_state) if self._sizes is not None else None
+        if run is None:
+            return {}
+        now = time.monotonic()
+        return {(p.topic, p.partition): self._ahead.of(p.part, now) for p in run.parts if p.is_ours}
+
+    def _live_run(self, epoch_state: EpochState) -> Running | None:
+        """Returns the real-time run whose slots read on, if there is one."""
+        runs = self._real_time
+        if runs is None:
+            return None
+        now = time.monotonic()
+        return next((one for one in self.of(epoch_state) if runs.reads_on(one, now)), None)
 
     def facts(self, epoch_state: EpochState, now: float) -> list[BatchFacts]:
         """Returns what is known of the batches of an epoch, for people."""
@@ -266,6 +287,7 @@ class Dispatcher:
     def forget_crashes(self) -> None:
         """Forgets what is known of crashes: the epoch has ended, and its partitions with it."""
         self._crashes.forget()
+        self._ahead.forget()
 
     def interrupt(self) -> None:
         """Has Spark end what runs."""
@@ -395,7 +417,7 @@ class Dispatcher:
         now = time.monotonic()
         self.barred = {slot: at for slot, at in self.barred.items() if at > now}
         self.without_state = {slot: at for slot, at in self.without_state.items() if at > now}
-        self._watch_real_time(epoch_state, now)
+        self._watch_real_time(epoch_state, now, stopping=stopping)
         too_soon = stopping or now - self._batch_at < self._work.interval
         on_trial = any(r.trial for r in self.running.values())
         if too_soon or on_trial or not self.breaker.may_start(now):
@@ -442,14 +464,45 @@ class Dispatcher:
         if plan is not None:
             self._start(epoch_state, plan, now, begins_at=starts_at)
 
-    def _watch_real_time(self, epoch_state: EpochState, now: float) -> None:
-        """Ends real-time runs that need batches."""
+    def _watch_real_time(self, epoch_state: EpochState, now: float, *, stopping: bool) -> None:
+        """Ends real-time runs that need batches; hands out chunks to the slots of others."""
         if self._real_time is None:
             return
         runs = [one for one in self.of(epoch_state) if one.is_real_time and one.waiting]
         for running in runs:
             self._real_time.watch(running, now, is_open=self.breaker.state == "closed")
         self._meter.mode = "realTime" if any(not one.ending for one in runs) else "batch"
+        if not stopping:
+            self._hand_out_chunks(epoch_state, now)
+
+    def _hand_out_chunks(self, epoch_state: EpochState, now: float) -> None:
+        """Hands acquired offsets out to the slots of a cooperative job that read by themselves."""
+        running = self._live_run(epoch_state) if self._sizes is not None else None
+        self._live_sizes = {}
+        if running is None or self._sizes is None:
+            return
+        slots = [
+            slot for slot in sorted(running.active - running.stopped)
+            if self.leases.has_met((running.number, slot))
+        ]  # fmt: skip
+        parts = [partition for partition in running.parts if partition.is_ours]
+        at_work = {
+            slot: any(p.shares[slot].reading for p in parts if slot in p.shares) for slot in slots
+        }
+        sizes = self._live_sizes = {
+            slot: self._sizes.of_live(slot, now, is_at_work=at_work[slot]) for slot in slots
+        }
+        deal_stock(parts, slots, sizes, now)
+        deal_ahead(parts, slots, self._ahead, now)
+        for slot in slots:
+            work = {}
+            for i, partition in enumerate(running.parts):
+                one = partition.hand_out(slot, now) if partition.is_ours else None
+                if one is not None:
+                    work[i] = one
+                    self._ahead.handed_out(partition.part, len(OffsetRanges(one.ranges)), now)
+            if work:
+                self.leases.hand_out((running.number, slot), work)
 
     def _begins_real_time(self, epoch_state: EpochState, now: float) -> bool:
         """Begins a real-time run, if there is to be one and all slots are free for it."""
@@ -716,6 +769,9 @@ class Dispatcher:
                 for i, partition in enumerate(parts):
                     at_work = {o: key for part, o, key in report.leaving[1] if part == i}
                     partition.dealer.withheld(slot, at_work)
+        if self._sizes is not None and running.is_real_time:
+            is_busy = left_of(parts, slot) > 0
+            self._sizes.progressed(slot, report.handled + report.filtered, now, is_busy=is_busy)
         running.epoch_state.committer.take(report, parts, now)
         self._note(running, report)
         self.leases.taken(report)

@@ -433,6 +433,7 @@ class Job:
         epoch_state.committer.save(
             more_to_come=more_to_come, is_last=is_last,
             demand=0 if is_last or rests else self._dispatcher.demand,
+            ahead=self._dispatcher.ahead(epoch_state),
             is_resting=rests and not is_last and not self._dispatcher.of(epoch_state),
         )  # fmt: skip
         self._meter.idle(epoch_state.ours)

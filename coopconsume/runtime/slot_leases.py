@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
     from coopconsume.worker.channel.lease import At
     from coopconsume.worker.channel.spec import ChannelSpec
-    from coopconsume.worker.report import SlotReport
+    from coopconsume.worker.report import PartitionWork, SlotReport
 
 log = logging.getLogger(__name__)
 
@@ -180,6 +180,11 @@ class SlotLeases:
         """Has a real-time slot read no more records, and handle those that it has read."""
         if self._server is not None:
             self._server.drain(at)
+
+    def hand_out(self, at: At, work: Mapping[int, PartitionWork]) -> None:
+        """Has a real-time slot read and handle some more offsets, see `ChannelServer.hand_out`."""
+        if self._server is not None:
+            self._server.hand_out(at, work)
 
     def taken(self, report: SlotReport) -> None:
         """Acknowledges a progressive report to its slot."""

@@ -94,7 +94,7 @@ class TaskOutcome:
         self.on_change: Callable[[Record, bytes, Any, dt.datetime | None], None]
         self.on_change = lambda *_change: None
         self.dead_letters = dead_letters
-        self.work: Mapping[int, PartitionWork] = spec.work[slot]
+        self.work: dict[int, PartitionWork] = dict(spec.work[slot])
         self.report = SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())
         self.parts = {p: PartitionReport() for p in self.work}
         #: By partition and lane, the lowest offset that is not done: no higher one may start.
@@ -417,6 +417,15 @@ class TaskOutcome:
                 self._filtered[part].append(found)
                 self.report.filtered += len(found)
         return batch.filter(pc.invert(marks))
+
+    def add_work(self, part: int, work: PartitionWork) -> None:
+        """Notes the failures so far of offsets that a real-time slot gets; needs the lock."""
+        if work.attempts or work.added:
+            before = self.work[part]
+            attempts = {**before.attempts, **work.attempts}
+            self.work[part] = replace(before, attempts=attempts)
+            self.added[part].update(work.added)
+            self.retried = True
 
     def count_reads(self, reads: Reads) -> None:
         """Notes what a real-time slot has read since the last call; called with the lock held."""

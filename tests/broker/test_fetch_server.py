@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import socket
 import stat
@@ -23,6 +24,7 @@ from coopconsume.worker.realtime import host_link
 from coopconsume.worker.realtime.host_source import HostSource, open_source
 from coopconsume.worker.realtime.reader import SlotReader
 from coopconsume.worker.realtime.spec import RealTimeSpec
+from coopconsume.worker.realtime.wanted import NOTHING
 from coopconsume.worker.report import BatchSpec, PartitionWork
 
 pytestmark = pytest.mark.broker
@@ -62,8 +64,10 @@ class Slot:
 
     def __init__(self, spec, number):
         realtime = spec.realtime
+        start = 0 if realtime.ends is None else NOTHING
+        self.chunks = queue.SimpleQueue()
         self.reader = SlotReader(
-            spec.partitions, dict.fromkeys(spec.work[number], 0), realtime.key_ranges[number],
+            spec.partitions, dict.fromkeys(spec.work[number], start), realtime.key_ranges[number],
             realtime.finds_holes.get(number, frozenset()), realtime.record_filter,
             headers=spec.headers,
         )  # fmt: skip
@@ -81,6 +85,10 @@ class Slot:
             while not self._over.is_set():
                 if not self.reads.wait(0.05):
                     continue
+                while not self.chunks.empty():
+                    part, first, last = self.chunks.get()
+                    self.reader.want(part, [(first, last)])
+                    self.source.want(part, [(first, last)])
                 fetched = self.source.poll(0.05, 1_000)
                 taken = self.reader.take(fetched.records, fetched.ends, fetched.portions)
                 rows = taken.rows.to_pylist()
@@ -170,6 +178,56 @@ def test_slots_share_one_fetch(kafka, topic, produce, slots):
     log = 600 * size
     until(lambda: sum(one.source.reads.broker_bytes for one in these) >= log)
     assert sum(one.source.reads.broker_bytes for one in these) < 1.1 * log
+
+
+@pytest.mark.parametrize("limit", [0, 64 << 20], ids=["without-a-server", "by-a-server"])
+@pytest.mark.parametrize("content", ["record", "key"])
+def test_slots_read_their_chunks_and_nothing_else(kafka, topic, produce, slots, limit, content):
+    """In whatever order they come, also before the log reaches them, and with the holes in them."""
+    name = topic(2)
+    counts = 30_000, 100
+    for part, count in enumerate(counts):
+        produce(name, records(0, count), part)
+    spec = spec_of(
+        kafka.bootstrap_servers, name, 2, 2, limit=limit, cache_content=content,
+        ends=dict(enumerate(counts)),
+    )  # fmt: skip
+    whole = dict.fromkeys(range(2), ((0, 2**63 - 1),))
+    realtime = replace(spec.realtime, key_ranges=dict.fromkeys(range(2), whole))
+    these, mine = slots(replace(spec, realtime=realtime)), [set(), set()]
+
+    def give(number, part, first, last):
+        mine[number] |= {(part, offset) for offset in range(first, last + 1)}
+        these[number].chunks.put((part, first, last))
+
+    def have_all():
+        for one in these:
+            assert one.error is None, one.error
+        ends = dict(enumerate(counts))
+        return all(
+            set(one.got) == {(p, o) for p, o in own if o < ends[p]}
+            for one, own in zip(these, mine, strict=True)
+        )
+
+    for step in (
+        [(0, 0, 29_950, 29_999), (1, 0, 29_900, 29_949), (1, 1, 0, 9)],
+        [(0, 0, 29_800, 29_809), (1, 1, 20, 29)],
+        [(1, 0, 29_810, 29_899), (0, 0, 500, 501), (1, 0, 502, 503), (0, 0, 29_790, 29_799)],
+        [(0, 0, 30_010, 30_019), (1, 0, 30_000, 30_009), (1, 1, 100, 101)],
+    ):
+        for chunk in step:
+            give(*chunk)
+        until(have_all)
+    produce(name, records(0, 15), 0)
+    produce(name, records(0, 1), 1)
+    counts = 30_015, 101
+    until(have_all)
+    produce(name, records(0, 15), 0)
+    counts = 30_030, 101
+    until(have_all)
+    assert all(set(Counter(one.got).values()) == {1} and not one.holes for one in these)
+    if limit:
+        until(lambda: use_server(these))
 
 
 def test_keys_alone_are_kept_and_values_are_read_by_offset(kafka, topic, slots):

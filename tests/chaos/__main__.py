@@ -23,9 +23,9 @@ _TOPICS = {"t": 3, "u": 2, RECREATED: 1, CLAIMED: 1}
 _TRICKLE = 7
 
 
-#: Batches alone, real-time runs, batches whose handlers keep state per key, and batches of chunks
-#: that members acquire.
-_MODES = ("batches", "real-time", "state", "cooperative")
+#: Batches alone, real-time runs, batches whose handlers keep state per key, and batches and
+#: real-time runs of chunks that members acquire.
+_MODES = ("batches", "real-time", "state", "cooperative", "cooperative-real-time")
 
 
 def play(
@@ -34,15 +34,15 @@ def play(
 ) -> bool:  # fmt: skip
     """Play the rounds; whether the checker finds that every promise was kept."""
     topics, sharing = dict(_TOPICS), "keyRanges"
-    if mode == "cooperative":
-        sharing = mode
+    if mode.startswith("cooperative"):
+        sharing = "cooperative"
         # With it `assign` is refused, so that there are no claims to take over.
         del topics[CLAIMED]
     with (
         LocalKafka(folder / "kafka", config=_BROKER) as kafka,
         Harness(
             kafka, topics, folder, long=LONG, trickle=_TRICKLE, with_state=mode == "state",
-            real_time="20 seconds" if mode == "real-time" else "", sharing=sharing,
+            real_time="20 seconds" if mode.endswith("real-time") else "", sharing=sharing,
         ) as harness,
     ):  # fmt: skip
         rounds.begin(harness, 3)

@@ -7,6 +7,7 @@ A batch's rows are dealt to the slots' code here, as its DataFrame would deal th
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import logging
 import math
@@ -35,6 +36,7 @@ from coopconsume.runtime.progress import Meter
 from coopconsume.runtime.work import Work
 from coopconsume.worker.handling import TimeBox
 from coopconsume.worker.realtime.source import Fetched, ReadFailed
+from coopconsume.worker.realtime.wanted import WantedOffsets
 from coopconsume.worker.report import Reads, SlotReport
 
 TP = ("t", 0)
@@ -296,24 +298,34 @@ class LogSource:
     reads = Reads(1, 2, 3)
 
     def __init__(self, world, starts):
-        (self._next,) = starts.values()
+        (start,) = starts.values()
+        self._wanted = WantedOffsets(start)
         self._world = world
         world.sources.append(self)
+
+    def want(self, _part, pairs):
+        """Adds offsets to read."""
+        self._wanted.add(pairs)
 
     def poll(self, timeout, most):
         """Returns the next records, and the end where there are no more."""
         deadline = time.monotonic() + min(timeout, 0.01)
-        while self._next >= self._world.kafka.end and time.monotonic() < deadline:
+        while self._wanted.first >= self._world.kafka.end and time.monotonic() < deadline:
             time.sleep(0.001)
         if self._world.read_errors:
             raise ReadFailed(self._world.read_errors.pop())
-        kafka, first = self._world.kafka, self._next
+        kafka, first = self._world.kafka, self._wanted.first
         if first < kafka.start:
             raise ReadFailed("the offset is not in the log")
-        self._next = min(max(first, kafka.end), first + most)
+        if not self._wanted:
+            return Fetched()
+        until = self._wanted.until
+        following = min(max(first, kafka.end), first + most, until + 1)
+        self._wanted.take(first, following)
         log = kafka.log
-        records = [Message(o, log[o]) for o in range(first, self._next) if o in log]
-        return Fetched(records, {TP: self._next} if self._next == kafka.end else {})
+        records = [Message(o, log[o]) for o in range(first, following) if o in log]
+        is_end = following in (kafka.end, until + 1)
+        return Fetched(records, {TP: following} if is_end else {})
 
     def close(self):
         """Nothing is open."""
@@ -348,7 +360,7 @@ class LiveSpark:
         if slot in world.without_core:
             assert world.interrupted.wait(2 * _PATIENCE)
             raise RuntimeError("the job was cancelled")
-        return world.ended(runner.run(slot, ()), runner._send)
+        return world.ended(copy.copy(runner).run(slot, ()), runner._send)
 
 
 class CountedJob(Job):

@@ -14,6 +14,7 @@ from assignors.ranges import offset_hash
 from coopconsume.filters import RecordFilter
 from coopconsume.worker.channel.wire import ProtocolError
 from coopconsume.worker.realtime.fetch_messages import (
+    NEAR,
     Ask,
     Evicted,
     Fetch,
@@ -27,6 +28,7 @@ from coopconsume.worker.realtime.fetch_messages import (
 from coopconsume.worker.realtime.fetch_state import FetchState
 from coopconsume.worker.realtime.reader import ReadPosition, SlotReader, row_schema
 from coopconsume.worker.realtime.record_cache import CHUNK_BYTES, LARGEST_PORTION, RecordCache
+from coopconsume.worker.realtime.wanted import NOTHING
 
 FULL = ((0, 2**63 - 1),)
 PLACES = (("t", 0), ("t", 1))
@@ -95,8 +97,9 @@ class Server:
         found = []
         for ask in fetch.asks:
             if not self.cache.has(ask.part):
-                self.cache.begin(ask.part, ask.offset)
-                self.reader.begin(PLACES[ask.part], ReadPosition(ask.part, ask.offset, FULL, True))
+                assert ask.begin <= self.logs[ask.part].end, "brokers know no such offset"
+                self.cache.begin(ask.part, ask.begin)
+                self.reader.begin(PLACES[ask.part], ReadPosition(ask.part, ask.begin, FULL, True))
             found.append(self.cache.fetch(slot, ask, fetch.max_bytes))
         answer = FetchAnswer(
             tuple(one for one in found if isinstance(one, Portion)),
@@ -237,6 +240,117 @@ def check(slot, logs, *, is_over):
         assert slot.got[part] == mine
         if slot.number == 0:
             assert slot.holes[part] == [o for o in range(end) if o not in log.records]
+
+
+class ChunkSlot(Slot):
+    """A slot that reads the chunks that it gets."""
+
+    def __init__(self, number, logs):
+        super().__init__(number, logs, FULL)
+        parts = range(len(logs))
+        self.state = FetchState(
+            dict.fromkeys(parts, NOTHING), dict.fromkeys(parts, FULL),
+            {part: log.end for part, log in enumerate(logs)},
+        )  # fmt: skip
+        starts, finds = dict.fromkeys(parts, NOTHING), frozenset(parts)
+        self.reader = SlotReader(
+            PLACES, starts, dict.fromkeys(parts, FULL), finds, RecordFilter(), headers=False
+        )
+        self.mine = {part: set() for part in parts}
+
+    def want(self, part, first, last):
+        """Gets a chunk."""
+        self.mine[part] |= set(range(first, last + 1))
+        self.state.want(part, [(first, last)])
+        self.reader.want(part, [(first, last)])
+
+    def read(self, count):
+        """Reads the partitions itself that are its own to read, and not beyond its chunks."""
+        for part in self.state.own:
+            first, last = self.state.start_of(part), self.state.last_of(part)
+            assert first <= self.logs[part].end, "brokers know no such offset"
+            messages, ends = self.logs[part].read(part, first, count)
+            messages = [one for one in messages if one.offset() <= last]
+            self._take(messages, ends)
+            following = [one.offset() + 1 for one in messages] + list(ends.values())
+            self.state.has_read(part, max(following, default=0))
+
+    def check(self, *, is_over):
+        """It has the records and the holes of its chunks, each once, and no others."""
+        for part, log in enumerate(self.logs):
+            mine = {o for o in self.mine[part] if o < log.end}
+            got, holes = self.got[part], self.holes[part]
+            assert len(set(got)) == len(got)
+            assert len(set(holes)) == len(holes)
+            assert set(got) <= mine & log.records.keys()
+            assert set(holes) <= mine - log.records.keys()
+            if is_over:
+                assert set(got) | set(holes) == mine
+
+
+@settings(max_examples=80, deadline=None)
+@given(OPS, st.integers(1, 3), st.sampled_from([2_000, 6_000, 1 << 20]), st.randoms())
+def test_each_slot_gets_its_chunks_once_whatever_becomes_of_the_server(ops, count, limit, rng):
+    """Chunks come in any order, also beyond the end of the log; others are nobody's here."""
+    logs = [Log(), Log()]
+    for log in logs:
+        for _ in range(5):
+            log.add(1, b"a")
+    slots = [ChunkSlot(n, logs) for n in range(count)]
+    server, late = Server(logs, limit), {}
+    left = {part: list(range(0, 200, 5)) for part in range(2)}
+
+    def ask(slot):
+        return server.answer(slot.number, slot.state.asks())
+
+    for op in ops:
+        slot, part = rng.choice(slots), rng.randrange(2)
+        chunks = left[part]
+        if chunks and rng.random() < 0.5:
+            first = chunks.pop(rng.randrange(min(4, len(chunks))))
+            slot.want(part, first, first + 4)
+        if op == "produce":
+            for _ in range(rng.randrange(6)):
+                logs[part].add(rng.choice([1, 1, 1, 3]), b"a")
+            logs[part].end += rng.choice([0, 0, 1])
+        elif op == "serve" and server.cache.has(part):
+            server.read(part, rng.randrange(1, 5))
+        elif op == "ask" and slot.number not in late:
+            slot.take_in(ask(slot))
+        elif op == "late":
+            late[slot.number] = late.get(slot.number) or ask(slot)
+        elif op == "own":
+            slot.read(3)
+            if slot.number in late:
+                slot.take_in(late.pop(slot.number))
+        elif op == "die":
+            server = Server(logs, limit)
+            for one in slots:
+                one.state.lost()
+        elif op == "gone":
+            server.cache.leave(slot.number)
+        elif op == "settle":
+            server.cache.is_starting = False
+        for one in slots:
+            one.check(is_over=False)
+    for number, answer in late.items():
+        slots[number].take_in(answer)
+    for _ in range(60):
+        for part in range(2):
+            if server.cache.has(part):
+                server.read(part, 50)
+        for one in slots:
+            one.take_in(ask(one))
+            one.read(50)
+    for one in slots:
+        one.check(is_over=True)
+
+
+def test_a_server_begins_near_the_end_of_the_log():
+    """An old record that is tried again is read by its slot."""
+    for offset, begin in ((NEAR, NEAR), (NEAR - 1, 2 * NEAR), (2 * NEAR + 1, 2 * NEAR)):
+        assert Ask(0, offset, FULL, end=2 * NEAR).begin == begin
+    assert Ask(0, 5, FULL).begin == 5
 
 
 def test_without_a_server_a_slot_reads_for_itself():

@@ -52,13 +52,13 @@ class Member:
         state, p = self.state, self.partition
         p.end = self.world.end
         chunks = state.acquisitions.chunks.values()
-        ours = OffsetRanges()
+        ours = held = OffsetRanges()
         for chunk in chunks:
+            held |= chunk.offsets
             if chunk.member == self.name:
                 ours |= chunk.offsets
         found = PartitionChunks(
-            state.commits.stable_offset, state.commits.ranges, dict(state.pending), ours,
-            sum(len(chunk.offsets) for chunk in chunks),
+            state.commits.stable_offset, state.commits.ranges, dict(state.pending), ours, held,
         )  # fmt: skip
         gone = tuple(
             AcquisitionId(*AT, chunk.id, chunk.renewals)

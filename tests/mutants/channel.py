@@ -141,8 +141,8 @@ CHANNEL = [
         "continued-report-is-read",
         "A report with more than it names is refused.",
         _MESSAGES,
-        "        parts.end()\n",
-        "",
+        "        parts.end()\n    except (KeyError,",
+        "    except (KeyError,",
         (_MODEL + "test_a_report_that_was_cut_or_continued_is_refused",),
     ),
     Mutant(

@@ -7,6 +7,12 @@ from tests.mutants.mutant import Mutant
 _CHUNKS = "tests/unit/runtime/test_chunks.py::"
 _JOB = "tests/model/test_cooperative_job.py::"
 _MODEL = "tests/model/test_stock_model.py::test_members_together_settle_every_record_once"
+_LIVE = "tests/model/test_cooperative_real_time.py::"
+_CHANNEL = "tests/unit/worker/test_channel.py::"
+_SERVER = (
+    "tests/model/test_fetch_server_model.py::"
+    "test_each_slot_gets_its_chunks_once_whatever_becomes_of_the_server"
+)
 _CORE = "tests/unit/group/test_group_core.py::"
 _PARTITION = "coopconsume/runtime/plan/partition.py"
 
@@ -127,9 +133,113 @@ COOPERATIVE_JOBS = [
         "chunk-barred-slot-gets-some",
         "A slot that may not start anything gets no slice.",
         "coopconsume/runtime/plan/slices.py",
-        "if share.is_free(now) and partition.stock is not None:",
+        "if share.takes_chunks(now) and partition.stock is not None:",
         "if partition.stock is not None:",
         (_CHUNKS + "test_a_slot_that_must_not_start_anything_else_gets_no_slice",),
+    ),
+    Mutant(
+        "live-chunk-not-named-is-a-hole",
+        "What a slot that reads by itself has not named is left to do: it may not have got it.",
+        _PARTITION,
+        "left = wanted  # It may not",
+        "pass  # It may not",
+        (_CHUNKS + "test_what_a_slot_has_not_named_is_left_and_no_hole",),
+    ),
+    Mutant(
+        "live-hole-of-another-slot",
+        "A slot that reads by itself finds holes in its own chunks alone.",
+        _PARTITION,
+        "holes &= share.in_flight or _NOTHING",
+        "pass",
+        (_CHUNKS + "test_a_slot_that_reads_by_itself_gets_chunks_while_it_works",),
+    ),
+    Mutant(
+        "live-attempts-lost",
+        "A record that failed before goes on with its attempts, whichever slot gets it.",
+        _PARTITION,
+        "return self._work_of(share, new)",
+        "return PartitionWork(tuple(new.pairs()))",
+        (_CHUNKS + "test_a_failed_record_that_is_due_goes_to_a_slot_with_its_attempts",),
+    ),
+    Mutant(
+        "live-chunk-handed-out-twice",
+        "A chunk is handed out once.",
+        _PARTITION,
+        "new = share.todo - share.in_flight",
+        "new = share.todo",
+        (_LIVE + "test_slots_handle_each_new_record_once",),
+    ),
+    Mutant(
+        "live-lost-chunks-started",
+        "A run ends if chunks have gone to other members.",
+        "coopconsume/runtime/realtime/mode.py",
+        "if partition.has_lost_chunks:",
+        "if False:",
+        (_CHUNKS + "test_a_run_ends_if_chunks_are_lost_or_not_read",),
+    ),
+    Mutant(
+        "live-stuck-slot-gets-more",
+        "A slot that is stuck gets no more of what others could handle.",
+        "coopconsume/runtime/plan/chunk_sizes.py",
+        "if now - self._moved_at.setdefault(slot, now) > _WINDOW:",
+        "if self._moved_at.setdefault(slot, now) > now:",
+        (_CHUNKS + "test_sizes_follow_the_speed_of_slots_that_read_by_themselves",),
+    ),
+    Mutant(
+        "ahead-given-back-stays",
+        "A batch reads no further than the log goes, whatever a run before it has left.",
+        "coopconsume/runtime/plan/slices.py",
+        "    _take_back(partitions, slots, now)\n",
+        "",
+        (_CHUNKS + "test_a_batch_reads_no_further_than_the_log_goes",),
+    ),
+    Mutant(
+        "ahead-dealt-to-a-batch",
+        "A batch gets no offsets that the log does not reach.",
+        "coopconsume/runtime/plan/slices.py",
+        "partition.stock.take(count, partition.end)",
+        "partition.stock.take(count)",
+        (_CHUNKS + "test_a_batch_reads_no_further_than_the_log_goes",),
+    ),
+    Mutant(
+        "ahead-hides-what-nobody-has",
+        "What is acquired beyond the end of a log does not hide offsets that nobody has.",
+        "coopconsume/runtime/acquiring.py",
+        "len(chunks.held.clip(0, partition.end - 1))",
+        "len(chunks.held)",
+        (_CHUNKS + "test_offsets_beyond_the_log_do_not_hide_those_that_nobody_has",),
+    ),
+    Mutant(
+        "ahead-asked-for-in-vain",
+        "A request that got nothing is repeated only after the next look at the log.",
+        "coopconsume/runtime/acquiring.py",
+        "0 if is_full or tp in self._barren else",
+        "0 if is_full else",
+        (_CHUNKS + "test_a_request_asks_ahead_of_the_log",),
+    ),
+    Mutant(
+        "ahead-read-by-a-server",
+        "A fetch server begins no read beyond the end of the log.",
+        "coopconsume/worker/realtime/fetch_messages.py",
+        "self.end - NEAR <= self.offset <= self.end",
+        "self.end - NEAR <= self.offset",
+        (_SERVER,),
+    ),
+    Mutant(
+        "chunk-before-a-slot-begins-lost",
+        "A slot gets the chunks that came before it had begun.",
+        "coopconsume/worker/channel/client.py",
+        "for work in self._early:",
+        "for work in ():",
+        (_CHANNEL + "test_chunks_that_come_before_a_slot_begins_are_not_lost",),
+    ),
+    Mutant(
+        "chunk-portion-too-far",
+        "A portion ends with the chunk that was asked for.",
+        "coopconsume/worker/realtime/record_cache.py",
+        "following = min(chunk.next, ask.last + 1)",
+        "following = chunk.next",
+        (_SERVER,),
     ),
     Mutant(
         "chunk-newcomer-rules",

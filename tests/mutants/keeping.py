@@ -463,8 +463,8 @@ KEEPING = [
         "dealt-again-while-in-flight",
         "Nothing is dealt again while a slot may still start records of it.",
         "coopconsume/runtime/plan/share.py",
-        "is_taken = self.in_flight is not None or self.only",
-        "is_taken = self.only",
+        "return self.in_flight is None and self._may_get(now)",
+        "return self._may_get(now)",
         (_PLAN + "test_nothing_is_dealt_again_that_a_slot_may_still_start",),
     ),
     Mutant(
@@ -487,8 +487,8 @@ KEEPING = [
         "dealt-again-while-ranges-leave",
         "Nothing is dealt again while key ranges of it are about to be given up.",
         "coopconsume/runtime/plan/share.py",
-        " or bool(self.leaving)\n        return not",
-        "\n        return not",
+        "not None or self.leaving or self.is_barred(now)",
+        "not None or self.is_barred(now)",
         (_PLAN + "test_nothing_is_dealt_again_while_key_ranges_leave",),
     ),
     Mutant(

@@ -109,11 +109,14 @@ def main(config: dict) -> None:
         else:
             ordering = config.get("ordering", "key")
             query = consumer.foreach(handler, ordering=ordering, **words)
-        if not config.get("endless"):
-            query.trigger(availableNow=True)
-        elif config.get("live"):
+        if config.get("live"):
             query.trigger(realTime="10 minutes")
-        query.start().awaitTermination()
+        elif not config.get("endless"):
+            query.trigger(availableNow=True)
+        running = query.start()
+        while not running.awaitTermination(0.2 if "stops_at" in config else None):
+            if Path(config["stops_at"]).exists():
+                running.stop()
     spark.stop()
 
 

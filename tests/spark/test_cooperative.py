@@ -46,24 +46,27 @@ def forget_member(kafka, group: str, pid: int) -> None:
     admin.close()
 
 
-def test_two_processes_share_a_partition_and_one_is_killed(kafka, topic, produce, tmp_path):
-    """Nothing is lost; what comes again was in flight in the killed one."""
+@pytest.mark.parametrize("live", [False, True], ids=["batches", "real-time"])
+def test_two_processes_share_a_partition_and_one_is_killed(kafka, topic, produce, tmp_path, live):
+    """Nothing is lost; what comes again was in flight in the killed one.
+
+    In real time the killed one has offsets that have no record yet, and the other one gets them.
+    """
     seed = random.randrange(2**32)
     dice = random.Random(seed)
     name, count = topic(1), 3_000
     offsets = produce(name, [(None, b"%d" % i) for i in range(count)])
-    produced = {(name, 0): dict.fromkeys(offsets)}
+    both_work, is_over = tmp_path / "both-work", tmp_path / "is-over"
     opts = options(
         kafka, tmp_path, name, sharing="cooperative", batchTime="2 seconds", slots=2,
         handlerTimeout="6 seconds", maxOffsetsPerTrigger=200,
     )  # fmt: skip
     group, history = opts["kafka.group.id"], tmp_path / "history"
     # Until both are at work none of them gets far, however late the other one is.
-    both_work = tmp_path / "both-work"
     config = {
         "options": opts, "history": str(history), "output": str(tmp_path / "out"), "most": 0.02,
-        "ordering": "none", "cores": 2, "gate": str(both_work),
-    }  # fmt: skip
+        "ordering": "none", "cores": 2, "gate": str(both_work), "live": live,
+    } | ({"stops_at": str(is_over)} if live else {})  # fmt: skip
     log_path = tmp_path / "job.log"
     with log_path.open("w") as log, ExitStack() as stack:
         jobs = []
@@ -95,18 +98,30 @@ def test_two_processes_share_a_partition_and_one_is_killed(kafka, topic, produce
         time.sleep(dice.uniform(0.1, 1.0))
         kill_tree(jobs[0])
         kills = [Kill(time.monotonic_ns(), done_book(store_of(opts), group))]
+        if live:
+            # Some of these offsets were acquired by the killed member before.
+            offsets += produce(name, [(None, b"")] * 500)
+            until(lambda: covered(done_book(store_of(opts), group)) >= count)
         forget_member(kafka, group, jobs[0].pid)
+        if live:
+            until(lambda: covered(done_book(store_of(opts), group)) == len(offsets))
+            is_over.touch()
         assert jobs[1].wait(PATIENCE) == 0, log_path.read_text()[-3000:]
-    store = store_of(opts)
+    store, produced = store_of(opts), {(name, 0): dict.fromkeys(offsets)}
     verdict = check(
         read_history(history), produced, done_book(store, group), pending_book(store, group), {},
         kills=kills,
     )  # fmt: skip
     assert verdict.ok, f"seed {seed}\n{verdict}"
-    assert verdict.done == count
+    assert verdict.done == len(offsets)
     assert store.acquisitions(group) == {}
     rows = committed_rows(str(tmp_path / "out"), opts["commitTable"], group).to_pylist()
     assert sorted(row["offset"] for row in rows) == offsets
+
+
+def covered(book) -> int:
+    """How many offsets are done."""
+    return sum(last - first + 1 for ranges in book.values() for first, last in ranges)
 
 
 class Works:
@@ -125,7 +140,8 @@ class Works:
         return {"n": record.offset}
 
 
-def test_a_slow_member_does_not_hold_the_others_back(spark, kafka, topic, produce, tmp_path):
+@pytest.mark.parametrize("live", [False, True], ids=["batches", "real-time"])
+def test_a_slow_member_does_not_hold_the_others_back(spark, kafka, topic, produce, tmp_path, live):
     """It gets its part by speed; retries, dead letters and outputs of both are complete."""
     name, count = topic(2), 4_000
     produced: dict = {}
@@ -143,12 +159,19 @@ def test_a_slow_member_does_not_hold_the_others_back(spark, kafka, topic, produc
         for folder, seconds in zip(folders, (0.002, 0.05), strict=True):
             consumer = stack.enter_context(CooperativeConsumer(opts, spark))
             handler = Recorded(folder, Works(seconds))
-            queries.append(
-                consumer.foreach(
-                    handler, ordering="none", output=str(tmp_path / "out"),
-                    output_schema="n bigint", retry=RetryPolicy(backoff=0.2, max_backoff=0.2),
-                ).start()
+            job = consumer.foreach(
+                handler, ordering="none", output=str(tmp_path / "out"),
+                output_schema="n bigint", retry=RetryPolicy(backoff=0.2, max_backoff=0.2),
             )  # fmt: skip
+            if live:
+                job.trigger(realTime="10 minutes")
+            queries.append(job.start())
+        for _ in range(5 if live else 0):
+            for query in queries:
+                until(lambda: (last := query.lastProgress) and last["mode"] == "realTime")  # noqa: B023
+            for partition in (0, 1):
+                offsets = produce(name, [(None, b"")] * 100, partition)
+                produced[name, partition] |= dict.fromkeys(offsets)
         for query in queries:
             query.processAllAvailable()
     store = store_of(opts)
@@ -160,7 +183,8 @@ def test_a_slow_member_does_not_hold_the_others_back(spark, kafka, topic, produc
     done = done_book(store, group)
     calls = [read_history(folder) for folder in folders]
     fast, slow = len(calls[0]), len(calls[1])
-    assert sum(len(one) for one in letters.values()) == 2 * len(range(9, count // 2, 101))
+    total = sum(map(len, produced.values()))
+    assert sum(len(one) for one in letters.values()) == 2 * len(range(9, total // 2, 101))
     every = tmp_path / "every"
     every.mkdir()
     for file in (one for folder in folders for one in folder.glob("*")):
@@ -170,7 +194,7 @@ def test_a_slow_member_does_not_hold_the_others_back(spark, kafka, topic, produc
     assert verdict.repeated.count == 0
     assert slow < 0.3 * (fast + slow)
     rows = committed_rows(str(tmp_path / "out"), opts["commitTable"], group)
-    assert rows.num_rows == count - len(dead)
+    assert rows.num_rows == total - len(dead)
 
 
 def test_parked_records_wait_and_nothing_else_does(spark, kafka, topic, produce, tmp_path):

@@ -8,6 +8,10 @@ The key ranges of a partition are divided over the slots. Each slot has a `SlotS
 - ``waiting``: failed records that are not due, each with the later records of its key behind it;
 - ``in_flight``: the offsets that the batch of its slot may start.
 
+In a cooperative epoch the share has no position: ``todo`` has the slices that its slot was dealt of
+what the member has acquired. In real time ``unread`` are those in flight that its slot has got and
+not read.
+
 Three facts keep the order of keys. A share's offsets are planned in ascending order, all of
 ``todo`` before new ones. Batches name the keys that have a waiting record, and no slot starts them.
 A slot is in one batch at a time; if it has given records back, those that it keeps wait like failed

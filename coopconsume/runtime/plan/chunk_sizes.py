@@ -11,11 +11,16 @@ if TYPE_CHECKING:
 
 #: Offsets of a slot's first slice, per handler that it runs at once.
 FIRST: Final = 100
+#: Offsets of a slot that reads by itself, per handler, until it has shown its speed.
+_FIRST_LIVE: Final = 2
 #: Seconds of work in a slice, at most; less if ``batchTime`` is shorter.
 SECONDS: Final = 4.0
 #: How many times larger than the last slice the next one may be.
 _GROWTH: Final = 100
 _LARGEST: Final = 1_000_000
+#: Seconds over which the speed of a slot that reads by itself is measured. One that is at work and
+#: has handled nothing for so long is stuck.
+_WINDOW: Final = 1.0
 
 
 class ChunkSizes:
@@ -32,16 +37,73 @@ class ChunkSizes:
         self._seconds = min(SECONDS, batch_time / 2)
         self._most = _LARGEST if most is None else max(1, most // slots)
         self._slots = slots
+        #: Since when slots that read by themselves are busy, and how much they have handled.
+        self._windows: dict[int, tuple[float, int]] = {}
+        #: When such slots last had nothing at work, or reported handled records.
+        self._moved_at: dict[int, float] = {}
+        #: The size of a slot that reads by itself until it has shown its speed.
+        self._first = _FIRST_LIVE * concurrency
+        self._measured: set[int] = set()
         self._sizes = dict.fromkeys(range(slots), min(self._most, FIRST * concurrency))
 
     def of(self, slot: int) -> int:
         """Returns how many offsets a slot is to have at once."""
         return self._sizes[slot]
 
+    def of_live(self, slot: int, now: float, *, is_at_work: bool) -> int:
+        """Returns how many offsets a slot is to have that reads by itself.
+
+        One that is stuck gets no more of what others could handle.
+
+        Args:
+            slot: The slot.
+            now: The time, on the monotonic clock.
+            is_at_work: Whether it has read records that are not done.
+        """
+        if not is_at_work:
+            self._moved_at[slot] = now
+        if now - self._moved_at.setdefault(slot, now) > _WINDOW:
+            return 0
+        return self._live(slot)
+
     @property
     def total(self) -> int:
         """Returns how many offsets all slots are to have at once."""
         return sum(self._sizes.values())
+
+    def progressed(self, slot: int, handled: int, now: float, *, is_busy: bool) -> None:
+        """Takes a progressive report of a slot that reads by itself.
+
+        Args:
+            slot: The slot.
+            handled: Records in the report.
+            now: The time, on the monotonic clock.
+            is_busy: Whether it has records left.
+        """
+        if handled:
+            self._moved_at[slot] = now
+        size, window = self._live(slot), self._windows.pop(slot, None)
+        if window is None:
+            # Of the first report it is not known how long it took.
+            if is_busy:
+                self._windows[slot] = now, 0
+            fits = 2 * size if 2 * handled >= size and not is_busy else 0
+        else:
+            since, count = window[0], window[1] + handled
+            took = max(now - since, 0.001)
+            if is_busy and took < _WINDOW:
+                self._windows[slot] = since, count
+                return
+            fits = int(self._seconds * count / took)
+            if is_busy:
+                self._windows[slot] = now, 0
+        if fits > size or (window is not None and is_busy):
+            self._sizes[slot] = max(1, min(fits, size * _GROWTH, self._most))
+            self._measured.add(slot)
+
+    def _live(self, slot: int) -> int:
+        size = self._sizes[slot]
+        return size if slot in self._measured else min(size, self._first)
 
     def reported(self, report: SlotReport, handled: int) -> None:
         """Takes the final report of a slot.
@@ -60,3 +122,4 @@ class ChunkSizes:
         fits = int(self._seconds * looked / report.busy)
         slot = report.slot
         self._sizes[slot] = max(1, min(fits, self._sizes[slot] * _GROWTH, most))
+        self._measured.add(slot)

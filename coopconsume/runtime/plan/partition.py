@@ -93,6 +93,8 @@ class Partition:
         #: The highest offset in the commit log, of any member; -1: none above the stable
         #: offset.
         self.log_last = -1 if committed.last is None else committed.last
+        #: Whether slots that read by themselves have chunks that this member does not hold.
+        self.has_lost_chunks = False
         self.attempts: dict[int, int] = {}
         self._may_have_parked = False
         #: The last failure of each record that has failed and is not done, in flight or not.
@@ -146,6 +148,14 @@ class Partition:
         if self.stock is not None:
             return self.end  # What others have acquired is not known.
         return min((s.position for s in self.shares.values() if s.ranges), default=self.end)
+
+    @property
+    def left(self) -> int:
+        """How many offsets up to the end were not looked at, as far as it is known."""
+        if self.stock is None:
+            return self.end - self.position
+        done = self.done.clip(self.stable, self.end - 1) if self.end > self.stable else _NOTHING
+        return max(0, self.end - self.stable - len(done) - self.stock.pending)
 
     @property
     def pending(self) -> int:
@@ -427,9 +437,13 @@ class Partition:
         self.done = ((self.done & ours) | committed).clip(self.stable, MAX_OFFSET)
         self.stock.parked, self.stock.pending = parked, pending
         self.acquire(self.stock.keep(acquired), failed)
+        lost = _NOTHING
         for share in self.shares.values():
             if share.in_flight is None:
                 share.todo &= self.stock.acquired
+            elif share.is_real_time:
+                lost |= share.in_flight - self.stock.acquired
+        self.has_lost_chunks = bool(lost.clip(self.stable, MAX_OFFSET) - self.done)
 
     def not_held(self, offsets: OffsetRanges) -> None:
         """Takes offsets of a commit that did not count: another member has acquired them."""
@@ -563,12 +577,37 @@ class Partition:
             return None
         self.is_quiet = False
         position = share.read_from()
+        if self.stock is not None:
+            return PartitionWork(((0, MAX_OFFSET),))
         last = self.done.last
         ranges = [(position, MAX_OFFSET)]
         if last is not None and last >= position:
             gaps = self.done.complement(position, last)
             ranges = [*gaps.pairs(), (last + 1, MAX_OFFSET)]
         return PartitionWork(tuple(ranges), {}, self._blocked(share))
+
+    def hand_out(self, slot: int, now: float) -> PartitionWork | None:
+        """Has a slot that reads by itself handle the chunks that it was dealt; returns the news.
+
+        Args:
+            slot: The slot.
+            now: The time, on the monotonic clock.
+        """
+        share = self.shares[slot]
+        assert self.stock is not None
+        assert share.in_flight is not None
+        share.release_due(now, self.stable, self.done)
+        new = share.todo - share.in_flight
+        if not new:
+            return None
+        new = (new - self.done - share.waiting_offsets()) & self.stock.acquired
+        share.todo = share.in_flight | new
+        if not new:
+            return None
+        self.is_quiet = False
+        share.in_flight |= new
+        share.unread |= new
+        return self._work_of(share, new)
 
     def has_read(self, slot: int, report: PartitionReport, now: float) -> None:
         """Takes how far a slot has read, before what its report says of the records."""
@@ -587,9 +626,13 @@ class Partition:
     def _extend(self, share: SlotShare, report: PartitionReport, position: int) -> None:
         self.is_quiet = False
         read = OffsetRanges.from_offsets(unpack_offsets(report.read).to_numpy())
-        share.has_read(read.clip(self.stable, MAX_OFFSET), position)
-        self.end = max(self.end, position)
         holes = OffsetRanges(report.holes).clip(self.stable, MAX_OFFSET) - self.done
+        if self.stock is None:
+            share.has_read(read.clip(self.stable, MAX_OFFSET), position)
+        else:
+            holes &= share.in_flight or _NOTHING
+            share.passed(read, holes)
+        self.end = max(self.end, position)
         if holes and share.has(0):
             self.amend(holes)
 
@@ -647,6 +690,8 @@ class Partition:
         left = (
             wanted.clip(report.resume, MAX_OFFSET) if report.resume is not None else OffsetRanges()
         )
+        if self.stock is not None and share.is_real_time:
+            left = wanted  # It may not even have got them; holes it has named.
         share.looked_at(left)
         blocked = self._blocked_by(share, report)
         self._settle_in_flight(share, wanted, report, left, now, blocked)
@@ -702,6 +747,7 @@ class Partition:
         failed = OffsetRanges.from_offsets(f.offset for f in report.failed if f.offset in wanted)
         share.settle_tries(done, left | failed)
         share.in_flight = wanted - done - failed - blocked
+        share.unread &= share.in_flight
         self._settle(wanted, report, done, now, blocked)
 
     def _settle(
@@ -929,13 +975,12 @@ class Partition:
         """Returns what a slot has in flight, as its task gets it."""
         share = self.shares[slot]
         assert share.in_flight is not None
-        attempts = {o: n for o, n in self.attempts.items() if o in share.in_flight}
-        added = {
-            o: one.headers
-            for o, one in self._failed.items()
-            if one.headers and o in share.in_flight
-        }
-        return PartitionWork(tuple(share.in_flight.pairs()), attempts, self._blocked(share), added)
+        return self._work_of(share, share.in_flight)
+
+    def _work_of(self, share: SlotShare, offsets: OffsetRanges) -> PartitionWork:
+        attempts = {o: n for o, n in self.attempts.items() if o in offsets}
+        added = {o: one.headers for o, one in self._failed.items() if one.headers and o in offsets}
+        return PartitionWork(tuple(offsets.pairs()), attempts, self._blocked(share), added)
 
     def _blocked(self, share: SlotShare) -> dict[int, int]:
         """Returns the lowest waiting record of each lane: no higher one of the lane may start."""

@@ -67,6 +67,8 @@ class SlotShare:
     #: What the batch now running may start; None between batches. In a real-time run: what its slot
     #: has read and is not through with.
     in_flight: OffsetRanges | None = None
+    #: Those of them that its slot has got as chunks and has not read yet.
+    unread: OffsetRanges = field(default_factory=OffsetRanges)
     #: Whether its slot reads on by itself, from the position on.
     is_real_time: bool = False
     #: From which offset on its slot reports holes, reading by itself; None: it reports none.
@@ -87,6 +89,11 @@ class SlotShare:
     def staying(self) -> tuple[KeyRange, ...]:
         """The key ranges whose records may be planned."""
         return difference(self.ranges, self.leaving) if self.leaving else self.ranges
+
+    @property
+    def reading(self) -> int:
+        """How many offsets are in flight that its slot has read."""
+        return 0 if self.in_flight is None else len(self.in_flight) - len(self.unread)
 
     @property
     def size(self) -> int:
@@ -125,12 +132,19 @@ class SlotShare:
     def clear_in_flight(self) -> None:
         """Notes that nothing of it is in flight any more."""
         self.in_flight, self.is_real_time, self.holes_from = None, False, None
+        self.unread = OffsetRanges()
         self.may_start_leaving, self.leaving_at_work = False, {}
 
     def is_free(self, now: float) -> bool:
         """Whether it may be dealt again: nothing of it may be started by anybody."""
-        is_taken = self.in_flight is not None or self.only is not None or bool(self.leaving)
-        return not (is_taken or self.is_barred(now))
+        return self.in_flight is None and self._may_get(now)
+
+    def takes_chunks(self, now: float) -> bool:
+        """Whether its slot may get more chunks: it is free, or reads by itself."""
+        return (self.in_flight is None or self.is_real_time) and self._may_get(now)
+
+    def _may_get(self, now: float) -> bool:
+        return not (self.only is not None or self.leaving or self.is_barred(now))
 
     def has(self, key_hash: int) -> bool:
         """Whether a key is among its own."""
@@ -286,6 +300,12 @@ class SlotShare:
             self.in_flight |= offsets
             self.todo |= offsets
             self.position = self.next_position = max(self.position, position)
+
+    def passed(self, read: OffsetRanges, holes: OffsetRanges) -> None:
+        """Its slot has read some offsets of its chunks, and has found that others are holes."""
+        if self.in_flight is not None:
+            self.in_flight -= holes
+            self.unread = self.unread - read - holes
 
     def looked_at(self, left: OffsetRanges) -> None:
         """Notes that all in flight was looked at; ``left`` of it must be looked at again."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commits.offsets import MAX_OFFSET
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from coopconsume.runtime.plan.ahead import AheadSizes
     from coopconsume.runtime.plan.partition import Partition
 
 
 def deal_stock(
     partitions: Sequence[Partition], slots: Sequence[int], sizes: Mapping[int, int], now: float
 ) -> None:
-    """Gives free slots slices of the acquired offsets.
+    """Gives free slots slices of the acquired offsets, up to the ends of the logs.
 
     A slot that has offsets left gets what is missing to its size. If there are too few offsets for
     all slots, each gets a part in proportion to its size. A slot gets offsets of as few partitions
@@ -21,13 +24,14 @@ def deal_stock(
 
     Args:
         partitions: The partitions.
-        slots: The free slots.
+        slots: The free slots, and those that read by themselves.
         sizes: How many offsets each slot is to have at once.
         now: The time, on the monotonic clock.
     """
-    stocks = [p for p in partitions if p.stock is not None and p.stock.undealt]
-    total = sum(len(p.stock.undealt) for p in stocks if p.stock is not None)
-    spaces = {slot: max(0, sizes[slot] - _left(partitions, slot)) for slot in slots}
+    _take_back(partitions, slots, now)
+    stocks = [p for p in partitions if _undealt(p)]
+    total = sum(map(_undealt, stocks))
+    spaces = {slot: max(0, sizes[slot] - left_of(partitions, slot)) for slot in slots}
     wanted = sum(spaces.values())
     for slot, space in spaces.items():
         count = space if wanted <= total else -(-total * space // max(1, wanted))
@@ -35,15 +39,62 @@ def deal_stock(
             if count <= 0:
                 break
             share = partition.shares[slot]
-            if share.is_free(now) and partition.stock is not None:
-                taken = partition.stock.take(count)
+            if share.takes_chunks(now) and partition.stock is not None:
+                taken = partition.stock.take(count, partition.end)
                 share.todo |= taken
                 count -= len(taken)
 
 
-def _left(partitions: Sequence[Partition], slot: int) -> int:
-    return sum(len(p.shares[slot].todo) for p in partitions if slot in p.shares)
+def deal_ahead(
+    partitions: Sequence[Partition], slots: Sequence[int], sizes: AheadSizes, now: float
+) -> None:
+    """Gives slots that read by themselves slices beyond the ends of the logs.
+
+    So a new record has a slot that waits for it. A slot that is behind gets no further one.
+
+    Args:
+        partitions: The partitions.
+        slots: The slots.
+        sizes: How large the slices are.
+        now: The time, on the monotonic clock.
+    """
+    stocks = [p for p in partitions if p.stock is not None and p.stock.undealt]
+    if not stocks:
+        return
+    at_work = {
+        slot: sum(p.shares[slot].reading for p in partitions if slot in p.shares) for slot in slots
+    }
+    most = max(sizes.slice_of(partition.part, now) for partition in stocks)
+    for partition in stocks:
+        size = sizes.slice_of(partition.part, now)
+        if partition.stock is None or _undealt(partition):
+            continue  # All slots have their size of what is there.
+        for slot in sorted(slots, key=at_work.__getitem__):
+            share = partition.shares[slot]
+            has = len(share.todo) - share.reading
+            if at_work[slot] < most and 2 * has < size and share.takes_chunks(now):
+                share.todo |= partition.stock.take(size - has)
+
+
+def left_of(partitions: Sequence[Partition], slot: int) -> int:
+    """Returns how many offsets a slot has left, up to the ends of the logs."""
+    shares = ((p.shares[slot].todo, p.end) for p in partitions if slot in p.shares)
+    return sum(len(todo.clip(0, end - 1)) for todo, end in shares)
+
+
+def _take_back(partitions: Sequence[Partition], slots: Sequence[int], now: float) -> None:
+    """Takes back what free slots have beyond the ends: a batch must not read there."""
+    for partition in partitions:
+        stock = partition.stock
+        for slot in slots if stock is not None else ():
+            share = partition.shares[slot]
+            last = share.todo.last
+            if stock is None or last is None or last < partition.end or not share.is_free(now):
+                continue
+            beyond = share.todo.clip(partition.end, MAX_OFFSET)
+            share.todo -= beyond
+            stock.undealt |= beyond & stock.acquired
 
 
 def _undealt(partition: Partition) -> int:
-    return 0 if partition.stock is None else len(partition.stock.undealt)
+    return 0 if partition.stock is None else len(partition.stock.below(partition.end))

@@ -37,9 +37,13 @@ class Stock:
         self.acquired |= offsets
         self.undealt |= offsets
 
-    def take(self, count: int) -> OffsetRanges:
-        """Returns the next offsets for a slot, at most so many."""
-        taken = self.undealt.head(count)
+    def below(self, end: int) -> OffsetRanges:
+        """Returns the offsets that no slot has, up to the end of the log."""
+        return self.undealt.clip(0, end - 1)
+
+    def take(self, count: int, end: int = MAX_OFFSET) -> OffsetRanges:
+        """Returns the next offsets for a slot, at most so many, all of them below an end."""
+        taken = self.below(end).head(count)
         self.undealt -= taken
         return taken
 

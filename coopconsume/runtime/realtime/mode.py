@@ -61,7 +61,7 @@ class RealTimeMode:
             return self.why or "a real-time run has failed"
         for partition in partitions:
             name = f"{partition.topic}-{partition.partition}"
-            if partition.end - partition.position > self.small_lag:
+            if partition.left > self.small_lag:
                 return f"{name} has more than {self.small_lag:,} records left"
             if self._is_full(partition):
                 return f"too many records of {name} wait"
@@ -84,20 +84,30 @@ class RealTimeMode:
             name = f"{partition.topic}-{partition.partition}"
             if self._is_full(partition):
                 return f"too many records of {name} wait"
-            if _has_gained(partition, now):
-                return f"{name} has key ranges that no slot has"
+            why = _has_changed(partition, now)
+            if why:
+                return f"{name} {why}"
             for share in partition.shares.values():
                 if not (share.is_real_time and share.staying):
                     continue
-                if any(_is_due(share, now)):
+                if partition.stock is None and any(_is_due(share, now)):
                     return f"a record of {name} is to be tried again"
-                if len(share.todo) > len(share.in_flight or ()):
+                if partition.stock is None and len(share.todo) > len(share.in_flight or ()):
                     return f"{name} has records that were left"
-                if share.in_flight or share.position >= partition.end:
-                    read_at.pop((partition.part, share.slot), None)
-                elif now - read_at.setdefault((partition.part, share.slot), now) > STALLED:
+                if not self._reads(partition, share, read_at, now):
                     return f"slot {share.slot} does not read {name}"
         return ""
+
+    @staticmethod
+    def _reads(
+        partition: Partition, share: SlotShare, read_at: dict[tuple[int, int], float], now: float
+    ) -> bool:
+        """Whether a slot reads its share, or was seen to read it not long ago."""
+        first = share.position if partition.stock is None else share.unread.first
+        if share.reading or first is None or first >= partition.end:
+            read_at.pop((partition.part, share.slot), None)
+            return True
+        return now - read_at.setdefault((partition.part, share.slot), now) <= STALLED
 
     def _is_full(self, partition: Partition) -> bool:
         return partition.is_at_limit or partition.held_back >= self.max_pending
@@ -134,7 +144,7 @@ class RealTimeMode:
 def _unready(partition: Partition, now: float) -> str:
     """Returns why slots cannot read a partition by themselves now; empty: they can."""
     for share in partition.shares.values():
-        why = _unready_share(share, now)
+        why = _unready_share(share, now, gets_chunks=partition.stock is not None)
         if why:
             return why
         last = partition.done.last or 0
@@ -145,13 +155,17 @@ def _unready(partition: Partition, now: float) -> str:
     return "has key ranges that no slot has" if partition.is_undealt else ""
 
 
-def _unready_share(share: SlotShare, now: float) -> str:
+def _unready_share(share: SlotShare, now: float, *, gets_chunks: bool) -> str:
     """Returns why the slot of a share cannot read by itself now; empty: it can."""
     if share.in_flight is not None or share.only is not None:
         return "is in a batch"
+    if any(w.is_trying or w.is_running for w in share.failed()):
+        return "has records that are to be tried again"
+    if gets_chunks:
+        return ""  # Slots get what is left, and what is due.
     if share.todo:
         return "has gaps"
-    if any(w.is_trying or w.is_running for w in share.failed()) or any(_is_due(share, now + _SOON)):
+    if any(_is_due(share, now + _SOON)):
         return "has records that are to be tried again"
     return ""
 
@@ -159,6 +173,13 @@ def _unready_share(share: SlotShare, now: float) -> str:
 def _is_due(share: SlotShare, now: float) -> Collection[bool]:
     """Returns for the first failed record of each lane that stays whether it is due."""
     return [w.due <= now for w in share.waiting.values() if not share.leaves(w.key_hash)]
+
+
+def _has_changed(partition: Partition, now: float) -> str:
+    """Returns what has come or gone that slots do not know of; empty: nothing."""
+    if partition.has_lost_chunks:
+        return "has chunks that have gone to other members"
+    return "has key ranges that no slot has" if _has_gained(partition, now) else ""
 
 
 def _has_gained(partition: Partition, now: float) -> bool:

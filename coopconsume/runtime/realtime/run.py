@@ -113,6 +113,7 @@ def run_slots(
             record_filter=options.record_filter,
             cache_bytes=options.max_bytes_key_range_hashing,
             cache_content=options.key_range_hashing_content,
+            ends=running.ends and {index[part]: end for part, end in running.ends.items()},
         ),
     )
     runner = RealTimeRunner(

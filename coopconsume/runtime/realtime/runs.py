@@ -65,8 +65,14 @@ class RealTimeRuns:
         """Notes that a run is about to be given to Spark."""
         running.is_real_time = True
         running.finders = finders_of_holes(running.parts)
+        running.ends = {p.part: p.end for p in running.parts if p.stock is not None} or None
         self._why_not = ""
         log.info("real time on %d slots for %g s", len(running.plan.slots), self._duration)
+
+    def reads_on(self, running: Running, now: float) -> bool:
+        """Whether the slots of a batch read by themselves, and their time is not over."""
+        is_over = bool(running.ending) or now - running.started >= self._duration
+        return running.is_real_time and not is_over
 
     def watch(self, running: Running, now: float, *, is_open: bool) -> None:
         """Ends a run if its records need batches.

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from coopconsume.worker.channel.lease import Lease
-from coopconsume.worker.channel.messages import encode_report
+from coopconsume.worker.channel.messages import decode_chunks, encode_report
 from coopconsume.worker.channel.wire import (
     FRAME_BYTES,
     HANDSHAKE_BYTES,
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from coopconsume.worker.channel.spec import ChannelSpec
-    from coopconsume.worker.report import SlotReport
+    from coopconsume.worker.report import PartitionWork, SlotReport
 
+    HandOut = Callable[[Mapping[int, PartitionWork]], None]
     Withhold = Callable[[int, Mapping[int, Sequence[tuple[int, int]]]], None]
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,9 @@ class SlotChannel:
         self._drain: Callable[[], None] | None = None
         self._is_drained = False
         self._withhold: Withhold | None = None
+        self._hand_out: HandOut | None = None
+        #: Chunks that came before `begin`.
+        self._early: list[dict[int, PartitionWork]] = []
         self._oldest_call: Callable[[float], tuple[int, int, float] | None] | None = None
         self._named: tuple[int, int] | None = None
         self._cut_at = self._look_at = 0.0
@@ -125,6 +129,7 @@ class SlotChannel:
         oldest_call: Callable[[float], tuple[int, int, float] | None] = lambda _now: None,
         drain: Callable[[], None] = lambda: None,
         withhold: Withhold = lambda _number, _ranges: None,
+        hand_out: HandOut = lambda _work: None,
     ) -> None:
         """Sets the callbacks of the slot, once it has records.
 
@@ -142,12 +147,17 @@ class SlotChannel:
             drain: Has a real-time slot read no more records; called at once if the driver has said
                 so before.
             withhold: Has the slot start no more records of some key ranges, see `TaskOutcome`.
+            hand_out: Has a real-time slot read and handle some more offsets, by index of the
+                partition; called at once with those that came before.
         """
         with self._lock:
             self._make_report, self._halt_slot, self._relieve = cut, halt, relieve
             self._oldest_call, self._drain, self._withhold = oldest_call, drain, withhold
             self._cut_at = self._clock() + self._spec.report_every
             halted, is_drained = self._halted, self._is_drained
+            self._hand_out = hand_out
+            for work in self._early:
+                hand_out(work)
         if halted is not None:
             halt(*halted)
         if is_drained:
@@ -283,22 +293,35 @@ class SlotChannel:
         elif kind == Frame.STOP:
             self._halt("stop", self._clock())
             self._ready.set()
-        elif kind == Frame.RELIEVE:
-            if self._relieve is not None:  # Else it has no records yet.
-                self._relieve()
-                self._cut_at = self._clock()
+        elif kind in (Frame.RELIEVE, Frame.WITHHOLD):
+            self._give_back(kind, payload)
         elif kind == Frame.DRAIN:
             self._drain_now()
-        elif kind == Frame.WITHHOLD:
-            if self._withhold is not None:  # Else it has no records yet.
-                self._withhold(*decode_withhold(payload))
-                self._cut_at = self._clock()
+        elif kind == Frame.CHUNKS:
+            self._take_chunks(decode_chunks(payload))
         elif kind == Frame.TAKEN:
             seq = decode_taken(payload)
             with self._lock:
                 self._unacknowledged = [one for one in self._unacknowledged if one[0].seq > seq]
         else:
             raise ProtocolError(f"the driver sent a frame of type {kind}")
+
+    def _give_back(self, kind: int, payload: bytes) -> None:
+        """Has the slot give back what it has not started: all of it, or some key ranges."""
+        if self._relieve is None or self._withhold is None:
+            return  # It has no records yet.
+        if kind == Frame.RELIEVE:
+            self._relieve()
+        else:
+            self._withhold(*decode_withhold(payload))
+        self._cut_at = self._clock()
+
+    def _take_chunks(self, work: dict[int, PartitionWork]) -> None:
+        with self._lock:
+            if self._hand_out is None:
+                self._early.append(work)
+            else:
+                self._hand_out(work)
 
     def _drain_now(self) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Progressive reports on the wire: a JSON header of a fixed schema, then binary parts.
+"""Progressive reports, and chunks, on the wire: a JSON header of a fixed schema, then binary parts.
 
 Where a field is binary, the header has the length of the part, or null without a part. The parts
 follow in the order of the header.
@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.worker.channel.wire import Identity, ProtocolError
 from coopconsume.worker.histogram import Histogram
-from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, Reads, SlotReport
+from coopconsume.worker.report import (
+    DeadLetter,
+    Failure,
+    PartitionReport,
+    PartitionWork,
+    Reads,
+    SlotReport,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from coopconsume.record import Headers
 
 _LENGTH = struct.Struct(">I")
@@ -137,6 +146,46 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
     except (KeyError, TypeError, ValueError, RecursionError, struct.error) as error:
         raise ProtocolError(f"no progressive report: {type(error).__name__}: {error}") from None
     return report
+
+
+def encode_chunks(work: Mapping[int, PartitionWork]) -> bytes:
+    """Returns the offsets that a real-time slot gets, by index of the partition, as bytes."""
+    parts = _Parts()
+    header = [
+        [
+            part,
+            one.ranges,
+            list(one.attempts.items()),
+            [[offset, _put_headers(added, parts)] for offset, added in one.added.items()],
+        ]
+        for part, one in work.items()
+    ]
+    head = json.dumps(header, separators=(",", ":")).encode()
+    return b"".join((_LENGTH.pack(len(head)), head, *parts.all))
+
+
+def decode_chunks(data: bytes) -> dict[int, PartitionWork]:
+    """The inverse of `encode_chunks`.
+
+    Raises:
+        ProtocolError: The bytes are no such message.
+    """
+    try:
+        (length,) = _LENGTH.unpack_from(data)
+        header = json.loads(data[_LENGTH.size : _LENGTH.size + length])
+        parts = _PartReader(data, _LENGTH.size + length)
+        found = {
+            _count(part): PartitionWork(
+                tuple((_count(first), _count(last)) for first, last in ranges),
+                {_count(offset): _count(failures) for offset, failures in attempts},
+                added={_count(offset): _taken_headers(some, parts) for offset, some in added},
+            )
+            for part, ranges, attempts, added in header
+        }
+        parts.end()
+    except (TypeError, ValueError, RecursionError, struct.error) as error:
+        raise ProtocolError(f"no chunks: {type(error).__name__}: {error}") from None
+    return found
 
 
 def _count(value: Any) -> int:

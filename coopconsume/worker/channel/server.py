@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from coopconsume.worker.channel.lease import Grants
-from coopconsume.worker.channel.messages import decode_report
+from coopconsume.worker.channel.messages import decode_report, encode_chunks
 from coopconsume.worker.channel.spec import LEASE, REPORT_EVERY, ChannelSpec
 from coopconsume.worker.channel.wire import (
     FRAME_BYTES,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from coopconsume.worker.channel.lease import At
-    from coopconsume.worker.report import SlotReport
+    from coopconsume.worker.report import PartitionWork, SlotReport
 
 log = logging.getLogger(__name__)
 
@@ -203,6 +203,16 @@ class ChannelServer:
     def drain(self, at: At) -> None:
         """Has a real-time slot read no more records, and handle those that it has read."""
         self._unsent.append((at, Frame.DRAIN, b""))
+        self._wake()
+
+    def hand_out(self, at: At, work: Mapping[int, PartitionWork]) -> None:
+        """Has a real-time slot read and handle some more offsets.
+
+        Args:
+            at: As (batch, slot).
+            work: The offsets, by the index of the partition in its batch.
+        """
+        self._unsent.append((at, Frame.CHUNKS, encode_chunks(work)))
         self._wake()
 
     def taken(self, batch: int, slot: int, seq: int) -> None:

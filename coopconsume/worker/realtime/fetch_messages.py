@@ -9,17 +9,20 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from coopconsume.worker.channel.wire import ProtocolError
+from coopconsume.worker.realtime.wanted import LAST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coopconsume.worker.realtime.spec import Ranges
 
+#: How far below the end of a log a server may begin to read for a slot that gets chunks.
+NEAR: Final = 20_000
 _LENGTH = struct.Struct(">I")
 
 
@@ -33,12 +36,27 @@ class Ask:
         ranges: Its key ranges.
         is_joining: The slot reads this partition itself until the server has the offset. If it is
             the next one that the server reads, the server answers at once.
+        last: The last offset that the slot wants.
+        end: An offset up to which the log is known to reach; `LAST`: the offset is the next one of
+            a slot that reads on.
     """
 
     part: int
     offset: int
     ranges: Ranges
     is_joining: bool = False
+    last: int = LAST
+    end: int = LAST
+
+    @property
+    def begin(self) -> int:
+        """From where on a server reads that does not read the partition yet.
+
+        Neither beyond the end of the log, nor from an old record on that is tried again: the slot
+        reads that itself.
+        """
+        is_next = self.end == LAST or self.end - NEAR <= self.offset <= self.end
+        return self.offset if is_next else self.end
 
 
 @dataclass(frozen=True)
@@ -106,7 +124,9 @@ class FetchAnswer:
 
 def encode_fetch(fetch: Fetch) -> bytes:
     """Returns a request as bytes."""
-    asks = [[ask.part, ask.offset, ask.is_joining, ask.ranges] for ask in fetch.asks]
+    asks = [
+        [ask.part, ask.offset, ask.is_joining, ask.ranges, ask.last, ask.end] for ask in fetch.asks
+    ]
     return json.dumps([fetch.max_bytes, fetch.max_wait, asks], separators=(",", ":")).encode()
 
 
@@ -119,8 +139,15 @@ def decode_fetch(data: bytes) -> Fetch:
     try:
         max_bytes, max_wait, asks = json.loads(data)
         found = tuple(
-            Ask(_count(part), _count(offset), _pairs(ranges), is_joining is True)
-            for part, offset, is_joining, ranges in asks
+            Ask(
+                _count(part),
+                _count(offset),
+                _pairs(ranges),
+                is_joining is True,
+                _count(last),
+                _count(end),
+            )
+            for part, offset, is_joining, ranges, last, end in asks
         )
         return Fetch(found, _count(max_bytes), float(max_wait))
     except (TypeError, ValueError) as error:

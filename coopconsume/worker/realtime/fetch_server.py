@@ -302,8 +302,8 @@ class FetchServer:
                 if ask.part >= len(self._spec.places):
                     raise ProtocolError(f"a fetch of partition {ask.part}")
                 if not self._cache.has(ask.part):
-                    self._cache.begin(ask.part, ask.offset)
-                    self._new.append((ask.part, ask.offset))
+                    self._cache.begin(ask.part, ask.begin)
+                    self._new.append((ask.part, ask.begin))
 
     def _answer_all(self, selector: selectors.BaseSelector) -> None:
         """Answers slots whose partitions have news, or whose time to wait is over."""

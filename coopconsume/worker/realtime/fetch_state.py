@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coopconsume.worker.realtime.fetch_messages import Ask
+from coopconsume.worker.realtime.wanted import LAST, WantedOffsets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from coopconsume.worker.realtime.fetch_messages import Evicted, Portion
     from coopconsume.worker.realtime.spec import Ranges
@@ -21,45 +22,71 @@ class FetchState:
     """Decides for each partition of a slot where its next records come from.
 
     Args:
-        starts: The first offset to read, by index of the partition.
+        starts: The first offset to read, by index of the partition; `NOTHING`: the slot reads the
+            chunks that it gets.
         ranges: The slot's key ranges, by the same.
+        ends: Offsets up to which the logs are known to reach, for slots that get chunks.
 
     Attributes:
-        own: The partitions that the slot reads itself, and the next offset of each.
         hits: Portions with news, of the server's memory.
         misses: Answers that the server does not have the offset.
     """
 
-    def __init__(self, starts: Mapping[int, int], ranges: Mapping[int, Ranges]) -> None:
-        self._next = dict(starts)
+    def __init__(
+        self,
+        starts: Mapping[int, int],
+        ranges: Mapping[int, Ranges],
+        ends: Mapping[int, int] | None = None,
+    ) -> None:
+        self._wanted = {part: WantedOffsets(start) for part, start in starts.items()}
         self._ranges = ranges
+        self._ends = dict(ends or {})
         #: Of partitions that the slot reads itself: from which offset on it asks the server again.
         self._ask_from: dict[int, int] = {}
         self.hits = 0
         self.misses = 0
 
     @property
-    def own(self) -> dict[int, int]:  # noqa: D102 - see above
-        return {part: self._next[part] for part in self._ask_from}
+    def own(self) -> dict[int, int]:
+        """The partitions that the slot reads itself now, and the next offset of each."""
+        wanted = ((part, self._wanted[part]) for part in self._ask_from)
+        return {part: offsets.first for part, offsets in wanted if offsets}
+
+    def last_of(self, part: int) -> int:
+        """Returns the last offset of a partition that the slot is to read."""
+        return self._wanted[part].last
+
+    def start_of(self, part: int) -> int:
+        """Returns from where on to read a partition: its next offset, but not beyond its end."""
+        first = self._wanted[part].first
+        return min(first, self._ends.get(part, first))
+
+    def want(self, part: int, pairs: Iterable[tuple[int, int]]) -> None:
+        """Adds offsets to read."""
+        self._wanted[part].add(pairs)
 
     def asks(self) -> tuple[Ask, ...]:
         """Returns what to ask a server for; each call begins with another partition."""
         found = tuple(
-            Ask(part, offset, self._ranges[part], part in self._ask_from)
-            for part, offset in self._next.items()
-            if offset >= self._ask_from.get(part, 0)
-        )
-        if self._next:
-            first = next(iter(self._next))
-            self._next[first] = self._next.pop(first)
+            Ask(
+                part, wanted.first, self._ranges[part], part in self._ask_from, wanted.until,
+                self._ends.get(part, LAST),
+            )
+            for part, wanted in self._wanted.items()
+            if wanted and wanted.first >= self._ask_from.get(part, 0)
+        )  # fmt: skip
+        if self._wanted:
+            first = next(iter(self._wanted))
+            self._wanted[first] = self._wanted.pop(first)
         return found
 
     def answered(self, portion: Portion) -> bool:
         """Notes a portion; returns whether the slot has not read all of it meanwhile."""
-        self._ask_from.pop(portion.part, None)
-        if portion.next <= self._next[portion.part]:
+        part = portion.part
+        self._ask_from.pop(part, None)
+        self._reaches(part, portion.next)
+        if not self._wanted[part].take(portion.first, portion.next):
             return False
-        self._next[portion.part] = portion.next
         self.hits += 1
         return True
 
@@ -70,8 +97,13 @@ class FetchState:
 
     def lost(self) -> None:
         """Has the slot read all partitions itself, as there is no server; it asks the next one."""
-        self._ask_from = dict.fromkeys(self._next, 0)
+        self._ask_from = dict.fromkeys(self._wanted, 0)
 
     def has_read(self, part: int, following: int) -> None:
         """Notes that the slot has read a partition up to an offset."""
-        self._next[part] = max(self._next[part], following)
+        self._reaches(part, following)
+        self._wanted[part].take(0, following)
+
+    def _reaches(self, part: int, end: int) -> None:
+        if part in self._ends:
+            self._ends[part] = max(self._ends[part], end)

@@ -1,4 +1,4 @@
-"""The source of a slot whose host has a fetch server.
+"""The source of a slot: the fetch server of its host, if there is one, and the brokers.
 
 A partition is read from Kafka by the slot itself while there is no server, or while the server does
 not have the next offset.
@@ -21,14 +21,14 @@ from coopconsume.worker.realtime.host_link import Connected, HostLink, server_se
 from coopconsume.worker.realtime.reader import row_schema
 from coopconsume.worker.realtime.source import Fetched, KafkaSource
 from coopconsume.worker.realtime.value_reader import ValueReader, value_settings
+from coopconsume.worker.realtime.wanted import LAST
 from coopconsume.worker.report import Reads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from commits.model import TopicPartition
     from coopconsume.worker.realtime.host_link import Lost
-    from coopconsume.worker.realtime.source import Source
     from coopconsume.worker.realtime.spec import Ranges
     from coopconsume.worker.report import BatchSpec
 
@@ -37,47 +37,59 @@ log = logging.getLogger(__name__)
 #: `Fetch.max_bytes` and `Fetch.max_wait`.
 MAX_BYTES: Final = 1 << 20
 MAX_WAIT: Final = 0.5
+#: `Fetch.max_wait` of slots that get chunks: the next fetch asks for those that came meanwhile.
+CHUNK_WAIT: Final = 0.1
 #: Seconds for which a slot waits for the server as it starts.
 START_TIME: Final = 3.0
 #: Seconds of a poll of Kafka while an answer of the server may come.
 _SLICE: Final = 0.005
+#: Offsets of others that a slot's own consumer reads and drops; if there are more, it skips them.
+_PASSED: Final = 1_000
 
 
 class HostSource:
     """Asks the fetch server of the host, and reads from Kafka what that does not have.
 
     Args:
-        link: The connection to the server.
+        link: The connection to the server; None: the slot reads without one.
         open_own: Opens the slot's own consumer, given the first offset of each partition.
         places: (topic, partition) by index.
-        starts: The first offset to read, by partition.
+        starts: The first offset to read, by partition; `NOTHING`: the slot reads the chunks that it
+            gets.
         ranges: The slot's key ranges, by index of the partition.
         start_time: Seconds for which it waits for the server at first.
         values: Reads the values of the server's records; None: the server has them.
+        ends: Offsets up to which the logs are known to reach, by index of the partition, for a slot
+            that gets chunks.
     """
 
     def __init__(
         self,
-        link: HostLink,
+        link: HostLink | None,
         open_own: Callable[[Mapping[TopicPartition, int]], KafkaSource],
         places: tuple[TopicPartition, ...],
         starts: Mapping[TopicPartition, int],
         ranges: Mapping[int, Ranges],
         start_time: float = START_TIME,
         values: ValueReader | None = None,
+        ends: Mapping[int, int] | None = None,
     ) -> None:
         self._link = link
         self._open_own = open_own
         self._places = places
         self._index = {place: part for part, place in enumerate(places) if place in starts}
         firsts = {part: starts[place] for place, part in self._index.items()}
-        self.state = FetchState(firsts, ranges)
+        self.state = FetchState(firsts, ranges, ends)
+        self._max_wait = MAX_WAIT if ends is None else CHUNK_WAIT
         self._own: KafkaSource | None = None
-        self._own_parts: set[int] = set()
+        #: The partitions of the slot's own consumer, and the offset that it reads next of each.
+        self._own_next: dict[int, int] = {}
         self._is_connected = self._is_asking = False
         self._wait_until: float | None = time.monotonic() + start_time
         self._server_bytes = 0
         self._values = values
+        if link is None:
+            self._lose()
 
     @property
     def reads(self) -> Reads:
@@ -85,6 +97,10 @@ class HostSource:
         own = self._own.broker_bytes if self._own else 0
         own += self._values.broker_bytes if self._values else 0
         return Reads(self.state.hits, self.state.misses, self._server_bytes + own)
+
+    def want(self, part: int, pairs: Iterable[tuple[int, int]]) -> None:
+        """Adds offsets to read, see `Source`."""
+        self.state.want(part, pairs)
 
     def poll(self, timeout: float, most: int) -> Fetched:
         """Returns the next records, see `Source`."""
@@ -97,11 +113,8 @@ class HostSource:
                 log.info("the fetch server of this host is not there yet; reading without it")
                 self._lose()
             fetched = self._read_own(until, most)
-            left = 0.0 if fetched or self._own_parts else max(0.0, until - time.monotonic())
-            try:
-                event = self._link.events.get(block=left > 0, timeout=left or None)
-            except queue.Empty:
-                event = None
+            left = 0.0 if fetched or self.state.own else max(0.0, until - time.monotonic())
+            event = self._next_event(left)
             if event is not None:
                 self._heard(event, fetched)
             self._ask()
@@ -110,18 +123,29 @@ class HostSource:
 
     def close(self) -> None:
         """Closes the connection and the slot's own consumers."""
-        self._link.close()
+        if self._link is not None:
+            self._link.close()
         if self._values is not None:
             self._values.close()
         if self._own is not None:
             self._own.close()
 
+    def _next_event(self, timeout: float) -> Connected | FetchAnswer | Lost | None:
+        """Returns what came from the server; waits at most so many seconds for it."""
+        if self._link is None:
+            time.sleep(timeout)
+            return None
+        try:
+            return self._link.events.get(block=timeout > 0, timeout=timeout or None)
+        except queue.Empty:
+            return None
+
     def _ask(self) -> None:
-        if self._is_connected and not self._is_asking:
+        if self._link is not None and self._is_connected and not self._is_asking:
             asks = self.state.asks()
             if asks:
                 self._is_asking = True
-                self._link.send(Fetch(asks, MAX_BYTES, MAX_WAIT))
+                self._link.send(Fetch(asks, MAX_BYTES, self._max_wait))
 
     def _heard(self, event: Connected | FetchAnswer | Lost, fetched: Fetched) -> None:
         if isinstance(event, FetchAnswer):
@@ -147,41 +171,78 @@ class HostSource:
     def _read_own(self, until: float, most: int) -> Fetched:
         """Polls the partitions that the slot reads itself, after it has assigned them."""
         wanted = self.state.own
-        if wanted.keys() != self._own_parts:
-            starts = {self._places[part]: offset for part, offset in wanted.items()}
-            if self._own is None:
-                self._own = self._open_own(starts)
-            else:
-                self._own.assign(starts)
-            self._own_parts = set(wanted)
-        if self._own is None or not wanted:
+        if not wanted:
             return Fetched()
+        own = self._assign(wanted)
+        own.pause(frozenset(self._places[part] for part in self._own_next.keys() - wanted.keys()))
+        # Not beyond what is wanted: what others do not handle may still come to this slot.
+        left = min(self.state.last_of(part) + 1 - self._own_next[part] for part in wanted)
         slice_of = _SLICE if self._is_connected else max(0.0, until - time.monotonic())
-        fetched = self._own.poll(slice_of, most)
-        for record in fetched.records:
-            topic, partition, offset = record.topic(), record.partition(), record.offset()
+        fetched = self._wanted_of(own.poll(slice_of, max(1, min(most, left))), wanted)
+        following = {(r.topic(), r.partition()): r.offset() for r in fetched.records}
+        for (topic, partition), offset in following.items():
             assert topic is not None
             assert partition is not None
             assert offset is not None
-            self.state.has_read(self._index[topic, partition], offset + 1)
+            self._has_read(self._index[topic, partition], offset + 1)
         for place, end in fetched.ends.items():
-            self.state.has_read(self._index[place], end)
+            self._has_read(self._index[place], end)
         return fetched
 
+    def _wanted_of(self, fetched: Fetched, wanted: Mapping[int, int]) -> Fetched:
+        """Returns what was fetched, without partitions that were paused meanwhile.
 
-def open_source(spec: BatchSpec, slot: int, starts: Mapping[TopicPartition, int]) -> Source:
+        Such a partition is assigned again before the slot reads it itself: its next offset may be
+        lower by now.
+        """
+        places = {self._places[part] for part in wanted}
+        strays = {(r.topic(), r.partition()) for r in fetched.records} | fetched.ends.keys()
+        if strays <= places:
+            return fetched
+        for part in self._own_next.keys() - wanted.keys():
+            self._own_next[part] = LAST
+        fetched.records = [r for r in fetched.records if (r.topic(), r.partition()) in places]
+        fetched.ends = {place: end for place, end in fetched.ends.items() if place in places}
+        return fetched
+
+    def _has_read(self, part: int, following: int) -> None:
+        self._own_next[part] = max(self._own_next[part], following)
+        self.state.has_read(part, following)
+
+    def _assign(self, wanted: Mapping[int, int]) -> KafkaSource:
+        """Returns the slot's own consumer, which stands at or before the next offsets."""
+        starts = {part: self.state.start_of(part) for part in wanted}
+        following = self._own_next
+        if self._own is None or any(
+            part not in following or not 0 <= start - following[part] <= _PASSED
+            for part, start in starts.items()
+        ):
+            self._own_next = starts
+            places = {self._places[part]: start for part, start in starts.items()}
+            if self._own is None:
+                self._own = self._open_own(places)
+            else:
+                self._own.assign(places)
+        return self._own
+
+
+def open_source(spec: BatchSpec, slot: int, starts: Mapping[TopicPartition, int]) -> HostSource:
     """Opens the source of a slot: the fetch server of its host, if the run has one.
 
     Args:
         spec: The run.
         slot: Number of the slot.
-        starts: The first offset to read, by partition.
+        starts: The first offset to read, by partition; `NOTHING`: the slot reads the chunks that it
+            gets.
     """
     realtime = spec.realtime
     assert realtime is not None
-    open_own = partial(KafkaSource, realtime.kafka)
+    source = partial(
+        HostSource, open_own=partial(KafkaSource, realtime.kafka), places=spec.partitions,
+        starts=starts, ranges=realtime.key_ranges[slot], ends=realtime.ends,
+    )  # fmt: skip
     if not realtime.cache_bytes or len(spec.slots) == 1 or spec.channel is None:
-        return open_own(starts)
+        return source(None)
     server = ServerSpec(
         "", server_secret(spec.channel.secret), spec.run, realtime.cache_bytes,
         realtime.kafka, spec.partitions, spec.headers, realtime.record_filter,
@@ -191,7 +252,7 @@ def open_source(spec: BatchSpec, slot: int, starts: Mapping[TopicPartition, int]
         server = with_path(server)
     except OSError as error:
         log.warning("slot %d reads without a fetch server: %s", slot, error)
-        return open_own(starts)
+        return source(None)
     schema = row_schema(headers=spec.headers, filters=bool(realtime.record_filter))
     link = HostLink(server, Identity(spec.run, spec.batch, slot, os.getpid()), schema)
     values = None
@@ -199,6 +260,4 @@ def open_source(spec: BatchSpec, slot: int, starts: Mapping[TopicPartition, int]
         values = ValueReader(
             partial(KafkaSource, value_settings(realtime.kafka), ahead=1), spec.partitions
         )
-    return HostSource(
-        link, open_own, spec.partitions, starts, realtime.key_ranges[slot], values=values
-    )
+    return source(link, values=values)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from assignors.ranges import key_hash, offset_hash
 from coopconsume.worker.realtime.record_cache import joined
+from coopconsume.worker.realtime.wanted import WantedOffsets
 from coopconsume.worker.report import FILTERED
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from coopconsume.filters import RecordFilter
     from coopconsume.worker.realtime.fetch_messages import Portion
     from coopconsume.worker.realtime.spec import Ranges
+    from coopconsume.worker.realtime.wanted import Pairs
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FIELDS = [
@@ -51,19 +53,28 @@ class ConsumedMessage(Protocol):
 
 @dataclass
 class ReadPosition:
-    """How far a slot has read a partition.
+    """What a slot has still to read of a partition.
 
     Attributes:
         part: Index of the partition.
-        next: The next offset to read; everything below was returned, or is a hole.
+        start: The first offset to read; `NOTHING`: the slot reads the chunks that it gets.
         ranges: The slot's key ranges.
         finds_holes: Whether holes are noted.
+        wanted: The offsets that were not returned, and are no holes.
+        next: The offset after the highest one that was returned or is a hole.
     """
 
     part: int
-    next: int
+    start: int
     ranges: Ranges
     finds_holes: bool = False
+    wanted: WantedOffsets = field(init=False)
+    next: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Sets what is left to read."""
+        self.wanted = WantedOffsets(self.start)
+        self.next = self.start if self.wanted else 0
 
     def owns(self, key_hash: int) -> bool:
         """Whether records of this hash are the slot's."""
@@ -90,7 +101,8 @@ class SlotReader:
 
     Args:
         places: (topic, partition) by index.
-        starts: The position of each of the slot's partitions, by index.
+        starts: The first offset to read of each of the slot's partitions, by index; `NOTHING`: it
+            reads the chunks that it gets.
         ranges: The slot's key ranges, by index.
         finds_holes: The partitions whose holes are noted.
         headers: Whether rows carry record headers.
@@ -120,8 +132,12 @@ class SlotReader:
 
     @property
     def starts(self) -> dict[TopicPartition, int]:
-        """The next offset to read, by partition."""
-        return {place: position.next for place, position in self._positions.items()}
+        """The next offset to read, by partition; `NOTHING`: none for now."""
+        return {place: position.wanted.first for place, position in self._positions.items()}
+
+    def want(self, part: int, pairs: Iterable[tuple[int, int]]) -> None:
+        """Adds offsets to read."""
+        self._by_part[part].wanted.add(pairs)
 
     def begin(self, place: TopicPartition, position: ReadPosition) -> None:
         """Adds a partition."""
@@ -140,34 +156,21 @@ class SlotReader:
             ends: The ends of partitions that the brokers named, as in `Fetched`.
             portions: What a fetch server has returned.
         """
-        rows: list[tuple[Any, ...]] = []
         holes: dict[int, list[tuple[int, int]]] = {}
         moved: dict[int, ReadPosition] = {}
-        for record in records:
-            position = self._positions[record.topic(), record.partition()]  # type: ignore[index]
-            offset: int = record.offset()  # type: ignore[assignment]
-            if offset < position.next:
-                continue  # It was returned before.
-            if offset > position.next:
-                _advance(position, offset, holes)
-            position.next = offset + 1
-            moved[position.part] = position
-            key = record.key()
-            hashed = offset_hash(offset) if key is None else key_hash(key)
-            assert hashed is not None
-            if position.owns(hashed):
-                rows.append(self._row(position.part, offset, hashed, key, record))
+        rows = self._take_records(records, holes, moved)
         for place, end in ends.items():
             position = self._positions[place]
-            if end > position.next:
+            if end > position.wanted.first or end > position.next:
                 _advance(position, end, holes)
                 moved[position.part] = position
         batches = [self._batch_of(rows)] if rows else []
         for portion in portions:
             position = self._by_part[portion.part]
-            batches += _new_rows(portion, position)
-            if portion.next > position.next:
-                _follow(portion, position, holes)
+            wanted = position.wanted.take(portion.first, portion.next)
+            if wanted:
+                batches += _new_rows(portion, wanted)
+                _follow(portion, position, wanted, holes)
                 moved[position.part] = position
         batch = joined(batches) or self._no_rows
         return Taken(batch, {part: position.next for part, position in moved.items()}, holes)
@@ -176,6 +179,33 @@ class SlotReader:
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(self._schema)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _take_records(
+        self,
+        records: Iterable[ConsumedMessage],
+        holes: dict[int, list[tuple[int, int]]],
+        moved: dict[int, ReadPosition],
+    ) -> list[tuple[Any, ...]]:
+        """Returns the rows of records; adds holes, and the positions that have moved."""
+        rows = []
+        for record in records:
+            position = self._positions[record.topic(), record.partition()]  # type: ignore[index]
+            wanted = position.wanted
+            offset: int = record.offset()  # type: ignore[assignment]
+            if offset > wanted.first:
+                _advance(position, offset, holes)
+            moved[position.part] = position
+            if offset != wanted.first:
+                continue  # It was returned before, or is another slot's.
+            wanted.take(offset, offset + 1)
+            if offset >= position.next:
+                position.next = offset + 1
+            key = record.key()
+            hashed = offset_hash(offset) if key is None else key_hash(key)
+            assert hashed is not None
+            if position.owns(hashed):
+                rows.append(self._row(position.part, offset, hashed, key, record))
+        return rows
 
     def _row(
         self, part: int, offset: int, hashed: int, key: bytes | None, record: ConsumedMessage
@@ -206,30 +236,41 @@ def row_schema(*, headers: bool, filters: bool) -> pa.Schema:
     return pa.schema([*_FIELDS, *more])
 
 
-def _new_rows(portion: Portion, position: ReadPosition) -> list[pa.RecordBatch]:
-    """Returns the rows of a portion that the slot does not have."""
+def _new_rows(portion: Portion, wanted: Pairs) -> list[pa.RecordBatch]:
+    """Returns the rows of a portion that the slot wants."""
     rows = portion.rows
-    if rows is None or portion.first == position.next:
-        return [] if rows is None else [rows]
-    return [rows.filter(pc.greater_equal(rows.column("offset"), position.next))]
+    if rows is None:
+        return []
+    if wanted == ((portion.first, portion.next - 1),):
+        return [rows]
+    offsets = rows.column("offset")
+    keep = pa.repeat(pa.scalar(False), rows.num_rows)
+    for first, last in wanted:
+        inside = pc.and_(pc.greater_equal(offsets, first), pc.less_equal(offsets, last))
+        keep = pc.or_(keep, inside)
+    return [rows.filter(keep)]
 
 
 def _follow(
-    portion: Portion, position: ReadPosition, holes: dict[int, list[tuple[int, int]]]
+    portion: Portion,
+    position: ReadPosition,
+    wanted: Pairs,
+    holes: dict[int, list[tuple[int, int]]],
 ) -> None:
-    """Takes over the position and the holes of a portion."""
-    assert portion.first <= position.next, "a portion that leaves records out"
+    """Takes over the end and the holes of a portion."""
     if position.finds_holes:
         holes.setdefault(position.part, []).extend(
-            (max(first, position.next), last)
+            (max(first, low), min(last, high))
             for first, last in portion.holes
-            if last >= position.next
+            for low, high in wanted
+            if first <= high and low <= last
         )
-    position.next = portion.next
+    position.next = max(position.next, portion.next)
 
 
 def _advance(position: ReadPosition, offset: int, holes: dict[int, list[tuple[int, int]]]) -> None:
-    """Moves the position to the next record; the offsets that it skips are holes."""
-    if offset > position.next and position.finds_holes:
-        holes.setdefault(position.part, []).append((position.next, offset - 1))
-    position.next = offset
+    """Moves the position to the next record; the wanted offsets that it skips are holes."""
+    skipped = position.wanted.take(0, offset)
+    if skipped and position.finds_holes:
+        holes.setdefault(position.part, []).extend(skipped)
+    position.next = max(position.next, offset)

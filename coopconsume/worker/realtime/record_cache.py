@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from coopconsume.worker.realtime.fetch_messages import Ask
-    from coopconsume.worker.realtime.spec import Ranges
 
 #: Bytes of rows in one chunk, at most, unless one record has more.
 CHUNK_BYTES: Final = 1 << 20
@@ -54,11 +53,13 @@ class _Chunk:
     size: int
     before: int
 
-    def matching(self, offset: int, ranges: Ranges) -> pa.RecordBatch:
-        """Returns the rows of some key ranges, from an offset on."""
-        rows = self.rows
-        if self.first < offset:
-            rows = rows.filter(pc.greater_equal(rows.column("offset"), offset))
+    def matching(self, ask: Ask) -> pa.RecordBatch:
+        """Returns the rows that a slot asks for."""
+        rows, ranges = self.rows, ask.ranges
+        if self.first < ask.offset:
+            rows = rows.filter(pc.greater_equal(rows.column("offset"), ask.offset))
+        if ask.last < self.next - 1:
+            rows = rows.filter(pc.less_equal(rows.column("offset"), ask.last))
         if ranges == _FULL:
             return rows
         hashes = rows.column("key_hash")
@@ -201,7 +202,9 @@ class RecordCache:
         size, following = 0, ask.offset
         at = bisect_right(one.firsts, ask.offset) - 1
         for chunk in one.chunks[at : at + _MOST_CHUNKS]:
-            rows = chunk.matching(ask.offset, ask.ranges)
+            if chunk.first > ask.last:
+                break
+            rows = chunk.matching(ask)
             if size and size + rows.nbytes > most:
                 break
             if rows.nbytes > LARGEST_PORTION:
@@ -209,9 +212,11 @@ class RecordCache:
                     break
                 return self._missed(one, slot, ask.part, chunk.next)
             size += rows.nbytes
-            following = chunk.next
+            following = min(chunk.next, ask.last + 1)
             holes += [
-                (max(first, ask.offset), last) for first, last in chunk.holes if last >= ask.offset
+                (max(first, ask.offset), min(last, ask.last))
+                for first, last in chunk.holes
+                if first <= ask.last and last >= ask.offset
             ]
             found.append(rows)
         return Portion(ask.part, ask.offset, following, joined(found), tuple(holes))

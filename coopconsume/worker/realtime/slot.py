@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import queue
 import time
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from coopconsume.worker.realtime.host_source import open_source
 from coopconsume.worker.realtime.reader import SlotReader
 from coopconsume.worker.realtime.source import ReadFailed
 from coopconsume.worker.realtime.spec import HELD_UP, POSITIONS_EVERY
+from coopconsume.worker.realtime.wanted import NOTHING
 from coopconsume.worker.report import Reads, SlotReport
 from coopconsume.worker.slot import SlotRunner
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from coopconsume.worker.handling import TimeBox
     from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.realtime.source import Source
-    from coopconsume.worker.report import BatchSpec
+    from coopconsume.worker.report import BatchSpec, PartitionWork
 
     OpenSource = Callable[[BatchSpec, int, Mapping[TopicPartition, int]], Source]
 
@@ -86,9 +88,10 @@ class RealTimeRunner(SlotRunner):
     def _begin(self, channel: SlotChannel, outcome: TaskOutcome, time_box: TimeBox) -> None:
         watch = _Watch(outcome)
         self._is_draining = False
+        self._chunks: queue.SimpleQueue[Mapping[int, PartitionWork]] = queue.SimpleQueue()
         channel.begin(
             watch.cut, time_box.halt, outcome.want_relief, outcome.oldest_call, self._drain,
-            outcome.withhold,
+            outcome.withhold, self._chunks.put,
         )  # fmt: skip
 
     def _drain(self) -> None:
@@ -100,8 +103,13 @@ class RealTimeRunner(SlotRunner):
         spec = self._spec
         assert spec.realtime is not None
         slot = outcome.report.slot
+        gets_chunks = spec.realtime.ends is not None
+        starts = {
+            part: NOTHING if gets_chunks else work.ranges[0][0]
+            for part, work in outcome.work.items()
+        }
         reader = SlotReader(
-            spec.partitions, {part: work.ranges[0][0] for part, work in outcome.work.items()},
+            spec.partitions, starts,
             spec.realtime.key_ranges[slot], spec.realtime.finds_holes.get(slot, frozenset()),
             spec.realtime.record_filter, headers=spec.headers,
         )  # fmt: skip
@@ -113,6 +121,7 @@ class RealTimeRunner(SlotRunner):
             while not (time_box.is_over or self._is_draining or time.monotonic() >= until):
                 if outcome.report.tripped or outcome.report.fatal:
                     return
+                self._take_chunks(source, reader, outcome)
                 fetched = source.poll(_POLL, _MOST)
                 if not fetched:
                     continue
@@ -138,6 +147,15 @@ class RealTimeRunner(SlotRunner):
                 with outcome.lock:
                     outcome.count_reads(source.reads.since(counted))
                 source.close()
+
+    def _take_chunks(self, source: Source, reader: SlotReader, outcome: TaskOutcome) -> None:
+        """Adds the chunks that the driver has handed out meanwhile."""
+        while not self._chunks.empty():
+            for part, work in self._chunks.get().items():
+                with outcome.lock:
+                    outcome.add_work(part, work)
+                reader.want(part, work.ranges)
+                source.want(part, work.ranges)
 
 
 class _Watch:

@@ -11,7 +11,7 @@ from coopconsume.kafka.librdkafka import client_config
 from coopconsume.worker.report import Reads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from commits.model import TopicPartition
     from coopconsume.worker.realtime.fetch_messages import Portion
@@ -69,6 +69,14 @@ class Source(Protocol):
     def reads(self) -> Reads:
         """Counts of what it has read since it was opened."""
 
+    def want(self, part: int, pairs: Iterable[tuple[int, int]]) -> None:
+        """Adds offsets to read.
+
+        Args:
+            part: Index of the partition.
+            pairs: The first and last offset of each range.
+        """
+
     def poll(self, timeout: float, most: int) -> Fetched:
         """Returns the next records, as soon as there is one.
 
@@ -86,6 +94,8 @@ class Source(Protocol):
 
 class KafkaSource:
     """A confluent-kafka consumer with assigned partitions; it has no group and commits nothing.
+
+    It reads each partition from its offset on.
 
     Args:
         kafka: Settings by Kafka's names.
@@ -126,6 +136,7 @@ class KafkaSource:
 
     def assign(self, starts: Mapping[TopicPartition, int]) -> None:
         """Reads these partitions from now on instead of the earlier ones."""
+        self.pause(frozenset())  # A paused partition that is assigned again stays paused.
         self._consumer.assign([self._partition(*place, at) for place, at in starts.items()])
 
     def add(self, place: TopicPartition, start: int) -> None:

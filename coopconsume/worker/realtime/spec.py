@@ -33,6 +33,8 @@ class RealTimeSpec:
         cache_bytes: Bytes of records that the fetch server of a host keeps; 0: no server,
             each slot reads whole partitions.
         cache_content: ``record``, or ``key`` if that server keeps no values and headers.
+        ends: Slots read chunks that the driver hands out; up to this offset, by index of the
+            partition, the logs are known to reach. None: each slot reads on from its start.
     """
 
     duration: float
@@ -42,3 +44,4 @@ class RealTimeSpec:
     record_filter: RecordFilter = field(default_factory=RecordFilter)
     cache_bytes: int = 0
     cache_content: str = "record"
+    ends: Mapping[int, int] | None = None

@@ -10,17 +10,27 @@ import pytest
 from assignors import KeyRange
 from commits import AcquisitionId, OffsetRanges, Pending
 from commits.model import PARKED_MS
+from commits.offsets import MAX_OFFSET
 from coopconsume.group.chunks import GroupChunks, PartitionChunks
 from coopconsume.group.owned import Failed
 from coopconsume.runtime.acquiring import Acquirer
 from coopconsume.runtime.batch import _wanted
-from coopconsume.runtime.plan import Limits, Partition, plan_batch
+from coopconsume.runtime.plan import Limits, Partition, Waiting, plan_batch
+from coopconsume.runtime.plan.ahead import AheadSizes
 from coopconsume.runtime.plan.chunk_sizes import FIRST, SECONDS, ChunkSizes
-from coopconsume.runtime.plan.slices import deal_stock
+from coopconsume.runtime.plan.slices import deal_ahead, deal_stock
 from coopconsume.runtime.plan.stock import Stock
 from coopconsume.runtime.reading.source import WantedRows, _spans_by_task
 from coopconsume.runtime.reading.spans import Span
-from coopconsume.worker.report import Failure, PartitionReport, SlotReport, pack_offsets
+from coopconsume.runtime.realtime.mode import STALLED, RealTimeMode
+from coopconsume.worker.channel.messages import decode_chunks, encode_chunks
+from coopconsume.worker.report import (
+    Failure,
+    PartitionReport,
+    PartitionWork,
+    SlotReport,
+    pack_offsets,
+)
 
 TP = ("t", 0)
 
@@ -153,7 +163,7 @@ def test_a_request_asks_for_what_is_missing_and_no_offset_twice() -> None:
     one = partition(1_000)
     acquirer = Acquirer({TP: one}, 100)
     assert acquirer.request(50) is None, "the log was not read yet"
-    seen(acquirer, stable=10, committed=ranges((20, 29)), held=960)
+    seen(acquirer, stable=10, committed=ranges((20, 29)), held=ranges((30, 989)))
     request = acquirer.request(50)
     assert request is not None
     wanted = request.wanted[TP]
@@ -178,7 +188,8 @@ def test_a_request_names_failed_records_once_they_are_due() -> None:
         3: Pending(3, due_ms=PARKED_MS), 4: Pending(4, attempts=2), 5: Pending(5),
     }  # fmt: skip
     stock_of(one).failing = ranges((5, 5))
-    seen(acquirer, stable=0, committed=ranges((6, 9)), pending=pending, ours=ranges((4, 5)), held=2)
+    ours = ranges((4, 5))
+    seen(acquirer, committed=ranges((6, 9)), pending=pending, ours=ours, held=ours)
     request = acquirer.request(100)
     assert request is not None
     assert request.wanted[TP].due == ranges((1, 1))
@@ -254,3 +265,211 @@ def test_a_batch_reads_the_slices_of_its_slots() -> None:
         "t", 0, ranges((0, 19)), slices=((ranges((0, 9)), 0), (ranges((10, 19)), 1))
     )
     assert plan.fraction == 1.0
+
+
+# -- slots that read by themselves
+
+
+def live(end: int, acquired: OffsetRanges) -> Partition:
+    """A partition whose slots read by themselves, and what its member has acquired."""
+    one = partition(end)
+    for slot in one.shares:
+        assert one.read_by(slot) == PartitionWork(((0, MAX_OFFSET),))
+    one.acquire(acquired)
+    return one
+
+
+def packed(*offsets: int) -> bytes:
+    """Offsets as reports have them."""
+    return pack_offsets(pa.array(offsets, pa.int64()))
+
+
+def test_a_slot_that_reads_by_itself_gets_chunks_while_it_works() -> None:
+    """Each offset once; it has read none of them until it says so."""
+    one = live(8, ranges((0, 19)))
+    deal_stock([one], [0, 1], {0: 4, 1: 4}, 0.0)
+    first = one.hand_out(0, 0.0)
+    assert first is not None
+    assert first.ranges == ((0, 3),)
+    assert one.hand_out(0, 0.0) is None
+    share = one.shares[0]
+    assert (share.reading, share.unread) == (0, ranges((0, 3)))
+    report = PartitionReport(packed(0), read=packed(0, 1), position=3, holes=[(2, 2), (4, 7)])
+    one.progressed(0, report, 0.0)
+    assert share.in_flight == ranges((1, 1), (3, 3))
+    assert (share.unread, share.reading) == (ranges((3, 3)), 1)
+    assert one.unsaved_holes == ranges((2, 2)), "the others are another slot's"
+    deal_stock([one], [0, 1], {0: 4, 1: 4}, 0.0)
+    assert one.hand_out(0, 0.0) is None, "no more is there"
+    one.end = 12
+    deal_stock([one], [0, 1], {0: 4, 1: 4}, 0.0)
+    more = one.hand_out(0, 0.0)
+    assert more is not None
+    assert more.ranges == ((8, 9),)
+
+
+def test_what_a_slot_has_not_named_is_left_and_no_hole() -> None:
+    """It may not have got its last chunks: its channel was lost, or its time was over."""
+    one = live(8, ranges((0, 9)))
+    deal_stock([one], [0], {0: 8}, 0.0)
+    assert one.hand_out(0, 0.0) is not None
+    one.progressed(0, PartitionReport(packed(0), read=packed(0, 1), position=2), 0.0)
+    one.reported(0, PartitionReport(packed(1)), 0.0)
+    assert one.shares[0].todo == ranges((2, 7))
+    assert not one.holes()
+    assert one.shares[0].in_flight is None
+
+
+def test_a_batch_reads_no_further_than_the_log_goes() -> None:
+    """What was acquired ahead waits for its records; then any slot gets it."""
+    one = live(2, ranges((0, 9)))
+    deal_stock([one], [0, 1], {0: 4, 1: 4}, 0.0)
+    deal_ahead([one], [0, 1], AheadSizes(2, 3), 0.0)
+    for slot in (0, 1):
+        assert one.hand_out(slot, 0.0) is not None
+        one.reported(slot, PartitionReport(), 0.0)
+    assert one.shares[0].todo | one.shares[1].todo == ranges((0, 5))
+    deal_stock([one], [0, 1], {0: 4, 1: 4}, 0.0)
+    plan = plan_batch([one], [0, 1], 0.0, Limits(100, 100))
+    assert plan is not None
+    assert plan.wanted[0] == ranges((0, 1))
+    assert stock_of(one).undealt == ranges((2, 9))
+    one.end = 7
+    deal_stock([one], [0, 1], {0: 0, 1: 0}, 0.0)
+    assert not one.shares[0].todo & ranges((2, 9))
+    one.reported(1, PartitionReport(), 0.0)
+    other = partition(100, number=1)
+    other.acquire(ranges((0, 49)))
+    other.mark_in_doubt(KeyRange(), 50.0)
+    deal_stock([one, other], [1], {1: 100}, 0.0)
+    assert one.shares[1].todo == ranges((2, 6))
+
+
+def test_slots_wait_for_new_records_in_turn() -> None:
+    """Each has a slice beyond the end of the log; one that is behind gets no further one."""
+    sizes = AheadSizes(2, 3)
+    one = live(0, ranges((0, 11)))
+    deal_ahead([one], [0, 1], sizes, 0.0)
+    assert [share.todo for share in one.shares.values()] == [ranges((0, 2)), ranges((3, 5))]
+    assert stock_of(one).undealt == ranges((6, 11))
+    for slot in (0, 1):
+        assert one.hand_out(slot, 0.0) is not None
+    one.progressed(0, PartitionReport(read=packed(0, 1, 2), position=3), 0.0)
+    one.progressed(1, PartitionReport(packed(3, 4, 5), read=packed(3, 4, 5), position=6), 0.0)
+    deal_ahead([one], [0, 1], sizes, 0.0)
+    assert one.hand_out(0, 0.0) is None
+    more = one.hand_out(1, 0.0)
+    assert more is not None
+    assert more.ranges == ((6, 8),)
+
+
+def test_a_job_acquires_ahead_what_comes_in_a_second() -> None:
+    """As far as it handles that; at least two offsets for each handler."""
+    sizes = AheadSizes(2, 3)
+    assert (sizes.of(0, 0.0), sizes.slice_of(0, 0.0)) == (12, 3)
+    sizes.handed_out(0, 300, 0.0)
+    sizes.handed_out(0, 500, 0.5)
+    assert (sizes.of(0, 0.9), sizes.slice_of(0, 0.9), sizes.of(1, 0.9)) == (800, 200, 12)
+    assert sizes.of(0, 1.1) == 800, "those of the last full second"
+    assert sizes.of(0, 2.2) == 12
+    sizes.handed_out(0, 300, 2.2)
+    assert sizes.of(0, 9.0) == 12
+
+
+def test_sizes_follow_the_speed_of_slots_that_read_by_themselves() -> None:
+    """They begin small, and a slot that is stuck gets no more."""
+    sizes = ChunkSizes(2, concurrency=3, batch_time=100.0, most=None)
+    assert sizes.of_live(0, 0.0, is_at_work=False) == 6
+    sizes.progressed(0, 6, 0.1, is_busy=False)
+    assert sizes.of_live(0, 0.1, is_at_work=False) == 12, "it was ready with all that it had"
+    sizes.progressed(0, 1, 0.2, is_busy=False)
+    assert sizes.of_live(0, 0.2, is_at_work=False) == 12
+    sizes.progressed(0, 10, 1.0, is_busy=True)
+    sizes.progressed(0, 50, 1.5, is_busy=True)
+    sizes.progressed(0, 50, 2.0, is_busy=True)
+    assert sizes.of_live(0, 2.0, is_at_work=True) == 100 * SECONDS
+    sizes.progressed(0, 10, 3.0, is_busy=True)
+    assert sizes.of_live(0, 3.0, is_at_work=True) == 10 * SECONDS
+    assert sizes.of_live(0, 4.0, is_at_work=True) == 10 * SECONDS
+    assert sizes.of_live(0, 4.1, is_at_work=True) == 0
+    assert sizes.of_live(0, 4.1, is_at_work=False) == 10 * SECONDS
+    assert sizes.of_live(1, 4.1, is_at_work=True) == 6
+
+
+def test_a_request_asks_ahead_of_the_log() -> None:
+    """In turn with other members, before slots have nothing to wait for; what got nothing waits."""
+    one = live(100, OffsetRanges())
+    acquirer, ahead = Acquirer({TP: one}, 100), {TP: 40}
+    seen(acquirer, stable=100, held=ranges((100, 129)))
+    assert acquirer.request(50) is None
+    request = acquirer.request(50, ahead)
+    assert request is not None
+    assert (request.wanted[TP].count, request.wanted[TP].last) == (40, 169)
+    assert acquirer.is_urgent
+    acquirer.began(request)
+    acquirer.answered(request, {})
+    assert acquirer.request(50, ahead) is None, "the next look at the log may do"
+    seen(acquirer, stable=100, held=ranges((100, 129)))
+    acquirer.answered(request, {TP: ranges((130, 169))})
+    one.acquire(ranges((130, 169)))
+    assert acquirer.request(50, ahead) is None
+    stock_of(one).settle(ranges((130, 151)))
+    request = acquirer.request(50, ahead)
+    assert request is not None
+    assert (request.wanted[TP].count, request.wanted[TP].last) == (22, 209)
+    assert not acquirer.is_urgent, "it travels with the next commit"
+
+
+def test_offsets_beyond_the_log_do_not_hide_those_that_nobody_has() -> None:
+    """However many of them members hold."""
+    one = partition(100)
+    acquirer = Acquirer({TP: one}, 100)
+    seen(acquirer, stable=90, held=ranges((100, 500)))
+    one.acquire(ranges((100, 300)))
+    request = acquirer.request(50)
+    assert request is not None
+    assert (request.wanted[TP].count, request.wanted[TP].last) == (10, 99)
+
+
+def test_a_failed_record_that_is_due_goes_to_a_slot_with_its_attempts() -> None:
+    """Also with the headers that handlers have added."""
+    one = live(10, OffsetRanges())
+    added = (("h", b"1"),)
+    one.acquire(ranges((4, 4)), [Failed(4, 5, 2, 7.0, "no", added)])
+    slots = [slot for slot, share in one.shares.items() if share.waiting]
+    assert one.hand_out(slots[0], 6.0) is None
+    work = one.hand_out(slots[0], 7.0)
+    assert work == PartitionWork(((4, 4),), {4: 2}, added={4: added})
+    assert decode_chunks(encode_chunks({3: work})) == {3: work}
+
+
+MODE = RealTimeMode(60.0, max_pending=100, small_lag=50)
+
+
+def test_a_run_of_a_cooperative_job_begins_with_what_is_left() -> None:
+    """Not with records that a handler may still be at work on, or with much that nobody has."""
+    one = partition(50)
+    one.acquire(ranges((0, 9)), [Failed(4, 5, 2, 0.0, "no")])
+    one.shares[0].todo = ranges((5, 6))
+    assert MODE.why_not([one], 0.0) == ""
+    one.end = 51
+    assert "records left" in MODE.why_not([one], 0.0)
+    one.saved(OffsetRanges(), 10, OffsetRanges())
+    assert MODE.why_not([one], 0.0) == ""
+    one.shares[1].wait(~20, Waiting(20, 5, 0, 9.0, "", is_running=True))
+    assert "tried again" in MODE.why_not([one], 0.0)
+
+
+def test_a_run_ends_if_chunks_are_lost_or_not_read() -> None:
+    """What has gone to other members must not be started."""
+    one, at = live(5, ranges((0, 9))), dict[tuple[int, int], float]()
+    deal_stock([one], [0], {0: 100}, 0.0)
+    assert one.hand_out(0, 0.0) is not None
+    assert MODE.why_end([one], at, 0.0) == ""
+    assert MODE.why_end([one], at, STALLED + 1) == "slot 0 does not read t-0"
+    one.progressed(0, PartitionReport(read=packed(0, 1), position=2), 0.0)
+    assert MODE.why_end([one], at, STALLED + 1) == ""
+    one.looked(OffsetRanges(), ranges((0, 9)), (), [], 0)
+    assert MODE.why_end([one], at, 0.0) == ""
+    one.looked(OffsetRanges(), ranges((0, 3), (5, 9)), (), [], 0)
+    assert "gone to other members" in MODE.why_end([one], at, 0.0)

@@ -17,7 +17,7 @@ from coopconsume.worker.channel import server as servers
 from coopconsume.worker.channel.client import SlotChannel
 from coopconsume.worker.channel.server import ChannelServer
 from coopconsume.worker.channel.wire import Identity, SlotHandshake, frame
-from coopconsume.worker.report import PartitionReport, SlotReport
+from coopconsume.worker.report import PartitionReport, PartitionWork, SlotReport
 from tests.proxy import Proxy
 from tests.unit.worker.slot_harness import PATIENCE
 
@@ -512,4 +512,20 @@ def test_a_closed_server_stops_its_slots():
         until(lambda: slot.halts)
         assert [why for why, _ in slot.halts] == ["connection"]
         assert not driver.server.is_open
+        channel.close()
+
+
+def test_chunks_that_come_before_a_slot_begins_are_not_lost():
+    """Those that come later follow them, in their order."""
+    with bench() as driver:
+        channel, slot, got = connected(driver.server), Slot(), []
+        work = [{0: PartitionWork(((first, first + 4),), {first: 2})} for first in (0, 5, 10)]
+        driver.server.hand_out((7, 2), work[0])
+        driver.server.hand_out((7, 2), work[1])
+        until(lambda: len(channel._early) == 2)
+        channel.begin(slot.cut, slot.halt, hand_out=got.append)
+        assert got == work[:2]
+        driver.server.hand_out((7, 2), work[2])
+        until(lambda: len(got) == 3)
+        assert got == work
         channel.close()
