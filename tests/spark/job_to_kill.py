@@ -114,9 +114,12 @@ def main(config: dict) -> None:
         elif not config.get("endless"):
             query.trigger(availableNow=True)
         running = query.start()
-        while not running.awaitTermination(0.2 if "stops_at" in config else None):
-            if Path(config["stops_at"]).exists():
-                running.stop()
+        stops_at = config.get("stops_at")
+        while stops_at and not Path(stops_at).exists() and not running.awaitTermination(0.2):
+            pass
+        if stops_at:
+            running.stop()
+        running.awaitTermination()
     spark.stop()
 
 
