@@ -163,7 +163,7 @@ class SlotState:
             found = values[key] = self._read(place, key)
         value, expires = found
         is_gone = expires is not None and expires <= dt.datetime.now(dt.UTC)
-        return State(key, None if is_gone else value, self._spec.lifetime)
+        return State(None if is_gone else value, self._spec.lifetime, key)
 
     def prefetch(self, place: TopicPartition, keys: pa.Array) -> None:
         """Reads the values of many keys of a partition at once.

@@ -22,14 +22,14 @@ class State:
         answer: What the handler has answered, once it has changed the state and returned.
 
     Args:
-        key: The key.
         value: The value before the record; None if the key has no state.
         lifetime: Seconds after which a value is gone that the handler sets; None: it stays.
+        key: The key.
     """
 
     __slots__ = ("_default", "_lifetime", "_value", "answer", "is_changed", "key")
 
-    def __init__(self, key: bytes, value: Any, lifetime: float | None = None) -> None:
+    def __init__(self, value: Any, lifetime: float | None = None, key: bytes = b"") -> None:
         self.key = key
         self._value = value
         self._default = lifetime

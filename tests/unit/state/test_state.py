@@ -377,7 +377,7 @@ def test_a_value_is_gone_after_its_time(tmp_path):
 
 def test_a_state_can_be_read_set_and_removed():
     """What a handler does with a value does not change what others see."""
-    state = State(b"a", {"n": 1})
+    state = State({"n": 1})
     state.get()["n"] = 2
     assert state.get() == {"n": 1}
     assert not state.is_changed
