@@ -133,15 +133,17 @@ class ThreadRunner:
         if self._is_quick:
             ready = min(ready, 1)
         self._work.notify(min(ready, self._idle))
-        for seat in range(len(self._threads), min(self._most, len(self._threads) + ready)):
-            if ready <= self._idle:
-                return
-            ready -= 1
-            thread = threading.Thread(
-                target=self._run, args=(seat,), name=f"handler-{seat}", daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
+        missing = min(ready - self._idle, self._most - len(self._threads))
+        for _ in range(missing):
+            self._start_worker()
+
+    def _start_worker(self) -> None:
+        seat = len(self._threads)
+        thread = threading.Thread(
+            target=self._run, args=(seat,), name=f"handler-{seat}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
 
     @property
     def _is_quick(self) -> bool:
@@ -185,10 +187,13 @@ class ThreadRunner:
         return None
 
     def _wake_another(self, now: float) -> None:
-        """Wakes a thread to work, to watch this one, or to look at the clock for all."""
+        """Wakes or starts a thread to work, to watch this one, or to look at the clock for all."""
         is_watched = self._is_quick and self._alarm <= now + QUICK
-        if self._idle and not is_watched and (self._scheduler.ready or self._alarm == math.inf):
-            self._work.notify()
+        if self._idle:
+            if not is_watched and (self._scheduler.ready or self._alarm == math.inf):
+                self._work.notify()
+        elif self._scheduler.ready and len(self._threads) < self._most:
+            self._start_worker()  # This call may last long, and no other thread would go on.
 
     def _run(self, seat: int) -> None:
         try:

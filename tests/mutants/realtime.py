@@ -44,6 +44,17 @@ REALTIME = [
         (_MODEL + "test_no_collection_goes_through_what_a_worker_had_before_its_run",),
     ),
     Mutant(
+        "no-thread-after-quick-calls",
+        "If there is no thread that could watch a quick handler, one is started.",
+        _RUNNER,
+        "elif self._scheduler.ready and len(self._threads) < self._most:",
+        "elif False:",
+        (
+            "tests/unit/worker/test_concurrency.py"
+            "::test_records_that_came_one_by_one_are_followed_by_eight_calls_at_once",
+        ),
+    ),
+    Mutant(
         "quick-handler-not-watched",
         "A thread whose handler calls are quick is watched by another one.",
         _RUNNER,

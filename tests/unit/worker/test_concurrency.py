@@ -69,6 +69,33 @@ def test_handlers_that_were_quick_run_side_by_side_once_they_are_not():
     assert most[0] == 8
 
 
+def test_records_that_came_one_by_one_are_followed_by_eight_calls_at_once():
+    """Few threads were needed before; the last eight records come together, and none after them."""
+    quick, most, together = 50, [0], Together(8)
+    called, busy = [threading.Event() for _ in range(quick)], set()
+
+    def handler(record):
+        if record.offset < quick:
+            called[record.offset].set()
+            return
+        busy.add(record.offset)
+        most[0] = max(most[0], len(busy))
+        together.wait(len(busy))
+        busy.discard(record.offset)
+
+    slot, (rows,) = prepared(handler, keyed(quick + 8, quick + 8), concurrency=8, batch_rows=100)
+
+    def one_by_one():
+        for offset in range(quick):
+            yield rows.slice(offset, 1)
+            assert called[offset].wait(PATIENCE)
+        yield rows.slice(quick)
+
+    report = slot.run(3, one_by_one())
+    assert done(report) == list(range(quick + 8))
+    assert most[0] == 8
+
+
 def test_a_thousand_coroutines_are_in_flight():
     """A thousand coroutines wait for each other, all on one event loop in one thread."""
     here, threads, arrived = [], set(), asyncio.Event()
