@@ -207,11 +207,14 @@ class ConfluentLog(LogClient):
 
     def read(self, seconds: float) -> Sequence[LogRecord] | None:
         """Waits for the next records."""
-        from confluent_kafka import KafkaError
+        from confluent_kafka import KafkaError, KafkaException
 
-        # With a time to wait, it would wait until there are as many.
-        found = self._consumer.consume(1, seconds)
-        found += self._consumer.consume(_AT_ONCE - 1, 0) if found else []
+        try:
+            # With a time to wait, it would wait until there are as many.
+            found = self._consumer.consume(1, seconds)
+            found += self._consumer.consume(_AT_ONCE - 1, 0) if found else []
+        except KafkaException as failure:
+            raise ConnectionError(str(failure)) from failure
         records = []
         for message in found:
             error = message.error()

@@ -15,6 +15,7 @@ import os
 import pickle
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -371,6 +372,24 @@ class CountedJob(Job):
     def _turn(self):
         self.turns += 1
         super()._turn()
+
+
+class Calls:
+    """A handler that notes its calls, and may do more."""
+
+    def __init__(self, act=lambda record: None):
+        self.calls, self.attempts = [], {}
+        self._act, self._lock = act, threading.Lock()
+
+    def __call__(self, record):
+        with self._lock:
+            self.calls.append(record.offset)
+            self.attempts.setdefault(record.offset, []).append(record.attempt)
+        return self._act(record)
+
+    @property
+    def count(self):
+        return Counter(self.calls)
 
 
 class World:

@@ -15,7 +15,7 @@ from coopconsume.record import Reject, RetryPolicy
 from coopconsume.runtime import trace
 from coopconsume.runtime.decisions import Decision, decide, decided
 from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
-from tests.model.job_world import TP, World, until
+from tests.model.job_world import TP, Calls, until
 from tests.replay import runs
 
 COUNT = 600
@@ -24,35 +24,9 @@ LOG = {offset: None for offset in range(COUNT) if offset not in (7, 300)}
 
 
 @pytest.fixture
-def world(monkeypatch, tmp_path):
-    """Return what makes a world; its jobs are ended with the test."""
-    made = []
-
-    def make(keys=LOG, **options):
-        made.append(
-            World(monkeypatch, tmp_path, keys, channel=True, sharing="cooperative", **options)
-        )
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-class Calls:
-    """A handler that notes its calls."""
-
-    def __init__(self):
-        self.lock = threading.Lock()
-        self.calls = []
-
-    def __call__(self, record):
-        with self.lock:
-            self.calls.append(record.offset)
-
-    @property
-    def count(self):
-        return Counter(self.calls)
+def world(world):
+    """Return what makes a world of cooperative members."""
+    return lambda keys=LOG, **options: world(keys, channel=True, sharing="cooperative", **options)
 
 
 def test_a_job_handles_each_record_once(world):

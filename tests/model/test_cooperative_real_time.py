@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 
 import pytest
 
@@ -12,45 +11,18 @@ from assignors import Share
 from commits import AcquireRequest, OffsetRanges, Wanted
 from coopconsume.group.owned import EpochGrant
 from coopconsume.record import RetryPolicy
-from tests.model.job_world import TP, World
+from tests.model.job_world import TP, Calls
 
 LONG = 300.0
 COUNT = 20
 
 
 @pytest.fixture
-def world(monkeypatch, tmp_path):
-    """Return what makes a world; its jobs are ended with the test."""
-    made = []
-
-    def make(count=COUNT, **options):
-        keys = dict.fromkeys(range(count))
-        made.append(
-            World(monkeypatch, tmp_path, keys, channel=True, sharing="cooperative", **options)
-        )
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-class Calls:
-    """A handler that notes its calls, and may do more."""
-
-    def __init__(self, act=lambda record: None):
-        self.all, self.attempts = [], {}
-        self._act, self._lock = act, threading.Lock()
-
-    def __call__(self, record):
-        with self._lock:
-            self.all.append(record.offset)
-            self.attempts.setdefault(record.offset, []).append(record.attempt)
-        return self._act(record)
-
-    @property
-    def count(self):
-        return Counter(self.all)
+def world(world):
+    """Return what makes a world of cooperative members and so many records."""
+    return lambda count=COUNT, **options: world(
+        dict.fromkeys(range(count)), channel=True, sharing="cooperative", **options
+    )
 
 
 def grow(there, count, holes=()):
@@ -117,14 +89,14 @@ def test_members_share_new_records(world):
     """Each record goes to one of them, and both get some."""
     there, calls, others = world(), Calls(), Calls()
     (member, _), _ = live(there, (calls, others), "a", "b")
-    before = len(calls.all), len(others.all)
+    before = len(calls.calls), len(others.calls)
     for _ in range(3):
         grow(there, 100)
         end = there.kafka.end
         there.until(lambda: there.done(member) == set(range(end)))  # noqa: B023
     assert calls.count + others.count == dict.fromkeys(range(end), 1)
-    assert len(calls.all) > before[0]
-    assert len(others.all) > before[1]
+    assert len(calls.calls) > before[0]
+    assert len(others.calls) > before[1]
     assert there.runs == 2
 
 
@@ -189,7 +161,7 @@ def test_what_a_lost_slot_had_started_is_done_again_after_its_lease(world):
     server._on_report = lambda _: None
     there.dying = 2
     grow(there, 20)
-    there.until(lambda: len(calls.all) == 60)
+    there.until(lambda: len(calls.calls) == 60)
     there.read_errors += ["gone", "gone"]
     there.until(lambda: there.done(member) == set(range(60)))
     assert all(calls.count[offset] == 1 for offset in range(40))
@@ -231,7 +203,7 @@ def test_a_pause_returns_the_chunks_and_resume_begins_another_run(world):
     there.until(lambda: not member.store.acquisitions("g").get(TP))
     grow(there, 30)
     there.turns(job)
-    assert len(calls.all) == COUNT
+    assert len(calls.calls) == COUNT
     job.resume()
     there.until(lambda: there.done(member) == set(range(50)) and there.runs == 2)
     assert calls.count == dict.fromkeys(range(50), 1)

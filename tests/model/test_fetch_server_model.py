@@ -147,6 +147,44 @@ class Slot:
             self.state.has_read(part, self.reader.starts[PLACES[part]])
 
 
+class Host:
+    """A server that comes and goes, and the answers that slots have not got yet."""
+
+    def __init__(self, logs, limit):
+        self._logs, self._limit = logs, limit
+        self.server, self._late = Server(logs, limit), {}
+
+    def ask(self, slot):
+        """What the server answers to a slot."""
+        return self.server.answer(slot.number, slot.state.asks())
+
+    def play(self, op, slots, slot, part, count):
+        """One step of the server, or of a slot."""
+        if op == "serve" and self.server.cache.has(part):
+            self.server.read(part, count)
+        elif op == "ask" and slot.number not in self._late:
+            slot.take_in(self.ask(slot))
+        elif op == "late":  # The slot reads on, or the server dies, before the answer comes.
+            self._late[slot.number] = self._late.get(slot.number) or self.ask(slot)
+        elif op == "own":
+            slot.read(3)
+            if slot.number in self._late:
+                slot.take_in(self._late.pop(slot.number))
+        elif op == "die":
+            self.server = Server(self._logs, self._limit)
+            for one in slots:
+                one.state.lost()
+        elif op == "gone":
+            self.server.cache.leave(slot.number)
+        elif op == "settle":
+            self.server.cache.is_starting = False
+
+    def answer_late(self, slots):
+        """The answers come that slots have not got yet."""
+        for number, answer in self._late.items():
+            slots[number].take_in(answer)
+
+
 KEYS = [None, b"a", b"b", b"c", b"d", b"e"]
 OPS = st.lists(
     st.sampled_from(["produce", "serve", "ask", "late", "own", "die", "settle", "gone"]),
@@ -162,11 +200,7 @@ def test_each_slot_gets_its_records_once_whatever_becomes_of_the_server(ops, cou
     slots = [
         Slot(n, logs, ((one.first, one.last),)) for n, one in enumerate(KeyRange().split(count))
     ]
-    server, late = Server(logs, limit), {}
-
-    def ask(slot):
-        return server.answer(slot.number, slot.state.asks())
-
+    host = Host(logs, limit)
     for op in ops:
         slot = rng.choice(slots)
         part = rng.randrange(2)
@@ -174,29 +208,12 @@ def test_each_slot_gets_its_records_once_whatever_becomes_of_the_server(ops, cou
             for _ in range(rng.randrange(6)):
                 logs[part].add(rng.choice([1, 1, 1, 3]), rng.choice(KEYS))
             logs[part].end += rng.choice([0, 0, 1])
-        elif op == "serve" and server.cache.has(part):
-            server.read(part, rng.randrange(1, 5))
-        elif op == "ask" and slot.number not in late:
-            slot.take_in(ask(slot))
-        elif op == "late":  # The slot reads on, or the server dies, before the answer comes.
-            late[slot.number] = late.get(slot.number) or ask(slot)
-        elif op == "own" and slot.number in late:
-            slot.read(3)
-            slot.take_in(late.pop(slot.number))
-        elif op == "own":
-            slot.read(3)
-        elif op == "die":
-            server = Server(logs, limit)
-            for one in slots:
-                one.state.lost()
-        elif op == "gone":
-            server.cache.leave(slot.number)
-        elif op == "settle":
-            server.cache.is_starting = False
+        else:
+            host.play(op, slots, slot, part, rng.randrange(1, 5))
         for one in slots:
             check(one, logs, is_over=False)
-    for number, answer in late.items():
-        slots[number].take_in(answer)
+    host.answer_late(slots)
+    server = host.server
     server.cache.is_starting = False
     for _ in range(400):
         if all(at_end(one, logs) for one in slots):
@@ -205,14 +222,14 @@ def test_each_slot_gets_its_records_once_whatever_becomes_of_the_server(ops, cou
             if server.cache.has(part):
                 server.read(part, 50)
         for one in slots:
-            one.take_in(ask(one))
+            one.take_in(host.ask(one))
             one.read(50)
     for one in slots:
         check(one, logs, is_over=True)
         assert not one.state.own, "a slot that has caught up reads for itself no more"
     for _ in range(2):  # The second time, each knows where the others are.
         for one in slots:
-            one.take_in(ask(one))
+            one.take_in(host.ask(one))
     assert server.cache.size == 0, "records leave that all slots have"
     assert not server.cache.full
     assert len(set(server.reads)) == len(server.reads), "a record is read from the brokers once"
@@ -297,11 +314,8 @@ def test_each_slot_gets_its_chunks_once_whatever_becomes_of_the_server(ops, coun
         for _ in range(5):
             log.add(1, b"a")
     slots = [ChunkSlot(n, logs) for n in range(count)]
-    server, late = Server(logs, limit), {}
+    host = Host(logs, limit)
     left = {part: list(range(0, 200, 5)) for part in range(2)}
-
-    def ask(slot):
-        return server.answer(slot.number, slot.state.asks())
 
     for op in ops:
         slot, part = rng.choice(slots), rng.randrange(2)
@@ -313,34 +327,18 @@ def test_each_slot_gets_its_chunks_once_whatever_becomes_of_the_server(ops, coun
             for _ in range(rng.randrange(6)):
                 logs[part].add(rng.choice([1, 1, 1, 3]), b"a")
             logs[part].end += rng.choice([0, 0, 1])
-        elif op == "serve" and server.cache.has(part):
-            server.read(part, rng.randrange(1, 5))
-        elif op == "ask" and slot.number not in late:
-            slot.take_in(ask(slot))
-        elif op == "late":
-            late[slot.number] = late.get(slot.number) or ask(slot)
-        elif op == "own":
-            slot.read(3)
-            if slot.number in late:
-                slot.take_in(late.pop(slot.number))
-        elif op == "die":
-            server = Server(logs, limit)
-            for one in slots:
-                one.state.lost()
-        elif op == "gone":
-            server.cache.leave(slot.number)
-        elif op == "settle":
-            server.cache.is_starting = False
+        else:
+            host.play(op, slots, slot, part, rng.randrange(1, 5))
         for one in slots:
             one.check(is_over=False)
-    for number, answer in late.items():
-        slots[number].take_in(answer)
+    host.answer_late(slots)
+    server = host.server
     for _ in range(60):
         for part in range(2):
             if server.cache.has(part):
                 server.read(part, 50)
         for one in slots:
-            one.take_in(ask(one))
+            one.take_in(host.ask(one))
             one.read(50)
     for one in slots:
         one.check(is_over=True)

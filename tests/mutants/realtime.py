@@ -24,6 +24,10 @@ _QUICK = (
     "tests/unit/worker/test_concurrency.py::"
     "test_handlers_that_were_quick_run_side_by_side_once_they_are_not"
 )
+_ONE_BY_ONE = (
+    "tests/unit/worker/test_concurrency.py::"
+    "test_records_that_came_one_by_one_are_followed_by_eight_calls_at_once"
+)
 _EXTENDS = _UNIT + "test_a_slot_that_reads_on_extends_what_is_in_flight"
 
 REALTIME = [
@@ -49,10 +53,7 @@ REALTIME = [
         _RUNNER,
         "elif self._scheduler.ready and len(self._threads) < self._most:",
         "elif False:",
-        (
-            "tests/unit/worker/test_concurrency.py"
-            "::test_records_that_came_one_by_one_are_followed_by_eight_calls_at_once",
-        ),
+        (_ONE_BY_ONE,),
     ),
     Mutant(
         "quick-handler-not-watched",

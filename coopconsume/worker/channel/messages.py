@@ -61,7 +61,7 @@ class _PartReader:
 
     def end(self) -> None:
         if self._at != len(self._data):
-            raise ProtocolError("a report with more bytes than it names")
+            raise ProtocolError("more bytes than the header names")
 
 
 def encode_report(report: SlotReport) -> bytes:
@@ -97,8 +97,7 @@ def encode_report(report: SlotReport) -> bytes:
         "gates": list(report.gates.items()),
         "leaving": report.leaving,
     }
-    head = json.dumps(header, allow_nan=False, separators=(",", ":")).encode()
-    return b"".join((_LENGTH.pack(len(head)), head, *parts.all))
+    return _packed(header, parts)
 
 
 def decode_report(data: bytes, of: Identity) -> SlotReport:
@@ -108,9 +107,7 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
         ProtocolError: The bytes are no progressive report.
     """
     try:
-        (length,) = _LENGTH.unpack_from(data)
-        header = json.loads(data[_LENGTH.size : _LENGTH.size + length])
-        parts = _PartReader(data, _LENGTH.size + length)
+        header, parts = _unpacked(data)
         report = SlotReport(
             batch=of.batch, slot=of.slot, pid=of.pid, seq=_count(header["seq"]),
             handled=_count(header["handled"]), filtered=_count(header["filtered"]),
@@ -160,8 +157,7 @@ def encode_chunks(work: Mapping[int, PartitionWork]) -> bytes:
         ]
         for part, one in work.items()
     ]
-    head = json.dumps(header, separators=(",", ":")).encode()
-    return b"".join((_LENGTH.pack(len(head)), head, *parts.all))
+    return _packed(header, parts)
 
 
 def decode_chunks(data: bytes) -> dict[int, PartitionWork]:
@@ -171,9 +167,7 @@ def decode_chunks(data: bytes) -> dict[int, PartitionWork]:
         ProtocolError: The bytes are no such message.
     """
     try:
-        (length,) = _LENGTH.unpack_from(data)
-        header = json.loads(data[_LENGTH.size : _LENGTH.size + length])
-        parts = _PartReader(data, _LENGTH.size + length)
+        header, parts = _unpacked(data)
         found = {
             _count(part): PartitionWork(
                 tuple((_count(first), _count(last)) for first, last in ranges),
@@ -186,6 +180,17 @@ def decode_chunks(data: bytes) -> dict[int, PartitionWork]:
     except (TypeError, ValueError, RecursionError, struct.error) as error:
         raise ProtocolError(f"no chunks: {type(error).__name__}: {error}") from None
     return found
+
+
+def _packed(header: Any, parts: _Parts) -> bytes:
+    head = json.dumps(header, allow_nan=False, separators=(",", ":")).encode()
+    return b"".join((_LENGTH.pack(len(head)), head, *parts.all))
+
+
+def _unpacked(data: bytes) -> tuple[Any, _PartReader]:
+    (length,) = _LENGTH.unpack_from(data)
+    start = _LENGTH.size + length
+    return json.loads(data[_LENGTH.size : start]), _PartReader(data, start)
 
 
 def _count(value: Any) -> int:
