@@ -30,10 +30,10 @@ from coopconsume.runtime.failures import FailuresInARow, reason
 from coopconsume.runtime.latest_start import LatestStart
 from coopconsume.runtime.lost_slots import log_ended_worker, log_lost_slot
 from coopconsume.runtime.plan import Limits, plan_batch
-from coopconsume.runtime.plan.ahead import AheadSizes
 from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
 from coopconsume.runtime.plan.reads import MAX_READS, MERGE_GAP
-from coopconsume.runtime.plan.slices import deal_ahead, deal_stock, left_of
+from coopconsume.runtime.plan.slices import deal_stock
+from coopconsume.runtime.realtime.live_chunks import LiveChunks
 from coopconsume.runtime.realtime.run import run_slots
 from coopconsume.runtime.realtime.runs import RealTimeRuns
 from coopconsume.runtime.relief import end_kept, give_back, settle_kept, slow_slots
@@ -138,9 +138,6 @@ class Dispatcher:
             if options.is_cooperative
             else None
         )
-        self._ahead = AheadSizes(slots, work.concurrency)
-        #: How many offsets each slot is to have that reads by itself; empty in batches.
-        self._live_sizes: dict[int, int] = {}
         self._latest_start = LatestStart(slots, is_limited=self._send is None)
         self._membership = membership
         self.leases = SlotLeases(
@@ -154,6 +151,11 @@ class Dispatcher:
             None
             if work.real_time is None
             else RealTimeRuns(work.real_time, options, self.leases, self._requests.stop)
+        )
+        self._chunks = (
+            None
+            if self._sizes is None or self._real_time is None
+            else LiveChunks(self._sizes, slots, work.concurrency, self.leases)
         )
         self._numbers = itertools.count()
         self._busy: dict[int, int] = {}
@@ -211,15 +213,12 @@ class Dispatcher:
         """Offsets that a cooperative job is to have for its slots; 0 while it pauses."""
         if self._sizes is None or self.breaker.state != "closed":
             return 0
-        return sum(self._live_sizes.values()) if self._live_sizes else self._sizes.total
+        live = None if self._chunks is None else self._chunks.demand
+        return self._sizes.total if live is None else live
 
     def ahead(self, epoch_state: EpochState) -> dict[TopicPartition, int]:
         """Offsets of partitions that a cooperative job is to have ahead; empty in batches."""
-        run = self._live_run(epoch_state) if self._sizes is not None else None
-        if run is None:
-            return {}
-        now = time.monotonic()
-        return {(p.topic, p.partition): self._ahead.of(p.part, now) for p in run.parts if p.is_ours}
+        return {} if self._chunks is None else self._chunks.ahead(self._live_run(epoch_state))
 
     def _live_run(self, epoch_state: EpochState) -> Running | None:
         """Returns the real-time run whose slots read on, if there is one."""
@@ -287,7 +286,8 @@ class Dispatcher:
     def forget_crashes(self) -> None:
         """Forgets what is known of crashes: the epoch has ended, and its partitions with it."""
         self._crashes.forget()
-        self._ahead.forget()
+        if self._chunks is not None:
+            self._chunks.forget()
 
     def interrupt(self) -> None:
         """Has Spark end what runs."""
@@ -472,37 +472,8 @@ class Dispatcher:
         for running in runs:
             self._real_time.watch(running, now, is_open=self.breaker.state == "closed")
         self._meter.mode = "realTime" if any(not one.ending for one in runs) else "batch"
-        if not stopping:
-            self._hand_out_chunks(epoch_state, now)
-
-    def _hand_out_chunks(self, epoch_state: EpochState, now: float) -> None:
-        """Hands acquired offsets out to the slots of a cooperative job that read by themselves."""
-        running = self._live_run(epoch_state) if self._sizes is not None else None
-        self._live_sizes = {}
-        if running is None or self._sizes is None:
-            return
-        slots = [
-            slot for slot in sorted(running.active - running.stopped)
-            if self.leases.has_met((running.number, slot))
-        ]  # fmt: skip
-        parts = [partition for partition in running.parts if partition.is_ours]
-        at_work = {
-            slot: any(p.shares[slot].reading for p in parts if slot in p.shares) for slot in slots
-        }
-        sizes = self._live_sizes = {
-            slot: self._sizes.of_live(slot, now, is_at_work=at_work[slot]) for slot in slots
-        }
-        deal_stock(parts, slots, sizes, now)
-        deal_ahead(parts, slots, self._ahead, now)
-        for slot in slots:
-            work = {}
-            for i, partition in enumerate(running.parts):
-                one = partition.hand_out(slot, now) if partition.is_ours else None
-                if one is not None:
-                    work[i] = one
-                    self._ahead.handed_out(partition.part, len(OffsetRanges(one.ranges)), now)
-            if work:
-                self.leases.hand_out((running.number, slot), work)
+        if self._chunks is not None and not stopping:
+            self._chunks.hand_out(self._live_run(epoch_state), now)
 
     def _begins_real_time(self, epoch_state: EpochState, now: float) -> bool:
         """Begins a real-time run, if there is to be one and all slots are free for it."""
@@ -769,9 +740,8 @@ class Dispatcher:
                 for i, partition in enumerate(parts):
                     at_work = {o: key for part, o, key in report.leaving[1] if part == i}
                     partition.dealer.withheld(slot, at_work)
-        if self._sizes is not None and running.is_real_time:
-            is_busy = left_of(parts, slot) > 0
-            self._sizes.progressed(slot, report.handled + report.filtered, now, is_busy=is_busy)
+        if self._chunks is not None and running.is_real_time:
+            self._chunks.progressed(running, report, now)
         running.epoch_state.committer.take(report, parts, now)
         self._note(running, report)
         self.leases.taken(report)

@@ -1,0 +1,87 @@
+"""Hands chunks out to slots of a cooperative job that read by themselves. The loop calls it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from commits import OffsetRanges
+from coopconsume.runtime.plan.ahead import AheadSizes
+from coopconsume.runtime.plan.slices import deal_ahead, deal_stock, left_of
+
+if TYPE_CHECKING:
+    from commits.model import TopicPartition
+    from coopconsume.runtime.batch import Running
+    from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
+    from coopconsume.runtime.slot_leases import SlotLeases
+    from coopconsume.worker.report import SlotReport
+
+
+class LiveChunks:
+    """The chunks of the slots of a real-time run.
+
+    Args:
+        sizes: How many offsets each slot is to have.
+        slots: How many slots there are.
+        concurrency: Handlers at once in a slot.
+        leases: The channel to the slots.
+    """
+
+    def __init__(self, sizes: ChunkSizes, slots: int, concurrency: int, leases: SlotLeases) -> None:
+        self._sizes = sizes
+        self._leases = leases
+        self._ahead_sizes = AheadSizes(slots, concurrency)
+        #: How many offsets each slot is to have; None: no slot reads by itself.
+        self._wanted: dict[int, int] | None = None
+
+    @property
+    def demand(self) -> int | None:
+        """How many offsets the slots are to have; None: no slot reads by itself."""
+        return None if self._wanted is None else sum(self._wanted.values())
+
+    def ahead(self, running: Running | None) -> dict[TopicPartition, int]:
+        """Returns how many offsets of each partition the job is to have ahead of its slots.
+
+        Args:
+            running: The run, or None.
+        """
+        now = time.monotonic()
+        parts = [] if running is None else [one for one in running.parts if one.is_ours]
+        return {(one.topic, one.partition): self._ahead_sizes.of(one.part, now) for one in parts}
+
+    def hand_out(self, running: Running | None, now: float) -> None:
+        """Hands acquired offsets out to the slots of a run, if one runs."""
+        self._wanted = None
+        if running is None:
+            return
+        slots = [
+            slot for slot in sorted(running.active - running.stopped)
+            if self._leases.has_met((running.number, slot))
+        ]  # fmt: skip
+        parts = [partition for partition in running.parts if partition.is_ours]
+        at_work = {
+            slot: any(p.shares[slot].reading for p in parts if slot in p.shares) for slot in slots
+        }
+        wanted = {slot: self._sizes.of_live(slot, now, is_at_work=at_work[slot]) for slot in slots}
+        self._wanted = wanted or None
+        deal_stock(parts, slots, wanted, now)
+        deal_ahead(parts, slots, self._ahead_sizes, now)
+        for slot in slots:
+            work = {}
+            for i, partition in enumerate(running.parts):
+                one = partition.hand_out(slot, now) if partition.is_ours else None
+                if one is not None:
+                    work[i] = one
+                    self._ahead_sizes.handed_out(partition.part, len(OffsetRanges(one.ranges)), now)
+            if work:
+                self._leases.hand_out((running.number, slot), work)
+
+    def progressed(self, running: Running, report: SlotReport, now: float) -> None:
+        """Learns the speed of a slot from its progressive report."""
+        is_busy = left_of(running.parts, report.slot) > 0
+        handled = report.handled + report.filtered
+        self._sizes.progressed(report.slot, handled, now, is_busy=is_busy)
+
+    def forget(self) -> None:
+        """Forgets the sizes of partitions: the epoch has ended."""
+        self._ahead_sizes.forget()
