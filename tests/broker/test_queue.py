@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import TopicPartition as ConfluentPartition
+from kafka import TopicPartition
 
 from coopconsume.cli import main
 from coopconsume.errors import InvalidOption, NotHeld, QueueLogFormat, QueueUnavailable
+from coopconsume.options import Options
 from coopconsume.queue import (
     ACCEPT,
     REJECT,
@@ -23,6 +26,7 @@ from coopconsume.queue import (
     QueueConsumer,
     QueueReplica,
 )
+from coopconsume.queue.log_client import ENGINES
 from coopconsume.testing.local.broker import LocalKafka
 
 if TYPE_CHECKING:
@@ -234,9 +238,38 @@ def test_the_loss_of_one_of_three_replicas_is_survived(
         QueueConsumer(options_of(kafka, "another"), name, [f"{name}-r1"]).poll()
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_reader_begins_again_if_its_next_records_were_deleted(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, engine: str
+) -> None:
+    """Others have replaced them by a snapshot; the client says so and skips nothing."""
+    from kafka.admin import KafkaAdminClient
+
+    name = topic(1)
+    produce(name, [(None, b"%d" % i) for i in range(10)])
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    try:
+        admin.delete_records({TopicPartition(name, 0): 4})
+    finally:
+        admin.close()
+    options = Options.parse(options_of(kafka, name), table=False)
+    client: Any = ENGINES[engine](name, options)
+    try:
+        assert client.begin_reading() == (4, 10)
+        if engine == "kafka-python":
+            client._consumer.seek(TopicPartition(name, 0), 2)
+        else:
+            client._consumer.assign([ConfluentPartition(name, 0, 2)])
+        found: Any = []
+        until(lambda: (found.append(client.read(0.5)), found[-1] is None)[1])
+        assert not any(found)
+    finally:
+        client.end_reading()
+
+
 def _last_value(kafka: LocalKafka, topic: str) -> bytes | None:
     """The value of the last record of a topic of one partition."""
-    from kafka import KafkaConsumer, TopicPartition
+    from kafka import KafkaConsumer
 
     consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, group_id=None)
     try:

@@ -705,6 +705,16 @@ CHANNEL_DRIVER = [
         ),
     ),
     Mutant(
+        "lease-as-long-as-assumed",
+        "A lease ends before the next owner assumes it.",
+        "coopconsume/runtime/slot_leases.py",
+        "keys(), since - _ENDING)",
+        "keys(), since)",
+        (
+            "tests/unit/runtime/test_slot_leases.py::test_a_lease_ends_before_the_next_owner_assumes_it",
+        ),
+    ),
+    Mutant(
         "longer-life-untold",
         "Work without leases starts once the group knows how long it may go on.",
         "coopconsume/group/membership.py",

@@ -18,6 +18,16 @@ _MODEL = "tests/model/test_queue_model.py::test_any_schedule_keeps_the_promises"
 
 QUEUE = [
     Mutant(
+        "reader-skips-deleted-rows",
+        "A reader of confluent-kafka whose next records were deleted begins again.",
+        "coopconsume/queue/log_client.py",
+        "elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):",
+        "elif False:",
+        (
+            "tests/broker/test_queue.py::test_a_reader_begins_again_if_its_next_records_were_deleted",
+        ),
+    ),
+    Mutant(
         "queue-letters-hold-back-acknowledgements",
         "Acknowledgements count while dead letters cannot be written.",
         _CONSUMER,

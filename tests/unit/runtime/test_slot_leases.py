@@ -65,6 +65,20 @@ def leases(monkeypatch: pytest.MonkeyPatch, renewed: Renewed) -> Iterator[SlotLe
     made.close()
 
 
+def test_a_lease_ends_before_the_next_owner_assumes_it(
+    leases: SlotLeases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker of a handler that exceeds its time has a moment to end."""
+    begins: queue.SimpleQueue[float] = queue.SimpleQueue()
+    monkeypatch.setattr(ChannelServer, "renew", lambda _, _slots, since: begins.put(since))
+    assignment: Any = _FakeAssignment()
+    assignment.answered.set()
+    leases.keep(assignment, {(0, 0): 0.0})
+    begin = begins.get(timeout=_PATIENCE)
+    assert leases.lease is not None
+    assert assignment.check(0.0) - leases.lease / 4 < begin < assignment.check(0.0)
+
+
 def test_a_batch_that_ends_during_a_look_at_the_log_gets_no_lease(
     leases: SlotLeases, renewed: Renewed
 ) -> None:
