@@ -67,7 +67,7 @@ class StateTable:
             raise
         except Exception as error:  # deltalake raises more than its own errors
             raise OutputNotWritten(
-                "changes of the state", hidden(self._state), hidden(str(error))
+                "changes of the state", hidden(self._state), message_of(error)
             ) from error
 
     def read(self, call: Callable[..., Any], **what: Any) -> Any:

@@ -296,9 +296,9 @@ def test_a_changelog_that_cannot_be_created_is_one_error(tmp_path):
     """It names the state and the reason once."""
     (tmp_path / "file").write_text("no folder")
     changelog = Changelog(str(tmp_path / "file" / "state"), LONG)
-    with pytest.raises(OutputNotWritten, match="could not be written to .*Not a directory") as told:
+    with pytest.raises(OutputNotWritten, match=r"written to .*Not a directory") as found:
         changelog.append(change(b"a", 0, 1, "c1"))
-    assert str(told.value).count("could not be written") == 1
+    assert str(found.value).count("could not be written") == 1
 
 
 def test_a_handler_that_returns_its_state_fails_with_the_remedy(tmp_path):
