@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
+from commits.errors import FencedMember
 from commits.ids import CommitIds
 from commits.secrets import hidden
 from coopconsume.errors import OutputNotWritten, StateAhead, StateNotReadable
@@ -300,6 +301,8 @@ class StateLog:
                 for tp, owned in list(assignment.owned.items()):
                     if owned.owns_first and not over.is_set():
                         self._snapshot_if_due(assignment, tp)
+            except FencedMember:
+                return  # The epoch is over; the next owner makes it.
             except Exception as error:  # noqa: BLE001 - the next look may do
                 log.warning("the state has no new snapshot for now: %s", error)
 

@@ -89,12 +89,11 @@ class Outputs:
 
 def _places(part: pa.ChunkedArray, offset: pa.ChunkedArray) -> pa.Array:
     """Returns the number of each row among the rows of its record, from 0."""
-    places, before, place = [], None, 0
-    for at in zip(part.to_pylist(), offset.to_pylist(), strict=True):
-        place = place + 1 if at == before else 0
-        before = at
-        places.append(place)
-    return pa.array(places, pa.int32())
+    parts, offsets = part.to_numpy(), offset.to_numpy()
+    at = np.arange(len(parts), dtype=np.int32)
+    is_first = np.ones(len(parts), dtype=bool)
+    is_first[1:] = (parts[1:] != parts[:-1]) | (offsets[1:] != offsets[:-1])
+    return pa.array(at - np.maximum.accumulate(np.where(is_first, at, 0)), pa.int32())
 
 
 def divided_rows(

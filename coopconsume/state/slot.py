@@ -9,7 +9,8 @@ import sqlite3
 from collections import defaultdict
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Final
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
 
 from commits.ids import CommitIds
 from commits.secrets import hidden
@@ -18,7 +19,7 @@ from coopconsume.record import exhausted, ordering_key_of
 from coopconsume.state.changelog import Changelog
 from coopconsume.state.rows import Origin, counted, newest
 from coopconsume.state.store import LocalStore
-from coopconsume.state.value import State
+from coopconsume.state.value import UNREAD, SeenValues, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,13 +31,7 @@ if TYPE_CHECKING:
     from coopconsume.state.rows import Range
     from coopconsume.state.schema import StateSchema
 
-    #: A value, and when it is gone; None: it stays.
-    _Value = tuple[Any, dt.datetime | None]
-
 log = logging.getLogger(__name__)
-
-#: The value of a key without state.
-_NO_STATE: Final[_Value] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -85,9 +80,9 @@ class SlotState:
     def __init__(self, spec: StateSpec, slot: int) -> None:
         self._spec = spec
         self._stores: dict[TopicPartition, LocalStore] = {}
-        #: By partition and key: the newest value of keys seen in this batch, and of commits that
-        #: are not decided, and when it is gone.
-        self._values: dict[TopicPartition, dict[bytes, _Value]] = defaultdict(dict)
+        #: By partition, the newest values: of keys seen in this batch, and of commits that are not
+        #: decided.
+        self._seen: dict[TopicPartition, SeenValues] = defaultdict(SeenValues)
         self.restored = (0, 0.0)
         changelog = self._changelog = Changelog(spec.path, spec.schema)
         try:
@@ -103,28 +98,32 @@ class SlotState:
         spec = self._spec
         origin = Origin(spec.topic_ids[place[0]], place[1])
         store = self._stores[place] = LocalStore(changelog, origin, spec.folder)
+        seen = self._seen[place]
         if spec.version < 0:
+            seen.unseen = None
             return
         if spec.decided >= 0:
             store.bring_up_to_date(ranges, spec.decided, spec.counted.__contains__)
             keys, seconds = store.restored
             self.restored = self.restored[0] + keys, self.restored[1] + seconds
+        if store.is_empty:
+            seen.unseen = None
         if spec.version == spec.decided:
             return
-        there, seen = (changelog.files(origin, at) for at in (spec.version, spec.decided))
-        is_kept = seen <= there
+        there, known = (changelog.files(origin, at) for at in (spec.version, spec.decided))
+        is_kept = known <= there
         if not (is_kept or changelog.is_complete(origin, spec.decided, spec.version)):
             raise StateNotReadable(
                 hidden(spec.path), "changes of this batch are in a snapshot by now; it starts again"
             )
         # Where files were rewritten, an older change would hide what the store has.
-        unseen = there - seen if is_kept else None
+        unseen = there - known if is_kept else None
         rows = changelog.changes(origin, spec.version, ranges, unseen=unseen)
         rows = newest([counted(rows, spec.counted.__contains__)])
         keys, until = (rows.column(name).to_pylist() for name in ("key", "expires_at"))
         values = changelog.schema.values(rows.column("value"))
         for key, value, expires in zip(keys, values, until, strict=True):
-            self._values[place][key] = value, expires
+            seen.see(key, value, expires)
 
     def wrapped(self, handler: Any) -> Callable[[Record], Any]:
         """Returns a function of a record that calls a handler with the record and its state."""
@@ -136,8 +135,10 @@ class SlotState:
 
             return call_async
 
+        state_of = self.of
+
         def call(record: Record) -> Any:
-            state = self.of(record)
+            state = state_of(record)
             answer = handler(record, state)
             if answer is None:  # This is done for each record, and most handlers return nothing.
                 return state if state.is_changed else None
@@ -157,13 +158,16 @@ class SlotState:
         if key is None:
             raise StateNeedsKey(record.topic, record.partition, record.offset)
         place = record[:2]
-        values = self._values[place]
-        found = values.get(key)
-        if found is None:
-            found = values[key] = self._read(place, key)
-        value, expires = found
-        is_gone = expires is not None and expires <= dt.datetime.now(dt.UTC)
-        return State(None if is_gone else value, self._spec.lifetime, key)
+        seen = self._seen[place]
+        value = seen.values.get(key, seen.unseen)
+        if value is UNREAD:
+            value, expires = self._read(place, key)
+            seen.see(key, value, expires)
+        if seen.expiry:
+            expires = seen.expiry.get(key)
+            if expires is not None and expires <= dt.datetime.now(dt.UTC):
+                value = None
+        return State(value, self._spec.lifetime, key, seen)
 
     def prefetch(self, place: TopicPartition, keys: pa.Array) -> None:
         """Reads the values of many keys of a partition at once.
@@ -172,12 +176,16 @@ class SlotState:
         """
         if self._spec.has_ordering_keys:
             return
-        values = self._values[place]
+        seen = self._seen[place]
+        if seen.unseen is None:
+            return
+        values = seen.values
         missing = [key for key in keys.drop_null().unique().to_pylist() if key not in values]
         with contextlib.suppress(sqlite3.DatabaseError):
             found = self._stores[place].find_all(missing)
-            values |= dict.fromkeys(missing, _NO_STATE)
-            values |= {key: (value, _time(until)) for key, (value, until) in found.items()}
+            values.update(zip(missing, repeat(None)))
+            for key, (value, until) in found.items():
+                seen.see(key, value, _time(until))
 
     def _read(self, place: TopicPartition, key: bytes) -> tuple[Any, dt.datetime | None]:
         """Returns the value of a key from the local store, and when it is gone; None: it stays.
@@ -191,10 +199,6 @@ class SlotState:
             origin = Origin(self._spec.topic_ids[place[0]], place[1])
             return self._changelog.value(origin, key, self._spec.counted.__contains__), None
         return value, _time(until)
-
-    def note(self, record: Record, key: bytes, value: Any, expires: dt.datetime | None) -> None:
-        """A record has succeeded: the next one of its key sees the value that it has left."""
-        self._values[record[:2]][key] = value, expires
 
     def close(self) -> None:
         """Closes the local stores; harmless when repeated."""

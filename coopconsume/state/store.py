@@ -171,12 +171,16 @@ class LocalStore:
             ).fetchone()
         return (None, None) if row is None else (self._loaded(row[0]), row[1])
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key has a state. Of a damaged store it is not known; then it is not empty."""
+        with self._lock, contextlib.suppress(sqlite3.DatabaseError):
+            return self._connection.execute("SELECT 1 FROM state LIMIT 1").fetchone() is None
+        return False
+
     def find_all(self, keys: Sequence[bytes]) -> dict[bytes, tuple[Any, int | None]]:
         """Returns what `find` returns, by key, of those keys that are here."""
         found: dict[bytes, tuple[Any, int | None]] = {}
-        with self._lock:
-            if self._connection.execute("SELECT 1 FROM state LIMIT 1").fetchone() is None:
-                return found  # A job that begins with a backlog asks for all of its keys.
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[start : start + _KEYS_AT_ONCE]
             marks = ", ".join("?" * len(some))

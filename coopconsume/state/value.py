@@ -6,8 +6,35 @@ import copy
 import datetime as dt
 from typing import Any, Final
 
+#: The value of a key that no record of the batch had so far.
+UNREAD: Final = object()
 #: Values of these types cannot be changed in place, so they are handed out without a copy.
 _PLAIN: Final = frozenset({type(None), bool, bytes, float, int, str})
+
+
+class SeenValues:
+    """The values of keys of one partition, as the records of a batch have left them so far.
+
+    Attributes:
+        values: By key; None: it has no state.
+        expiry: When values are gone, of those that do not stay.
+        unseen: The value of all other keys: `UNREAD`, or None, as none of them has a state.
+    """
+
+    __slots__ = ("expiry", "unseen", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, Any] = {}
+        self.expiry: dict[bytes, dt.datetime] = {}
+        self.unseen: Any = UNREAD
+
+    def see(self, key: bytes, value: Any, expires: dt.datetime | None) -> None:
+        """Notes the value of a key, and when it is gone; None: it stays."""
+        self.values[key] = value
+        if expires is not None:
+            self.expiry[key] = expires
+        elif self.expiry:
+            self.expiry.pop(key, None)
 
 
 class State:
@@ -25,17 +52,25 @@ class State:
         value: The value before the record; None if the key has no state.
         lifetime: Seconds after which a value is gone that the handler sets; None: it stays.
         key: The key.
+        seen: Shows what the handler leaves to later records of the key; None: nothing does.
     """
 
-    __slots__ = ("_default", "_lifetime", "_value", "answer", "is_changed", "key")
+    # In the class, as a state is made for each record.
+    answer: Any = None
+    is_changed = False
+    _lifetime: float | None = None
 
-    def __init__(self, value: Any, lifetime: float | None = None, key: bytes = b"") -> None:
+    def __init__(
+        self,
+        value: Any,
+        lifetime: float | None = None,
+        key: bytes = b"",
+        seen: SeenValues | None = None,
+    ) -> None:
         self.key = key
         self._value = value
         self._default = lifetime
-        self._lifetime: float | None = None
-        self.is_changed = False
-        self.answer: Any = None
+        self._seen = seen
 
     def get(self, default: Any = None) -> Any:
         """Returns the value: as the schema says, a struct as a dictionary.
@@ -92,6 +127,11 @@ class State:
         if self._lifetime is None or self._value is None:
             return self._value, None
         return self._value, dt.datetime.now(dt.UTC) + dt.timedelta(seconds=self._lifetime)
+
+    def pass_on(self, value: Any, expires: dt.datetime | None) -> None:
+        """Shows later records of the key what its record has left, as it has succeeded."""
+        if self._seen is not None:
+            self._seen.see(self.key, value, expires)
 
     def __repr__(self) -> str:
         return f"State({self._value!r})"

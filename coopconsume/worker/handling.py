@@ -229,7 +229,7 @@ def run_serial(  # noqa: C901 - one loop, called for each record
             try:
                 answer = handler(record)
                 if answer is not None:
-                    is_kept = type(answer) is State and keeps(i, record, answer)
+                    is_kept = type(answer) is State and keeps(i, answer)
                     answer = None if is_kept else outcome.checked(answer)
             except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
                 answer = error
@@ -319,7 +319,7 @@ class RowProgress:
             self.started[number // self._block] = math.nan
         self._skipped.append(number)
 
-    def keep(self, number: int, record: Record, state: State) -> bool:
+    def keep(self, number: int, state: State) -> bool:
         """Keeps the change of the state that the handler of a row has made.
 
         Returns:
@@ -333,7 +333,7 @@ class RowProgress:
             value = self._check(value)
         except Exception:  # noqa: BLE001 - whatever it is, Arrow has the last word
             return False
-        self._outcome.on_change(record, state.key, value, expires)
+        state.pass_on(value, expires)
         self._values.append(value)
         self._expiry.append(expires)
         self._changed.append(number)

@@ -61,14 +61,14 @@ class Changed(NamedTuple):
     Attributes:
         rows: Its output rows, as `OutputRows.checked` returns them; None: it has none.
         cells: The row of the changelog, in the same form.
-        key: The key of the state.
+        state: The state.
         value: The value, as the changelog has it.
         expires: When it is gone; None: it stays.
     """
 
     rows: Any
     cells: list[Any] | pa.RecordBatch
-    key: bytes
+    state: State
     value: Any
     expires: dt.datetime | None
 
@@ -89,10 +89,6 @@ class TaskOutcome:
         self.policy = policy
         self.outputs = None if output_schema is None else OutputRows(output_schema)
         self.changes = None if spec.state is None else OutputRows(spec.state.schema.rows)
-        #: Passes on a change of the state, for later records of the key: the record, the key, the
-        #: value, and when it is gone.
-        self.on_change: Callable[[Record, bytes, Any, dt.datetime | None], None]
-        self.on_change = lambda *_change: None
         self.dead_letters = dead_letters
         self.work: dict[int, PartitionWork] = dict(spec.work[slot])
         self.report = SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())
@@ -233,7 +229,7 @@ class TaskOutcome:
         else:
             assert self.spec.state is not None
             value = self.spec.state.schema.value(cells.column(1)[0].as_py())
-        return Changed(rows, cells, state.key, value, expires)
+        return Changed(rows, cells, state, value, expires)
 
     def settle(self, row: InputRow, record: Record, answer: Any) -> bool:
         """Settles a checked answer or a handler's error; returns whether the record is done."""
@@ -242,7 +238,7 @@ class TaskOutcome:
         if type(answer) is Changed:
             assert self.changes is not None
             self.changes.add(answer.cells, row.part, row.offset, row.key_hash)
-            self.on_change(record, answer.key, answer.value, answer.expires)
+            answer.state.pass_on(answer.value, answer.expires)
             answer = answer.rows
             if answer is None:
                 return True

@@ -211,7 +211,6 @@ class SlotRunner:
                 report.late = late
                 return report
             handler = state.wrapped(handler)
-            outcome.on_change = state.note
             outcome.report.restored = state.restored
         seats = handler.max_records if isinstance(handler, FrameHandler) else spec.concurrency
         journal = CrashJournal(journal_path(spec, slot), seats)

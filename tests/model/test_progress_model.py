@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 import coopconsume.worker
 from assignors import KeyRange
+from commits.ids import CommitIds
 from coopconsume.record import Reject
 from coopconsume.state.changelog import Changelog
 from coopconsume.state.schema import StateSchema
@@ -265,16 +266,21 @@ def test_reports_say_together_what_one_says(drawn, way, park, chance, batch_rows
     check(slot, final, alone)
 
 
-@pytest.fixture(scope="module")
-def state(tmp_path_factory):
-    """What a slot gets of an empty state."""
+@pytest.fixture(scope="module", params=["empty", "another key's"])
+def state(request, tmp_path_factory):
+    """What a slot gets of a state without the keys of the test."""
     folder = tmp_path_factory.mktemp("state")
     changelog = Changelog(str(folder / "state"), StateSchema(pa.int64()))
     places = {("t", part): ((0, KeyRange().last),) for part in (10, 11)}
     changelog.create()
+    if request.param != "empty":
+        row = {"key": b"another", "value": 1, "_topic": "t", "_topic_id": "id", "_offset": 0}
+        row |= {"_key_hash": 0, "_commit": "c"}
+        found = [row | {"_partition": part} for part in (10, 11)]
+        changelog.append(pa.Table.from_pylist(found, changelog.schema.changelog))
     return StateSpec(
         changelog.path, str(folder / "stores"), changelog.schema, {"t": "id"}, changelog.version,
-        changelog.version, ranges={3: places},
+        changelog.version, CommitIds(["c"]), ranges={3: places},
     )  # fmt: skip
 
 
@@ -288,7 +294,7 @@ def state(tmp_path_factory):
     batch_rows=st.integers(1, 9),
     part=st.sampled_from([0.03, 0.2]),
 )
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_changes_of_the_state_are_in_the_reports_of_their_records(
     state, drawn, way, chance, batch_rows, part
 ):

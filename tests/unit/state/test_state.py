@@ -10,6 +10,7 @@ import os
 import random
 import sqlite3
 import stat
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,6 +22,7 @@ import pytest
 
 from assignors import MAX_KEY_HASH, KeyRange, key_hash
 from commits import OffsetRanges
+from commits.errors import FencedMember
 from commits.ids import CommitIds
 from coopconsume import Record, State
 from coopconsume.errors import (
@@ -322,7 +324,7 @@ def test_the_values_of_many_keys_are_read_at_once(tmp_path):
     keys = [b"%d" % n for n in range(1_200)]
     changelog.append(rows(*(change(key, n, n, "c1") for n, key in enumerate(keys))))
     slot = SlotState(spec(changelog), 0)
-    slot.note(record(keys[5]), keys[5], -5, None)
+    slot.of(record(keys[5])).pass_on(-5, None)
     asked = []
     find = LocalStore.find
     slot._stores["t", 0].find = lambda key: asked.append(key) or find(slot._stores["t", 0], key)
@@ -330,11 +332,29 @@ def test_the_values_of_many_keys_are_read_at_once(tmp_path):
     values = [slot.of(record(key)).get() for key in [*keys, b"unknown"]]
     assert values == [n if n != 5 else -5 for n in range(1_200)] + [None]
     assert not asked
-    slot._values.clear()
+    slot._seen.clear()
     slot._stores["t", 0]._connection.execute("DROP TABLE state")
     slot.prefetch(("t", 0), pa.array(keys))
     assert slot.of(record(keys[7])).get() == 7
     assert asked == [keys[7]]
+    slot.close()
+
+
+def test_an_empty_store_is_asked_for_no_key(tmp_path):
+    """Values that records of the batch leave are seen, and those of commits not decided yet."""
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    changelog.create()
+    empty = changelog.version
+    changelog.append(rows(change(b"b", 0, 7, "c1")))
+    slot = SlotState(spec(changelog, decided=empty), 0)
+    asked = []
+    slot._stores["t", 0].find = asked.append
+    slot._stores["t", 0].find_all = asked.append
+    slot.prefetch(("t", 0), pa.array([b"a", b"b"]))
+    assert [slot.of(record(key)).get() for key in (b"a", b"b")] == [None, 7]
+    slot.of(record(b"a")).pass_on(1, None)
+    assert slot.of(record(b"a")).get() == 1
+    assert not asked
     slot.close()
 
 
@@ -379,7 +399,7 @@ def test_a_value_is_gone_after_its_time(tmp_path):
     state.set(3)
     value, expires = state.left()
     assert dt.timedelta(seconds=58) < expires - dt.datetime.now(dt.UTC) < future - past
-    slot.note(record(b"b"), b"b", value, past)
+    state.pass_on(value, past)
     assert not slot.of(record(b"b")).exists
     slot.close()
 
@@ -705,6 +725,25 @@ def test_a_commit_that_changed_nothing_does_not_count(tmp_path):
     epoch.answer(log, "r-2")
     assert seen(log, tmp_path / "stores") == 3
     log.close()
+
+
+@pytest.mark.parametrize("is_fenced", [True, False])
+def test_a_member_that_is_no_owner_any_more_makes_no_snapshot_without_a_warning(
+    tmp_path, monkeypatch, caplog, is_fenced
+):
+    """Any other failure is logged, and the next look may succeed."""
+    monkeypatch.setattr("coopconsume.runtime.state._LOOK_EVERY", 0.001)
+    log, over, looks = StateLog(str(tmp_path / "state"), LONG), threading.Event(), []
+
+    def look(*_of):
+        looks.append(1)
+        if len(looks) == 2:
+            over.set()
+        raise FencedMember("g", "m", None, None, "left") if is_fenced else OSError("disk")
+
+    monkeypatch.setattr(log, "_snapshot_if_due", look)
+    log._keep(Epoch(), over)
+    assert (len(looks), len(caplog.messages)) == ((1, 0) if is_fenced else (2, 2))
 
 
 def test_a_store_that_another_slot_is_just_making_is_waited_for(tmp_path):
