@@ -40,25 +40,25 @@ class LogRows:
         self._place = place
         self._queue = queue
         self._early: list[tuple[int, ReplicaRow]] = []
-        self._start = 0
+        self._first = 0
+        #: The first offset that no snapshot replaces.
+        self.start = 0
         self.next_offset = 0
         self.passed_over = 0
 
     @property
     def is_whole(self) -> bool:
         """Whether the state at the start of the log is known."""
-        return self._start == 0
+        return self._first == 0
 
     @property
     def length(self) -> int:
-        """The number of offsets since the start of the log or its last snapshot."""
-        return self.next_offset - self._begun
-
-    _begun = 0
+        """The number of offsets since `start`."""
+        return self.next_offset - self.start
 
     def begin(self, start: int) -> Restored:
         """Begin at the first offset of the log."""
-        self._start = self._begun = self.next_offset = start
+        self._first = self.start = self.next_offset = start
         self._early = []
         return Restored(ReplicaState())
 
@@ -96,14 +96,16 @@ class LogRows:
 
     def _snapshot(self, row: ReplicaRow) -> Iterator[ReplayStep]:
         (upto,) = row.positions or (0,)
-        self._begun = max(self._begun, upto)
-        if self.is_whole or upto < self._start or row.state is None:
+        if row.state is None:
+            return
+        self.start = max(self.start, upto)
+        if self.is_whole or upto < self._first:
             return
         try:
             state = ReplicaState.restore(row.state)
         except (ValueError, KeyError, TypeError, AttributeError):
             self.passed_over += 1
             return
-        early, self._early, self._start = self._early, [], 0
+        early, self._early, self._first = self._early, [], 0
         yield Restored(state)
         yield from ((offset, row) for offset, row in early if offset >= upto)

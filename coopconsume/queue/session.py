@@ -74,7 +74,8 @@ class QueueSession:
         self.rows = [LogRows(replica.place, settings.name) for replica in self.replicas]
         self._failures: dict[int, ReplicaFailed] = {}
         self._read: set[int] = set()
-        self._shortening: set[int] = set()
+        #: By replica, the offset up to which a snapshot replaces the log that was not read yet.
+        self._snapshots: dict[int, int] = {}
         self._starts: Mapping[int, int] = {}
         self._is_started = False
 
@@ -211,16 +212,19 @@ class QueueSession:
             self.replicas[replica].append(row)
 
     def _shorten(self, replica: int) -> None:
-        """Replace the start of a long log by a snapshot."""
-        rows = self.rows[replica]
-        if rows.length < _SNAPSHOT_EVERY:
-            self._shortening.discard(replica)
-        elif rows.is_whole and replica in self._read and replica not in self._shortening:
-            self._shortening.add(replica)
+        """Replaces the start of a long log by a snapshot, and deletes it once that can be read."""
+        rows, written = self.rows[replica], self._snapshots.get(replica)
+        if written is not None and rows.start >= written:
+            del self._snapshots[replica]
+            self.replicas[replica].shorten(written)
+        since = rows.start if written is None else written
+        # If a snapshot is lost, the next one comes after as many rows.
+        is_due = rows.next_offset - since >= _SNAPSHOT_EVERY
+        if is_due and rows.is_whole and replica in self._read:
             upto, state = rows.next_offset, self.member.states[replica].snapshot()
+            self._snapshots[replica] = upto
             row = ReplicaRow("snapshot", self.member.holder, positions=(upto,), state=state)
             self.replicas[replica].append(row)
-            self.replicas[replica].shorten(upto)
 
     def _unavailable(self, waiting_for: str, timeout: float) -> QueueUnavailable:
         silent = [

@@ -26,7 +26,7 @@ from coopconsume.queue import (
     QueueConsumer,
     QueueReplica,
 )
-from coopconsume.queue.log_client import ENGINES
+from coopconsume.queue.log_client import ENGINES, KafkaPythonLog
 from coopconsume.testing.local.broker import LocalKafka
 
 if TYPE_CHECKING:
@@ -265,6 +265,47 @@ def test_a_reader_begins_again_if_its_next_records_were_deleted(
         assert not any(found)
     finally:
         client.end_reading()
+
+
+def test_the_start_of_a_log_is_deleted_once_its_snapshot_can_be_read(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot that is lost on its way is written again; a new consumer reads the rest."""
+    name, lost = topic(1), []
+    replica = f"{name}-r"
+    write = KafkaPythonLog.write
+
+    def lossy(client: KafkaPythonLog, key: bytes, value: bytes) -> None:
+        if b'"snapshot"' in value and not lost:
+            lost.append(_first_offset(kafka, replica))
+        else:
+            write(client, key, value)
+
+    monkeypatch.setattr("coopconsume.queue.session._SNAPSHOT_EVERY", 30)
+    monkeypatch.setattr(KafkaPythonLog, "write", lossy)
+    options = options_of(kafka, f"{name}-group")
+    done = 0
+    with QueueConsumer(options, name, [replica]) as consumer:
+        while not (lost and _first_offset(kafka, replica)):
+            produce(name, [(None, b"%d" % done)])
+            consumer.acknowledge(*polled(consumer, 1))
+            done += consumer.commit().done
+            assert done < 1_000
+    produce(name, [(None, b"last")])
+    with QueueConsumer(options, name, [replica]) as consumer:
+        assert [record.offset for record in polled(consumer, 1)] == [done]
+
+
+def _first_offset(kafka: LocalKafka, topic: str) -> int:
+    """The first offset of a topic of one partition."""
+    from kafka import KafkaConsumer
+
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, group_id=None)
+    try:
+        at = TopicPartition(topic, 0)
+        return int(consumer.beginning_offsets([at])[at])
+    finally:
+        consumer.close()
 
 
 def _last_value(kafka: LocalKafka, topic: str) -> bytes | None:

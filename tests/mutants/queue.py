@@ -12,6 +12,7 @@ _TIMING = "coopconsume/queue/timing.py"
 _LOG = "coopconsume/queue/log.py"
 _CONSUMER = "coopconsume/queue/consumer.py"
 _COMMIT = "tests/unit/queue/test_queue_commit.py::"
+_BROKER = "tests/broker/test_queue.py::"
 _SETTINGS = "tests/unit/queue/test_queue_settings.py::"
 _RULES = "tests/unit/queue/test_queue_rules.py::"
 _MODEL = "tests/model/test_queue_model.py::test_any_schedule_keeps_the_promises"
@@ -290,6 +291,14 @@ QUEUE = [
         (_RULES + "test_the_next_replica_is_asked_first_while_the_local_one_is_silent",),
     ),
     Mutant(
+        "queue-log-deleted-before-its-snapshot",
+        "The start of a replica's log is deleted only once its snapshot can be read.",
+        "coopconsume/queue/session.py",
+        "if written is not None and rows.start >= written:",
+        "if written is not None:",
+        (_BROKER + "test_the_start_of_a_log_is_deleted_once_its_snapshot_can_be_read",),
+    ),
+    Mutant(
         "queue-rows-below-a-snapshot-count-twice",
         "A snapshot replaces the rows below its offset.",
         _LOG,
@@ -303,7 +312,7 @@ QUEUE = [
         _LOG,
         """        if not self.is_whole:
             raise""",
-        """        if self._start < 0:
+        """        if self._first < 0:
             raise""",
         (_SETTINGS + "test_a_log_that_lost_its_start_is_refused",),
     ),
