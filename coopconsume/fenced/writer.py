@@ -320,7 +320,6 @@ class FencedWriter(Acquired):
         )  # fmt: skip
 
     def _settle(self, group: list[Request]) -> None:
-        """Settles a group, by the answers of the log or by what keeps it from being appended."""
         try:
             if self._state == "fenced":
                 for request in group:
@@ -330,7 +329,7 @@ class FencedWriter(Acquired):
             self._lose(lambda deadline: self._appender.run(group, deadline), seconds)
         except BaseException as error:
             for request in group:
-                request.settle(None, error)
+                request.settle(error)
             if not isinstance(error, Exception):
                 raise
 
@@ -338,9 +337,9 @@ class FencedWriter(Acquired):
         """Settles a request whose batch this writer has sent before it was fenced."""
         if self._appender.may_have(request.batch_id):
             try:
-                request.settle(self.resolve(request.batch_id))
+                request.settle(self.resolve(request.batch_id) or self._session.fenced_error())
             except FencedLogError as error:
-                request.settle(None, error)
+                request.settle(error)
 
     def _check_size(self, rows: list[Entry]) -> None:
         """A record fits into a request; an append to a filtered log into one, to be all or none."""
