@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import xxhash
@@ -39,12 +39,7 @@ if TYPE_CHECKING:
 
 
 class SequenceGap(Exception):
-    """A batch of the owner in force does not follow the one before (rule 1).
-
-    Attributes:
-        offset: Offset of its first record.
-        problem: What was found and what was expected.
-    """
+    """A batch of the owner in force, at an offset, does not follow the one before (rule 1)."""
 
     def __init__(self, offset: int, problem: str) -> None:
         super().__init__(offset, problem)
@@ -72,29 +67,21 @@ class Owner:
 
     def to_bytes(self) -> bytes:
         """The owner as the value of a record."""
-        fields = {
-            "owner": self.name, "session": self.session, "topic_id": self.topic_id,
-            "incarnation": self.incarnation, "repaired": self.repaired,
-        }  # fmt: skip
-        return json.dumps(fields).encode()
+        fields = asdict(self)
+        return json.dumps({"owner": fields.pop("name")} | fields).encode()
 
     @classmethod
     def from_bytes(cls, value: bytes | None) -> Owner:
-        """Parses the value of an ``open`` record.
-
-        Raises:
-            ValueError: The value is not one.
-        """
+        """Parses the value of an ``open`` record, or raises `ValueError`."""
         fields = json_object(value)
-        texts = [fields.get(name) for name in ("owner", "session", "topic_id")]
-        incarnation = fields.get("incarnation")
-        if not all(isinstance(text, str) for text in texts) or type(incarnation) is not int:
-            raise ValueError("a field is missing")
+        *texts, incarnation = map(fields.get, ("owner", "session", "topic_id", "incarnation"))
         repaired = fields.get("repaired", [])
-        if not isinstance(repaired, list) or not all(type(offset) is int for offset in repaired):
-            raise ValueError("repaired: not a list of offsets")
+        if type(repaired) is not list or {*map(type, texts)} != {str}:
+            raise ValueError("a field is missing, or of another type")
+        if {*map(type, [incarnation, *repaired])} != {int}:
+            raise ValueError("a number is missing, or of another type")
         name, session, topic_id = map(str, texts)
-        return cls(name, session, topic_id, incarnation, tuple(repaired))
+        return cls(name, session, topic_id, fields["incarnation"], tuple(repaired))
 
 
 Verdict = Literal[
@@ -132,6 +119,7 @@ class Fold:
         torn: Number of records of batches that were begun and not completed.
         ids: Hashes of the ids of all batches that the log has; None if not known.
         keys: Last sequence number of each key of the log; None if not known.
+        incomplete: Records of the batch that is not complete yet.
         remembered: Number of batches that are remembered.
         is_certain: False if a record was ``fenced`` although the fold has not seen who opened
             the epoch in force: then that record's owner may be the one in force.
@@ -163,17 +151,12 @@ class Fold:
         self._compacted = compacted
         self._repaired = repaired
         self._open_batch: tuple[Stamp, Owner | None] | None = None  # not all of it is seen
-        self._partial = Rows()  # its records so far
+        self.incomplete = Rows()
 
     @property
     def visibility(self) -> Visibility | None:
         """How readers see what counts, by the last batch that counted, if there was one."""
         return None if self.stamp is None else self.stamp.visibility
-
-    @property
-    def incomplete(self) -> Rows:
-        """Records of the batch that is not complete yet."""
-        return self._partial
 
     def take(self, rows: Rows, at: int) -> tuple[int, Verdict]:
         """Takes in the next record, and more of the same batch if they follow.
@@ -187,7 +170,7 @@ class Fold:
         if self._open_batch is not None:
             taken = self._follow(self._open_batch[0], rows, at)
             if taken:
-                complete = len(self._partial) == self._open_batch[0].n
+                complete = len(self.incomplete) == self._open_batch[0].n
                 return taken, self._complete() if complete else "partial"
             self._tear()
         raw = rows[at]
@@ -201,7 +184,7 @@ class Fold:
         passed = self._passed_over(raw, stamp, owner) or self._behind_gap(raw, stamp)
         if passed is not None:
             return 1, passed
-        self._open_batch, self._partial = (stamp, owner), Rows.of([raw])
+        self._open_batch, self.incomplete = (stamp, owner), Rows.of([raw])
         if stamp.n == 1 or self._compacted:
             return 1, self._complete()
         return 1, "partial"
@@ -220,12 +203,8 @@ class Fold:
             self.keys.add(keys, seq)
 
     def _follow(self, head: Stamp, rows: Rows, at: int) -> int:
-        """Takes in the records from an index on that are the next ones of a batch.
-
-        Returns:
-            How many there are.
-        """
-        partial, i = self._partial, len(self._partial)
+        """Takes in the records from an index on that follow in a batch; returns their number."""
+        partial, i = self.incomplete, len(self.incomplete)
         offset, stop = partial.offsets[0] + i, at + head.n - i
         offsets, headers = rows.offsets[at:stop], rows.headers[at:stop]
         kept: list[Sequence[Header]] = []
@@ -244,8 +223,8 @@ class Fold:
     def _tear(self) -> None:
         """Gives up the incomplete batch, if there is one: something else follows its records."""
         if self._open_batch is not None:
-            self.torn += len(self._partial)
-            self._open_batch, self._partial = None, Rows()
+            self.torn += len(self.incomplete)
+            self._open_batch, self.incomplete = None, Rows()
 
     def _passed_over(self, raw: Raw, stamp: Stamp, owner: Owner | None) -> Verdict | None:
         """Why a record with a stamp does not count; None if it begins a batch that may count."""
@@ -297,7 +276,7 @@ class Fold:
         """Takes in the batch whose last record was seen."""
         assert self._open_batch is not None
         (stamp, owner), self._open_batch = self._open_batch, None
-        self.rows, self._partial = self._partial, Rows()
+        self.rows, self.incomplete = self.incomplete, Rows()
         if owner is None and stamp.epoch != self.epoch:
             self.owner = None
         self._owned(stamp, owner)

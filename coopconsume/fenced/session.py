@@ -60,18 +60,10 @@ def new_batch_id() -> str:
 class WriterSession(LogView):
     """A writer's session with a log.
 
-    Args:
-        engine: The Kafka client.
-        topic: The topic.
-        partition: The partition.
-        config: How it writes.
-        name: Id of the writer where several share the log, so that it fences nobody and opens no
-            epoch; by default a new one.
-        pinned: Whether a shared session writes for the owner that it finds, so that every later
-            ``open`` record fences it.
+    A shared session fences nobody and opens no epoch; ``name`` is the id of its writer. A
+    ``pinned`` one writes for the owner that it finds: every later ``open`` record fences it.
 
     Attributes:
-        id: Id of this session.
         epoch: The session's epoch; 0 before it has one.
         opened_at: Offset of the session's first ``open`` record; -1 before.
         fenced: Whether somebody else has opened the log since.
@@ -80,6 +72,8 @@ class WriterSession(LogView):
         repairs: Offsets of batches behind gaps, which this session's ``open`` records accept.
         wrote_at: When this session last wrote to the log, by `monotonic`.
         late_at: Offset at which a batch without an answer would count.
+        is_shared: Whether others write beside it.
+        is_filtered: Whether readers find out from the records which of them count.
     """
 
     def __init__(
@@ -102,6 +96,7 @@ class WriterSession(LogView):
         self.repairs: tuple[int, ...] = ()
         self.wrote_at = -inf
         self.late_at: int | None = None
+        self.is_shared, self.is_filtered = config.shared, config.visibility == "filter"
         # To name an epoch that was granted is a choice, too.
         self._fence_owner = config.fence_owner if config.epoch is None else True
         self._left_epoch = 0  # of this writer's session before `release`
@@ -121,27 +116,10 @@ class WriterSession(LogView):
         """Whether there is a producer without a doubt."""
         return self._channel is not None
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether others write beside it."""
-        return self._shared is not None
-
-    @property
-    def is_filtered(self) -> bool:
-        """Whether readers find out from the records which of them count."""
-        return self._visibility == "filter"
-
     # -- to own the log ------------------------------------------------------------------------
 
     def acquire(self, deadline: Deadline) -> None:
-        """Takes the log from its owner and reads its end; also after any doubt.
-
-        Raises:
-            ProducerFenced: It belongs to another owner, by the epoch source or by a later ``open``
-                record.
-            ProducerBusy, LogBlocked, LogReplaced, LogCorrupt, LogUnavailable, AppendRefused: As for
-                `FencedWriter.acquire`.
-        """
+        """Takes the log and reads its end, also after any doubt: see `FencedWriter.acquire`."""
         if self._released:
             self._renew()
         repeat(deadline, lambda: self._try_to_acquire(deadline), self.drop, self.log)
@@ -238,12 +216,11 @@ class WriterSession(LogView):
         """
         if self.late_at is None or self.offset > self.late_at:
             return True
-        return self._mark(b"", deadline, kind="checkpoint") is not None
+        return self._mark(b"", deadline, "checkpoint") is not None
 
     def _mark(
-        self, value: bytes, deadline: Deadline, *, kind: Kind, epoch: int | None = None
+        self, value: bytes, deadline: Deadline, kind: Kind, epoch: int | None = None
     ) -> int | None:
-        """Appends a record without data: see `attempt`."""
         batch = [Entry(value, MARK_KEY)], new_batch_id()
         return self.attempt([batch], deadline, kind=kind, epoch=epoch)
 
@@ -255,9 +232,8 @@ class WriterSession(LogView):
             )
 
     def _open(self, epoch: int, deadline: Deadline) -> bool:
-        topic_id = self.log.topic_id
-        owner = Owner(self._owner, self.id, topic_id, self._incarnation, self.repairs)
-        placed = self._mark(owner.to_bytes(), deadline, kind="open", epoch=epoch)
+        owner = Owner(self._owner, self.id, self.log.topic_id, self._incarnation, self.repairs)
+        placed = self._mark(owner.to_bytes(), deadline, "open", epoch)
         if placed is None:
             return False
         self.epoch = epoch
@@ -326,10 +302,7 @@ class WriterSession(LogView):
             self.find_state(stop, deadline)
 
     def look_again(self, deadline: Deadline) -> None:
-        """Looks up the topic and reads on, if the last look-up is more than a second ago.
-
-        It fails as `acquire` does; nothing was sent then.
-        """
+        """Looks up the topic and reads on, if the last look-up is more than a second ago."""
         if monotonic() - self.identified_at <= _LOOK_EVERY:
             return
         self.identify()
@@ -351,15 +324,10 @@ class WriterSession(LogView):
 
         Appends without a condition, too, expect this offset: so a late batch of a former owner does
         not count, and sequence numbers have no gaps. Offsets that are ``consumed`` are committed
-        with the records.
+        with the records. It fails as `draft` and `send` do.
 
         Returns:
             Offset of the first record; None if they are not in the log, and will never be.
-
-        Raises:
-            ProducerFenced: As for `draft`; nothing was sent.
-            EngineDoubt: They may be in the log, or be there later; the producer cannot be used any
-                more.
         """
         draft, at = self.draft(batches, kind=kind, epoch=epoch), self.offset
         assert self._channel is not None
@@ -373,8 +341,6 @@ class WriterSession(LogView):
         epoch: int | None = None,
     ) -> LogAppend:
         """Returns batches (records and id of each) with stamps for the expected end of the log.
-
-        They are under the session's epoch, unless another one is given.
 
         Raises:
             ProducerFenced: Another owner is known to have opened the log since.

@@ -104,7 +104,7 @@ FENCED = [
         "part-of-a-batch-counts",
         "A batch counts once its last record is there.",
         "coopconsume/fenced/fold.py",
-        "complete = len(self._partial) == self._open_batch[0].n",
+        "complete = len(self.incomplete) == self._open_batch[0].n",
         "complete = True",
         ("tests/unit/fenced/test_fenced_log.py::test_a_batch_without_its_end_does_not_count",),
     ),
