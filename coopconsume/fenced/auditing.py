@@ -52,12 +52,7 @@ class Term:
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """A record that does not count, or where records are missing.
-
-    Attributes:
-        what: ``gap`` for missing records before it, otherwise a `Verdict` of the fold.
-        problem: What was found, in words.
-    """
+    """A record that does not count, or missing records before it (``what`` is ``gap``)."""
 
     offset: int
     what: str
@@ -127,16 +122,18 @@ class _Tally:
         self._fold = fold
         self._torn = 0
 
-    def pass_over(self, raw: Raw, verdict: Verdict) -> None:
-        """Takes in a record that does not count."""
-        self._note_torn(raw)
+    def take(self, raw: Raw, verdict: Verdict) -> None:
+        """Takes in a record that does not count, or the first one of a batch that counts."""
+        found, self._torn = self._fold.torn - self._torn, self._fold.torn
         self.counts[verdict] += 1
-        if verdict in _NOTED:
-            self._note(raw, verdict, _NOTED[verdict])
+        for what, problem in (("torn", found and f"{found} records before it"),
+                              (verdict, _NOTED.get(verdict))):  # fmt: skip
+            if problem and len(self.findings) < MOST_FINDINGS:
+                self.findings.append(AuditFinding(raw.offset, what, problem))
 
     def count(self, rows: Sequence[Raw]) -> None:
         """Takes in the records of a batch that counts."""
-        self._note_torn(rows[0])
+        self.take(rows[0], "counted")
         stamp, owner = self._fold.stamp, self._fold.owner
         assert stamp is not None
         if not self.terms or self.terms[-1].epoch != stamp.epoch:
@@ -146,15 +143,6 @@ class _Tally:
             last = self.terms[-1]
             records, batches = last.records + len(rows), last.batches + (stamp.i == 0)
             self.terms[-1] = replace(last, records=records, batches=batches)
-
-    def _note_torn(self, following: Raw) -> None:
-        found, self._torn = self._fold.torn - self._torn, self._fold.torn
-        if found:
-            self._note(following, "torn", f"{found} records before it")
-
-    def _note(self, raw: Raw, what: str, problem: str) -> None:
-        if len(self.findings) < MOST_FINDINGS:
-            self.findings.append(AuditFinding(raw.offset, what, problem))
 
 
 def audit(
@@ -174,7 +162,7 @@ def audit(
         view.begin_at(start)
         fold, deadline = view.fold, Deadline(timeout)
         tally = _Tally(fold)
-        view.passes_gaps, view.on_passed = True, tally.pass_over
+        view.passes_gaps, view.on_passed = True, tally.take
         end = view.decided_end(deadline)
         for rows in view.counted(end, deadline):
             tally.count(rows)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
@@ -136,11 +134,6 @@ class WriterConfig:
             if not is_right:
                 raise InvalidOption(name, repr(getattr(self, name)), remedy)
 
-    @property
-    def owner_name(self) -> str:
-        """The name of the owner, also if none was given."""
-        return self.owner or f"{socket.gethostname()}:{os.getpid()}"
-
 
 #: Settings of producers that may be given; the others are the writer's own business.
 PRODUCER_SETTINGS: Final = {
@@ -223,11 +216,7 @@ class FencedSettings:
 
 
 def check_name(option: str, name: str) -> None:
-    """Checks the name of a job or of a list, with which ids of batches begin.
-
-    Raises:
-        InvalidOption: It is not 1 to 40 letters, digits or ``._-``.
-    """
+    """Checks the name of a job or of a list, with which ids of batches begin."""
     if re.fullmatch(r"[A-Za-z0-9._-]{1,40}", name) is None:
         raise InvalidOption(option, repr(name), "give 1 to 40 letters, digits or ._-")
 

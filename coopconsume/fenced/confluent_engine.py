@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -126,11 +127,7 @@ def _rows(messages: list[Any], stop: int) -> tuple[Rows, bool]:
 
 
 class ConfluentChannel(Channel):
-    """A producer of confluent-kafka.
-
-    Raises:
-        EngineDoubt: It cannot be made.
-    """
+    """A producer of confluent-kafka."""
 
     def __init__(
         self, settings: FencedSettings, log: LogId, transactional_id: str | None, timeout: float
@@ -222,10 +219,8 @@ class ConfluentChannel(Channel):
             finally:
                 consumer.close()
 
-        def send_offsets(seconds: float) -> None:
-            self._producer.send_offsets_to_transaction(offsets, group, seconds)
-
-        self._within(timeout, send_offsets)
+        send = self._producer.send_offsets_to_transaction
+        self._within(timeout, partial(send, offsets, group))
 
     def drop(self) -> None:
         """Stops using it at once; a request under way may still take effect."""
@@ -245,12 +240,10 @@ class ConfluentChannel(Channel):
         with self._as_doubts():
             while True:
                 try:
-                    call(max(0.1, min(_RESUME, until - time.monotonic())))
+                    return call(max(0.1, min(_RESUME, until - time.monotonic())))
                 except KafkaException as error:
                     if not error.args[0].retriable() or time.monotonic() >= until:
                         raise
-                else:
-                    return
 
 
 @contextmanager

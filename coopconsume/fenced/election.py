@@ -225,9 +225,6 @@ class LeaderElection(Closing):
     def lead(self, timeout: float | None = None) -> Leader:
         """Waits until this process leads, and `on_elected` has returned.
 
-        Args:
-            timeout: Seconds; None: without end.
-
         Raises:
             TimeoutError: It does not lead by then; it stands on.
             WriterNotOpen: It was closed.
@@ -285,7 +282,6 @@ class LeaderElection(Closing):
                     self._changed.notify_all()
 
     def _stand(self) -> None:
-        """One candidacy: waits, leads, and is over."""
         producer = self._make()
         with self._changed:
             self._producer = producer

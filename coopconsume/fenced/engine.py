@@ -6,6 +6,7 @@ Every failure is an `EngineDoubt`: the request may have taken effect or not, now
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coopconsume.errors.fenced import LogUnavailable
@@ -41,13 +42,9 @@ class EngineDoubt(Exception):
 def repeat(
     deadline: Deadline, attempt: Callable[[], bool], drop: Callable[[], None], log: LogId
 ) -> None:
-    """Repeats an attempt to acquire until it succeeds; drops the producer after any failure.
-
-    Raises:
-        LogUnavailable: It did not succeed in time.
-    """
-    number, problem = 0, "others kept writing to it"
-    while True:
+    """Repeats an attempt to acquire until it succeeds; drops the producer after any failure."""
+    for number in count(1):
+        problem = "others kept writing to it"
         try:
             if attempt():
                 return
@@ -59,9 +56,6 @@ def repeat(
         except BaseException:
             drop()
             raise
-        else:
-            problem = "others kept writing to it"
-        number += 1
         if deadline.is_over:
             drop()
             raise LogUnavailable(*log.tp, "acquire", problem)
@@ -69,11 +63,9 @@ def repeat(
 
 
 class LogAppend(NamedTuple):
-    """What is appended to one log: one or several batches.
+    """What is appended to one log: records of one or several batches, and their stamps.
 
     Attributes:
-        log: The log.
-        entries: The records.
         headers: The stamp of each record, as its header.
         stamps: The stamp of the first record of each batch.
     """

@@ -51,11 +51,6 @@ GROUP = "log"
 _LOOK = 0.25  # seconds; a store says earlier when something changed
 
 
-def resource_of(topic: str, partition: int) -> str:
-    """A log's name in the registry; the last dash is before the partition."""
-    return f"{topic}-{partition}"
-
-
 class ExclusiveProducer(Acquired):
     """A producer of one partition that shares it, has it alone, or waits to have it alone.
 
@@ -130,7 +125,7 @@ class ExclusiveProducer(Acquired):
         )  # fmt: skip
         self.owner: Final = name
         self.session: Final = self.registry.session.id
-        self._resource = resource_of(topic, partition)
+        self._resource = f"{topic}-{partition}"
         self._grant: Grant | None = None
         self._resumes, self._resumed = session is not None, epoch
         self._topic_id = ""
@@ -197,9 +192,7 @@ class ExclusiveProducer(Acquired):
 
         Raises:
             ProducerFenced: Another one has, or had, its turn; nothing of it is in the log.
-            ProducerBusy, OwnershipUnavailable: As for `check`.
-            OffsetMismatch, AppendOutcomeUnknown, AppendRefused, WriterNotOpen, LogBlocked,
-                LogReplaced, LogCorrupt, LogUnavailable: As there.
+            ProducerBusy, OwnershipUnavailable: As for `check`; all other errors are as there.
         """
         self.check()
         return self.writer.append(records, **how)
@@ -234,16 +227,11 @@ class ExclusiveProducer(Acquired):
 
     @property
     def _has_place(self) -> bool:
-        """Whether there is nothing to `check`; asks nobody."""
         keeps = not self.writer.is_open or self.registry.keeps(GROUP, self._resource)
         return self._lost is None and keeps
 
     def held_by(self) -> str | None:
-        """The name of the log's owner, or of the first producer that shares it.
-
-        Raises:
-            OwnershipUnavailable: The registry cannot be asked.
-        """
+        """The name of the log's owner, or of the first producer that shares it."""
         holders = self.registry.show(GROUP, self._resource).holders
         return holders[0].session.owner if holders else None
 
@@ -299,7 +287,6 @@ class ExclusiveProducer(Acquired):
         return row.fence_epoch if is_last and is_same else None
 
     def _given(self, outcome: Outcome) -> Grant:
-        """Returns the grant, or raises why the claim was refused."""
         if isinstance(outcome, Grant):
             return outcome
         if isinstance(outcome, Busy):
@@ -311,12 +298,7 @@ class ExclusiveProducer(Acquired):
         raise ProducerFenced(*self._tp, mine, outcome.fence_epoch, outcome.owner or None)
 
     def _come_back(self) -> Grant:
-        """Claims one's own place again, which works if nobody was there in between.
-
-        Raises:
-            ProducerFenced: Somebody was.
-            ProducerBusy: Nobody was; but it is shared, and somebody waits to have it alone.
-        """
+        """Claims one's own place again, which works if nobody was there in between."""
         grant = self._grant
         if grant is None:
             raise WriterNotOpen(*self._tp, "not open")

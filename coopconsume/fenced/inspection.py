@@ -30,7 +30,6 @@ class Head:
     """Where a log goes on, and who owns it.
 
     Attributes:
-        topic_id: Kafka's id of the topic.
         start: The first offset that is kept.
         stable: The last stable offset; what lies from there to the end is not decided.
         next_seq: Sequence number of the next record; None if no record shows it.
@@ -81,12 +80,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class Blockage:
-    """What keeps a log from being read to its end; nothing if ``stable`` is ``end``.
-
-    Attributes:
-        stable: The last stable offset.
-        transactions: Those that are open, the oldest first.
-    """
+    """What keeps a log from being read to its end: open transactions, the oldest first."""
 
     topic: str
     partition: int
@@ -119,12 +113,7 @@ def head(
 
 
 def blocked(options: Mapping[str, Any], topic: str, partition: int = 0) -> Blockage:
-    """Returns which open transactions keep a log from being read to its end.
-
-    Raises:
-        NotAuthorized: It may not be asked.
-        LogReplaced, LogUnavailable, OptionError: As for `LogReader.read`.
-    """
+    """Returns which open transactions keep a log from being read to its end."""
     engine = KafkaPythonEngine(FencedSettings.parse(options))
     with looking_at(options, topic, partition, engine, 0.0, compacted=False) as view:
         ends = view.ends()

@@ -9,7 +9,6 @@ offset below 0 is a doubt, commits have deadlines, and after any doubt a produce
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import contextmanager, suppress
 from operator import attrgetter
@@ -20,6 +19,7 @@ from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
 from coopconsume.fenced.engine import Channel, Engine, EngineDoubt
 from coopconsume.fenced.log import Ends, Raw, Rows
 from coopconsume.kafka import kafka_python_compat
+from coopconsume.kafka.call_limit import NoAnswerInTime, call_within
 from coopconsume.kafka.security import access, sasl
 from coopconsume.kafka.settings import hurry_metadata
 
@@ -51,10 +51,8 @@ _fields: Final = attrgetter(*Raw._fields)
 class KafkaPythonEngine(Engine):
     """The engine on kafka-python's clients.
 
-    Args:
-        settings: How to reach Kafka.
-        timeout: Seconds that a connection or an answer may take; never above 10, where the user
-            does not say.
+    A connection or an answer may take ``timeout`` seconds; never above 10, where the user does not
+    say.
     """
 
     def __init__(self, settings: FencedSettings, timeout: float = CONNECT) -> None:
@@ -287,22 +285,12 @@ class KafkaChannel(Channel):
         kafka_python_compat.end_producer(self._producer)
 
     def _within(self, timeout: float, call: Callable[[], None]) -> None:
-        errors: list[BaseException] = []
-        done = threading.Event()
-
-        def run() -> None:  # The call knows no deadline of its own.
-            try:
-                call()
-            except BaseException as error:  # noqa: BLE001 - it is raised by the other thread
-                errors.append(error)
-            done.set()
-
-        threading.Thread(target=run, name=f"{self._log}-{call.__name__}", daemon=True).start()
-        if not done.wait(max(0.0, timeout)):
-            raise EngineDoubt(f"{call.__name__} took longer than {timeout:.1f} s")
-        with self._as_doubts():
-            for error in errors:
-                raise error
+        until = time.monotonic() + timeout
+        try:
+            with self._as_doubts():  # The call knows no deadline of its own.
+                call_within(lambda: until - time.monotonic(), call)
+        except NoAnswerInTime:
+            raise EngineDoubt(f"{call.__name__} took longer than {timeout:.1f} s") from None
 
     def _as_doubts(self) -> AbstractContextManager[None]:
         return as_doubts(self._settings, self._log.topic)

@@ -194,7 +194,6 @@ class FencedKafkaSink(Closing):
         return batch <= self._last[partition]
 
     def _last_number(self, partition: int) -> int:
-        """Number of the last batch of the job that a log has; -1 if there is no such batch."""
         last = self._owners[partition].last_batch(f"{self.job}:")
         return number_of(None if last is None else last.batch_id)
 
@@ -236,7 +235,7 @@ def batch_name(job: str, batch: int | str) -> str:
 
 def number_of(name: str | None) -> int:
     """The number in the id of a batch; -1 for no number."""
-    number = "" if name is None else name.rpartition(":")[2]
+    number = (name or "").rpartition(":")[2]
     return int(number) if number.isdecimal() else -1
 
 

@@ -136,12 +136,7 @@ class MultiLogWriter(Acquired):
         return self._sessions[topic, partition].position.next_offset
 
     def acquire(self) -> Self:
-        """Reads where the logs go on; nothing if this writer is open.
-
-        Raises:
-            ProducerFenced, LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As for
-                `FencedWriter.acquire`.
-        """
+        """Reads where the logs go on; nothing if open. It fails as `FencedWriter.acquire` does."""
         with self._lock:
             if not self._is_open:
                 self._acquire(Deadline(self._timeout))
@@ -172,10 +167,8 @@ class MultiLogWriter(Acquired):
 
         Args:
             writes: What to write to which log.
-            batch_id: Id of the batch, the same in each log: 1 to 64 letters, digits or ``._:-``.
-                Repeating an append with its id returns the first answer, from any process, as long
-                as the logs have it.
-            is_new: As for `FencedWriter.append`.
+            batch_id: Id of the batch, the same in each log: see `FencedWriter.append`.
+            is_new: As there.
 
         Returns:
             The place of the records in each log.
@@ -228,15 +221,15 @@ class MultiLogWriter(Acquired):
         self, pieces: Sequence[_Piece], batch_id: str, deadline: Deadline
     ) -> dict[LogName, Appended]:
         attempt = 0
-        last_doubt: EngineDoubt | None = None
+        refusal: Exception | None = None
         sent: dict[WriterSession, int] = {}
         while True:
             self._take_again(batch_id, sent, deadline)
             known = self._known(pieces, batch_id)
             if known is not None:
                 return known
-            if last_doubt is not None and last_doubt.refusal is not None:
-                raise last_doubt.refusal from last_doubt
+            if refusal is not None:
+                raise refusal
             sent = {}
             try:
                 self._check_expected(pieces, deadline)
@@ -249,7 +242,7 @@ class MultiLogWriter(Acquired):
                 placed = send(self._channel, parts, deadline)
             except EngineDoubt as doubt:
                 self._drop()
-                last_doubt = doubt
+                refusal = doubt.refusal
                 continue
             except OffsetMismatch:
                 raise  # Nothing is in doubt.
@@ -266,7 +259,6 @@ class MultiLogWriter(Acquired):
             deadline.pause(attempt)
 
     def _check_expected(self, pieces: Sequence[_Piece], deadline: Deadline) -> None:
-        """Raises `OffsetMismatch` if a log does not meet its condition."""
         for piece in pieces:
             piece.session.look_again(deadline)
         if any(piece.mismatch(deadline) for piece in pieces):
@@ -277,7 +269,6 @@ class MultiLogWriter(Acquired):
                 raise mismatch
 
     def _known(self, pieces: Sequence[_Piece], batch_id: str) -> dict[LogName, Appended] | None:
-        """Returns the answer, if the logs have the batch."""
         found = {p.session.log.tp: p.session.fold.batches.get(batch_id) for p in pieces}
         whole = {log: batch for log, batch in found.items() if batch is not None}
         return whole if len(whole) == len(found) else None
@@ -285,11 +276,7 @@ class MultiLogWriter(Acquired):
     def _take_again(
         self, batch_id: str, sent: Mapping[WriterSession, int], deadline: Deadline
     ) -> None:
-        """Opens a new producer after a doubt, which decides the transaction before.
-
-        Raises:
-            AppendOutcomeUnknown: What happened to the batch cannot be found out.
-        """
+        """Opens a new producer after a doubt, which decides the transaction before."""
         if self._channel is not None:
             return
         cause = None

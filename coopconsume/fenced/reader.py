@@ -26,9 +26,8 @@ _record = partial(tuple.__new__, LogRecord)
 class LogReader(Closing):
     """Reads a log as its rules have it, whichever way its writers made it visible.
 
-    Records of transactions that were aborted are not seen, those of a filtered log that do not
-    count are passed over, and so is what was written by others. That the rules are kept is looked
-    at, not trusted. Reading again goes on where it stopped.
+    Records that do not count are passed over, and so is what was written by others. That the rules
+    are kept is looked at, not trusted. Reading again goes on where it stopped.
 
     Example:
         >>> with LogReader({"kafka.bootstrap.servers": "localhost:9092"}, "ledger") as reader:
@@ -87,12 +86,7 @@ class LogReader(Closing):
         return self._view.fold.epoch
 
     def end(self) -> int:
-        """The end of the log now, once everything below it is decided.
-
-        Raises:
-            LogBlocked: A transaction stays open below it.
-            LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
-        """
+        """The end of the log now, once everything below it is decided; fails as `read` does."""
         with self._view.reporting("reading"):
             self._view.identify()
             return self._view.decided_end(Deadline(self._timeout))

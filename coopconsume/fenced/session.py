@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import logging
 import os
+import socket
 import uuid
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -103,7 +104,7 @@ class WriterSession(LogView):
         self._has_epoch = config.epoch is not None
         self._incarnation = 0  # none before the session's first ``open`` record
         self._visibility = config.visibility
-        self._owner = config.owner_name
+        self._owner = config.owner or f"{socket.gethostname()}:{os.getpid()}"
         self._epochs = config.epochs or EpochSource()
         self._shared = (name or uuid.uuid4().hex) if config.shared else None
         self._pinned = pinned

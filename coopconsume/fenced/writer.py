@@ -57,8 +57,7 @@ class FencedWriter(Acquired):
 
     Args:
         options: Kafka's settings, and ``check.expected.offsets``: see `FencedSettings.parse`.
-        topic: The topic; it must exist.
-        partition: The partition.
+        topic, partition: The log; the topic must exist.
         **how: The fields of `WriterConfig`.
 
     Raises:
@@ -173,16 +172,13 @@ class FencedWriter(Acquired):
             return self
 
     def _start_checkpoints(self) -> None:
-        every = self._checkpoint_every
-        if every is not None and self._checkpoints is None:
-            self._checkpoints = threading.Thread(
-                target=self._write_checkpoints, args=(every,), name="coopconsume-checkpoint",
-                daemon=True,
-            )  # fmt: skip
+        if self._checkpoint_every is not None and self._checkpoints is None:
+            name, args = "coopconsume-checkpoint", (self._checkpoint_every,)
+            run = self._write_checkpoints
+            self._checkpoints = threading.Thread(target=run, args=args, name=name, daemon=True)
             self._checkpoints.start()
 
     def _write_checkpoints(self, every: float) -> None:
-        """Writes a checkpoint whenever nothing was written for some seconds, until it is closed."""
         wait = every
         while not self._closed.wait(wait):
             try:
@@ -252,21 +248,16 @@ class FencedWriter(Acquired):
                 better one to repeat an append by.
             expected_key_seq: Sequence number of the last record of keys in this log, as a mapping
                 from key to number, None for a key without a record; or a number, if all records
-                have one key. Appends of other keys do not matter. For that, the first such append
-                reads the log once; about 10 bytes are kept of each key, and the numbers of the
-                last 100,000 keys written (for others the log is read). A key without a record is
-                one that the log has no record of when it is read: retention may have removed it.
-                -1 (the default) is unchecked.
+                have one key. Appends of other keys do not matter. The first such append reads the
+                log once. -1 (the default) is unchecked.
             batch_id: Id of the batch: 1 to 64 letters, digits or ``._:-``. Repeating an append
-                with its id returns the first answer, at any distance and from any process, as
-                long as the log has the batch. For that, the first append with an id reads the
-                log's stamps once.
-            is_new: True if the caller knows that the log has no batch of this id: it is not
-                looked for.
+                with its id returns the first answer, from any process, as long as the log has the
+                batch. The first append with an id reads the log's stamps once.
+            is_new: True if the caller knows that the log has no batch of this id.
             timeout: Seconds that this call may take, above 0, also while it waits for others;
                 the writer's by default, without the time that it waits for others.
             consumed: Offsets of a consumer group that are committed if the records are, and only
-                then: to consume, transform and append exactly once. Not in a filtered log.
+                then. Not in a filtered log.
 
         Raises:
             OffsetMismatch: The log goes on elsewhere; this call appended nothing.
@@ -361,21 +352,15 @@ class FencedWriter(Acquired):
     def checkpoint(self) -> int:
         """Writes a record that holds nothing but the log's numbers, and returns its offset.
 
-        Retention may remove all other records, if such a one is written at least as often, and the
-        numbers go on; and Kafka does not forget an idle owner's transactional id (7 days). It fails
-        as `append` does.
+        So retention may remove all other records, and Kafka does not forget an idle owner's
+        transactional id (7 days). It fails as `append` does.
         """
         with self._lock:
             self._refuse()
             return self._lose(self._appender.checkpoint)
 
     def refresh(self) -> int:
-        """Reads what others have written, and returns the offset at which the log goes on.
-
-        Raises:
-            ProducerFenced, WriterNotOpen, LogUnavailable, LogBlocked, LogReplaced, LogCorrupt: As
-                for `acquire`.
-        """
+        """Reads on, and returns the offset at which the log continues; fails as `acquire` does."""
         with self._lock:
             self._refuse()
             self._lose(self._session.refresh)
@@ -385,11 +370,8 @@ class FencedWriter(Acquired):
         """Returns the last batch in the log whose id has a prefix: where a job goes on.
 
         It is the last one of what this writer has read, which is all that its owner need know;
-        `refresh` reads on. The log is read from its end back, down to the offset ``since``.
-
-        Raises:
-            WriterNotOpen, ProducerFenced: The log was not acquired, or is lost.
-            LogCorrupt, LogUnavailable: As for `acquire`.
+        `refresh` reads on. The log is read from its end back, down to the offset ``since``. It
+        fails as `acquire` does.
         """
         with self._lock:
             self._refuse()
@@ -398,14 +380,10 @@ class FencedWriter(Acquired):
     def resolve(self, batch_id: str, *, since: int | None = None) -> Appended | None:
         """Finds out what happened to an append, after `AppendOutcomeUnknown` or a crash.
 
-        Args:
-            batch_id: Id of the batch.
-            since: Offset from which to look for it, such as the error's ``offset``; by default
-                from the log's start.
+        It is looked for from the offset ``since`` on, such as the error's ``offset``.
 
         Returns:
-            The answer that the append would have given; None if it is not in the log and never
-            will be.
+            The answer of the append; None if it is not in the log and never will be.
 
         Raises:
             AppendOutcomeUnknown: It can still not be known.

@@ -156,7 +156,6 @@ class KafkaStore:
             raise OwnershipFormat(self.place, problem, "one partition")
 
     def _rewind(self) -> None:
-        """Restarts at the first offset that is kept."""
         start = self._consumer.beginning_offsets([self._at], timeout_ms=_PATIENCE_MS)[self._at]
         self._fold = OwnershipFold(self.place, start)
         self._size = 0
@@ -169,7 +168,6 @@ class KafkaStore:
         return int(found[self._at])
 
     def _read_to(self, end: int) -> set[str]:
-        """Reads up to an offset, and returns the ids of changes that count."""
         counted: set[str] = set()
         while self._fold.next_offset < end:
             found = self._take(_PATIENCE)

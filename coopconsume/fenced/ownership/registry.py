@@ -14,6 +14,7 @@ import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.closing import Closing
@@ -43,25 +44,19 @@ class Observer:
 
     def dead(self, row: Row, now: float) -> list[Session]:
         """Returns the dead holders of a row."""
-        dead = []
         before, seen = self._seen.get(row.key, {}), {}
         for held in row.holders:
             heartbeat, since = before.get(held.session, (held.heartbeat, now))
             if heartbeat != held.heartbeat:
                 since = now
             seen[held.session] = held.heartbeat, since
-            if held.lease_ms and 1000 * (now - since) >= held.lease_ms:
-                dead.append(held.session)
         self._seen[row.key] = seen
-        return dead
+        leases = ((held.session, held.lease_ms) for held in row.holders)
+        return [one for one, ms in leases if ms and 1000 * (now - seen[one][1]) >= ms]
 
 
 def check_lease(lease: float) -> None:
-    """Checks a lease before connections are opened for it.
-
-    Raises:
-        ValueError: If it is negative.
-    """
+    """Checks a lease before connections are opened for it."""
     if not lease >= 0:
         raise ValueError(f"lease must be 0 or more seconds, not {lease}")
 
@@ -132,9 +127,6 @@ class OwnershipRegistry(Closing):
             group: The group.
             resources: The generation that is claimed of each resource.
 
-        Returns:
-            The grant of each.
-
         Raises:
             StaleGeneration: One or more are owned under a higher generation; nothing was changed.
             ValueError: A generation is negative, or there is no resource.
@@ -143,22 +135,16 @@ class OwnershipRegistry(Closing):
         if not resources:
             raise ValueError("resources must name one at least")
         claim = self._claim(None)
-        steps = self._change(
-            {
-                (group, resource): lambda row, g=generation: rules.own(row, claim, g)  # type: ignore[misc]
-                for resource, generation in resources.items()
-            }
-        )
-        stale = {
-            step.row.resource: (step.outcome.claimed, step.outcome.current)
-            for step in steps
-            if isinstance(step.outcome, rules.Stale)
-        }
-        if stale:
-            first = next(iter(stale))
-            raise StaleGeneration(group, first, *stale[first], stale)
+        wanted = {(group, resource): partial(rules.own, claim=claim, generation=generation)
+                  for resource, generation in resources.items()}  # fmt: skip
+        steps = self._change(wanted)
+        outcomes = {step.row.resource: step.outcome for step in steps}
+        stale = {name: (of.claimed, of.current)
+                 for name, of in outcomes.items() if isinstance(of, rules.Stale)}  # fmt: skip
+        for first, numbers in stale.items():
+            raise StaleGeneration(group, first, *numbers, stale)
         self._keep(step.row.key for step in steps)
-        return {s.row.resource: s.outcome for s in steps if isinstance(s.outcome, Grant)}
+        return {name: of for name, of in outcomes.items() if isinstance(of, Grant)}
 
     def acquire(
         self,
@@ -273,8 +259,7 @@ class OwnershipRegistry(Closing):
     def _change(self, wanted: Mapping[Key, Callable[[Row], rules.Step]]) -> Sequence[rules.Step]:
         """Decides and writes all rows or none; repeats this after a concurrent change.
 
-        Returns:
-            The decision for each row. If a claim names a stale generation, nothing was written.
+        If a claim names a stale generation, nothing is written.
         """
         tried: Sequence[rules.Step] = ()
         with self._used() as store:
@@ -294,17 +279,16 @@ class OwnershipRegistry(Closing):
 
     def _step(self, decide: Callable[[Row], rules.Step], row: Row) -> rules.Step:
         """Removes the dead holders of a row, then decides."""
-        rest = row
-        happened: tuple[rules.Happened, ...] = ()
+        rest = rules.Step(row)
         for session in self._observer.dead(row, monotonic()):
             if session != self.session:
-                expired = rules.expire(rest, session)
-                rest, happened = expired.row, happened + expired.happened
-        step = decide(rest)
+                expired = rules.expire(rest.row, session)
+                rest = replace(expired, happened=rest.happened + expired.happened)
+        step = decide(rest.row)
         if step.row is row:
             return step
         after = replace(step.row, revision=row.revision + 1)
-        return rules.Step(after, step.outcome, happened + step.happened)
+        return rules.Step(after, step.outcome, rest.happened + step.happened)
 
     @contextmanager
     def _used(self) -> Iterator[OwnershipStore]:
