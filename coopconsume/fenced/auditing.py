@@ -16,8 +16,8 @@ from coopconsume.fenced.writer import FencedWriter
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.fold import Fold, Verdict
+    from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import LogId, Raw
     from coopconsume.fenced.multi import LogName
     from coopconsume.fenced.stamp import Visibility
@@ -33,14 +33,11 @@ _NOTED: Final = {
 
 @dataclass(frozen=True)
 class Term:
-    """The time of one owner.
+    """The time of one owner: its first offset, and how many records and batches of data it wrote.
 
     Attributes:
         epoch: Its fence epoch; 0 for writers that shared the log before anybody owned it.
         owner: Name of the owner; None if the record that names it was removed.
-        first_offset: Of its first record.
-        records: Its records of data.
-        batches: Its batches of data.
     """
 
     epoch: int
@@ -66,8 +63,7 @@ class Audit:
     Attributes:
         first_offset: Where the audit began.
         next_offset: The end of the log.
-        next_seq: Sequence number of the next record; None if no record shows it.
-        epoch: The epoch in force; None if no record shows it.
+        next_seq, epoch, visibility: The state at the end; None if no record shows it.
         records: Records of data that count.
         rejected: Records at another offset than expected, or of a batch that counted before.
         fenced: Records of former owners.
@@ -78,7 +74,6 @@ class Audit:
         terms: The owners, one after another.
         findings: The first records that are fenced, malformed or torn, at most `MOST_FINDINGS`,
             and all gaps that nobody has accepted (`repair`).
-        visibility: How readers see what counts; None if no record shows it.
     """
 
     first_offset: int

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
-from coopconsume.fenced.engine import Channel, EngineDoubt
-from coopconsume.fenced.kafka_engine import CONNECT, KafkaPythonEngine
+from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.kafka_engine import CONNECT, Engine, KafkaChannel
 from coopconsume.fenced.log import Rows
 from coopconsume.kafka.librdkafka import client_config
 from coopconsume.kafka.security import sasl
@@ -43,7 +43,7 @@ _RESUME: Final = 0.5
 _milliseconds: Final = itemgetter(1)
 
 
-class ConfluentEngine(KafkaPythonEngine):
+class ConfluentEngine(Engine):
     """The engine on confluent-kafka's consumer and producers, and kafka-python's admin client.
 
     Raises:
@@ -94,7 +94,7 @@ class ConfluentEngine(KafkaPythonEngine):
             self._consumer.assign([TopicPartition(topic, partition, start)])
         return self._consumer
 
-    def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> Channel:
+    def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> KafkaChannel:
         """Returns a new producer."""
         return ConfluentChannel(self._settings, log, transactional_id, timeout)
 
@@ -126,7 +126,7 @@ def _rows(messages: list[Any], stop: int) -> tuple[Rows, bool]:
     return rows, done
 
 
-class ConfluentChannel(Channel):
+class ConfluentChannel(KafkaChannel):
     """A producer of confluent-kafka."""
 
     def __init__(
@@ -232,7 +232,7 @@ class ConfluentChannel(Channel):
     def _as_doubts(self) -> AbstractContextManager[None]:
         return as_doubts(self._settings, self._log.topic)
 
-    def _within(self, timeout: float, call: Callable[[float], None]) -> None:
+    def _within(self, timeout: float, call: Callable[..., None]) -> None:
         """Repeats a call, which continues where it stopped, until it ends or its time is over."""
         from confluent_kafka import KafkaException
 

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import FencedLogError, ProducerFenced, WriterNotOpen
-from coopconsume.fenced.config import WriterConfig
 from coopconsume.fenced.exclusive import ExclusiveProducer
 from coopconsume.fenced.log import LogRecord, entries
 from coopconsume.fenced.ownership import AccessMode
 from coopconsume.fenced.ownership.registry import check_lease
 from coopconsume.fenced.reader import LogReader
+from coopconsume.fenced.writer_config import WriterConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from coopconsume.fenced.config import WriterOptions
     from coopconsume.fenced.log import Appended, Records
     from coopconsume.fenced.ownership import OwnershipStore
+    from coopconsume.fenced.writer_config import WriterOptions
 
 
 log = logging.getLogger(__name__)
@@ -142,14 +142,6 @@ class LeaderElection(Closing):
     appends is applied once it is in the log. One thread calls all callbacks, except those of the
     leader's own appends.
 
-    Example:
-        >>> state = {}
-        >>> def apply(record):
-        ...     state[record.key] = record.value
-        >>> with LeaderElection({"kafka.bootstrap.servers": "…"}, "state", apply=apply) as election:
-        ...     leader = election.lead()  # waits until this process leads
-        ...     leader.append([(b"key", b"value")])
-
     Args:
         options, topic, partition: As for `FencedWriter`. The topic may be compacted, if all records
             have keys.
@@ -165,10 +157,6 @@ class LeaderElection(Closing):
 
     Attributes:
         leader: The leader, if this process is it as far as known.
-
-    Raises:
-        OptionError, EngineNotUsable: As they say.
-        ValueError: The lease is negative.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     WriterNotOpen,
 )
-from coopconsume.fenced.config import EpochSource, FencedSettings, WriterConfig
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.ownership import (
     AccessMode,
@@ -35,13 +35,14 @@ from coopconsume.fenced.ownership import (
 from coopconsume.fenced.ownership.registry import check_lease
 from coopconsume.fenced.view import LogView, open_engine
 from coopconsume.fenced.writer import FencedWriter
+from coopconsume.fenced.writer_config import EpochSource, WriterConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from coopconsume.fenced.config import WriterOptions
     from coopconsume.fenced.log import Appended, AppendOptions, LogId, Records
     from coopconsume.fenced.ownership import Outcome, OwnershipStore
+    from coopconsume.fenced.writer_config import WriterOptions
 
 
 logger = logging.getLogger(__name__)
@@ -58,11 +59,6 @@ class ExclusiveProducer(Acquired):
     notified: its next append raises `ProducerFenced`, permanently. A producer that only lost its
     place in the registry continues under its epoch if nobody had the log in between.
 
-    Example:
-        >>> wait = AccessMode.WAIT_FOR_EXCLUSIVE
-        >>> with ExclusiveProducer({"kafka.bootstrap.servers": "…"}, "ledger", mode=wait) as mine:
-        ...     mine.append([b"nobody else writes until the end of this block"])
-
     Args:
         options, topic, partition: As for `FencedWriter`.
         mode: How to have it.
@@ -78,15 +74,9 @@ class ExclusiveProducer(Acquired):
             fenced permanently then. One process at a time may use a session, under the same owner.
 
     Attributes:
-        topic, partition, mode: As they were given.
-        owner: The name of this producer.
-        session: Id of this producer's session; another producer can continue it.
+        owner, session: Name of this producer, and id of its session, which another can continue.
         registry: The registry, to look at.
         writer: The writer, once the log is acquired.
-
-    Raises:
-        OptionError, EngineNotUsable, OwnershipUnavailable, OwnershipFormat: As they say.
-        ValueError: There is no such mode, or the lease is negative.
     """
 
     def __init__(
@@ -206,8 +196,8 @@ class ExclusiveProducer(Acquired):
     def confirm(self) -> int:
         """Makes sure that at some moment of this call nobody else had opened the log.
 
-        So what was read of the log up to the offset returned was then all there was: what a reader
-        needs who must not answer from the past. It fails as `check` and `FencedWriter.refresh` do.
+        So what was read of the log up to the offset returned was then all there was. It fails as
+        `check` and `FencedWriter.refresh` do.
         """
         self.check()
         return self.writer.refresh()

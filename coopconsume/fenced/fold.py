@@ -235,8 +235,7 @@ class Fold:
             return "fenced"
         if stamp.i and not self._compacted:
             return "unknown" if self.next_seq is None else "torn"
-        known = self.batches.get(stamp.batch)
-        first_offset = raw.offset - stamp.i
+        known, first_offset = self.batches.get(stamp.batch), raw.offset - stamp.i
         if known is not None and (not self._compacted or known.first_offset != first_offset):
             return "rejected"
         if self._compacted and self.next_seq is not None and _after(stamp) < self.next_seq:

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.fold import Owner
-from coopconsume.fenced.kafka_engine import KafkaPythonEngine
+from coopconsume.fenced.kafka_engine import Engine
 from coopconsume.fenced.view import looking_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from coopconsume.fenced.engine import Engine
 
 #: States of a transaction that its coordinator still ends, as Kafka names them.
 _ENDED_BY_COORDINATOR: Final = frozenset(
@@ -114,14 +112,14 @@ def head(
 
 def blocked(options: Mapping[str, Any], topic: str, partition: int = 0) -> Blockage:
     """Returns which open transactions keep a log from being read to its end."""
-    engine = KafkaPythonEngine(FencedSettings.parse(options))
+    engine = Engine(FencedSettings.parse(options))
     with looking_at(options, topic, partition, engine, 0.0, compacted=False) as view:
         ends = view.ends()
         found = () if ends.stable == ends.end else _open(engine, topic, partition)
     return Blockage(topic, partition, ends.stable, ends.end, found)
 
 
-def _open(engine: KafkaPythonEngine, topic: str, partition: int) -> tuple[OpenTransaction, ...]:
+def _open(engine: Engine, topic: str, partition: int) -> tuple[OpenTransaction, ...]:
     from kafka import TopicPartition
 
     at = TopicPartition(topic, partition)

@@ -22,10 +22,11 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     SinkUnavailable,
 )
-from coopconsume.fenced.config import EpochSource, WriterConfig, check_name
+from coopconsume.fenced.config import check_name
 from coopconsume.fenced.log import Entry
 from coopconsume.fenced.multi import MultiLogWriter, Write
 from coopconsume.fenced.writer import FencedWriter
+from coopconsume.fenced.writer_config import EpochSource, WriterConfig
 from coopconsume.kafka.partitioner import default_partition
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from coopconsume.fenced.engine import Engine
+    from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import LogId
     from coopconsume.fenced.stamp import Visibility
 
@@ -147,7 +148,12 @@ class FencedKafkaSink(Closing):
     def _refusing(self, batch_id: int | str) -> Iterator[None]:
         try:
             yield
-        except (ProducerFenced, LogUnavailable, LogBlocked, AppendOutcomeUnknown) as error:
+        except (
+            ProducerFenced,
+            LogUnavailable,
+            LogBlocked,
+            AppendOutcomeUnknown,
+        ) as error:
             place = f"{error.topic}-{error.partition}"
             if not isinstance(error, ProducerFenced):
                 raise SinkUnavailable(place, self.job, str(error)) from error

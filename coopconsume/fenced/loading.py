@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A list that is in a log, whole.
-
-    Attributes:
-        count: Records of the list that are in the log.
-        found: How many of them were there when the call began.
-    """
+    """A list that is in a log: ``count`` records, ``found`` of them when the call began."""
 
     count: int
     found: int
@@ -64,9 +59,8 @@ def bulk_load(
 
     Raises:
         InvalidOption: The name makes no sense, or is another batch's, or checks are switched off.
-        ProducerFenced, AppendOutcomeUnknown, AppendRefused, WriterNotOpen, LogBlocked, LogReplaced,
-            LogCorrupt, LogUnavailable, OwnershipUnavailable: As for their ``append``; call it again
-            to go on, if need be with a new writer.
+        FencedLogError: As for their ``append``; call it again to go on, if need be with a new
+            writer.
     """
     writer = to.writer if isinstance(to, ExclusiveProducer) else to
     check_name("name", name)

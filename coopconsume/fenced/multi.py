@@ -17,20 +17,21 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     WriterNotOpen,
 )
-from coopconsume.fenced.config import FencedSettings, WriterConfig
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, repeat
 from coopconsume.fenced.log import MULTI, UNCHECKED, Entry, check_batch_id, entries, expectation
 from coopconsume.fenced.session import MARK_KEY, WriterSession, new_batch_id, send
 from coopconsume.fenced.view import open_engine
+from coopconsume.fenced.writer_config import WriterConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from coopconsume.fenced.config import EpochSource
-    from coopconsume.fenced.engine import Channel, Engine
+    from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
     from coopconsume.fenced.log import Appended, Expectation, Expected, LastSeqs, Records
     from coopconsume.fenced.stamp import Kind
+    from coopconsume.fenced.writer_config import EpochSource
 
 
 LogName = tuple[str, int]
@@ -41,14 +42,9 @@ LOGS_HEADER: Final = "fw-logs"
 
 @dataclass(frozen=True)
 class Write:
-    """The part of an append for one log.
+    """The part of an append for one log: see `FencedWriter.append`.
 
-    Attributes:
-        records: As for `FencedWriter.append`. If empty, only the condition is checked; a checkpoint
-            record then takes an offset.
-        expected_seq: Expected sequence number of the first record; -1: unchecked.
-        expected_offset: Expected offset of the first record; -1: unchecked.
-        expected_key_seq: As for `FencedWriter.append`.
+    Without records, only the condition is checked; a checkpoint record then takes an offset.
     """
 
     records: Records = ()
@@ -81,23 +77,12 @@ class MultiLogWriter(Acquired):
     this writer. Readers of a log see its part once the transaction has ended there. A conditional
     append of a writer that reads several logs never rests on a part of it.
 
-    Example:
-        >>> logs = [("accounts", 0), ("orders", 3)]
-        >>> with MultiLogWriter({"kafka.bootstrap.servers": "localhost:9092"}, logs) as writer:
-        ...     writer.append({
-        ...         ("accounts", 0): Write([b"-10"], expected_seq=writer.next_seq("accounts", 0)),
-        ...         ("orders", 3): Write([b"paid"]),
-        ...     })
-
     Args:
         options, engine, timeout: As for `FencedWriter`.
         logs: The logs, each once; all appends are visible to readers of committed records.
         epochs: Asked whether the logs belong to this writer's owner, which has opened them: it
             writes in the owner's place, and every later owner fences it. By default it shares the
             logs.
-
-    Raises:
-        OptionError, EngineNotUsable: As for `FencedWriter`.
     """
 
     def __init__(
@@ -123,7 +108,7 @@ class MultiLogWriter(Acquired):
             for log in names
         }
         self._first = self._sessions[names[0]]
-        self._channel: Channel | None = None
+        self._channel: KafkaChannel | None = None
         self._is_open = False
         self._lock = threading.RLock()
 
@@ -176,11 +161,8 @@ class MultiLogWriter(Acquired):
         Raises:
             OffsetMismatch: A log goes on elsewhere; nothing was appended to any log.
             ProducerFenced: A log has an owner; this call appended nothing.
-            AppendOutcomeUnknown: Something failed after the records were sent, and whether they are
-                in the logs could not be found out in time. Append them again with the batch id.
-            AppendRefused: The writes make no sense, or Kafka does not take them.
-            WriterNotOpen, LogBlocked, LogReplaced, LogCorrupt, LogTruncated, LogUnavailable: As for
-                `FencedWriter.append`.
+            AppendOutcomeUnknown: As for `FencedWriter.append`, but there is no ``resolve``: append
+                the records again with the batch id. All other errors are as there, too.
         """
         check_batch_id(batch_id)
         pieces = self._pieces(writes)

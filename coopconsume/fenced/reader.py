@@ -17,7 +17,7 @@ from coopconsume.fenced.view import LogView, open_engine
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from coopconsume.fenced.engine import Engine
+    from coopconsume.fenced.kafka_engine import Engine
 
 
 _record = partial(tuple.__new__, LogRecord)
@@ -29,11 +29,6 @@ class LogReader(Closing):
     Records that do not count are passed over, and so is what was written by others. That the rules
     are kept is looked at, not trusted. Reading again goes on where it stopped.
 
-    Example:
-        >>> with LogReader({"kafka.bootstrap.servers": "localhost:9092"}, "ledger") as reader:
-        ...     for record in reader.read():
-        ...         print(record.seq, record.value)
-
     Args:
         options, topic, partition, engine: As for `FencedWriter`.
         start: Offset to begin at; by default the first one that is kept. Where it is above 0, what
@@ -41,9 +36,6 @@ class LogReader(Closing):
         compacted: Whether the topic is compacted, so that records may be missing; by default Kafka
             is asked.
         timeout: Seconds to wait for an answer.
-
-    Raises:
-        OptionError, EngineNotUsable: As for `FencedWriter`.
     """
 
     def __init__(

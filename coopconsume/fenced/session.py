@@ -16,22 +16,22 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.errors.fenced import AppendRefused, LogTruncated, ProducerBusy, ProducerFenced
-from coopconsume.fenced.config import EpochSource
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt, LogAppend, repeat
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import Entry, is_in_place
 from coopconsume.fenced.stamp import NO_TAG, Stamp, encode, encode_batch
 from coopconsume.fenced.view import LogView
+from coopconsume.fenced.writer_config import EpochSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from coopconsume.fenced.config import WriterConfig
     from coopconsume.fenced.deadline import Deadline
-    from coopconsume.fenced.engine import Channel, Engine
+    from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
     from coopconsume.fenced.log import Consumed
     from coopconsume.fenced.stamp import Header, Kind
+    from coopconsume.fenced.writer_config import WriterConfig
 
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class WriterSession(LogView):
         self._shared = (name or uuid.uuid4().hex) if config.shared else None
         self._pinned = pinned
         self._tag: bytes | None = None  # of the owner in whose place it writes
-        self._channel: Channel | None = None
+        self._channel: KafkaChannel | None = None
         self._released = False
 
     @property
@@ -170,7 +170,7 @@ class WriterSession(LogView):
             )  # fmt: skip
         return opened
 
-    def join(self, channel: Channel, deadline: Deadline) -> None:
+    def join(self, channel: KafkaChannel, deadline: Deadline) -> None:
         """Joins a shared log with a producer that is used for several logs; fails as `acquire`."""
         self._channel = channel
         self._try_to_acquire(deadline)
@@ -389,7 +389,7 @@ class WriterSession(LogView):
 
 
 def send(
-    channel: Channel,
+    channel: KafkaChannel,
     parts: Mapping[WriterSession, LogAppend],
     deadline: Deadline,
     consumed: Sequence[Consumed] = (),
@@ -425,7 +425,7 @@ def send(
     return placed
 
 
-def _end(channel: Channel, deadline: Deadline, consumed: Sequence[Consumed] | None) -> None:
+def _end(channel: KafkaChannel, deadline: Deadline, consumed: Sequence[Consumed] | None) -> None:
     """Commits the transaction with offsets of its input; aborts it if they are None."""
     if consumed is None:
         channel.abort(deadline.left)

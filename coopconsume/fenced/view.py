@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from coopconsume.fenced.deadline import Deadline
-    from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.fold import Owner, Verdict
+    from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import Appended, Ends, LastSeqs, Raw, Rows
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def open_engine(engine: str | Engine, settings: FencedSettings, timeout: float) 
     if not isinstance(engine, str):
         return engine
     if engine == "kafka-python":
-        from coopconsume.fenced.kafka_engine import KafkaPythonEngine
+        from coopconsume.fenced.kafka_engine import Engine as KafkaPythonEngine
 
         return KafkaPythonEngine(settings, timeout)
     if engine == "confluent-kafka":

@@ -10,18 +10,18 @@ from coopconsume.closing import Acquired
 from coopconsume.errors import CoopConsumeError
 from coopconsume.errors.fenced import AppendRefused, FencedLogError, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.appender import Appender
-from coopconsume.fenced.config import FencedSettings, WriterConfig
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.inspection import head
 from coopconsume.fenced.log import UNCHECKED, check_batch_id, entries, expectation, size_of
 from coopconsume.fenced.requests import Groups, Request
 from coopconsume.fenced.session import WriterSession, new_batch_id
 from coopconsume.fenced.view import open_engine
+from coopconsume.fenced.writer_config import WriterConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from coopconsume.fenced.config import WriterOptions
     from coopconsume.fenced.log import (
         Appended,
         AppendOptions,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         LogId,
         Records,
     )
+    from coopconsume.fenced.writer_config import WriterOptions
 
 log = logging.getLogger(__name__)
 

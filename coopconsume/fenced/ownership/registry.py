@@ -65,13 +65,12 @@ class OwnershipRegistry(Closing):
     """Owners of resources, by group: the Kafka wiki's `own`, and PIP-68's access modes.
 
     One registry is one claimant. While it is open, a thread sends heartbeats for all resources that
-    it holds or waits for. If its process dies, others see an unchanged counter for the lease, on
-    their own clocks, and remove it. A fenced owner is not notified: its next append fails, and
-    `holds` returns False.
+    it holds or waits for. A fenced owner is not notified: its next append fails, and `holds`
+    returns False.
 
     The registry arbitrates; what fences a log are the epochs in the log itself. May be used by
     several threads. All calls but `keeps` and `close` raise OwnershipUnavailable where the store
-    cannot be reached.
+    cannot be reached: it is then not known what was changed.
 
     Args:
         store: Where the rows are, such as `KafkaStore(options)` or `DeltaStore(path)`; closed with
@@ -116,16 +115,11 @@ class OwnershipRegistry(Closing):
     def own(self, group: str, resources: Mapping[str, int]) -> dict[str, Grant]:
         """Claims resources by generation, all or none (the wiki's ``own_request``).
 
-        A free resource is granted under the claimed generation. If the owner's generation is
-        higher, the claim is refused. If it is equal, the owner is fenced and the next generation
-        granted. If it is lower, the owner is fenced and the claimed generation granted. Generation
-        0 always claims, and is granted generation 1. A claim of a resource that this registry owns,
-        under its generation, changes nothing. The fence epoch grows with each change of the owner,
-        also if the generation restarts.
-
-        Args:
-            group: The group.
-            resources: The generation that is claimed of each resource.
+        An owner of a higher generation than the claimed one refuses the claim; any other is fenced.
+        Of an equal generation the next one is granted. Generation 0 always claims, and is granted
+        generation 1. A claim of a resource that this registry owns, under its generation, changes
+        nothing. The fence epoch grows with each change of the owner, also if the generation
+        restarts.
 
         Raises:
             StaleGeneration: One or more are owned under a higher generation; nothing was changed.
@@ -171,11 +165,7 @@ class OwnershipRegistry(Closing):
         return outcome
 
     def poll(self, group: str, resource: str) -> rules.Outcome:
-        """Returns the state of a waiting claim, and removes dead holders.
-
-        Returns:
-            A grant, once the claimant is the owner; `Queued`; or `Fenced`, if it was removed.
-        """
+        """Returns the state of a waiting claim: a grant, `Queued`, or `Fenced` if it is gone."""
         (step,) = self._change({(group, resource): lambda row: rules.look(row, self.session)})
         if isinstance(step.outcome, rules.Fenced):
             self._forget([step.row.key])
@@ -202,17 +192,13 @@ class OwnershipRegistry(Closing):
     def release(self, group: str, resources: Iterable[str]) -> None:
         """Releases resources, or stops waiting for them; the next waiting claimant gets them.
 
-        Other resources do not change. Harmless when repeated, and after `close`. After an
-        `OwnershipUnavailable` the lease will expire.
+        Harmless when repeated, and after `close`. If it fails, the lease will expire.
         """
         if not self._closed.is_set():
             self._leave([(group, resource) for resource in resources])
 
     def evict(self, group: str, resource: str) -> Row:
-        """Takes a resource from its owner, as an operator; the next waiting claimant gets it.
-
-        Returns the row after it. After an `OwnershipUnavailable` it is not known what was done.
-        """
+        """Takes a resource from its owner, as an operator; the next waiting claimant gets it."""
         (step,) = self._change({(group, resource): rules.evict})
         return step.row
 
@@ -302,9 +288,8 @@ class OwnershipRegistry(Closing):
         with self._lock:
             self._mine |= frozenset(keys)
             if self._lease and self._heart is None and not self._closed.is_set():
-                self._heart = threading.Thread(
-                    target=self._beat, name="coopconsume-owner", daemon=True
-                )
+                name = "coopconsume-owner"
+                self._heart = threading.Thread(target=self._beat, name=name, daemon=True)
                 self._heart.start()
 
     def _forget(self, keys: Iterable[Key]) -> None:
