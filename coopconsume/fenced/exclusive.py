@@ -137,17 +137,14 @@ class ExclusiveProducer(Acquired):
     def acquire(self, timeout: float | None = None) -> Self:
         """Takes the log, as the access mode says; nothing if this producer has it.
 
-        Args:
-            timeout: Seconds to wait for one's turn, with `WAIT_FOR_EXCLUSIVE`; None: for ever. A
-                wait that is over, or was ended by `close` in another thread, leaves nothing behind.
+        With `WAIT_FOR_EXCLUSIVE` it waits ``timeout`` seconds at most; None: for ever. A wait that
+        is over, or was ended by `close` in another thread, leaves nothing behind.
 
         Raises:
             ProducerBusy: Shared: somebody has the log alone, or waits to have it so. Waiting: it
                 took too long.
             ProducerFenced: Exclusive: somebody else is there; or this producer was fenced.
-            WriterNotOpen: It was closed.
             LogReplaced: The topic was created again, and the old one still has owners.
-            OwnershipUnavailable, LogUnavailable, LogBlocked: As they say.
         """
         with self._turn:
             if self._lost is not None:
@@ -208,17 +205,15 @@ class ExclusiveProducer(Acquired):
         Raises:
             ProducerFenced: Somebody else had a turn meanwhile.
             ProducerBusy: The place beside others is lost, and somebody waits to have the log alone.
-            OwnershipUnavailable: The place is lost, and the registry cannot be asked.
         """
-        if self._lost is not None:
-            raise self._lost
         if not self._has_place:
             self._come_back()
 
     @property
     def _has_place(self) -> bool:
-        keeps = not self.writer.is_open or self.registry.keeps(GROUP, self._resource)
-        return self._lost is None and keeps
+        if self._lost is not None:
+            raise self._lost
+        return not self.writer.is_open or self.registry.keeps(GROUP, self._resource)
 
     def held_by(self) -> str | None:
         """The name of the log's owner, or of the first producer that shares it."""
@@ -292,8 +287,7 @@ class ExclusiveProducer(Acquired):
         grant = self._grant
         if grant is None:
             raise WriterNotOpen(*self._tp, "not open")
-        shared = self.mode is AccessMode.SHARED
-        mode = AccessMode.SHARED if shared else AccessMode.EXCLUSIVE
+        mode = self.mode if self.mode is AccessMode.SHARED else AccessMode.EXCLUSIVE
         try:
             back = self._given(self._claim(mode, grant.fence_epoch))
             if back.fence_epoch != grant.fence_epoch:
@@ -315,8 +309,6 @@ class ExclusiveProducer(Acquired):
 
 
 class _ClaimedEpochs(EpochSource):
-    """A claim in the registry as the source of the writer's epochs; ``confirm`` asks for it."""
-
     def __init__(self, confirm: Callable[[], Grant]) -> None:
         self._confirm = confirm
 

@@ -99,20 +99,15 @@ Verdict = Literal[
 class Fold:
     """State of a log up to an offset, and what each further record means.
 
-    Args:
-        epoch: Epoch in force where the fold begins; None if not known. Records are then
-            ``unknown`` up to the first one that shows the state.
-        next_seq: Sequence number of the next record there; None if not known.
-        compacted: Whether records, or parts of batches, may be missing because newer records have
-            their keys.
-        repaired: Offsets of batches that count although records before them are missing.
+    If the state where it begins is not known (None), records are ``unknown`` up to the first one
+    that shows it. In a ``compacted`` log records, or parts of batches, may be missing because newer
+    records have their keys. ``repaired`` has offsets of batches that count although records before
+    them are missing.
 
     Attributes:
-        epoch: Epoch in force; None while not known.
-        tag: Session tag in force; None while not known.
-        next_seq: Sequence number of the next record that counts; None while not known.
+        epoch, tag, next_seq: Epoch and session tag in force, and number of the next record.
         owner: Who opened the epoch in force; None if that was before the fold began.
-        batches: The last batches that counted, by id.
+        batches: The last batches that counted, by id; ``remembered`` of them.
         stamp: Stamp of the first record of the last batch that counted, if there was one.
         seq: Sequence number of the last record that counted.
         rows: Records of the last batch that counted; only the first one still has its stamp.
@@ -120,7 +115,6 @@ class Fold:
         ids: Hashes of the ids of all batches that the log has; None if not known.
         keys: Last sequence number of each key of the log; None if not known.
         incomplete: Records of the batch that is not complete yet.
-        remembered: Number of batches that are remembered.
         is_certain: False if a record was ``fenced`` although the fold has not seen who opened
             the epoch in force: then that record's owner may be the one in force.
     """
@@ -192,15 +186,8 @@ class Fold:
     def wrote(self, stamp: Stamp, entries: Sequence[Entry]) -> None:
         """Takes in a batch by what its writer knows of it, without reading it."""
         self._tear()
-        seq = self.next_seq or 0
-        self._owned(stamp, Owner.from_bytes(entries[0].value) if stamp.kind == "open" else None)
-        self._note_keys(stamp, (entry.key for entry in entries), seq)
-        self.next_seq = seq + (stamp.n if stamp.kind == "data" else 0)
-        self.remember(Appended(stamp.batch, stamp.expected, seq, stamp.n, stamp.epoch))
-
-    def _note_keys(self, stamp: Stamp, keys: Iterable[bytes | None], seq: int) -> None:
-        if self.keys is not None and stamp.kind == "data":
-            self.keys.add(keys, seq)
+        owner = Owner.from_bytes(entries[0].value) if stamp.kind == "open" else None
+        self._count(stamp, owner, (entry.key for entry in entries))
 
     def _follow(self, head: Stamp, rows: Rows, at: int) -> int:
         """Takes in the records from an index on that follow in a batch; returns their number."""
@@ -258,11 +245,10 @@ class Fold:
             return False
         if owner is not None:
             known = self.owner
-            fenced = stamp.epoch < self.epoch or (
-                stamp.epoch == self.epoch
-                and known is not None
-                and (owner.session != known.session or owner.incarnation < known.incarnation)
+            is_other = known is not None and (
+                owner.session != known.session or owner.incarnation < known.incarnation
             )
+            fenced = stamp.epoch < self.epoch or (stamp.epoch == self.epoch and is_other)
         elif self._compacted and stamp.epoch > self.epoch:
             fenced = False  # The open record may have been compacted away.
         else:
@@ -272,28 +258,26 @@ class Fold:
         return fenced
 
     def _complete(self) -> Verdict:
-        """Takes in the batch whose last record was seen."""
         assert self._open_batch is not None
         (stamp, owner), self._open_batch = self._open_batch, None
         self.rows, self.incomplete = self.incomplete, Rows()
-        if owner is None and stamp.epoch != self.epoch:
-            self.owner = None
-        self._owned(stamp, owner)
-        if stamp.batch not in self.batches:
-            first, seq = self.rows.offsets[0] - stamp.i, stamp.seq - stamp.i
-            self.remember(Appended(stamp.batch, first, seq, stamp.n, stamp.epoch))
-        self._note_keys(stamp, self.rows.keys, stamp.seq)
+        self._count(stamp, owner, self.rows.keys)
         self.stamp, self.seq = stamp, stamp.seq + len(self.rows) - 1
-        self.next_seq = _after(stamp)
         return "counted"
 
-    def _owned(self, stamp: Stamp, owner: Owner | None) -> None:
-        """Notes the epoch and tag of a batch that counts, and its owner if it opens the epoch."""
-        if owner is not None or self.tag is None or stamp.epoch != self.epoch:
+    def _count(self, stamp: Stamp, owner: Owner | None, keys: Iterable[bytes | None]) -> None:
+        """Notes a batch by the stamp of its first record, and its owner if it opens an epoch."""
+        is_new = owner is not None or stamp.epoch != self.epoch
+        if is_new or self.tag is None:
             self.tag = stamp.tag
-        self.epoch = stamp.epoch
-        if owner is not None:
-            self.owner = owner
+        if is_new:
+            self.epoch, self.owner = stamp.epoch, owner
+        if self.keys is not None and stamp.kind == "data":
+            self.keys.add(keys, stamp.seq)
+        self.next_seq = _after(stamp)
+        if stamp.batch not in self.batches:
+            seq = stamp.seq - stamp.i
+            self.remember(Appended(stamp.batch, stamp.expected, seq, stamp.n, stamp.epoch))
 
     def remember(self, batch: Appended) -> None:
         """Notes a batch that counts, so that it is found by its id."""

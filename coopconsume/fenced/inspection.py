@@ -130,18 +130,14 @@ def _open(engine: Engine, topic: str, partition: int) -> tuple[OpenTransaction, 
         details = admin.describe_transactions(known) if known else {}
     found = []
     for p in producers:
-        if p.producer_id not in names:
-            continue
-        name = names[p.producer_id]
-        about = details.get(name)
-        found.append(
-            OpenTransaction(
+        if p.producer_id in names:
+            name = names[p.producer_id]
+            about = details.get(name)
+            found.append(OpenTransaction(
                 p.producer_id, p.producer_epoch, p.current_transaction_start_offset,
-                _moment(p.last_timestamp), name,
-                None if about is None else str(about.state.value),
-                None if about is None else about.transaction_timeout_ms,
-            )
-        )  # fmt: skip
+                _moment(p.last_timestamp), name, about and str(about.state.value),
+                about and about.transaction_timeout_ms,
+            ))  # fmt: skip
     return tuple(sorted(found, key=lambda t: t.first_offset))
 
 
