@@ -100,14 +100,14 @@ class Appender:
             request.settle(self._unknown(batch_id, _RETAINED))
 
     def _has(self, found: Appended, rows: list[Entry], deadline: Deadline) -> bool:
-        """Whether a batch of the log has just these records; of a compacted log True."""
+        """Whether a batch of the log has just these records."""
         if self._session.is_compacted:
             return True  # Records may be gone that are in newer batches, too.
         if found.count != len(rows):
             return False
-        there = self._session.records(found.first_offset, found.last_offset + 1, deadline)
+        there = self._session.read(found.first_offset, found.last_offset + 1, deadline)
         wanted = [(row.key, row.value, [*row.headers]) for row in rows]
-        return [(row.key, row.value, [*row.headers[1:]]) for row in there] == wanted
+        return [(r.key, r.value, [*r.headers[1:]]) for some in there for r in some] == wanted
 
     # -- to append -----------------------------------------------------------------------------
 
@@ -147,10 +147,8 @@ class Appender:
         The others come with their errors.
         """
         session = self._session
-        position, last = session.position, {}
         keys = [key for request in requests for key in request.wanted.keys]
-        if keys:
-            last = dict(session.last_seqs(keys, deadline))
+        position, last = session.position, dict(session.last_seqs(keys, deadline))
         chosen, others = [], []
         for request in requests:
             mismatch = request.wanted.mismatch(session.log, position, last)
@@ -184,10 +182,9 @@ class Appender:
     def _attempt(self, chosen: Sequence[Request], deadline: Deadline) -> bool:
         session, at = self._session, self._session.offset
         batches = [(request.rows, request.batch_id) for request in chosen]
+        consumed = [request.consumed for request in chosen if request.consumed is not None]
         try:
-            first = Deadline(_FIRST * deadline.left)
-            consumed = [request.consumed for request in chosen if request.consumed is not None]
-            kind = chosen[0].kind
+            first, kind = Deadline(_FIRST * deadline.left), chosen[0].kind
             return session.attempt(batches, first, kind=kind, consumed=consumed) is not None
         except FencedLogError:
             session.drop()  # Nothing was sent.

@@ -249,7 +249,6 @@ class LeaderElection(Closing):
         self._reader.close()
 
     def __enter__(self) -> Self:
-        """Begins to stand."""
         return self.start()
 
     def _run(self) -> None:

@@ -210,32 +210,25 @@ class FencedKafkaSink(Closing):
                 if writer is not None:
                     writer.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What goes along to where Spark calls it: all but connections."""
+    def __getstate__(self) -> dict[str, Any]:  # all but connections
         return vars(self) | {"_owners": {}, "_several": None, "_last": {}, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """The reverse."""
         vars(self).update(state)
         self._lock = threading.Lock()
 
 
 class _Owned(EpochSource):
-    """Asks the owner of each log whether the log is still its own."""
-
     def __init__(self, owners: Mapping[int, FencedWriter]) -> None:
         self._owners = owners
 
     def join(self, log: LogId) -> None:
-        """Raises `ProducerFenced` if the log has another owner."""
+        """Raises `ProducerFenced` if the log has another owner by now."""
         self._owners[log.partition].refresh()
 
 
 def batch_name(job: str, batch: int | str) -> str:
-    """The id under which a batch is in the log: a number of Spark's, or a commit of this library.
-
-    No number's id begins as a text's does, and no other job's as this one's.
-    """
+    """The id of a batch in the log; no number's begins as a text's, no job's as another's."""
     return f"{job}:{batch}" if isinstance(batch, int) else f"{job}.{batch}"
 
 

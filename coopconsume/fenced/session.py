@@ -68,9 +68,7 @@ class WriterSession(LogView):
         epoch: The session's epoch; 0 before it has one.
         opened_at: Offset of the session's first ``open`` record; -1 before.
         fenced: Whether somebody else has opened the log since.
-        replaces: The epoch that is to be in force before this session's first; None: what
-            `WriterConfig.fence_owner` allows.
-        repairs: Offsets of batches behind gaps, which this session's ``open`` records accept.
+        replaces, repairs: See `FencedWriter.acquire`.
         wrote_at: When this session last wrote to the log, by `monotonic`.
         late_at: Offset at which a batch without an answer would count.
         is_shared: Whether others write beside it.
@@ -136,11 +134,7 @@ class WriterSession(LogView):
             self._channel = self._engine.channel(self.log, name, deadline.seconds)
             if name is not None:
                 self._channel.init(deadline.left)
-        end = self.decided_end(deadline)
-        if not self.is_known:
-            self.find_state(end, deadline)
-        self.catch_up(end, deadline)
-        self._find_owner(deadline)
+        self._read_to(self.decided_end(deadline), deadline)
         last = self.fold.epoch or 0
         if self.is_shared:
             return self._join(last, deadline)
@@ -184,15 +178,15 @@ class WriterSession(LogView):
         if not self._has_epoch:
             self._tag = self.fold.tag
             self._epochs.join(self.log)
-        return self._certain(deadline)
+        if self.late_at is None or self.offset > self.late_at:
+            return True
+        # An earlier append may still arrive and count. A shared filtered log is not opened: a
+        # checkpoint takes the offset of that append.
+        return self._mark(b"", deadline, "checkpoint") is not None
 
     def _look_first(self, deadline: Deadline) -> None:
         """Checks the log before its present owner is fenced."""
-        stable = self.ends().stable
-        if not self.is_known:
-            self.find_state(stable, deadline)
-        self.catch_up(stable, deadline)
-        self._find_owner(deadline)
+        self._read_to(self.ends().stable, deadline)
         self._check_owner()
         self._check_replaced()
         if not self.is_shared and self._has_epoch:
@@ -209,15 +203,6 @@ class WriterSession(LogView):
                     channel.init(deadline.left)
                 finally:
                     channel.drop()
-
-    def _certain(self, deadline: Deadline) -> bool:
-        """Whether no earlier append of this session can still arrive and count.
-
-        A shared filtered log is not opened: a checkpoint takes the offset of the late append.
-        """
-        if self.late_at is None or self.offset > self.late_at:
-            return True
-        return self._mark(b"", deadline, "checkpoint") is not None
 
     def _mark(
         self, value: bytes, deadline: Deadline, kind: Kind, epoch: int | None = None
@@ -242,28 +227,29 @@ class WriterSession(LogView):
             self.opened_at = placed
         return True
 
-    def _find_owner(self, deadline: Deadline) -> None:
-        """Reads who opened the epoch in force, if that may be this session."""
-        if self._resumes is None or self.is_shared or self.fold.owner is not None:
-            return
-        if not self._has_epoch or self.fold.epoch == self.epoch:
-            self.fold.owner = self.owner_before(deadline)
+    def _read_to(self, end: int, deadline: Deadline) -> None:
+        """Reads on, and who opened the epoch in force if that may be this session."""
+        if self.offset < 0 or self.fold.next_seq is None:
+            self.find_state(end, deadline)
+        self.catch_up(end, deadline)
+        may_be_ours = self._resumes is not None and not self.is_shared and self.fold.owner is None
+        if may_be_ours and (not self._has_epoch or self.fold.epoch == self.epoch):
+            fold = self.fold_back(self.offset, deadline, lambda fold, _: fold.owner is not None)[1]
+            self.fold.owner = fold.owner if fold.epoch == self.fold.epoch else None
 
     def _check_owner(self) -> None:
         """Raises `ProducerFenced` if another owner has opened the log since this session had it."""
         if self._has_epoch:
-            owner, epoch = self.fold.owner, self.fold.epoch or 0
-            other = not self.is_shared and owner is not None and not self._is_own(owner)
+            epoch, other = self.fold.epoch or 0, not self.is_shared and self._other is not None
             other |= self._pinned and self.fold.tag != self._tag
-            if epoch > self.epoch or (other and epoch == self.epoch):
-                self.fenced = True
+            self.fenced |= epoch > self.epoch or (other and epoch == self.epoch)
         if self.fenced:
             raise self.fenced_error()
 
     def _check_replaced(self) -> None:
         """Raises `ProducerBusy` if the log has another owner than the one to replace."""
         last, owner = self.fold.epoch or 0, self.fold.owner
-        is_ours = owner is not None and self._is_own(owner)
+        is_ours = owner is not None and self._other is None
         if self._replaceable not in (None, last) and not self._has_epoch and not is_ours:
             name = None if owner is None else owner.name
             reason = f"its epoch is {last}, expected {self._replaceable}: it is held"
@@ -276,15 +262,16 @@ class WriterSession(LogView):
             return self._left_epoch
         return self.replaces
 
-    def _is_own(self, owner: Owner) -> bool:
-        """Whether an owner is this session, and no later writer has continued it."""
-        later = 0 < self._incarnation < owner.incarnation
-        return owner.session == self.id and not later
+    @property
+    def _other(self) -> Owner | None:
+        """The log's owner, if known and not this session, or a later writer of this session."""
+        owner = self.fold.owner
+        later = owner is not None and 0 < self._incarnation < owner.incarnation
+        return None if owner is None or (owner.session == self.id and not later) else owner
 
     def fenced_error(self) -> ProducerFenced:
         """The error of a session that has lost the log."""
-        owner = self.fold.owner
-        name = owner.name if owner is not None and not self._is_own(owner) else None
+        name = None if self._other is None else self._other.name
         return ProducerFenced(*self.log.tp, self.epoch, self.fold.epoch, name)
 
     def refresh(self, deadline: Deadline) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from coopconsume.fenced.deadline import Deadline
-    from coopconsume.fenced.fold import Owner, Verdict
+    from coopconsume.fenced.fold import Verdict
     from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import Appended, Ends, LastSeqs, Raw, Rows
 
@@ -84,8 +84,8 @@ class LogView:
         identified_at: When the topic's id was looked up the last time, by `monotonic`.
         is_compacted: Whether the topic is compacted; None while not known.
         repaired: Offsets of batches that count although records before them are missing.
-        gaps: Descriptions of gaps that nobody has accepted, by the offset behind each.
-        passes_gaps: Whether reading goes on behind such a gap.
+        gaps: Gaps that nobody has accepted, by the offset behind each.
+        passes_gaps: Whether reading goes on behind them.
         on_passed: Called with each record that does not count, and why.
     """
 
@@ -121,11 +121,6 @@ class LogView:
     def position(self) -> Position:
         """The next offset and sequence number, as far as known."""
         return Position(self.offset, self.fold.next_seq or 0)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the state at `offset` is known."""
-        return self.offset >= 0 and self.fold.next_seq is not None
 
     def identify(self) -> None:
         """Looks up the topic; `LogReplaced` if it does not exist, or is another one by now."""
@@ -218,11 +213,6 @@ class LogView:
         )  # fmt: skip
         return found
 
-    def owner_before(self, deadline: Deadline) -> Owner | None:
-        """Reads from the log who opened the epoch in force; None if that record was removed."""
-        _, fold, _ = self.fold_back(self.offset, deadline, lambda fold, _: fold.owner is not None)
-        return fold.owner if fold.epoch == self.fold.epoch else None
-
     def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Appended | None:
         """Returns the last batch up to here whose id has a prefix; None if not found."""
         known = [b for b in self.fold.batches.values() if b.first_offset >= since]
@@ -255,12 +245,7 @@ class LogView:
         self.offset = self.known_from = offset
 
     def catch_up(self, stop: int, deadline: Deadline) -> None:
-        """Reads the log on to an offset below which everything is decided.
-
-        Raises:
-            LogCorrupt: Records are missing, or the log ends below what it had.
-            LogTruncated: Retention has removed records that were not read yet.
-        """
+        """Reads on to an offset below which all is decided; `LogCorrupt` if the log ends below."""
         # A marker is counted before it can be seen: the end is then reported late.
         if stop < self.offset and self.ends().end < self.offset - 1:
             raise self._corrupt(stop, f"it had records up to offset {self.offset}")
@@ -280,11 +265,8 @@ class LogView:
             raise
         self.offset = max(self.offset, stop)
 
-    def records(self, first: int, end: int, deadline: Deadline) -> list[Raw]:
-        """Returns the committed records from one offset to below another."""
-        return [row for rows in self._read(first, end, deadline) for row in rows]
-
-    def _read(self, first: int, end: int, deadline: Deadline) -> Iterator[Rows]:
+    def read(self, first: int, end: int, deadline: Deadline) -> Iterator[Rows]:
+        """Reads the committed records from one offset to below another."""
         return self._engine.read(*self.log.tp, first, end, max(1.0, deadline.left))
 
     def batches(
@@ -293,7 +275,7 @@ class LogView:
         """Folds a part of the log; yields each batch that counts, once it is complete."""
         while True:
             try:
-                for rows in self._read(first, end, deadline):
+                for rows in self.read(first, end, deadline):
                     at = 0
                     while at < len(rows):
                         taken, verdict = fold.take(rows, at)
@@ -316,7 +298,7 @@ class LogView:
         if known and known.start <= first:
             first = max(first, known.stop)
         self._searched = range(min(first, gap.offset), end)
-        for rows in self._read(first, end, deadline):
+        for rows in self.read(first, end, deadline):
             for row in rows:
                 self.repaired.update(repaired_by(row))
         if gap.offset in self.repaired:

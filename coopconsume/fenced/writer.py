@@ -61,9 +61,9 @@ class FencedWriter(Acquired):
         topic, partition: The log; the topic must exist.
         **how: The fields of `WriterConfig`.
 
-    Raises:
-        OptionError: An option makes no sense.
-        EngineNotUsable: There is no such engine.
+    Attributes:
+        checks: Whether what an append expects is looked at (``check.expected.offsets``).
+        max_request_size: Bytes that a request may have (``kafka.max.request.size``).
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class FencedWriter(Acquired):
         **how: Unpack[WriterOptions],
     ) -> None:
         config, settings = WriterConfig(**how), FencedSettings.parse(options)
-        self._check = settings.checks(topic)
-        self._largest = int(settings.kafka.get("max.request.size", _BATCH_BYTES))
+        self.checks: Final = settings.checks(topic)
+        self.max_request_size: Final = int(settings.kafka.get("max.request.size", _BATCH_BYTES))
         self._timeout = config.timeout
         self._engine = open_engine(config.engine, settings, config.timeout)
         self._session = WriterSession(self._engine, topic, partition, config)
         self._appender = Appender(self._session)
         self._lock = threading.RLock()
-        self._groups = Groups(self._largest, self._lock, self._settle)
+        self._groups = Groups(self.max_request_size, self._lock, self._settle)
         self._state = "not open"
         self._checkpoint_every = config.checkpoint_every
         self._checkpoints: threading.Thread | None = None
@@ -123,16 +123,6 @@ class FencedWriter(Acquired):
     def is_open(self) -> bool:
         """Whether the log was acquired, and nobody else is known to have taken it."""
         return self._state == "open"
-
-    @property
-    def checks(self) -> bool:
-        """Whether what an append expects is looked at (``check.expected.offsets``)."""
-        return self._check
-
-    @property
-    def max_request_size(self) -> int:
-        """Bytes that a request may have (``kafka.max.request.size``)."""
-        return self._largest
 
     peek = staticmethod(head)
 
@@ -298,7 +288,7 @@ class FencedWriter(Acquired):
     ) -> Request:
         rows = entries(records)
         wanted = expectation(
-            expected_offset, expected_seq, rows, check=self._check, key_seq=expected_key_seq
+            expected_offset, expected_seq, rows, check=self.checks, key_seq=expected_key_seq
         )
         check_batch_id(batch_id)
         if timeout is not None and timeout <= 0:
@@ -335,11 +325,11 @@ class FencedWriter(Acquired):
 
     def _check_size(self, rows: list[Entry]) -> None:
         """A record fits into a request; an append to a filtered log into one, to be all or none."""
-        total = sum(map(size_of, rows))
-        if total <= self._largest:
+        most, total = self.max_request_size, sum(map(size_of, rows))
+        if total <= most:
             return
-        largest, limit = max(map(size_of, rows)), f"kafka.max.request.size ({self._largest})"
-        if largest > self._largest:
+        largest, limit = max(map(size_of, rows)), f"kafka.max.request.size ({most})"
+        if largest > most:
             raise AppendRefused(
                 f"a record takes up to {largest} bytes, which is above {limit}: raise that, and "
                 "the topic's max.message.bytes"

@@ -39,14 +39,9 @@ class KafkaStore:
     Args:
         options: How to reach Kafka: as for `FencedWriter`.
         topic: The topic.
-        create: Whether to create a missing topic.
+        create: Whether to create a missing topic; if not, it is an `OwnershipFormat`.
         replication_factor: Of a topic that is created; None for the brokers' default.
         snapshot_bytes: Bytes of changes after which the log is shortened.
-
-    Raises:
-        OptionError: An option makes no sense.
-        OwnershipUnavailable: Kafka cannot be reached.
-        OwnershipFormat: The topic has several partitions, or is missing and ``create`` is False.
     """
 
     def __init__(
@@ -187,9 +182,9 @@ class KafkaStore:
                 self._rewind()  # shortened by another while this one was away
                 return set()
         records = polled.get(self._at, [])
-        counted = {self._fold.take(record.offset, record.value) for record in records}
         self._size += sum(len(record.value or b"") for record in records)
-        return {change_id for change_id in counted if change_id} if records else None
+        counted = {self._fold.take(record.offset, record.value) for record in records}
+        return {*filter(None, counted)} if records else None
 
     def _shorten(self) -> None:
         """Appends a snapshot, and deletes the records that it replaces."""
