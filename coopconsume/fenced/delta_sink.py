@@ -87,6 +87,9 @@ class FencedDeltaSink:
         job: Name of the job: the same for all of its runs, and of nobody else who writes there.
         epoch: The run's epoch, such as a `Grant.fence_epoch`: from 1 to 8,388,607.
         storage_options: For reading the table's marks from an object store.
+
+    Raises:
+        ValueError: If the epoch is out of range, or the name is empty.
     """
 
     def __init__(

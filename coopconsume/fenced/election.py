@@ -142,6 +142,14 @@ class LeaderElection(Closing):
     appends is applied once it is in the log. One thread calls all callbacks, except those of the
     leader's own appends.
 
+    Example:
+        >>> state = {}
+        >>> def apply(record):
+        ...     state[record.key] = record.value
+        >>> with LeaderElection({"kafka.bootstrap.servers": "…"}, "state", apply=apply) as election:
+        ...     leader = election.lead()  # waits until this process leads
+        ...     leader.append([(b"key", b"value")])
+
     Args:
         options, topic, partition: As for `FencedWriter`. The topic may be compacted, if all records
             have keys.
@@ -157,6 +165,10 @@ class LeaderElection(Closing):
 
     Attributes:
         leader: The leader, if this process is it as far as known.
+
+    Raises:
+        OptionError, EngineNotUsable: As they say.
+        ValueError: The lease is negative.
     """
 
     def __init__(
@@ -212,6 +224,9 @@ class LeaderElection(Closing):
 
     def lead(self, timeout: float | None = None) -> Leader:
         """Waits until this process leads, and `on_elected` has returned.
+
+        Args:
+            timeout: Seconds; None: without end.
 
         Raises:
             TimeoutError: It does not lead by then; it stands on.

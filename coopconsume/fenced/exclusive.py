@@ -59,6 +59,11 @@ class ExclusiveProducer(Acquired):
     notified: its next append raises `ProducerFenced`, permanently. A producer that only lost its
     place in the registry continues under its epoch if nobody had the log in between.
 
+    Example:
+        >>> wait = AccessMode.WAIT_FOR_EXCLUSIVE
+        >>> with ExclusiveProducer({"kafka.bootstrap.servers": "…"}, "ledger", mode=wait) as mine:
+        ...     mine.append([b"nobody else writes until the end of this block"])
+
     Args:
         options, topic, partition: As for `FencedWriter`.
         mode: How to have it.
@@ -74,9 +79,15 @@ class ExclusiveProducer(Acquired):
             fenced permanently then. One process at a time may use a session, under the same owner.
 
     Attributes:
-        owner, session: Name of this producer, and id of its session, which another can continue.
+        topic, partition, mode: As they were given.
+        owner: The name of this producer.
+        session: Id of this producer's session; another producer can continue it.
         registry: The registry, to look at.
         writer: The writer, once the log is acquired.
+
+    Raises:
+        OptionError, EngineNotUsable, OwnershipUnavailable, OwnershipFormat: As they say.
+        ValueError: There is no such mode, or the lease is negative.
     """
 
     def __init__(
@@ -137,14 +148,17 @@ class ExclusiveProducer(Acquired):
     def acquire(self, timeout: float | None = None) -> Self:
         """Takes the log, as the access mode says; nothing if this producer has it.
 
-        With `WAIT_FOR_EXCLUSIVE` it waits ``timeout`` seconds at most; None: for ever. A wait that
-        is over, or was ended by `close` in another thread, leaves nothing behind.
+        Args:
+            timeout: Seconds to wait for one's turn, with `WAIT_FOR_EXCLUSIVE`; None: for ever. A
+                wait that is over, or was ended by `close` in another thread, leaves nothing behind.
 
         Raises:
             ProducerBusy: Shared: somebody has the log alone, or waits to have it so. Waiting: it
                 took too long.
             ProducerFenced: Exclusive: somebody else is there; or this producer was fenced.
+            WriterNotOpen: It was closed.
             LogReplaced: The topic was created again, and the old one still has owners.
+            OwnershipUnavailable, LogUnavailable, LogBlocked: As they say.
         """
         with self._turn:
             if self._lost is not None:
@@ -216,7 +230,11 @@ class ExclusiveProducer(Acquired):
         return not self.writer.is_open or self.registry.keeps(GROUP, self._resource)
 
     def held_by(self) -> str | None:
-        """The name of the log's owner, or of the first producer that shares it."""
+        """The name of the log's owner, or of the first producer that shares it.
+
+        Raises:
+            OwnershipUnavailable: The registry cannot be asked.
+        """
         holders = self.registry.show(GROUP, self._resource).holders
         return holders[0].session.owner if holders else None
 

@@ -34,6 +34,9 @@ def read_log(
     The options are those of `FencedWriter`, and the offsets are ``startingOffsets`` and
     ``endingOffsets`` of Spark's Kafka source; by default up to the end of what is decided now. The
     columns are those of `accepted`.
+
+    Raises:
+        OptionError: An option makes no sense.
     """
     keep_out_of_logs()
     settings = FencedSettings.parse(options)
@@ -64,6 +67,9 @@ def accepted(frame: DataFrame, *, visibility: str | None = None) -> DataFrame:
     Returns:
         The columns ``topic``, ``partition``, ``offset``, ``epoch``, ``seq``, ``batch_id``, ``key``,
         ``value``, ``timestamp`` and ``headers`` (the user's).
+
+    Raises:
+        InvalidOption: The frame has no headers, or there is no such visibility.
     """
     if "headers" not in frame.columns:
         raise InvalidOption("includeHeaders", "not set", "the stamps are in the headers: set it")

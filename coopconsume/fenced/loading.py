@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A list that is in a log: ``count`` records, ``found`` of them when the call began."""
+    """A list that is in a log, whole.
+
+    Attributes:
+        count: Records of the list that are in the log.
+        found: How many of them were there when the call began.
+    """
 
     count: int
     found: int

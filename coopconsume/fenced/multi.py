@@ -44,9 +44,14 @@ LOGS_HEADER: Final = "fw-logs"
 
 @dataclass(frozen=True)
 class Write:
-    """The part of an append for one log: see `FencedWriter.append`.
+    """The part of an append for one log.
 
-    Without records, only the condition is checked; a checkpoint record then takes an offset.
+    Attributes:
+        records: As for `FencedWriter.append`. If empty, only the condition is checked; a checkpoint
+            record then takes an offset.
+        expected_seq: Expected sequence number of the first record; -1: unchecked.
+        expected_offset: Expected offset of the first record; -1: unchecked.
+        expected_key_seq: As for `FencedWriter.append`.
     """
 
     records: Records = ()
@@ -63,12 +68,23 @@ class MultiLogWriter(Acquired):
     this writer. Readers of a log see its part once the transaction has ended there. A conditional
     append of a writer that reads several logs never rests on a part of it.
 
+    Example:
+        >>> logs = [("accounts", 0), ("orders", 3)]
+        >>> with MultiLogWriter({"kafka.bootstrap.servers": "localhost:9092"}, logs) as writer:
+        ...     writer.append({
+        ...         ("accounts", 0): Write([b"-10"], expected_seq=writer.next_seq("accounts", 0)),
+        ...         ("orders", 3): Write([b"paid"]),
+        ...     })
+
     Args:
         options, engine, timeout: As for `FencedWriter`.
         logs: The logs, each once; all appends are visible to readers of committed records.
         epochs: Asked whether the logs belong to this writer's owner, which has opened them: it
             writes in the owner's place, and every later owner fences it. By default it shares the
             logs.
+
+    Raises:
+        OptionError, EngineNotUsable: As for `FencedWriter`.
     """
 
     def __init__(
@@ -107,7 +123,12 @@ class MultiLogWriter(Acquired):
         return self._sessions[topic, partition].position.next_offset
 
     def acquire(self) -> Self:
-        """Reads where the logs go on; nothing if open. It fails as `FencedWriter.acquire` does."""
+        """Reads where the logs go on; nothing if this writer is open.
+
+        Raises:
+            ProducerFenced, LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As for
+                `FencedWriter.acquire`.
+        """
         with self._lock:
             if not self._is_open:
                 self._acquire(Deadline(self._timeout))

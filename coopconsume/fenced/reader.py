@@ -26,8 +26,14 @@ _record = partial(tuple.__new__, LogRecord)
 class LogReader(Closing):
     """Reads a log as its rules have it, whichever way its writers made it visible.
 
-    Records that do not count are passed over, and so is what was written by others. That the rules
-    are kept is looked at, not trusted. Reading again goes on where it stopped.
+    Records of transactions that were aborted are not seen, those of a filtered log that do not
+    count are passed over, and so is what was written by others. That the rules are kept is looked
+    at, not trusted. Reading again goes on where it stopped.
+
+    Example:
+        >>> with LogReader({"kafka.bootstrap.servers": "localhost:9092"}, "ledger") as reader:
+        ...     for record in reader.read():
+        ...         print(record.seq, record.value)
 
     Args:
         options, topic, partition, engine: As for `FencedWriter`.
@@ -36,6 +42,9 @@ class LogReader(Closing):
         compacted: Whether the topic is compacted, so that records may be missing; by default Kafka
             is asked.
         timeout: Seconds to wait for an answer.
+
+    Raises:
+        OptionError, EngineNotUsable: As for `FencedWriter`.
     """
 
     def __init__(
@@ -78,7 +87,12 @@ class LogReader(Closing):
         return self._view.fold.epoch
 
     def end(self) -> int:
-        """The end of the log now, once everything below it is decided; fails as `read` does."""
+        """The end of the log now, once everything below it is decided.
+
+        Raises:
+            LogBlocked: A transaction stays open below it.
+            LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
+        """
         with self._view.reporting("reading"):
             self._view.identify()
             return self._view.decided_end(Deadline(self._timeout))

@@ -58,12 +58,17 @@ class FencedWriter(Acquired):
 
     Args:
         options: Kafka's settings, and ``check.expected.offsets``: see `FencedSettings.parse`.
-        topic, partition: The log; the topic must exist.
+        topic: The topic; it must exist.
+        partition: The partition.
         **how: The fields of `WriterConfig`.
 
     Attributes:
         checks: Whether what an append expects is looked at (``check.expected.offsets``).
         max_request_size: Bytes that a request may have (``kafka.max.request.size``).
+
+    Raises:
+        OptionError: An option makes no sense.
+        EngineNotUsable: There is no such engine.
     """
 
     def __init__(
@@ -351,7 +356,12 @@ class FencedWriter(Acquired):
             return self._lose(self._appender.checkpoint)
 
     def refresh(self) -> int:
-        """Reads on, and returns the offset at which the log continues; fails as `acquire` does."""
+        """Reads what others have written, and returns the offset at which the log goes on.
+
+        Raises:
+            ProducerFenced, WriterNotOpen, LogUnavailable, LogBlocked, LogReplaced, LogCorrupt: As
+                for `acquire`.
+        """
         with self._lock:
             self._refuse()
             self._lose(self._session.refresh)
@@ -361,8 +371,11 @@ class FencedWriter(Acquired):
         """Returns the last batch in the log whose id has a prefix: where a job goes on.
 
         It is the last one of what this writer has read, which is all that its owner need know;
-        `refresh` reads on. The log is read from its end back, down to the offset ``since``. It
-        fails as `acquire` does.
+        `refresh` reads on. The log is read from its end back, down to the offset ``since``.
+
+        Raises:
+            WriterNotOpen, ProducerFenced: The log was not acquired, or is lost.
+            LogCorrupt, LogUnavailable: As for `acquire`.
         """
         with self._lock:
             self._refuse()
@@ -371,10 +384,14 @@ class FencedWriter(Acquired):
     def resolve(self, batch_id: str, *, since: int | None = None) -> Appended | None:
         """Finds out what happened to an append, after `AppendOutcomeUnknown` or a crash.
 
-        It is looked for from the offset ``since`` on, such as the error's ``offset``.
+        Args:
+            batch_id: Id of the batch.
+            since: Offset from which to look for it, such as the error's ``offset``; by default
+                from the log's start.
 
         Returns:
-            The answer of the append; None if it is not in the log and never will be.
+            The answer that the append would have given; None if it is not in the log and never
+            will be.
 
         Raises:
             AppendOutcomeUnknown: It can still not be known.
