@@ -11,6 +11,8 @@ from coopconsume.errors.base import DeclaredError
 class FencedLogError(DeclaredError):
     """Base of every error of fenced logs.
 
+    Errors about one log have its ``topic`` and ``partition``.
+
     Attributes:
         retriable: Whether the same call, made again unchanged, may succeed.
     """
@@ -31,7 +33,6 @@ class OffsetMismatch(_LogError):
     """The log goes on elsewhere than was expected: nothing of the append is in it (KIP-27).
 
     Attributes:
-        topic, partition: The log.
         expected: The number that was expected of the first record that is wrong; of a key the
             sequence number of its last record, None for no record.
         actual: What it is instead, by what was compared: the next offset, the next sequence
@@ -70,7 +71,6 @@ class ProducerFenced(_LogError):
     Records that it was writing when it found out are not in the log.
 
     Attributes:
-        topic, partition: The log.
         epoch: The fence epoch of this writer; 0 if it had none yet.
         current: The epoch in force, as far as known.
         owner: Name of the log's owner, as far as known.
@@ -93,7 +93,6 @@ class ProducerBusy(_LogError):
     """Another one holds the log, or waits for it before you: refused for now.
 
     Attributes:
-        topic, partition: The log.
         owner: Name of the one that holds it or waits first, as far as known.
         reason: Why, in words.
     """
@@ -143,7 +142,6 @@ class LogBlocked(_LogError):
     """A transaction stays open; records above its start can be neither read nor decided.
 
     Attributes:
-        topic, partition: The log.
         stable: The last stable offset, where the transaction begins.
         end: The end of the log (its high watermark).
         producers: Ids of the producers with an open transaction, as far as known.
@@ -168,7 +166,6 @@ class LogReplaced(_LogError):
     """The topic was deleted and created again: this is another log under the same name.
 
     Attributes:
-        topic, partition: The log.
         expected: Id of the topic that is meant.
         found: Id of the topic that is there; None if it does not exist.
     """
@@ -191,7 +188,6 @@ class LogTruncated(_LogError):
     """Retention has removed records that a reader has not read yet.
 
     Attributes:
-        topic, partition: The log.
         expected: The next offset to read.
         start: The first offset that is kept.
     """
@@ -213,7 +209,6 @@ class AppendOutcomeUnknown(_LogError):
     """Whether a batch is in the log could not be found out in time; it will be all or nothing.
 
     Attributes:
-        topic, partition: The log.
         batch_id: Id of the batch, for `FencedWriter.resolve`.
         offset: If the batch is in the log, it is at this offset or above.
         problem: What went wrong.
@@ -232,7 +227,6 @@ class LogUnavailable(_LogError):
     """The log could not be reached or used in time; nothing was appended.
 
     Attributes:
-        topic, partition: The log.
         operation: What was tried.
         problem: What went wrong.
     """
@@ -247,7 +241,6 @@ class LogCorrupt(_LogError):
     """A log breaks the rules that its writers keep.
 
     Attributes:
-        topic, partition: The log.
         offset: Where.
         problem: What is wrong.
     """
@@ -276,7 +269,6 @@ class WriterNotOpen(_LogError):
     """A writer was used before `acquire`, or after `close`.
 
     Attributes:
-        topic, partition: The log.
         state: The writer's state, such as ``closed``.
     """
 

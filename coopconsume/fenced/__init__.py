@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from coopconsume.fenced.auditing import Audit, MultiAudit, audit, audit_logs, repair
-    from coopconsume.fenced.config import EpochSource, WriterConfig
     from coopconsume.fenced.delta_sink import FencedDeltaSink
     from coopconsume.fenced.election import Leader, LeaderElection
     from coopconsume.fenced.exclusive import ExclusiveProducer
@@ -23,16 +22,17 @@ if TYPE_CHECKING:
     from coopconsume.fenced.ownership import AccessMode
     from coopconsume.fenced.reader import LogReader
     from coopconsume.fenced.writer import FencedWriter
+    from coopconsume.fenced.writer_config import EpochSource, WriterConfig
 
 _NAMES = {
     "auditing": ("Audit", "MultiAudit", "audit", "audit_logs", "repair"),
-    "config": ("EpochSource", "WriterConfig"), "delta_sink": ("FencedDeltaSink",),
+    "delta_sink": ("FencedDeltaSink",),
     "election": ("Leader", "LeaderElection"), "exclusive": ("ExclusiveProducer",),
     "frames": ("accepted", "read_log"), "kafka_sink": ("FencedKafkaSink",),
     "loading": ("Loaded", "bulk_load"),
     "log": ("UNCHECKED", "Appended", "Consumed", "Entry", "LogId", "LogRecord"),
     "multi": ("MultiLogWriter", "Write"), "ownership": ("AccessMode",), "reader": ("LogReader",),
-    "writer": ("FencedWriter",),
+    "writer": ("FencedWriter",), "writer_config": ("EpochSource", "WriterConfig"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -59,12 +59,8 @@ class Appender:
     def run(self, group: Sequence[Request], deadline: Deadline) -> None:
         """Appends the batches of a group, in one transaction if possible, and settles them.
 
-        Each batch is all or nothing and has its own answer. In the log they are in the order of
-        the group.
-
-        Raises:
-            BaseException: What kept the rest of the group from being appended; each request of it
-                is settled with this error, or with `AppendOutcomeUnknown` if it was sent.
+        Each batch is all or nothing and has its own answer. What keeps the rest of a group from
+        being appended is raised, too.
         """
         try:
             with self._session.reporting("append"):
@@ -80,7 +76,7 @@ class Appender:
         """Writes a record without data; returns its offset."""
         mark = Request([Entry(b"", MARK_KEY)], Expectation(), kind="checkpoint")
         self.run([mark], deadline)
-        return mark.result().first_offset
+        return mark.result(0).first_offset
 
     # -- ids that the log may have -------------------------------------------------------------
 
@@ -99,19 +95,19 @@ class Appender:
                 f"batch_id {batch_id!r}: the log has a batch of this id with other records, at "
                 f"offset {found.first_offset}: give each batch an id of its own"
             )
-            request.settle(None, AppendRefused(problem))
+            request.settle(AppendRefused(problem))
         elif batch_id in self._doubtful:
-            request.settle(None, self._unknown(batch_id, _RETAINED))
+            request.settle(self._unknown(batch_id, _RETAINED))
 
     def _has(self, found: Appended, rows: list[Entry], deadline: Deadline) -> bool:
-        """Whether a batch of the log has just these records; of a compacted log True."""
+        """Whether a batch of the log has just these records."""
         if self._session.is_compacted:
             return True  # Records may be gone that are in newer batches, too.
         if found.count != len(rows):
             return False
-        there = self._session.records(found.first_offset, found.last_offset + 1, deadline)
+        there = self._session.read(found.first_offset, found.last_offset + 1, deadline)
         wanted = [(row.key, row.value, [*row.headers]) for row in rows]
-        return [(row.key, row.value, [*row.headers[1:]]) for row in there] == wanted
+        return [(r.key, r.value, [*r.headers[1:]]) for some in there for r in some] == wanted
 
     # -- to append -----------------------------------------------------------------------------
 
@@ -146,16 +142,13 @@ class Appender:
     def _choose(
         self, requests: Sequence[Request], deadline: Deadline
     ) -> tuple[list[Request], list[tuple[Request, OffsetMismatch]]]:
-        """The requests whose expectation holds, if they follow each other from here on.
+        """Returns the requests whose expectation holds if they follow each other from here on.
 
-        Returns:
-            Those requests, and the others, each with its error.
+        The others come with their errors.
         """
         session = self._session
-        position, last = session.position, {}
         keys = [key for request in requests for key in request.wanted.keys]
-        if keys:
-            last = dict(session.last_seqs(keys, deadline))
+        position, last = session.position, dict(session.last_seqs(keys, deadline))
         chosen, others = [], []
         for request in requests:
             mismatch = request.wanted.mismatch(session.log, position, last)
@@ -187,13 +180,11 @@ class Appender:
         return True
 
     def _attempt(self, chosen: Sequence[Request], deadline: Deadline) -> bool:
-        """Appends batches once; returns whether they are in the log."""
         session, at = self._session, self._session.offset
         batches = [(request.rows, request.batch_id) for request in chosen]
+        consumed = [request.consumed for request in chosen if request.consumed is not None]
         try:
-            first = Deadline(_FIRST * deadline.left)
-            consumed = [request.consumed for request in chosen if request.consumed is not None]
-            kind = chosen[0].kind
+            first, kind = Deadline(_FIRST * deadline.left), chosen[0].kind
             return session.attempt(batches, first, kind=kind, consumed=consumed) is not None
         except FencedLogError:
             session.drop()  # Nothing was sent.
@@ -212,8 +203,8 @@ class Appender:
             if known is not None:
                 request.settle(known)
             elif request.batch_id in doubtful and self._session.is_open:
-                request.settle(None, self._unknown(request.batch_id, _RETAINED))
-        return [request for request in group if not request.is_settled]
+                request.settle(self._unknown(request.batch_id, _RETAINED))
+        return [request for request in group if not request.done()]
 
     def _settle_missed(
         self, others: list[tuple[Request, OffsetMismatch]], deadline: Deadline
@@ -224,7 +215,7 @@ class Appender:
             if request.is_given:
                 # The batch may be the reason. A sequence number is never above its offset.
                 found = self._search(request.batch_id, request.wanted.value, deadline)
-            request.settle(found, None if found is not None else mismatch)
+            request.settle(found or mismatch)
 
     # -- after a doubt -------------------------------------------------------------------------
 
@@ -236,12 +227,11 @@ class Appender:
             error.add_note(f"before it: {doubt.problem}")
             raise
         if doubt.refusal is not None and len(sent) == 1 and not self._known(sent[0].batch_id):
-            sent[0].settle(None, doubt.refusal)
+            sent[0].settle(doubt.refusal)
         elif deadline.is_over:
             raise self._unavailable(doubt.problem) from doubt
 
     def _fail(self, group: Sequence[Request], error: BaseException) -> None:
-        """Settles what is left of a group by an error, or as unknown where it was sent."""
         session = self._session
         for request in self._left(group):
             at = self._doubtful.get(request.batch_id)
@@ -251,13 +241,13 @@ class Appender:
                 problem = "; ".join([str(error) or type(error).__name__, *notes])
                 unknown = self._unknown(request.batch_id, problem)
                 unknown.__cause__ = error
-                request.settle(None, unknown)
+                request.settle(unknown)
             elif isinstance(error, FencedLogError):
-                request.settle(None, copy.copy(error))  # Each thread raises an error of its own.
+                request.settle(copy.copy(error))  # Each thread raises an error of its own.
             elif isinstance(error, Exception):
-                request.settle(None, error)
+                request.settle(error)
             else:
-                request.settle(None, self._unavailable("the writer was interrupted"))
+                request.settle(self._unavailable("the writer was interrupted"))
 
     def _known(self, batch_id: str) -> Appended | None:
         return self._session.fold.batches.get(batch_id)
@@ -285,7 +275,6 @@ class Appender:
         return found
 
     def _search(self, batch_id: str, since: int, deadline: Deadline) -> Appended | None:
-        """Looks for a batch in what the session has of the log."""
         with self._session.reporting("reading"):
             return self._session.find_batch(batch_id, since, deadline)
 

@@ -16,8 +16,8 @@ from coopconsume.fenced.writer import FencedWriter
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.fold import Fold, Verdict
+    from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import LogId, Raw
     from coopconsume.fenced.multi import LogName
     from coopconsume.fenced.stamp import Visibility
@@ -33,14 +33,11 @@ _NOTED: Final = {
 
 @dataclass(frozen=True)
 class Term:
-    """The time of one owner.
+    """The time of one owner: its first offset, and how many records and batches of data it wrote.
 
     Attributes:
         epoch: Its fence epoch; 0 for writers that shared the log before anybody owned it.
         owner: Name of the owner; None if the record that names it was removed.
-        first_offset: Of its first record.
-        records: Its records of data.
-        batches: Its batches of data.
     """
 
     epoch: int
@@ -52,12 +49,7 @@ class Term:
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """A record that does not count, or where records are missing.
-
-    Attributes:
-        what: ``gap`` for missing records before it, otherwise a `Verdict` of the fold.
-        problem: What was found, in words.
-    """
+    """A record that does not count, or missing records before it (``what`` is ``gap``)."""
 
     offset: int
     what: str
@@ -71,8 +63,7 @@ class Audit:
     Attributes:
         first_offset: Where the audit began.
         next_offset: The end of the log.
-        next_seq: Sequence number of the next record; None if no record shows it.
-        epoch: The epoch in force; None if no record shows it.
+        next_seq, epoch, visibility: The state at the end; None if no record shows it.
         records: Records of data that count.
         rejected: Records at another offset than expected, or of a batch that counted before.
         fenced: Records of former owners.
@@ -83,7 +74,6 @@ class Audit:
         terms: The owners, one after another.
         findings: The first records that are fenced, malformed or torn, at most `MOST_FINDINGS`,
             and all gaps that nobody has accepted (`repair`).
-        visibility: How readers see what counts; None if no record shows it.
     """
 
     first_offset: int
@@ -127,16 +117,18 @@ class _Tally:
         self._fold = fold
         self._torn = 0
 
-    def pass_over(self, raw: Raw, verdict: Verdict) -> None:
-        """Takes in a record that does not count."""
-        self._note_torn(raw)
+    def take(self, raw: Raw, verdict: Verdict) -> None:
+        """Takes in a record that does not count, or the first one of a batch that counts."""
+        found, self._torn = self._fold.torn - self._torn, self._fold.torn
         self.counts[verdict] += 1
-        if verdict in _NOTED:
-            self._note(raw, verdict, _NOTED[verdict])
+        for what, problem in (("torn", found and f"{found} records before it"),
+                              (verdict, _NOTED.get(verdict))):  # fmt: skip
+            if problem and len(self.findings) < MOST_FINDINGS:
+                self.findings.append(AuditFinding(raw.offset, what, problem))
 
     def count(self, rows: Sequence[Raw]) -> None:
         """Takes in the records of a batch that counts."""
-        self._note_torn(rows[0])
+        self.take(rows[0], "counted")
         stamp, owner = self._fold.stamp, self._fold.owner
         assert stamp is not None
         if not self.terms or self.terms[-1].epoch != stamp.epoch:
@@ -146,15 +138,6 @@ class _Tally:
             last = self.terms[-1]
             records, batches = last.records + len(rows), last.batches + (stamp.i == 0)
             self.terms[-1] = replace(last, records=records, batches=batches)
-
-    def _note_torn(self, following: Raw) -> None:
-        found, self._torn = self._fold.torn - self._torn, self._fold.torn
-        if found:
-            self._note(following, "torn", f"{found} records before it")
-
-    def _note(self, raw: Raw, what: str, problem: str) -> None:
-        if len(self.findings) < MOST_FINDINGS:
-            self.findings.append(AuditFinding(raw.offset, what, problem))
 
 
 def audit(
@@ -174,7 +157,7 @@ def audit(
         view.begin_at(start)
         fold, deadline = view.fold, Deadline(timeout)
         tally = _Tally(fold)
-        view.passes_gaps, view.on_passed = True, tally.pass_over
+        view.passes_gaps, view.on_passed = True, tally.take
         end = view.decided_end(deadline)
         for rows in view.counted(end, deadline):
             tally.count(rows)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
-from coopconsume.fenced.engine import Channel, EngineDoubt
-from coopconsume.fenced.kafka_engine import CONNECT, KafkaPythonEngine
+from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.kafka_engine import CONNECT, Engine, KafkaChannel
 from coopconsume.fenced.log import Rows
 from coopconsume.kafka.librdkafka import client_config
 from coopconsume.kafka.security import sasl
@@ -42,7 +43,7 @@ _RESUME: Final = 0.5
 _milliseconds: Final = itemgetter(1)
 
 
-class ConfluentEngine(KafkaPythonEngine):
+class ConfluentEngine(Engine):
     """The engine on confluent-kafka's consumer and producers, and kafka-python's admin client.
 
     Raises:
@@ -93,7 +94,7 @@ class ConfluentEngine(KafkaPythonEngine):
             self._consumer.assign([TopicPartition(topic, partition, start)])
         return self._consumer
 
-    def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> Channel:
+    def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> KafkaChannel:
         """Returns a new producer."""
         return ConfluentChannel(self._settings, log, transactional_id, timeout)
 
@@ -125,12 +126,8 @@ def _rows(messages: list[Any], stop: int) -> tuple[Rows, bool]:
     return rows, done
 
 
-class ConfluentChannel(Channel):
-    """A producer of confluent-kafka.
-
-    Raises:
-        EngineDoubt: It cannot be made.
-    """
+class ConfluentChannel(KafkaChannel):
+    """A producer of confluent-kafka."""
 
     def __init__(
         self, settings: FencedSettings, log: LogId, transactional_id: str | None, timeout: float
@@ -222,10 +219,8 @@ class ConfluentChannel(Channel):
             finally:
                 consumer.close()
 
-        def send_offsets(seconds: float) -> None:
-            self._producer.send_offsets_to_transaction(offsets, group, seconds)
-
-        self._within(timeout, send_offsets)
+        send = self._producer.send_offsets_to_transaction
+        self._within(timeout, partial(send, offsets, group))
 
     def drop(self) -> None:
         """Stops using it at once; a request under way may still take effect."""
@@ -237,7 +232,7 @@ class ConfluentChannel(Channel):
     def _as_doubts(self) -> AbstractContextManager[None]:
         return as_doubts(self._settings, self._log.topic)
 
-    def _within(self, timeout: float, call: Callable[[float], None]) -> None:
+    def _within(self, timeout: float, call: Callable[..., None]) -> None:
         """Repeats a call, which continues where it stopped, until it ends or its time is over."""
         from confluent_kafka import KafkaException
 
@@ -245,12 +240,10 @@ class ConfluentChannel(Channel):
         with self._as_doubts():
             while True:
                 try:
-                    call(max(0.1, min(_RESUME, until - time.monotonic())))
+                    return call(max(0.1, min(_RESUME, until - time.monotonic())))
                 except KafkaException as error:
                     if not error.args[0].retriable() or time.monotonic() >= until:
                         raise
-                else:
-                    return
 
 
 @contextmanager

@@ -16,11 +16,7 @@ def monotonic() -> float:
 
 
 class Deadline:
-    """Some seconds from now on.
-
-    Attributes:
-        seconds: How many.
-    """
+    """Some seconds from now on."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -32,12 +32,7 @@ _TRIES: Final = 20
 
 @dataclass(frozen=True, order=True)
 class SinkProgress:
-    """What a table knows of a job.
-
-    Attributes:
-        epoch: The epoch in force; 0 if none ever was.
-        batches: The batches below this number are in the table.
-    """
+    """What a table knows of a job: the epoch in force (0: none), and the number of its batches."""
 
     epoch: int = 0
     batches: int = 0
@@ -165,7 +160,6 @@ class FencedDeltaSink:
         rows.write.format("delta").mode("append").options(**options).save(self.path)
 
     def _check_stream(self, batch: DataFrame) -> None:
-        """Refuses batch 0 if another stream has written the batch 0 of the table."""
         first, this = self._first_stream(), stream_id(batch.sparkSession)
         if first is not None and this is not None and first != this:
             raise CheckpointReplaced(self.path, self.job, 0, 1)

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import FencedLogError, ProducerFenced, WriterNotOpen
-from coopconsume.fenced.config import WriterConfig
 from coopconsume.fenced.exclusive import ExclusiveProducer
 from coopconsume.fenced.log import LogRecord, entries
 from coopconsume.fenced.ownership import AccessMode
 from coopconsume.fenced.ownership.registry import check_lease
 from coopconsume.fenced.reader import LogReader
+from coopconsume.fenced.writer_config import WriterConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from coopconsume.fenced.config import WriterOptions
     from coopconsume.fenced.log import Appended, Records
     from coopconsume.fenced.ownership import OwnershipStore
+    from coopconsume.fenced.writer_config import WriterOptions
 
 
 log = logging.getLogger(__name__)
@@ -264,7 +264,6 @@ class LeaderElection(Closing):
         self._reader.close()
 
     def __enter__(self) -> Self:
-        """Begins to stand."""
         return self.start()
 
     def _run(self) -> None:
@@ -285,7 +284,6 @@ class LeaderElection(Closing):
                     self._changed.notify_all()
 
     def _stand(self) -> None:
-        """One candidacy: waits, leads, and is over."""
         producer = self._make()
         with self._changed:
             self._producer = producer

@@ -20,7 +20,7 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     WriterNotOpen,
 )
-from coopconsume.fenced.config import EpochSource, FencedSettings, WriterConfig
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.ownership import (
     AccessMode,
@@ -35,13 +35,14 @@ from coopconsume.fenced.ownership import (
 from coopconsume.fenced.ownership.registry import check_lease
 from coopconsume.fenced.view import LogView, open_engine
 from coopconsume.fenced.writer import FencedWriter
+from coopconsume.fenced.writer_config import EpochSource, WriterConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from coopconsume.fenced.config import WriterOptions
     from coopconsume.fenced.log import Appended, AppendOptions, LogId, Records
     from coopconsume.fenced.ownership import Outcome, OwnershipStore
+    from coopconsume.fenced.writer_config import WriterOptions
 
 
 logger = logging.getLogger(__name__)
@@ -49,11 +50,6 @@ logger = logging.getLogger(__name__)
 GROUP = "log"
 """The registry's group of all logs."""
 _LOOK = 0.25  # seconds; a store says earlier when something changed
-
-
-def resource_of(topic: str, partition: int) -> str:
-    """A log's name in the registry; the last dash is before the partition."""
-    return f"{topic}-{partition}"
 
 
 class ExclusiveProducer(Acquired):
@@ -130,7 +126,7 @@ class ExclusiveProducer(Acquired):
         )  # fmt: skip
         self.owner: Final = name
         self.session: Final = self.registry.session.id
-        self._resource = resource_of(topic, partition)
+        self._resource = f"{topic}-{partition}"
         self._grant: Grant | None = None
         self._resumes, self._resumed = session is not None, epoch
         self._topic_id = ""
@@ -197,9 +193,7 @@ class ExclusiveProducer(Acquired):
 
         Raises:
             ProducerFenced: Another one has, or had, its turn; nothing of it is in the log.
-            ProducerBusy, OwnershipUnavailable: As for `check`.
-            OffsetMismatch, AppendOutcomeUnknown, AppendRefused, WriterNotOpen, LogBlocked,
-                LogReplaced, LogCorrupt, LogUnavailable: As there.
+            ProducerBusy, OwnershipUnavailable: As for `check`; all other errors are as there.
         """
         self.check()
         return self.writer.append(records, **how)
@@ -213,8 +207,8 @@ class ExclusiveProducer(Acquired):
     def confirm(self) -> int:
         """Makes sure that at some moment of this call nobody else had opened the log.
 
-        So what was read of the log up to the offset returned was then all there was: what a reader
-        needs who must not answer from the past. It fails as `check` and `FencedWriter.refresh` do.
+        So what was read of the log up to the offset returned was then all there was. It fails as
+        `check` and `FencedWriter.refresh` do.
         """
         self.check()
         return self.writer.refresh()
@@ -225,18 +219,15 @@ class ExclusiveProducer(Acquired):
         Raises:
             ProducerFenced: Somebody else had a turn meanwhile.
             ProducerBusy: The place beside others is lost, and somebody waits to have the log alone.
-            OwnershipUnavailable: The place is lost, and the registry cannot be asked.
         """
-        if self._lost is not None:
-            raise self._lost
         if not self._has_place:
             self._come_back()
 
     @property
     def _has_place(self) -> bool:
-        """Whether there is nothing to `check`; asks nobody."""
-        keeps = not self.writer.is_open or self.registry.keeps(GROUP, self._resource)
-        return self._lost is None and keeps
+        if self._lost is not None:
+            raise self._lost
+        return not self.writer.is_open or self.registry.keeps(GROUP, self._resource)
 
     def held_by(self) -> str | None:
         """The name of the log's owner, or of the first producer that shares it.
@@ -299,7 +290,6 @@ class ExclusiveProducer(Acquired):
         return row.fence_epoch if is_last and is_same else None
 
     def _given(self, outcome: Outcome) -> Grant:
-        """Returns the grant, or raises why the claim was refused."""
         if isinstance(outcome, Grant):
             return outcome
         if isinstance(outcome, Busy):
@@ -311,17 +301,11 @@ class ExclusiveProducer(Acquired):
         raise ProducerFenced(*self._tp, mine, outcome.fence_epoch, outcome.owner or None)
 
     def _come_back(self) -> Grant:
-        """Claims one's own place again, which works if nobody was there in between.
-
-        Raises:
-            ProducerFenced: Somebody was.
-            ProducerBusy: Nobody was; but it is shared, and somebody waits to have it alone.
-        """
+        """Claims one's own place again, which works if nobody was there in between."""
         grant = self._grant
         if grant is None:
             raise WriterNotOpen(*self._tp, "not open")
-        shared = self.mode is AccessMode.SHARED
-        mode = AccessMode.SHARED if shared else AccessMode.EXCLUSIVE
+        mode = self.mode if self.mode is AccessMode.SHARED else AccessMode.EXCLUSIVE
         try:
             back = self._given(self._claim(mode, grant.fence_epoch))
             if back.fence_epoch != grant.fence_epoch:
@@ -343,8 +327,6 @@ class ExclusiveProducer(Acquired):
 
 
 class _ClaimedEpochs(EpochSource):
-    """A claim in the registry as the source of the writer's epochs; ``confirm`` asks for it."""
-
     def __init__(self, confirm: Callable[[], Grant]) -> None:
         self._confirm = confirm
 

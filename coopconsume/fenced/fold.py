@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import xxhash
@@ -39,12 +39,7 @@ if TYPE_CHECKING:
 
 
 class SequenceGap(Exception):
-    """A batch of the owner in force does not follow the one before (rule 1).
-
-    Attributes:
-        offset: Offset of its first record.
-        problem: What was found and what was expected.
-    """
+    """A batch of the owner in force, at an offset, does not follow the one before (rule 1)."""
 
     def __init__(self, offset: int, problem: str) -> None:
         super().__init__(offset, problem)
@@ -72,29 +67,21 @@ class Owner:
 
     def to_bytes(self) -> bytes:
         """The owner as the value of a record."""
-        fields = {
-            "owner": self.name, "session": self.session, "topic_id": self.topic_id,
-            "incarnation": self.incarnation, "repaired": self.repaired,
-        }  # fmt: skip
-        return json.dumps(fields).encode()
+        fields = asdict(self)
+        return json.dumps({"owner": fields.pop("name")} | fields).encode()
 
     @classmethod
     def from_bytes(cls, value: bytes | None) -> Owner:
-        """Parses the value of an ``open`` record.
-
-        Raises:
-            ValueError: The value is not one.
-        """
+        """Parses the value of an ``open`` record, or raises `ValueError`."""
         fields = json_object(value)
-        texts = [fields.get(name) for name in ("owner", "session", "topic_id")]
-        incarnation = fields.get("incarnation")
-        if not all(isinstance(text, str) for text in texts) or type(incarnation) is not int:
-            raise ValueError("a field is missing")
+        *texts, incarnation = map(fields.get, ("owner", "session", "topic_id", "incarnation"))
         repaired = fields.get("repaired", [])
-        if not isinstance(repaired, list) or not all(type(offset) is int for offset in repaired):
-            raise ValueError("repaired: not a list of offsets")
+        if type(repaired) is not list or {*map(type, texts)} != {str}:
+            raise ValueError("a field is missing, or of another type")
+        if {*map(type, [incarnation, *repaired])} != {int}:
+            raise ValueError("a number is missing, or of another type")
         name, session, topic_id = map(str, texts)
-        return cls(name, session, topic_id, incarnation, tuple(repaired))
+        return cls(name, session, topic_id, fields["incarnation"], tuple(repaired))
 
 
 Verdict = Literal[
@@ -112,27 +99,22 @@ Verdict = Literal[
 class Fold:
     """State of a log up to an offset, and what each further record means.
 
-    Args:
-        epoch: Epoch in force where the fold begins; None if not known. Records are then
-            ``unknown`` up to the first one that shows the state.
-        next_seq: Sequence number of the next record there; None if not known.
-        compacted: Whether records, or parts of batches, may be missing because newer records have
-            their keys.
-        repaired: Offsets of batches that count although records before them are missing.
+    If the state where it begins is not known (None), records are ``unknown`` up to the first one
+    that shows it. In a ``compacted`` log records, or parts of batches, may be missing because newer
+    records have their keys. ``repaired`` has offsets of batches that count although records before
+    them are missing.
 
     Attributes:
-        epoch: Epoch in force; None while not known.
-        tag: Session tag in force; None while not known.
-        next_seq: Sequence number of the next record that counts; None while not known.
+        epoch, tag, next_seq: Epoch and session tag in force, and number of the next record.
         owner: Who opened the epoch in force; None if that was before the fold began.
-        batches: The last batches that counted, by id.
+        batches: The last batches that counted, by id; ``remembered`` of them.
         stamp: Stamp of the first record of the last batch that counted, if there was one.
         seq: Sequence number of the last record that counted.
         rows: Records of the last batch that counted; only the first one still has its stamp.
         torn: Number of records of batches that were begun and not completed.
         ids: Hashes of the ids of all batches that the log has; None if not known.
         keys: Last sequence number of each key of the log; None if not known.
-        remembered: Number of batches that are remembered.
+        incomplete: Records of the batch that is not complete yet.
         is_certain: False if a record was ``fenced`` although the fold has not seen who opened
             the epoch in force: then that record's owner may be the one in force.
     """
@@ -163,17 +145,12 @@ class Fold:
         self._compacted = compacted
         self._repaired = repaired
         self._open_batch: tuple[Stamp, Owner | None] | None = None  # not all of it is seen
-        self._partial = Rows()  # its records so far
+        self.incomplete = Rows()
 
     @property
     def visibility(self) -> Visibility | None:
         """How readers see what counts, by the last batch that counted, if there was one."""
         return None if self.stamp is None else self.stamp.visibility
-
-    @property
-    def incomplete(self) -> Rows:
-        """Records of the batch that is not complete yet."""
-        return self._partial
 
     def take(self, rows: Rows, at: int) -> tuple[int, Verdict]:
         """Takes in the next record, and more of the same batch if they follow.
@@ -187,7 +164,7 @@ class Fold:
         if self._open_batch is not None:
             taken = self._follow(self._open_batch[0], rows, at)
             if taken:
-                complete = len(self._partial) == self._open_batch[0].n
+                complete = len(self.incomplete) == self._open_batch[0].n
                 return taken, self._complete() if complete else "partial"
             self._tear()
         raw = rows[at]
@@ -201,7 +178,7 @@ class Fold:
         passed = self._passed_over(raw, stamp, owner) or self._behind_gap(raw, stamp)
         if passed is not None:
             return 1, passed
-        self._open_batch, self._partial = (stamp, owner), Rows.of([raw])
+        self._open_batch, self.incomplete = (stamp, owner), Rows.of([raw])
         if stamp.n == 1 or self._compacted:
             return 1, self._complete()
         return 1, "partial"
@@ -209,23 +186,12 @@ class Fold:
     def wrote(self, stamp: Stamp, entries: Sequence[Entry]) -> None:
         """Takes in a batch by what its writer knows of it, without reading it."""
         self._tear()
-        seq = self.next_seq or 0
-        self._owned(stamp, Owner.from_bytes(entries[0].value) if stamp.kind == "open" else None)
-        self._note_keys(stamp, (entry.key for entry in entries), seq)
-        self.next_seq = seq + (stamp.n if stamp.kind == "data" else 0)
-        self.remember(Appended(stamp.batch, stamp.expected, seq, stamp.n, stamp.epoch))
-
-    def _note_keys(self, stamp: Stamp, keys: Iterable[bytes | None], seq: int) -> None:
-        if self.keys is not None and stamp.kind == "data":
-            self.keys.add(keys, seq)
+        owner = Owner.from_bytes(entries[0].value) if stamp.kind == "open" else None
+        self._count(stamp, owner, (entry.key for entry in entries))
 
     def _follow(self, head: Stamp, rows: Rows, at: int) -> int:
-        """Takes in the records from an index on that are the next ones of a batch.
-
-        Returns:
-            How many there are.
-        """
-        partial, i = self._partial, len(self._partial)
+        """Takes in the records from an index on that follow in a batch; returns their number."""
+        partial, i = self.incomplete, len(self.incomplete)
         offset, stop = partial.offsets[0] + i, at + head.n - i
         offsets, headers = rows.offsets[at:stop], rows.headers[at:stop]
         kept: list[Sequence[Header]] = []
@@ -244,8 +210,8 @@ class Fold:
     def _tear(self) -> None:
         """Gives up the incomplete batch, if there is one: something else follows its records."""
         if self._open_batch is not None:
-            self.torn += len(self._partial)
-            self._open_batch, self._partial = None, Rows()
+            self.torn += len(self.incomplete)
+            self._open_batch, self.incomplete = None, Rows()
 
     def _passed_over(self, raw: Raw, stamp: Stamp, owner: Owner | None) -> Verdict | None:
         """Why a record with a stamp does not count; None if it begins a batch that may count."""
@@ -256,8 +222,7 @@ class Fold:
             return "fenced"
         if stamp.i and not self._compacted:
             return "unknown" if self.next_seq is None else "torn"
-        known = self.batches.get(stamp.batch)
-        first_offset = raw.offset - stamp.i
+        known, first_offset = self.batches.get(stamp.batch), raw.offset - stamp.i
         if known is not None and (not self._compacted or known.first_offset != first_offset):
             return "rejected"
         if self._compacted and self.next_seq is not None and _after(stamp) < self.next_seq:
@@ -280,11 +245,10 @@ class Fold:
             return False
         if owner is not None:
             known = self.owner
-            fenced = stamp.epoch < self.epoch or (
-                stamp.epoch == self.epoch
-                and known is not None
-                and (owner.session != known.session or owner.incarnation < known.incarnation)
+            is_other = known is not None and (
+                owner.session != known.session or owner.incarnation < known.incarnation
             )
+            fenced = stamp.epoch < self.epoch or (stamp.epoch == self.epoch and is_other)
         elif self._compacted and stamp.epoch > self.epoch:
             fenced = False  # The open record may have been compacted away.
         else:
@@ -294,28 +258,26 @@ class Fold:
         return fenced
 
     def _complete(self) -> Verdict:
-        """Takes in the batch whose last record was seen."""
         assert self._open_batch is not None
         (stamp, owner), self._open_batch = self._open_batch, None
-        self.rows, self._partial = self._partial, Rows()
-        if owner is None and stamp.epoch != self.epoch:
-            self.owner = None
-        self._owned(stamp, owner)
-        if stamp.batch not in self.batches:
-            first, seq = self.rows.offsets[0] - stamp.i, stamp.seq - stamp.i
-            self.remember(Appended(stamp.batch, first, seq, stamp.n, stamp.epoch))
-        self._note_keys(stamp, self.rows.keys, stamp.seq)
+        self.rows, self.incomplete = self.incomplete, Rows()
+        self._count(stamp, owner, self.rows.keys)
         self.stamp, self.seq = stamp, stamp.seq + len(self.rows) - 1
-        self.next_seq = _after(stamp)
         return "counted"
 
-    def _owned(self, stamp: Stamp, owner: Owner | None) -> None:
-        """Notes the epoch and tag of a batch that counts, and its owner if it opens the epoch."""
-        if owner is not None or self.tag is None or stamp.epoch != self.epoch:
+    def _count(self, stamp: Stamp, owner: Owner | None, keys: Iterable[bytes | None]) -> None:
+        """Notes a batch by the stamp of its first record, and its owner if it opens an epoch."""
+        is_new = owner is not None or stamp.epoch != self.epoch
+        if is_new or self.tag is None:
             self.tag = stamp.tag
-        self.epoch = stamp.epoch
-        if owner is not None:
-            self.owner = owner
+        if is_new:
+            self.epoch, self.owner = stamp.epoch, owner
+        if self.keys is not None and stamp.kind == "data":
+            self.keys.add(keys, stamp.seq)
+        self.next_seq = _after(stamp)
+        if stamp.batch not in self.batches:
+            seq = stamp.seq - stamp.i
+            self.remember(Appended(stamp.batch, stamp.expected, seq, stamp.n, stamp.epoch))
 
     def remember(self, batch: Appended) -> None:
         """Notes a batch that counts, so that it is found by its id."""

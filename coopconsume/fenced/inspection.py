@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.fold import Owner
-from coopconsume.fenced.kafka_engine import KafkaPythonEngine
+from coopconsume.fenced.kafka_engine import Engine
 from coopconsume.fenced.view import looking_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from coopconsume.fenced.engine import Engine
 
 #: States of a transaction that its coordinator still ends, as Kafka names them.
 _ENDED_BY_COORDINATOR: Final = frozenset(
@@ -30,7 +28,6 @@ class Head:
     """Where a log goes on, and who owns it.
 
     Attributes:
-        topic_id: Kafka's id of the topic.
         start: The first offset that is kept.
         stable: The last stable offset; what lies from there to the end is not decided.
         next_seq: Sequence number of the next record; None if no record shows it.
@@ -81,12 +78,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class Blockage:
-    """What keeps a log from being read to its end; nothing if ``stable`` is ``end``.
-
-    Attributes:
-        stable: The last stable offset.
-        transactions: Those that are open, the oldest first.
-    """
+    """What keeps a log from being read to its end: open transactions, the oldest first."""
 
     topic: str
     partition: int
@@ -119,20 +111,15 @@ def head(
 
 
 def blocked(options: Mapping[str, Any], topic: str, partition: int = 0) -> Blockage:
-    """Returns which open transactions keep a log from being read to its end.
-
-    Raises:
-        NotAuthorized: It may not be asked.
-        LogReplaced, LogUnavailable, OptionError: As for `LogReader.read`.
-    """
-    engine = KafkaPythonEngine(FencedSettings.parse(options))
+    """Returns which open transactions keep a log from being read to its end."""
+    engine = Engine(FencedSettings.parse(options))
     with looking_at(options, topic, partition, engine, 0.0, compacted=False) as view:
         ends = view.ends()
         found = () if ends.stable == ends.end else _open(engine, topic, partition)
     return Blockage(topic, partition, ends.stable, ends.end, found)
 
 
-def _open(engine: KafkaPythonEngine, topic: str, partition: int) -> tuple[OpenTransaction, ...]:
+def _open(engine: Engine, topic: str, partition: int) -> tuple[OpenTransaction, ...]:
     from kafka import TopicPartition
 
     at = TopicPartition(topic, partition)
@@ -143,18 +130,14 @@ def _open(engine: KafkaPythonEngine, topic: str, partition: int) -> tuple[OpenTr
         details = admin.describe_transactions(known) if known else {}
     found = []
     for p in producers:
-        if p.producer_id not in names:
-            continue
-        name = names[p.producer_id]
-        about = details.get(name)
-        found.append(
-            OpenTransaction(
+        if p.producer_id in names:
+            name = names[p.producer_id]
+            about = details.get(name)
+            found.append(OpenTransaction(
                 p.producer_id, p.producer_epoch, p.current_transaction_start_offset,
-                _moment(p.last_timestamp), name,
-                None if about is None else str(about.state.value),
-                None if about is None else about.transaction_timeout_ms,
-            )
-        )  # fmt: skip
+                _moment(p.last_timestamp), name, about and str(about.state.value),
+                about and about.transaction_timeout_ms,
+            ))  # fmt: skip
     return tuple(sorted(found, key=lambda t: t.first_offset))
 
 

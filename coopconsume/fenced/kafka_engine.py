@@ -9,7 +9,6 @@ offset below 0 is a doubt, commits have deadlines, and after any doubt a produce
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import contextmanager, suppress
 from operator import attrgetter
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import CoopConsumeError, NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
-from coopconsume.fenced.engine import Channel, Engine, EngineDoubt
+from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.log import Ends, Raw, Rows
 from coopconsume.kafka import kafka_python_compat
+from coopconsume.kafka.call_limit import NoAnswerInTime, call_within
 from coopconsume.kafka.security import access, sasl
 from coopconsume.kafka.settings import hurry_metadata
 
@@ -48,13 +48,11 @@ _EARLIEST, _LATEST = -2, -1
 _fields: Final = attrgetter(*Raw._fields)
 
 
-class KafkaPythonEngine(Engine):
-    """The engine on kafka-python's clients.
+class Engine:
+    """The engine on kafka-python's clients, for one log and one thread at a time.
 
-    Args:
-        settings: How to reach Kafka.
-        timeout: Seconds that a connection or an answer may take; never above 10, where the user
-            does not say.
+    A connection or an answer may take ``timeout`` seconds; never above 10, where the user does not
+    say.
     """
 
     def __init__(self, settings: FencedSettings, timeout: float = CONNECT) -> None:
@@ -95,7 +93,7 @@ class KafkaPythonEngine(Engine):
         return self._offset(topic, partition, _EARLIEST)
 
     def ends(self, topic: str, partition: int) -> Ends:
-        """Returns where the log ends."""
+        """Returns where the log ends; the end is looked up before the last stable offset."""
         end = self._offset(topic, partition, _LATEST)
         return Ends(stable=self._offset(topic, partition, _LATEST, is_stable=True), end=end)
 
@@ -108,7 +106,10 @@ class KafkaPythonEngine(Engine):
             return int(admin.list_partition_offsets({at: which}, level, _REQUEST_MS)[at].offset)
 
     def open_transactions(self, topic: str, partition: int) -> Mapping[int, str | None]:
-        """Returns the transactional ids of open transactions in a log, by producer id."""
+        """Returns the transactional ids of open transactions in a log, by producer id.
+
+        An id is None if no coordinator knows it. The result is empty without the right to ask.
+        """
         from kafka import TopicPartition
 
         at = TopicPartition(topic, partition)
@@ -126,7 +127,11 @@ class KafkaPythonEngine(Engine):
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
     ) -> Iterator[Rows]:
-        """Reads committed records from one offset to below another one, which is stable."""
+        """Reads committed records from one offset to below another one, which is stable, in order.
+
+        Raises:
+            EngineDoubt: No record has come for ``timeout`` seconds.
+        """
         from kafka import TopicPartition
 
         if start >= stop:
@@ -168,7 +173,7 @@ class KafkaPythonEngine(Engine):
             self._consumer.assign([at])
         return self._consumer
 
-    def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> Channel:
+    def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> KafkaChannel:
         """Returns a new producer."""
         return KafkaChannel(self._settings, log, transactional_id, timeout)
 
@@ -200,8 +205,10 @@ class KafkaPythonEngine(Engine):
         return as_doubts(self._settings, topic, self.close)
 
 
-class KafkaChannel(Channel):
-    """A producer of kafka-python.
+class KafkaChannel:
+    """A producer of kafka-python: after any doubt it is dropped, never used again.
+
+    Without a transactional id it only appends. Times are seconds.
 
     Raises:
         EngineNotUsable: kafka-python lacks a private hook that is needed, or the brokers are too
@@ -237,12 +244,21 @@ class KafkaChannel(Channel):
         if transactional_id is not None:
             config["transactional_id"] = transactional_id
         with self._as_doubts():
-            self._producer = KafkaProducer(**config)
+            self._producer: Any = KafkaProducer(**config)
         hurry_metadata(self._producer)
         problem = kafka_python_compat.restrict_producer(self._producer, _OLDEST)
         if problem:
             self.drop()
             raise EngineNotUsable(NAME, problem)
+
+    def init(self, timeout: float) -> None:
+        """Fences every earlier producer of the transactional id, and decides its transaction."""
+        self._within(timeout, self._producer.init_transactions)
+
+    def begin(self) -> None:
+        """Begins a transaction."""
+        with self._as_doubts():
+            self._producer.begin_transaction()
 
     def append(self, parts: Sequence[LogAppend], timeout: float) -> list[list[int]]:
         """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
@@ -282,27 +298,26 @@ class KafkaChannel(Channel):
 
         self._within(timeout, send_offsets)
 
+    def commit(self, timeout: float) -> None:
+        """Commits the transaction."""
+        self._within(timeout, self._producer.commit_transaction)
+
+    def abort(self, timeout: float) -> None:
+        """Aborts the transaction."""
+        self._within(timeout, self._producer.abort_transaction)
+
     def drop(self) -> None:
         """Stops using it at once; a request under way may still take effect."""
         kafka_python_compat.end_producer(self._producer)
 
-    def _within(self, timeout: float, call: Callable[[], None]) -> None:
-        errors: list[BaseException] = []
-        done = threading.Event()
-
-        def run() -> None:  # The call knows no deadline of its own.
-            try:
-                call()
-            except BaseException as error:  # noqa: BLE001 - it is raised by the other thread
-                errors.append(error)
-            done.set()
-
-        threading.Thread(target=run, name=f"{self._log}-{call.__name__}", daemon=True).start()
-        if not done.wait(max(0.0, timeout)):
-            raise EngineDoubt(f"{call.__name__} took longer than {timeout:.1f} s")
-        with self._as_doubts():
-            for error in errors:
-                raise error
+    def _within(self, timeout: float, call: Callable[..., None]) -> None:
+        """Makes a call that has to end in time."""
+        until = time.monotonic() + timeout
+        try:
+            with self._as_doubts():  # The call knows no deadline of its own.
+                call_within(lambda: until - time.monotonic(), call)
+        except NoAnswerInTime:
+            raise EngineDoubt(f"{call.__name__} took longer than {timeout:.1f} s") from None
 
     def _as_doubts(self) -> AbstractContextManager[None]:
         return as_doubts(self._settings, self._log.topic)

@@ -22,10 +22,11 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     SinkUnavailable,
 )
-from coopconsume.fenced.config import EpochSource, WriterConfig, check_name
+from coopconsume.fenced.config import check_name
 from coopconsume.fenced.log import Entry
 from coopconsume.fenced.multi import MultiLogWriter, Write
 from coopconsume.fenced.writer import FencedWriter
+from coopconsume.fenced.writer_config import EpochSource, WriterConfig
 from coopconsume.kafka.partitioner import default_partition
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from coopconsume.fenced.engine import Engine
+    from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import LogId
     from coopconsume.fenced.stamp import Visibility
 
@@ -147,7 +148,12 @@ class FencedKafkaSink(Closing):
     def _refusing(self, batch_id: int | str) -> Iterator[None]:
         try:
             yield
-        except (ProducerFenced, LogUnavailable, LogBlocked, AppendOutcomeUnknown) as error:
+        except (
+            ProducerFenced,
+            LogUnavailable,
+            LogBlocked,
+            AppendOutcomeUnknown,
+        ) as error:
             place = f"{error.topic}-{error.partition}"
             if not isinstance(error, ProducerFenced):
                 raise SinkUnavailable(place, self.job, str(error)) from error
@@ -194,7 +200,6 @@ class FencedKafkaSink(Closing):
         return batch <= self._last[partition]
 
     def _last_number(self, partition: int) -> int:
-        """Number of the last batch of the job that a log has; -1 if there is no such batch."""
         last = self._owners[partition].last_batch(f"{self.job}:")
         return number_of(None if last is None else last.batch_id)
 
@@ -205,38 +210,31 @@ class FencedKafkaSink(Closing):
                 if writer is not None:
                     writer.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What goes along to where Spark calls it: all but connections."""
+    def __getstate__(self) -> dict[str, Any]:  # all but connections
         return vars(self) | {"_owners": {}, "_several": None, "_last": {}, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """The reverse."""
         vars(self).update(state)
         self._lock = threading.Lock()
 
 
 class _Owned(EpochSource):
-    """Asks the owner of each log whether the log is still its own."""
-
     def __init__(self, owners: Mapping[int, FencedWriter]) -> None:
         self._owners = owners
 
     def join(self, log: LogId) -> None:
-        """Raises `ProducerFenced` if the log has another owner."""
+        """Raises `ProducerFenced` if the log has another owner by now."""
         self._owners[log.partition].refresh()
 
 
 def batch_name(job: str, batch: int | str) -> str:
-    """The id under which a batch is in the log: a number of Spark's, or a commit of this library.
-
-    No number's id begins as a text's does, and no other job's as this one's.
-    """
+    """The id of a batch in the log; no number's begins as a text's, no job's as another's."""
     return f"{job}:{batch}" if isinstance(batch, int) else f"{job}.{batch}"
 
 
 def number_of(name: str | None) -> int:
     """The number in the id of a batch; -1 for no number."""
-    number = "" if name is None else name.rpartition(":")[2]
+    number = (name or "").rpartition(":")[2]
     return int(number) if number.isdecimal() else -1
 
 

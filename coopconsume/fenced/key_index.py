@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 class KeyIndex:
-    """The last sequence numbers of the keys that were written last, and a hash of each other key.
-
-    Attributes:
-        remembered: Number of keys whose last sequence number is kept.
-    """
+    """The last numbers of the ``remembered`` keys written last, and a hash of each other key."""
 
     remembered: ClassVar[int] = 100_000
 
@@ -37,11 +33,7 @@ class KeyIndex:
             self._hashes.add(xxhash.xxh64_intdigest(key))
 
     def last_seq(self, key: bytes) -> int | None:
-        """Sequence number of the last record of a key; None for no record.
-
-        Raises:
-            LookupError: The number is not kept any more: read the log.
-        """
+        """The last record of a key, or None; `LookupError` if its number is not kept any more."""
         found = self._last.get(key)
         if found is None and xxhash.xxh64_intdigest(key) in self._hashes:
             raise LookupError(key)

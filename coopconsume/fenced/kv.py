@@ -28,13 +28,7 @@ class KeyValueStore(LeaderElection):
     leader, and did nothing. An operation that raises `AppendOutcomeUnknown` may have happened, or
     not; one that raises `ProducerFenced` has not.
 
-    Example:
-        >>> with KeyValueStore({"kafka.bootstrap.servers": "localhost:9092"}, "seats") as seats:
-        ...     seats.lead()
-        ...     seats.compare_and_set("12A", None, "anna")
-
-    Args:
-        options, topic, partition, **more: As for `LeaderElection`, without ``apply``.
+    The arguments are those of `LeaderElection`, without ``apply``.
     """
 
     def __init__(
@@ -65,11 +59,7 @@ class KeyValueStore(LeaderElection):
             self._write(self._leading(), key, None)
 
     def compare_and_set(self, key: str, expected: str | None, value: str) -> bool:
-        """Sets the value of a key if it has the expected one; None expects no value.
-
-        Returns:
-            Whether it had the expected value, and now has the new one.
-        """
+        """Sets a key if it has the expected value (None: none); returns whether it had it."""
         with self._one_at_a_time:
             leader = self._leading()
             leader.catch_up()

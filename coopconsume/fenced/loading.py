@@ -64,9 +64,8 @@ def bulk_load(
 
     Raises:
         InvalidOption: The name makes no sense, or is another batch's, or checks are switched off.
-        ProducerFenced, AppendOutcomeUnknown, AppendRefused, WriterNotOpen, LogBlocked, LogReplaced,
-            LogCorrupt, LogUnavailable, OwnershipUnavailable: As for their ``append``; call it again
-            to go on, if need be with a new writer.
+        FencedLogError: As for their ``append``; call it again to go on, if need be with a new
+            writer.
     """
     writer = to.writer if isinstance(to, ExclusiveProducer) else to
     check_name("name", name)

@@ -88,15 +88,7 @@ class Consumed:
 
 
 class Raw(NamedTuple):
-    """A record as a client reads it.
-
-    Attributes:
-        offset: Kafka's offset.
-        timestamp: Milliseconds since 1970.
-        key: The key.
-        value: The value.
-        headers: Names and values.
-    """
+    """A record as a client reads it; its timestamp is in milliseconds since 1970."""
 
     offset: int
     timestamp: int
@@ -110,10 +102,16 @@ class Rows(Sequence[Raw]):
 
     Attributes:
         fields: For each field of `Raw` the values of all records.
+        offsets, keys, headers: Three of them.
     """
+
+    offsets: list[int]
+    keys: list[bytes | None]
+    headers: list[Sequence[tuple[str, bytes]]]
 
     def __init__(self, fields: Iterable[Iterable[Any]] = ()) -> None:
         self.fields: list[list[Any]] = [*map(list, fields)] or [[] for _ in Raw._fields]
+        self.offsets, _, self.keys, _, self.headers = self.fields
 
     @classmethod
     def of(cls, records: Iterable[tuple[Any, ...]]) -> Rows:
@@ -128,21 +126,6 @@ class Rows(Sequence[Raw]):
 
     def __iter__(self) -> Iterator[Raw]:
         return map(Raw._make, zip(*self.fields, strict=True))
-
-    @property
-    def offsets(self) -> list[int]:
-        """The offset of each record."""
-        return self.fields[0]
-
-    @property
-    def keys(self) -> list[bytes | None]:
-        """The key of each record."""
-        return self.fields[2]
-
-    @property
-    def headers(self) -> list[Sequence[tuple[str, bytes]]]:
-        """The headers of each record."""
-        return self.fields[4]
 
 
 class LogRecord(NamedTuple):
@@ -200,23 +183,14 @@ class Appended:
 
 @dataclass(frozen=True)
 class Ends:
-    """Where a log ends.
-
-    Attributes:
-        stable: The last stable offset: all below it is decided.
-        end: The high watermark, where the next record goes.
-    """
+    """A log's last stable offset, below which all is decided, and its high watermark."""
 
     stable: int
     end: int
 
 
 def json_object(text: bytes | str | None) -> dict[str, Any]:
-    """Parses a JSON object from an untrusted writer.
-
-    Raises:
-        ValueError: The text is not a JSON object, or is nested too deeply.
-    """
+    """Parses a JSON object from an untrusted writer, or raises `ValueError`."""
     try:
         found = json.loads(text or b"")
     except RecursionError:
@@ -258,23 +232,14 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Expectation:
-    """What an append expects of the log.
-
-    Attributes:
-        by: What is compared; None: the place of the first record is not checked.
-        value: The offset or the sequence number of the first record.
-        keys: Expected sequence number of the last record of some keys.
-    """
+    """What an append expects: a number of its first record, and of the last records of keys."""
 
     by: By | None = None
     value: int = UNCHECKED
     keys: LastSeqs = field(default_factory=dict)
 
     def mismatch(self, log: LogId, position: Position, last: LastSeqs) -> OffsetMismatch | None:
-        """The error of the first expectation that is not met; None if all are.
-
-        ``last`` has the last sequence numbers of at least the keys of this expectation.
-        """
+        """The error of the first expectation that is not met; None if all are."""
         actual = position.next_seq if self.by == "sequence" else position.next_offset
         if self.by is not None and self.value != actual:
             return OffsetMismatch(*log.tp, self.value, actual, self.by, *position)
@@ -295,9 +260,6 @@ def expectation(
     """Parses what an append of some records expects: see `FencedWriter.append`.
 
     The expectation is ignored if checks are switched off, but not its errors.
-
-    Raises:
-        AppendRefused: The numbers cannot all be true at once.
     """
     count, keys = len(rows), _keys(key_seq, rows)
     by_offset, by_seq = _first("expected_offset", offset, count), _first("expected_seq", seq, count)
@@ -305,15 +267,12 @@ def expectation(
         raise AppendRefused("expected_offset and expected_seq: give one of both")
     if not check:
         return Expectation()
-    if by_offset == by_seq == UNCHECKED:
-        return Expectation(keys=keys)
     if by_seq != UNCHECKED:
         return Expectation("sequence", by_seq, keys)
-    return Expectation("offset", by_offset, keys)
+    return Expectation(None if by_offset == UNCHECKED else "offset", by_offset, keys)
 
 
 def _keys(given: LastSeqs | int, rows: Sequence[Entry]) -> LastSeqs:
-    """Parses the expectations of keys."""
     if isinstance(given, int):
         if given == UNCHECKED:
             return {}
@@ -334,7 +293,6 @@ def _keys(given: LastSeqs | int, rows: Sequence[Entry]) -> LastSeqs:
 
 
 def _first(name: str, given: Expected, count: int) -> int:
-    """Returns the expected number of the first record."""
     if isinstance(given, int) and given >= UNCHECKED:
         return given
     if isinstance(given, int):
@@ -352,12 +310,8 @@ def _first(name: str, given: Expected, count: int) -> int:
 
 
 def entries(records: Records) -> list[Entry]:
-    """Parses records: values, (key, value) pairs or entries.
-
-    Raises:
-        AppendRefused: No record, a record without key and value, or a reserved header.
-    """
-    found = [_new((r, None, (), None)) if type(r) is bytes else _entry(r) for r in records]
+    """Parses records: values, (key, value) pairs or entries."""
+    found = [_new((r, None, (), None)) if isinstance(r, bytes) else _entry(r) for r in records]
     if not found:
         raise AppendRefused("records: give one at least")
     return found
@@ -366,9 +320,7 @@ def entries(records: Records) -> list[Entry]:
 _new = partial(tuple.__new__, Entry)  # in half the time
 
 
-def _entry(record: Entry | tuple[bytes | None, bytes | None] | bytes) -> Entry:
-    if isinstance(record, bytes):
-        return Entry(record)
+def _entry(record: Entry | tuple[bytes | None, bytes | None]) -> Entry:
     if isinstance(record, Entry):
         entry = record
     elif isinstance(record, tuple) and len(record) == 2:  # noqa: PLR2004 - key and value
@@ -384,11 +336,7 @@ def _entry(record: Entry | tuple[bytes | None, bytes | None] | bytes) -> Entry:
 
 
 def check_batch_id(batch_id: str | None) -> None:
-    """Checks the id that a caller gives to a batch, if any.
-
-    Raises:
-        AppendRefused: It is not 1 to 64 letters, digits or ``._:-``.
-    """
+    """Checks the id that a caller gives to a batch, if any."""
     if batch_id is not None and not is_batch_id(batch_id):
         raise AppendRefused(f"batch_id {batch_id!r}: give 1 to 64 letters, digits or ._:-")
 

@@ -17,24 +17,27 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     WriterNotOpen,
 )
-from coopconsume.fenced.config import FencedSettings, WriterConfig
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, repeat
 from coopconsume.fenced.log import MULTI, UNCHECKED, Entry, check_batch_id, entries, expectation
+from coopconsume.fenced.requests import Request
 from coopconsume.fenced.session import MARK_KEY, WriterSession, new_batch_id, send
 from coopconsume.fenced.view import open_engine
+from coopconsume.fenced.writer_config import WriterConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from coopconsume.fenced.config import EpochSource
-    from coopconsume.fenced.engine import Channel, Engine
-    from coopconsume.fenced.log import Appended, Expectation, Expected, LastSeqs, Records
+    from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
+    from coopconsume.fenced.log import Appended, Expected, LastSeqs, Records
     from coopconsume.fenced.stamp import Kind
+    from coopconsume.fenced.writer_config import EpochSource
 
 
 LogName = tuple[str, int]
 """A topic and a partition."""
+_Pieces = dict[WriterSession, Request]
 LOGS_HEADER: Final = "fw-logs"
 """Header of the first record in each log: all logs of the append, with their record counts."""
 
@@ -55,22 +58,6 @@ class Write:
     expected_seq: Expected = UNCHECKED
     expected_offset: Expected = UNCHECKED
     expected_key_seq: LastSeqs | int = UNCHECKED
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """A write, parsed."""
-
-    session: WriterSession
-    rows: list[Entry]
-    wanted: Expectation
-    kind: Kind
-
-    def mismatch(self, deadline: Deadline) -> OffsetMismatch | None:
-        """Returns the error of the first expectation that the log does not meet."""
-        with self.session.reporting("reading keys"):
-            last = self.session.last_seqs(self.wanted.keys, deadline)
-        return self.wanted.mismatch(self.session.log, self.session.position, last)
 
 
 class MultiLogWriter(Acquired):
@@ -123,7 +110,7 @@ class MultiLogWriter(Acquired):
             for log in names
         }
         self._first = self._sessions[names[0]]
-        self._channel: Channel | None = None
+        self._channel: KafkaChannel | None = None
         self._is_open = False
         self._lock = threading.RLock()
 
@@ -172,10 +159,8 @@ class MultiLogWriter(Acquired):
 
         Args:
             writes: What to write to which log.
-            batch_id: Id of the batch, the same in each log: 1 to 64 letters, digits or ``._:-``.
-                Repeating an append with its id returns the first answer, from any process, as long
-                as the logs have it.
-            is_new: As for `FencedWriter.append`.
+            batch_id: Id of the batch, the same in each log: see `FencedWriter.append`.
+            is_new: As there.
 
         Returns:
             The place of the records in each log.
@@ -183,11 +168,8 @@ class MultiLogWriter(Acquired):
         Raises:
             OffsetMismatch: A log goes on elsewhere; nothing was appended to any log.
             ProducerFenced: A log has an owner; this call appended nothing.
-            AppendOutcomeUnknown: Something failed after the records were sent, and whether they are
-                in the logs could not be found out in time. Append them again with the batch id.
-            AppendRefused: The writes make no sense, or Kafka does not take them.
-            WriterNotOpen, LogBlocked, LogReplaced, LogCorrupt, LogTruncated, LogUnavailable: As for
-                `FencedWriter.append`.
+            AppendOutcomeUnknown: As for `FencedWriter.append`, but there is no ``resolve``: append
+                the records again with the batch id. All other errors are as there, too.
         """
         check_batch_id(batch_id)
         pieces = self._pieces(writes)
@@ -196,16 +178,16 @@ class MultiLogWriter(Acquired):
             deadline = Deadline(self._timeout)
             if batch_id is not None and not is_new:
                 self._take_again(batch_id, {}, deadline)
-                for piece in pieces:
-                    with piece.session.reporting("reading batch ids"):
-                        if piece.session.has_id(batch_id, deadline):
-                            piece.session.find_batch(batch_id, 0, deadline)
+                for session in pieces:
+                    with session.reporting("reading batch ids"):
+                        if session.has_id(batch_id, deadline):
+                            session.find_batch(batch_id, 0, deadline)
             return self._append(pieces, batch_id or new_batch_id(), deadline)
 
-    def _pieces(self, writes: Mapping[LogName, Write]) -> list[_Piece]:
+    def _pieces(self, writes: Mapping[LogName, Write]) -> _Pieces:
         if not writes:
             raise AppendRefused("writes: give one at least")
-        pieces = []
+        pieces: _Pieces = {}
         for name, write in writes.items():
             if name not in self._sessions:
                 raise AppendRefused(f"{name}: this writer has no such log; name it when it is made")
@@ -216,40 +198,40 @@ class MultiLogWriter(Acquired):
                 check=self._settings.checks(name[0]),
             )  # fmt: skip
             kind: Kind = "data" if records else "checkpoint"
-            pieces.append(_Piece(self._sessions[name], rows, wanted, kind))
-        counts = (f"{p.session.log}:{len(p.rows) * (p.kind == 'data')}" for p in pieces)
+            pieces[self._sessions[name]] = Request(rows, wanted, kind=kind)
+        counts = (f"{of.log}:{len(p.rows) * (p.kind == 'data')}" for of, p in pieces.items())
         header = LOGS_HEADER, ",".join(counts).encode()
-        for piece in pieces:
+        for piece in pieces.values():
             first = piece.rows[0]
             piece.rows[0] = first._replace(headers=[header, *first.headers])
         return pieces
 
     def _append(
-        self, pieces: Sequence[_Piece], batch_id: str, deadline: Deadline
+        self, pieces: _Pieces, batch_id: str, deadline: Deadline
     ) -> dict[LogName, Appended]:
         attempt = 0
-        last_doubt: EngineDoubt | None = None
+        refusal: Exception | None = None
         sent: dict[WriterSession, int] = {}
         while True:
             self._take_again(batch_id, sent, deadline)
             known = self._known(pieces, batch_id)
             if known is not None:
                 return known
-            if last_doubt is not None and last_doubt.refusal is not None:
-                raise last_doubt.refusal from last_doubt
+            if refusal is not None:
+                raise refusal
             sent = {}
             try:
                 self._check_expected(pieces, deadline)
                 parts = {
-                    piece.session: piece.session.draft([(piece.rows, batch_id)], kind=piece.kind)
-                    for piece in pieces
+                    session: session.draft([(piece.rows, batch_id)], kind=piece.kind)
+                    for session, piece in pieces.items()
                 }
                 sent = {session: session.offset for session in parts}
                 assert self._channel is not None
                 placed = send(self._channel, parts, deadline)
             except EngineDoubt as doubt:
                 self._drop()
-                last_doubt = doubt
+                refusal = doubt.refusal
                 continue
             except OffsetMismatch:
                 raise  # Nothing is in doubt.
@@ -259,37 +241,36 @@ class MultiLogWriter(Acquired):
             if placed:
                 continue
             attempt += 1
-            self._refresh([piece.session for piece in pieces], deadline)
+            self._refresh(pieces, deadline)
             if deadline.is_over:
                 problem = "others kept writing to them"
                 raise LogUnavailable(*self._first.log.tp, "append", problem)
             deadline.pause(attempt)
 
-    def _check_expected(self, pieces: Sequence[_Piece], deadline: Deadline) -> None:
-        """Raises `OffsetMismatch` if a log does not meet its condition."""
-        for piece in pieces:
-            piece.session.look_again(deadline)
-        if any(piece.mismatch(deadline) for piece in pieces):
-            self._refresh([piece.session for piece in pieces], deadline)
-        for piece in pieces:
-            mismatch = piece.mismatch(deadline)
-            if mismatch is not None:
-                raise mismatch
+    def _check_expected(self, pieces: _Pieces, deadline: Deadline) -> None:
+        for session in pieces:
+            session.look_again(deadline)
+        if any(self._mismatches(pieces, deadline)):
+            self._refresh(pieces, deadline)
+        for mismatch in filter(None, self._mismatches(pieces, deadline)):
+            raise mismatch
 
-    def _known(self, pieces: Sequence[_Piece], batch_id: str) -> dict[LogName, Appended] | None:
-        """Returns the answer, if the logs have the batch."""
-        found = {p.session.log.tp: p.session.fold.batches.get(batch_id) for p in pieces}
+    @staticmethod
+    def _mismatches(pieces: _Pieces, deadline: Deadline) -> Iterator[OffsetMismatch | None]:
+        for session, piece in pieces.items():
+            with session.reporting("reading keys"):
+                last = session.last_seqs(piece.wanted.keys, deadline)
+            yield piece.wanted.mismatch(session.log, session.position, last)
+
+    def _known(self, pieces: _Pieces, batch_id: str) -> dict[LogName, Appended] | None:
+        found = {session.log.tp: session.fold.batches.get(batch_id) for session in pieces}
         whole = {log: batch for log, batch in found.items() if batch is not None}
         return whole if len(whole) == len(found) else None
 
     def _take_again(
         self, batch_id: str, sent: Mapping[WriterSession, int], deadline: Deadline
     ) -> None:
-        """Opens a new producer after a doubt, which decides the transaction before.
-
-        Raises:
-            AppendOutcomeUnknown: What happened to the batch cannot be found out.
-        """
+        """Opens a new producer after a doubt, which decides the transaction before."""
         if self._channel is not None:
             return
         cause = None

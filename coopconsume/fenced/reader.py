@@ -17,7 +17,7 @@ from coopconsume.fenced.view import LogView, open_engine
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from coopconsume.fenced.engine import Engine
+    from coopconsume.fenced.kafka_engine import Engine
 
 
 _record = partial(tuple.__new__, LogRecord)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.errors.fenced import AppendOutcomeUnknown, LogUnavailable
-from coopconsume.fenced.log import size_of
+from coopconsume.fenced.log import Appended, size_of
 from coopconsume.fenced.session import new_batch_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.fenced.log import Appended, Consumed, Entry, Expectation, LogId
+    from coopconsume.fenced.log import Consumed, Entry, Expectation, LogId
     from coopconsume.fenced.stamp import Kind
 
 #: Records of a group at most, unless one append alone has more.
@@ -25,13 +25,11 @@ _MOST_RECORDS: Final = 10_000
 
 
 @dataclass(eq=False)
-class Request:
-    """One append, from its call to its answer: see `FencedWriter.append`.
+class Request(Future[Appended]):
+    """One append, and its answer or error: see `FencedWriter.append`.
 
     Attributes:
         is_given: Whether the caller gave the id.
-        timeout: Seconds that it may take.
-        on_settled: Called once, when there is an answer or an error.
     """
 
     rows: list[Entry]
@@ -42,40 +40,25 @@ class Request:
     kind: Kind = "data"
     timeout: float = 30.0
     consumed: Consumed | None = None
-    answer: Appended | None = None
-    error: BaseException | None = None
-    on_settled: Callable[[], None] | None = None
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether there is an answer or an error."""
-        return self.answer is not None or self.error is not None
+    def __post_init__(self) -> None:
+        super().__init__()
 
-    def settle(self, answer: Appended | None, error: BaseException | None = None) -> None:
+    def settle(self, outcome: Appended | BaseException) -> None:
         """Notes the answer or the error; the first one stays."""
-        if self.is_settled:
-            return
-        self.answer, self.error = answer, error
-        if self.on_settled is not None:
-            self.on_settled()
-
-    def result(self) -> Appended:
-        """Returns the answer, or raises the error."""
-        if self.error is not None:
-            raise self.error
-        assert self.answer is not None
-        return self.answer
+        with suppress(InvalidStateError):
+            if isinstance(outcome, Appended):
+                self.set_result(outcome)
+            else:
+                self.set_exception(outcome)
 
 
 class Groups:
     """Settles requests in groups, in the order of their calls; safe for several threads.
 
     A caller that finds nobody else at work settles its own request; a thread settles all others.
-
-    Args:
-        most_bytes: Bytes of a group at most, unless one append alone has more.
-        lock: The writer's lock, held while a group is settled.
-        settle: Settles each request of a group.
+    The writer's lock is held while ``settle`` settles a group, of some bytes at most unless one
+    append alone has more.
     """
 
     def __init__(
@@ -104,29 +87,27 @@ class Groups:
                 self._settle([request])
             finally:
                 self._lock.release()
-            return request.result()
+            return request.result(0)
         # Callers that waited for the lock would get it, and append, one after another.
-        settled = threading.Event()
-        request.on_settled = settled.set
         self.put(request)
         self._settle_soon()
         try:
-            if not settled.wait(timeout):
+            if wait([request], timeout).not_done:
                 self.give_up(request, log)
         except BaseException:
             self._withdraw(request)
             raise
-        return request.result()
+        return request.result(0)
 
     async def run_async(self, request: Request, log: LogId, seconds: float | None) -> Appended:
         """Settles a request in the thread, with others that wait, and returns its answer."""
         loop, settled = asyncio.get_running_loop(), asyncio.Event()
 
-        def note() -> None:
+        def note(_: object) -> None:
             with self._queue_lock:
                 self._settled.setdefault(loop, []).append(settled)
 
-        request.on_settled = note
+        request.add_done_callback(note)
         self.put(request)
         self._settle_soon()
         try:
@@ -137,7 +118,7 @@ class Groups:
         except asyncio.CancelledError:
             self._withdraw(request)
             raise
-        return request.result()
+        return request.result(0)
 
     def settle_waiting(self) -> None:
         """Settles all requests of the queue."""
@@ -153,22 +134,21 @@ class Groups:
     def give_up(self, request: Request, log: LogId) -> None:
         """Settles a request whose time is over."""
         problem = f"no answer within {request.timeout:g} s, as other appends are under way"
-        error: Exception = LogUnavailable(*log.tp, "append", problem)
-        if not self._withdraw(request):
-            error = AppendOutcomeUnknown(*log.tp, request.batch_id, 0, problem)
-        request.settle(None, error)
+        if self._withdraw(request):
+            request.settle(LogUnavailable(*log.tp, "append", problem))
+        request.settle(AppendOutcomeUnknown(*log.tp, request.batch_id, 0, problem))
 
     def close(self) -> None:
         """Ends the thread; a later request is settled by its caller."""
         self._pool.shutdown(wait=False)
 
     def _wake_coroutines(self) -> None:
-        """Wakes coroutines that have an answer; each loop once, as a wake-up is a system call."""
+        # Each loop is woken once, as that is a system call.
         with self._queue_lock:
             settled, self._settled = self._settled, {}
         for loop, events in settled.items():
             with suppress(RuntimeError):  # The loop may be closed by now.
-                loop.call_soon_threadsafe(_set_all, events)
+                loop.call_soon_threadsafe(list, map(asyncio.Event.set, events))
 
     def _settle_soon(self) -> None:
         with self._queue_lock:
@@ -181,7 +161,6 @@ class Groups:
             self.settle_waiting()
 
     def _take(self) -> list[Request]:
-        """Removes and returns the first requests, as many as fit into one group."""
         group: list[Request] = []
         ids: set[str] = set()
         records = size = 0
@@ -200,13 +179,7 @@ class Groups:
 
     def _withdraw(self, request: Request) -> bool:
         """Removes a request; returns False if it was taken already."""
-        with self._queue_lock:
-            if request not in self._waiting:
-                return False
+        with self._queue_lock, suppress(ValueError):
             self._waiting.remove(request)
             return True
-
-
-def _set_all(events: list[asyncio.Event]) -> None:
-    for event in events:
-        event.set()
+        return False

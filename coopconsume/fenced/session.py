@@ -10,27 +10,28 @@ from __future__ import annotations
 import base64
 import logging
 import os
+import socket
 import uuid
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.errors.fenced import AppendRefused, LogTruncated, ProducerBusy, ProducerFenced
-from coopconsume.fenced.config import EpochSource
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt, LogAppend, repeat
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import Entry, is_in_place
 from coopconsume.fenced.stamp import NO_TAG, Stamp, encode, encode_batch
 from coopconsume.fenced.view import LogView
+from coopconsume.fenced.writer_config import EpochSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from coopconsume.fenced.config import WriterConfig
     from coopconsume.fenced.deadline import Deadline
-    from coopconsume.fenced.engine import Channel, Engine
+    from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
     from coopconsume.fenced.log import Consumed
     from coopconsume.fenced.stamp import Header, Kind
+    from coopconsume.fenced.writer_config import WriterConfig
 
 
 log = logging.getLogger(__name__)
@@ -60,26 +61,18 @@ def new_batch_id() -> str:
 class WriterSession(LogView):
     """A writer's session with a log.
 
-    Args:
-        engine: The Kafka client.
-        topic: The topic.
-        partition: The partition.
-        config: How it writes.
-        name: Id of the writer where several share the log, so that it fences nobody and opens no
-            epoch; by default a new one.
-        pinned: Whether a shared session writes for the owner that it finds, so that every later
-            ``open`` record fences it.
+    A shared session fences nobody and opens no epoch; ``name`` is the id of its writer. A
+    ``pinned`` one writes for the owner that it finds: every later ``open`` record fences it.
 
     Attributes:
-        id: Id of this session.
         epoch: The session's epoch; 0 before it has one.
         opened_at: Offset of the session's first ``open`` record; -1 before.
         fenced: Whether somebody else has opened the log since.
-        replaces: The epoch that is to be in force before this session's first; None: what
-            `WriterConfig.fence_owner` allows.
-        repairs: Offsets of batches behind gaps, which this session's ``open`` records accept.
+        replaces, repairs: See `FencedWriter.acquire`.
         wrote_at: When this session last wrote to the log, by `monotonic`.
         late_at: Offset at which a batch without an answer would count.
+        is_shared: Whether others write beside it.
+        is_filtered: Whether readers find out from the records which of them count.
     """
 
     def __init__(
@@ -102,18 +95,19 @@ class WriterSession(LogView):
         self.repairs: tuple[int, ...] = ()
         self.wrote_at = -inf
         self.late_at: int | None = None
+        self.is_shared, self.is_filtered = config.shared, config.visibility == "filter"
         # To name an epoch that was granted is a choice, too.
         self._fence_owner = config.fence_owner if config.epoch is None else True
         self._left_epoch = 0  # of this writer's session before `release`
         self._has_epoch = config.epoch is not None
         self._incarnation = 0  # none before the session's first ``open`` record
         self._visibility = config.visibility
-        self._owner = config.owner_name
+        self._owner = config.owner or f"{socket.gethostname()}:{os.getpid()}"
         self._epochs = config.epochs or EpochSource()
         self._shared = (name or uuid.uuid4().hex) if config.shared else None
         self._pinned = pinned
         self._tag: bytes | None = None  # of the owner in whose place it writes
-        self._channel: Channel | None = None
+        self._channel: KafkaChannel | None = None
         self._released = False
 
     @property
@@ -121,27 +115,10 @@ class WriterSession(LogView):
         """Whether there is a producer without a doubt."""
         return self._channel is not None
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether others write beside it."""
-        return self._shared is not None
-
-    @property
-    def is_filtered(self) -> bool:
-        """Whether readers find out from the records which of them count."""
-        return self._visibility == "filter"
-
     # -- to own the log ------------------------------------------------------------------------
 
     def acquire(self, deadline: Deadline) -> None:
-        """Takes the log from its owner and reads its end; also after any doubt.
-
-        Raises:
-            ProducerFenced: It belongs to another owner, by the epoch source or by a later ``open``
-                record.
-            ProducerBusy, LogBlocked, LogReplaced, LogCorrupt, LogUnavailable, AppendRefused: As for
-                `FencedWriter.acquire`.
-        """
+        """Takes the log and reads its end, also after any doubt: see `FencedWriter.acquire`."""
         if self._released:
             self._renew()
         repeat(deadline, lambda: self._try_to_acquire(deadline), self.drop, self.log)
@@ -157,11 +134,7 @@ class WriterSession(LogView):
             self._channel = self._engine.channel(self.log, name, deadline.seconds)
             if name is not None:
                 self._channel.init(deadline.left)
-        end = self.decided_end(deadline)
-        if not self.is_known:
-            self.find_state(end, deadline)
-        self.catch_up(end, deadline)
-        self._find_owner(deadline)
+        self._read_to(self.decided_end(deadline), deadline)
         last = self.fold.epoch or 0
         if self.is_shared:
             return self._join(last, deadline)
@@ -191,7 +164,7 @@ class WriterSession(LogView):
             )  # fmt: skip
         return opened
 
-    def join(self, channel: Channel, deadline: Deadline) -> None:
+    def join(self, channel: KafkaChannel, deadline: Deadline) -> None:
         """Joins a shared log with a producer that is used for several logs; fails as `acquire`."""
         self._channel = channel
         self._try_to_acquire(deadline)
@@ -205,15 +178,15 @@ class WriterSession(LogView):
         if not self._has_epoch:
             self._tag = self.fold.tag
             self._epochs.join(self.log)
-        return self._certain(deadline)
+        if self.late_at is None or self.offset > self.late_at:
+            return True
+        # An earlier append may still arrive and count. A shared filtered log is not opened: a
+        # checkpoint takes the offset of that append.
+        return self._mark(b"", deadline, "checkpoint") is not None
 
     def _look_first(self, deadline: Deadline) -> None:
         """Checks the log before its present owner is fenced."""
-        stable = self.ends().stable
-        if not self.is_known:
-            self.find_state(stable, deadline)
-        self.catch_up(stable, deadline)
-        self._find_owner(deadline)
+        self._read_to(self.ends().stable, deadline)
         self._check_owner()
         self._check_replaced()
         if not self.is_shared and self._has_epoch:
@@ -231,19 +204,9 @@ class WriterSession(LogView):
                 finally:
                     channel.drop()
 
-    def _certain(self, deadline: Deadline) -> bool:
-        """Whether no earlier append of this session can still arrive and count.
-
-        A shared filtered log is not opened: a checkpoint takes the offset of the late append.
-        """
-        if self.late_at is None or self.offset > self.late_at:
-            return True
-        return self._mark(b"", deadline, kind="checkpoint") is not None
-
     def _mark(
-        self, value: bytes, deadline: Deadline, *, kind: Kind, epoch: int | None = None
+        self, value: bytes, deadline: Deadline, kind: Kind, epoch: int | None = None
     ) -> int | None:
-        """Appends a record without data: see `attempt`."""
         batch = [Entry(value, MARK_KEY)], new_batch_id()
         return self.attempt([batch], deadline, kind=kind, epoch=epoch)
 
@@ -255,9 +218,8 @@ class WriterSession(LogView):
             )
 
     def _open(self, epoch: int, deadline: Deadline) -> bool:
-        topic_id = self.log.topic_id
-        owner = Owner(self._owner, self.id, topic_id, self._incarnation, self.repairs)
-        placed = self._mark(owner.to_bytes(), deadline, kind="open", epoch=epoch)
+        owner = Owner(self._owner, self.id, self.log.topic_id, self._incarnation, self.repairs)
+        placed = self._mark(owner.to_bytes(), deadline, "open", epoch)
         if placed is None:
             return False
         self.epoch = epoch
@@ -265,28 +227,29 @@ class WriterSession(LogView):
             self.opened_at = placed
         return True
 
-    def _find_owner(self, deadline: Deadline) -> None:
-        """Reads who opened the epoch in force, if that may be this session."""
-        if self._resumes is None or self.is_shared or self.fold.owner is not None:
-            return
-        if not self._has_epoch or self.fold.epoch == self.epoch:
-            self.fold.owner = self.owner_before(deadline)
+    def _read_to(self, end: int, deadline: Deadline) -> None:
+        """Reads on, and who opened the epoch in force if that may be this session."""
+        if self.offset < 0 or self.fold.next_seq is None:
+            self.find_state(end, deadline)
+        self.catch_up(end, deadline)
+        may_be_ours = self._resumes is not None and not self.is_shared and self.fold.owner is None
+        if may_be_ours and (not self._has_epoch or self.fold.epoch == self.epoch):
+            fold = self.fold_back(self.offset, deadline, lambda fold, _: fold.owner is not None)[1]
+            self.fold.owner = fold.owner if fold.epoch == self.fold.epoch else None
 
     def _check_owner(self) -> None:
         """Raises `ProducerFenced` if another owner has opened the log since this session had it."""
         if self._has_epoch:
-            owner, epoch = self.fold.owner, self.fold.epoch or 0
-            other = not self.is_shared and owner is not None and not self._is_own(owner)
+            epoch, other = self.fold.epoch or 0, not self.is_shared and self._other is not None
             other |= self._pinned and self.fold.tag != self._tag
-            if epoch > self.epoch or (other and epoch == self.epoch):
-                self.fenced = True
+            self.fenced |= epoch > self.epoch or (other and epoch == self.epoch)
         if self.fenced:
             raise self.fenced_error()
 
     def _check_replaced(self) -> None:
         """Raises `ProducerBusy` if the log has another owner than the one to replace."""
         last, owner = self.fold.epoch or 0, self.fold.owner
-        is_ours = owner is not None and self._is_own(owner)
+        is_ours = owner is not None and self._other is None
         if self._replaceable not in (None, last) and not self._has_epoch and not is_ours:
             name = None if owner is None else owner.name
             reason = f"its epoch is {last}, expected {self._replaceable}: it is held"
@@ -299,15 +262,16 @@ class WriterSession(LogView):
             return self._left_epoch
         return self.replaces
 
-    def _is_own(self, owner: Owner) -> bool:
-        """Whether an owner is this session, and no later writer has continued it."""
-        later = 0 < self._incarnation < owner.incarnation
-        return owner.session == self.id and not later
+    @property
+    def _other(self) -> Owner | None:
+        """The log's owner, if known and not this session, or a later writer of this session."""
+        owner = self.fold.owner
+        later = owner is not None and 0 < self._incarnation < owner.incarnation
+        return None if owner is None or (owner.session == self.id and not later) else owner
 
     def fenced_error(self) -> ProducerFenced:
         """The error of a session that has lost the log."""
-        owner = self.fold.owner
-        name = owner.name if owner is not None and not self._is_own(owner) else None
+        name = None if self._other is None else self._other.name
         return ProducerFenced(*self.log.tp, self.epoch, self.fold.epoch, name)
 
     def refresh(self, deadline: Deadline) -> None:
@@ -326,10 +290,7 @@ class WriterSession(LogView):
             self.find_state(stop, deadline)
 
     def look_again(self, deadline: Deadline) -> None:
-        """Looks up the topic and reads on, if the last look-up is more than a second ago.
-
-        It fails as `acquire` does; nothing was sent then.
-        """
+        """Looks up the topic and reads on, if the last look-up is more than a second ago."""
         if monotonic() - self.identified_at <= _LOOK_EVERY:
             return
         self.identify()
@@ -351,15 +312,10 @@ class WriterSession(LogView):
 
         Appends without a condition, too, expect this offset: so a late batch of a former owner does
         not count, and sequence numbers have no gaps. Offsets that are ``consumed`` are committed
-        with the records.
+        with the records. It fails as `draft` and `send` do.
 
         Returns:
             Offset of the first record; None if they are not in the log, and will never be.
-
-        Raises:
-            ProducerFenced: As for `draft`; nothing was sent.
-            EngineDoubt: They may be in the log, or be there later; the producer cannot be used any
-                more.
         """
         draft, at = self.draft(batches, kind=kind, epoch=epoch), self.offset
         assert self._channel is not None
@@ -373,8 +329,6 @@ class WriterSession(LogView):
         epoch: int | None = None,
     ) -> LogAppend:
         """Returns batches (records and id of each) with stamps for the expected end of the log.
-
-        They are under the session's epoch, unless another one is given.
 
         Raises:
             ProducerFenced: Another owner is known to have opened the log since.
@@ -422,7 +376,7 @@ class WriterSession(LogView):
 
 
 def send(
-    channel: Channel,
+    channel: KafkaChannel,
     parts: Mapping[WriterSession, LogAppend],
     deadline: Deadline,
     consumed: Sequence[Consumed] = (),
@@ -458,7 +412,7 @@ def send(
     return placed
 
 
-def _end(channel: Channel, deadline: Deadline, consumed: Sequence[Consumed] | None) -> None:
+def _end(channel: KafkaChannel, deadline: Deadline, consumed: Sequence[Consumed] | None) -> None:
     """Commits the transaction with offsets of its input; aborts it if they are None."""
     if consumed is None:
         channel.abort(deadline.left)

@@ -59,18 +59,11 @@ class MalformedStamp(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """The stamp of one record.
+    """The stamp of one record: see this module.
 
     Attributes:
-        visibility: How readers see what counts.
         kind: ``data``; ``open``: an owner begins; ``checkpoint``: nothing but the numbers.
-        epoch: Fence epoch of the owner.
         seq: Sequence number of this record; of an ``open`` or ``checkpoint`` the next record's.
-        n: Number of records in the batch.
-        i: Position of this record in the batch, from 0.
-        batch: Id of the batch.
-        expected: Offset that the batch has to begin at.
-        tag: Session tag, 8 bytes.
     """
 
     visibility: Visibility
@@ -112,7 +105,6 @@ def encode_batch(head: Stamp, first: int = 0) -> Iterator[Header]:
 
 
 def _shared_part(stamp: Stamp) -> bytes:
-    """The bytes that the headers of all records of a batch begin with."""
     kind = _KINDS.index(stamp.kind) + _FILTER * (stamp.visibility == "filter")
     return (
         _FIXED.pack(
@@ -158,9 +150,6 @@ def sql(field: str, header: str = "get(headers, 0).value") -> str:
         field: ``format``, ``kind`` (0 data, 1 open, 2 checkpoint), ``filter`` (boolean),
             ``epoch``, ``first_seq``, ``expected``, ``tag``, ``n``, ``batch`` or ``i``.
         header: SQL of the header's value.
-
-    Raises:
-        KeyError: There is no such field.
     """
 
     def number(first: int | str, size: int) -> str:  # bytes are counted from 1

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from coopconsume.fenced.deadline import Deadline
-    from coopconsume.fenced.engine import Engine
-    from coopconsume.fenced.fold import Owner, Verdict
+    from coopconsume.fenced.fold import Verdict
+    from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import Appended, Ends, LastSeqs, Raw, Rows
 
 T = TypeVar("T")
@@ -38,15 +38,11 @@ _UNBLOCK: Final = frozenset({2, 8, 32, 128})
 
 
 def open_engine(engine: str | Engine, settings: FencedSettings, timeout: float) -> Engine:
-    """Returns an engine by its name; an engine is returned as it is.
-
-    Raises:
-        EngineNotUsable: There is no such engine, or it is not installed.
-    """
+    """Returns an engine by its name, or raises `EngineNotUsable`; a given one stays."""
     if not isinstance(engine, str):
         return engine
     if engine == "kafka-python":
-        from coopconsume.fenced.kafka_engine import KafkaPythonEngine
+        from coopconsume.fenced.kafka_engine import Engine as KafkaPythonEngine
 
         return KafkaPythonEngine(settings, timeout)
     if engine == "confluent-kafka":
@@ -86,9 +82,10 @@ class LogView:
         offset: How far it was read; -1 before.
         known_from: Offset from which on it was read without a gap; -1 before.
         identified_at: When the topic's id was looked up the last time, by `monotonic`.
+        is_compacted: Whether the topic is compacted; None while not known.
         repaired: Offsets of batches that count although records before them are missing.
-        gaps: Descriptions of gaps that nobody has accepted, by the offset behind each.
-        passes_gaps: Whether reading goes on behind such a gap.
+        gaps: Gaps that nobody has accepted, by the offset behind each.
+        passes_gaps: Whether reading goes on behind them.
         on_passed: Called with each record that does not count, and why.
     """
 
@@ -109,7 +106,7 @@ class LogView:
         #: A fold that reads batch ids and keys from the log's start on, and how far it is.
         self._index: tuple[Fold, int] | None = None
         self._engine = engine
-        self._compacted = compacted
+        self.is_compacted = compacted
 
     @contextmanager
     def reporting(self, operation: str) -> Iterator[None]:
@@ -125,22 +122,8 @@ class LogView:
         """The next offset and sequence number, as far as known."""
         return Position(self.offset, self.fold.next_seq or 0)
 
-    @property
-    def is_known(self) -> bool:
-        """Whether the state at `offset` is known."""
-        return self.offset >= 0 and self.fold.next_seq is not None
-
-    @property
-    def is_compacted(self) -> bool:
-        """Whether the topic is compacted, as far as known."""
-        return bool(self._compacted)
-
     def identify(self) -> None:
-        """Looks up the topic; the first call stores its id.
-
-        Raises:
-            LogReplaced: It is not the one of the first time, or the topic does not exist.
-        """
+        """Looks up the topic; `LogReplaced` if it does not exist, or is another one by now."""
         topic, partition = self.log.tp
         found = self._engine.topic_id(topic)
         if self.log.topic_id and found != self.log.topic_id:
@@ -149,23 +132,19 @@ class LogView:
             raise LogReplaced(topic, partition, "any", None)
         self.log = LogId(topic, found, partition)
         self.identified_at = monotonic()
-        if self._compacted is None:
-            self._compacted = self._engine.is_compacted(topic)
+        if self.is_compacted is None:
+            self.is_compacted = self._engine.is_compacted(topic)
 
     def start(self) -> int:
         """Returns the first offset that is kept."""
         return self._engine.start(*self.log.tp)
 
     def ends(self) -> Ends:
-        """Returns where the log ends now."""
+        """Returns where the log ends."""
         return self._engine.ends(*self.log.tp)
 
     def decided_end(self, deadline: Deadline) -> int:
-        """Waits until everything below the present end of the log is decided; returns that end.
-
-        Raises:
-            LogBlocked: A transaction stays open below it.
-        """
+        """Returns the present end of the log once all below it is decided, or `LogBlocked`."""
         ends = self.ends()
         end, attempt = ends.end, 0
         while ends.stable < end:
@@ -205,12 +184,7 @@ class LogView:
     ) -> tuple[int, Fold, T | None]:
         """Folds the last records of a log, and more and more of them until they are enough.
 
-        Args:
-            end: Offset up to which the log is read.
-            deadline: When to give up.
-            is_enough: Called with the fold of each part, and what was found in it.
-            since: Offset from which on the log is read at most.
-            match: Called with each batch that counts; what it returns last was found.
+        ``match`` is called with each batch that counts; what it returns last was found.
 
         Returns:
             The offset at which the last part begins, its fold, and what was found in it.
@@ -239,11 +213,6 @@ class LogView:
         )  # fmt: skip
         return found
 
-    def owner_before(self, deadline: Deadline) -> Owner | None:
-        """Reads from the log who opened the epoch in force; None if that record was removed."""
-        _, fold, _ = self.fold_back(self.offset, deadline, lambda fold, _: fold.owner is not None)
-        return fold.owner if fold.epoch == self.fold.epoch else None
-
     def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Appended | None:
         """Returns the last batch up to here whose id has a prefix; None if not found."""
         known = [b for b in self.fold.batches.values() if b.first_offset >= since]
@@ -268,7 +237,7 @@ class LogView:
         return self._fold(0 if first == 0 else None)
 
     def _fold(self, known: int | None) -> Fold:
-        return Fold(known, known, compacted=self.is_compacted, repaired=self.repaired)
+        return Fold(known, known, compacted=bool(self.is_compacted), repaired=self.repaired)
 
     def begin_at(self, offset: int) -> None:
         """Forgets the state, and begins to read at an offset."""
@@ -276,12 +245,7 @@ class LogView:
         self.offset = self.known_from = offset
 
     def catch_up(self, stop: int, deadline: Deadline) -> None:
-        """Reads the log on to an offset below which everything is decided.
-
-        Raises:
-            LogCorrupt: Records are missing, or the log ends below what it had.
-            LogTruncated: Retention has removed records that were not read yet.
-        """
+        """Reads on to an offset below which all is decided; `LogCorrupt` if the log ends below."""
         # A marker is counted before it can be seen: the end is then reported late.
         if stop < self.offset and self.ends().end < self.offset - 1:
             raise self._corrupt(stop, f"it had records up to offset {self.offset}")
@@ -289,11 +253,7 @@ class LogView:
             pass
 
     def counted(self, stop: int, deadline: Deadline) -> Iterator[Rows]:
-        """Reads on to an offset; yields the records that count, one batch at a time.
-
-        Raises:
-            LogCorrupt, LogTruncated: As for `catch_up`.
-        """
+        """Reads on to an offset; yields the records that count, one batch at a time."""
         try:
             for _ in self.batches(self.fold, self.offset, stop, deadline, moves=True):
                 yield self.fold.rows
@@ -305,24 +265,17 @@ class LogView:
             raise
         self.offset = max(self.offset, stop)
 
-    def records(self, first: int, end: int, deadline: Deadline) -> list[Raw]:
-        """Returns the committed records from one offset to below another."""
-        return [row for rows in self._read(first, end, deadline) for row in rows]
-
-    def _read(self, first: int, end: int, deadline: Deadline) -> Iterator[Rows]:
+    def read(self, first: int, end: int, deadline: Deadline) -> Iterator[Rows]:
+        """Reads the committed records from one offset to below another."""
         return self._engine.read(*self.log.tp, first, end, max(1.0, deadline.left))
 
     def batches(
         self, fold: Fold, first: int, end: int, deadline: Deadline, *, moves: bool = False
     ) -> Iterator[Appended]:
-        """Folds a part of the log; yields each batch that counts, once it is complete.
-
-        Raises:
-            LogCorrupt: Records are missing.
-        """
+        """Folds a part of the log; yields each batch that counts, once it is complete."""
         while True:
             try:
-                for rows in self._read(first, end, deadline):
+                for rows in self.read(first, end, deadline):
                     at = 0
                     while at < len(rows):
                         taken, verdict = fold.take(rows, at)
@@ -340,16 +293,12 @@ class LogView:
                 return
 
     def _pass(self, gap: SequenceGap, deadline: Deadline) -> None:
-        """Accepts a gap if this view passes gaps, or if an ``open`` record behind it lists it.
-
-        Raises:
-            LogCorrupt: Nobody has accepted it.
-        """
+        """Accepts a gap if this view passes gaps, or if an ``open`` record behind it lists it."""
         first, end, known = gap.offset, self.ends().stable, self._searched
         if known and known.start <= first:
             first = max(first, known.stop)
         self._searched = range(min(first, gap.offset), end)
-        for rows in self._read(first, end, deadline):
+        for rows in self.read(first, end, deadline):
             for row in rows:
                 self.repaired.update(repaired_by(row))
         if gap.offset in self.repaired:
@@ -360,11 +309,7 @@ class LogView:
         self.repaired.add(gap.offset)
 
     def _corrupt(self, offset: int, problem: str) -> LogCorrupt:
-        """Returns the error of a corrupt log.
-
-        Raises:
-            LogReplaced: The records are those of a topic that was created again.
-        """
+        """Returns the error, unless the topic was created again (`LogReplaced`)."""
         self.identify()
         return LogCorrupt(*self.log.tp, offset, problem)
 
@@ -375,9 +320,6 @@ class LogView:
 
         The first call reads the whole log for the ids of all batches, as the first call of
         `last_seqs` does for the keys; calls that end in a doubt go on where they stopped.
-
-        Raises:
-            LogCorrupt: Records are missing.
         """
         if self.fold.ids is None:
             self._read_index(deadline)
@@ -385,11 +327,7 @@ class LogView:
         return hash_of(batch_id) in self.fold.ids
 
     def last_seqs(self, keys: Iterable[bytes], deadline: Deadline) -> LastSeqs:
-        """Returns the sequence number of the last record of each key, up to `offset`.
-
-        Raises:
-            LogCorrupt: Records are missing.
-        """
+        """Returns the sequence number of the last record of each key, up to `offset`."""
         wanted = set(keys)
         if wanted and self.fold.keys is None:
             self._read_index(deadline, keys=True)

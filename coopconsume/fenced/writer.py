@@ -10,18 +10,18 @@ from coopconsume.closing import Acquired
 from coopconsume.errors import CoopConsumeError
 from coopconsume.errors.fenced import AppendRefused, FencedLogError, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.appender import Appender
-from coopconsume.fenced.config import FencedSettings, WriterConfig
+from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.inspection import head
 from coopconsume.fenced.log import UNCHECKED, check_batch_id, entries, expectation, size_of
 from coopconsume.fenced.requests import Groups, Request
 from coopconsume.fenced.session import WriterSession, new_batch_id
 from coopconsume.fenced.view import open_engine
+from coopconsume.fenced.writer_config import WriterConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from coopconsume.fenced.config import WriterOptions
     from coopconsume.fenced.log import (
         Appended,
         AppendOptions,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         LogId,
         Records,
     )
+    from coopconsume.fenced.writer_config import WriterOptions
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,10 @@ class FencedWriter(Acquired):
         partition: The partition.
         **how: The fields of `WriterConfig`.
 
+    Attributes:
+        checks: Whether what an append expects is looked at (``check.expected.offsets``).
+        max_request_size: Bytes that a request may have (``kafka.max.request.size``).
+
     Raises:
         OptionError: An option makes no sense.
         EngineNotUsable: There is no such engine.
@@ -74,14 +79,14 @@ class FencedWriter(Acquired):
         **how: Unpack[WriterOptions],
     ) -> None:
         config, settings = WriterConfig(**how), FencedSettings.parse(options)
-        self._check = settings.checks(topic)
-        self._largest = int(settings.kafka.get("max.request.size", _BATCH_BYTES))
+        self.checks: Final = settings.checks(topic)
+        self.max_request_size: Final = int(settings.kafka.get("max.request.size", _BATCH_BYTES))
         self._timeout = config.timeout
         self._engine = open_engine(config.engine, settings, config.timeout)
         self._session = WriterSession(self._engine, topic, partition, config)
         self._appender = Appender(self._session)
         self._lock = threading.RLock()
-        self._groups = Groups(self._largest, self._lock, self._settle)
+        self._groups = Groups(self.max_request_size, self._lock, self._settle)
         self._state = "not open"
         self._checkpoint_every = config.checkpoint_every
         self._checkpoints: threading.Thread | None = None
@@ -124,16 +129,6 @@ class FencedWriter(Acquired):
         """Whether the log was acquired, and nobody else is known to have taken it."""
         return self._state == "open"
 
-    @property
-    def checks(self) -> bool:
-        """Whether what an append expects is looked at (``check.expected.offsets``)."""
-        return self._check
-
-    @property
-    def max_request_size(self) -> int:
-        """Bytes that a request may have (``kafka.max.request.size``)."""
-        return self._largest
-
     peek = staticmethod(head)
 
     # -- to own --------------------------------------------------------------------------------
@@ -173,16 +168,13 @@ class FencedWriter(Acquired):
             return self
 
     def _start_checkpoints(self) -> None:
-        every = self._checkpoint_every
-        if every is not None and self._checkpoints is None:
-            self._checkpoints = threading.Thread(
-                target=self._write_checkpoints, args=(every,), name="coopconsume-checkpoint",
-                daemon=True,
-            )  # fmt: skip
+        if self._checkpoint_every is not None and self._checkpoints is None:
+            name, args = "coopconsume-checkpoint", (self._checkpoint_every,)
+            run = self._write_checkpoints
+            self._checkpoints = threading.Thread(target=run, args=args, name=name, daemon=True)
             self._checkpoints.start()
 
     def _write_checkpoints(self, every: float) -> None:
-        """Writes a checkpoint whenever nothing was written for some seconds, until it is closed."""
         wait = every
         while not self._closed.wait(wait):
             try:
@@ -252,21 +244,16 @@ class FencedWriter(Acquired):
                 better one to repeat an append by.
             expected_key_seq: Sequence number of the last record of keys in this log, as a mapping
                 from key to number, None for a key without a record; or a number, if all records
-                have one key. Appends of other keys do not matter. For that, the first such append
-                reads the log once; about 10 bytes are kept of each key, and the numbers of the
-                last 100,000 keys written (for others the log is read). A key without a record is
-                one that the log has no record of when it is read: retention may have removed it.
-                -1 (the default) is unchecked.
+                have one key. Appends of other keys do not matter. The first such append reads the
+                log once. -1 (the default) is unchecked.
             batch_id: Id of the batch: 1 to 64 letters, digits or ``._:-``. Repeating an append
-                with its id returns the first answer, at any distance and from any process, as
-                long as the log has the batch. For that, the first append with an id reads the
-                log's stamps once.
-            is_new: True if the caller knows that the log has no batch of this id: it is not
-                looked for.
+                with its id returns the first answer, from any process, as long as the log has the
+                batch. The first append with an id reads the log's stamps once.
+            is_new: True if the caller knows that the log has no batch of this id.
             timeout: Seconds that this call may take, above 0, also while it waits for others;
                 the writer's by default, without the time that it waits for others.
             consumed: Offsets of a consumer group that are committed if the records are, and only
-                then: to consume, transform and append exactly once. Not in a filtered log.
+                then. Not in a filtered log.
 
         Raises:
             OffsetMismatch: The log goes on elsewhere; this call appended nothing.
@@ -306,7 +293,7 @@ class FencedWriter(Acquired):
     ) -> Request:
         rows = entries(records)
         wanted = expectation(
-            expected_offset, expected_seq, rows, check=self._check, key_seq=expected_key_seq
+            expected_offset, expected_seq, rows, check=self.checks, key_seq=expected_key_seq
         )
         check_batch_id(batch_id)
         if timeout is not None and timeout <= 0:
@@ -320,7 +307,6 @@ class FencedWriter(Acquired):
         )  # fmt: skip
 
     def _settle(self, group: list[Request]) -> None:
-        """Settles a group, by the answers of the log or by what keeps it from being appended."""
         try:
             if self._state == "fenced":
                 for request in group:
@@ -330,7 +316,7 @@ class FencedWriter(Acquired):
             self._lose(lambda deadline: self._appender.run(group, deadline), seconds)
         except BaseException as error:
             for request in group:
-                request.settle(None, error)
+                request.settle(error)
             if not isinstance(error, Exception):
                 raise
 
@@ -338,17 +324,17 @@ class FencedWriter(Acquired):
         """Settles a request whose batch this writer has sent before it was fenced."""
         if self._appender.may_have(request.batch_id):
             try:
-                request.settle(self.resolve(request.batch_id))
+                request.settle(self.resolve(request.batch_id) or self._session.fenced_error())
             except FencedLogError as error:
-                request.settle(None, error)
+                request.settle(error)
 
     def _check_size(self, rows: list[Entry]) -> None:
         """A record fits into a request; an append to a filtered log into one, to be all or none."""
-        total = sum(map(size_of, rows))
-        if total <= self._largest:
+        most, total = self.max_request_size, sum(map(size_of, rows))
+        if total <= most:
             return
-        largest, limit = max(map(size_of, rows)), f"kafka.max.request.size ({self._largest})"
-        if largest > self._largest:
+        largest, limit = max(map(size_of, rows)), f"kafka.max.request.size ({most})"
+        if largest > most:
             raise AppendRefused(
                 f"a record takes up to {largest} bytes, which is above {limit}: raise that, and "
                 "the topic's max.message.bytes"
@@ -362,9 +348,8 @@ class FencedWriter(Acquired):
     def checkpoint(self) -> int:
         """Writes a record that holds nothing but the log's numbers, and returns its offset.
 
-        Retention may remove all other records, if such a one is written at least as often, and the
-        numbers go on; and Kafka does not forget an idle owner's transactional id (7 days). It fails
-        as `append` does.
+        So retention may remove all other records, and Kafka does not forget an idle owner's
+        transactional id (7 days). It fails as `append` does.
         """
         with self._lock:
             self._refuse()

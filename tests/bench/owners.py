@@ -10,7 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from coopconsume import AccessMode, ExclusiveProducer
-from coopconsume.fenced.exclusive import GROUP, resource_of
+from coopconsume.fenced.exclusive import GROUP
 from coopconsume.fenced.ownership import KafkaStore
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 
@@ -127,7 +127,7 @@ class _Waiter:
         self._wrote_at = 0.0
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        resource = resource_of(topic, 0)
+        resource = f"{topic}-0"
         until = time.monotonic() + _PATIENCE
         while not producer.registry.show(GROUP, resource).waiters:
             if time.monotonic() > until:

@@ -20,7 +20,7 @@ from coopconsume.fenced import Entry, LogId, audit, session
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, LogAppend
-from coopconsume.fenced.kafka_engine import KafkaChannel, KafkaPythonEngine
+from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
 
 if TYPE_CHECKING:
     from tests.conftest import TopicFactory
@@ -37,7 +37,7 @@ class LogClients:
     def __init__(self, kafka: LocalKafka, topic: str) -> None:
         self.options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
         self.settings = FencedSettings.parse(self.options)
-        self.engine = KafkaPythonEngine(self.settings)
+        self.engine = Engine(self.settings)
         self.topic = topic
         self.log = LogId(topic, str(self.engine.topic_id(topic)), 0)
         self._servers = kafka.bootstrap_servers

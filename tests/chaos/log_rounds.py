@@ -13,7 +13,7 @@ from kafka import KafkaProducer, TopicPartition
 
 from coopconsume.fenced import audit
 from coopconsume.fenced.config import FencedSettings
-from coopconsume.fenced.kafka_engine import KafkaPythonEngine
+from coopconsume.fenced.kafka_engine import Engine
 from tests.chaos.frame import wait_until
 from tests.event_process import EventProcess
 from tests.fenced_checker import Outcomes, batches, problems
@@ -50,7 +50,7 @@ class Rounds:
         self._alive = [self._start() for _ in range(3)]
         self._foreign = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, retries=20)
         options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-        self._engine = KafkaPythonEngine(FencedSettings.parse(options))
+        self._engine = Engine(FencedSettings.parse(options))
         #: Committed records of each topic of this name, and the offset up to which they were read.
         self._logs: list[list[Any]] = [[]]
         self._read_to = 0

@@ -143,7 +143,7 @@ def test_a_thread_goes_on_as_soon_as_it_has_its_answer() -> None:
         while not groups._waiting:
             thread.join(0.001)
     thread.join(_PATIENCE)
-    assert late.is_settled, "a writer that is closed meanwhile"
+    assert late.done(), "a writer that is closed meanwhile"
 
 
 def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
@@ -165,9 +165,9 @@ def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
     for request in (good[0], bad, *good[1:]):
         writer._groups.put(request)
     writer._groups.settle_waiting()
-    assert [getattr(request.answer, "first_seq", None) for request in good] == [0, 1, 2]
+    assert [request.result(0).first_seq for request in good] == [0, 1, 2]
     with pytest.raises(AppendRefused, match="too large"):
-        bad.result()
+        bad.result(0)
 
 
 def test_a_call_has_its_own_time() -> None:
@@ -179,7 +179,7 @@ def test_a_call_has_its_own_time() -> None:
     sent = log.writer._request([b"sent"], batch_id="b1", timeout=0.05)
     log.writer._groups.give_up(sent, log.writer.log)
     with pytest.raises(AppendOutcomeUnknown, match="b1"):
-        sent.result()
+        sent.result(0)
     log.go.set()
     first.join(_PATIENCE)
     assert log.writer.append([b"next"]).first_seq == 1
@@ -211,7 +211,7 @@ def test_a_call_keeps_to_its_time_beside_calls_with_more() -> None:
     assert not is_late
     assert isinstance(outcomes[0], AppendOutcomeUnknown | LogUnavailable)
     log.writer._groups.settle_waiting()
-    assert patient.result().first_seq == 0
+    assert patient.result(0).first_seq == 0
 
 
 def test_a_cancelled_coroutine_takes_its_records_back() -> None:

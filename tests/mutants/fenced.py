@@ -104,7 +104,7 @@ FENCED = [
         "part-of-a-batch-counts",
         "A batch counts once its last record is there.",
         "coopconsume/fenced/fold.py",
-        "complete = len(self._partial) == self._open_batch[0].n",
+        "complete = len(self.incomplete) == self._open_batch[0].n",
         "complete = True",
         ("tests/unit/fenced/test_fenced_log.py::test_a_batch_without_its_end_does_not_count",),
     ),
@@ -210,7 +210,7 @@ FENCED = [
         "multi-log-append-refused-from-the-past",
         "An append over several logs is refused by what the logs have during the call.",
         "coopconsume/fenced/multi.py",
-        "if any(piece.mismatch(deadline) for piece in pieces):",
+        "if any(self._mismatches(pieces, deadline)):",
         "if False:",
         (
             "tests/model/test_multi_log_model.py::test_whatever_fails_an_append_is_in_all_of_its_logs_or_in_none",
@@ -320,8 +320,8 @@ FENCED = [
         "own-records-not-in-the-keys",
         "A writer's own appends are the last records of their keys, too.",
         "coopconsume/fenced/fold.py",
-        "        self._note_keys(stamp, (entry.key for entry in entries), seq)\n",
-        "",
+        "self._count(stamp, owner, (entry.key for entry in entries))",
+        "self._count(stamp, owner, ())",
         (_KEYS + "test_unrelated_keys_do_not_contend",),
     ),
     Mutant(

@@ -21,21 +21,8 @@ if TYPE_CHECKING:
     from coopconsume.fenced.ownership.delta_store import DeltaStore
 
 __all__ = [
-    "AccessMode",
-    "Busy",
-    "DeltaStore",
-    "Fenced",
-    "Grant",
-    "Holder",
-    "KafkaStore",
-    "Outcome",
-    "OwnershipEvent",
-    "OwnershipRegistry",
-    "OwnershipStore",
-    "Queued",
-    "Replaced",
-    "Row",
-    "Session",
+    "AccessMode", "Busy", "DeltaStore", "Fenced", "Grant", "Holder", "KafkaStore", "Outcome",
+    "OwnershipEvent", "OwnershipRegistry", "OwnershipStore", "Queued", "Replaced", "Row", "Session",
 ]  # fmt: skip
 
 

@@ -63,11 +63,7 @@ class DeltaStore:
         target: The path or URI of the table.
         storage_options: For an object store. It must commit by put-if-absent, like local disks and
             object stores with conditional puts.
-        create: Whether to create a missing table.
-
-    Raises:
-        OwnershipFormat: It is another table, or is missing and ``create`` is False.
-        OwnershipUnavailable: The table cannot be read or written.
+        create: Whether to create a missing table; if not, it is an `OwnershipFormat`.
     """
 
     def __init__(
@@ -97,8 +93,11 @@ class DeltaStore:
         with self._reporting("reading"):
             self._table.update_incremental()
             if self._table.version() != self._read_at:
-                self._known = self._read_rows()
-                self._read_at = self._table.version()
+                rows = [wire.parsed(Row, self.place, each["row"]) for each in self._details("row")]
+                known = {row.key: row for row in rows}
+                if len(known) != len(rows):
+                    raise OwnershipFormat(self.place, "two rows of one resource", "one row each")
+                self._known, self._read_at = known, self._table.version()
         return self._known
 
     def swap(self, rows: Sequence[Row], entries: Sequence[OwnershipEvent]) -> bool:
@@ -154,12 +153,6 @@ class DeltaStore:
             if not DeltaTable.is_deltatable(self.place, self._options):
                 raise  # no other process created it meanwhile
 
-    def _read_rows(self) -> dict[Key, Row]:
-        rows = [wire.parsed(Row, self.place, line["row"]) for line in self._details("row")]
-        if len({row.key for row in rows}) != len(rows):
-            raise OwnershipFormat(self.place, "two rows of one resource", "one row a resource")
-        return {row.key: row for row in rows}
-
     def _details(self, kind: str) -> list[dict[str, Any]]:
         sql = f"SELECT detail FROM t WHERE kind = '{kind}'"  # noqa: S608 - one of two words
         found = pa.table(QueryBuilder().register("t", self._table).execute(sql).read_all())
@@ -167,7 +160,7 @@ class DeltaStore:
 
 
 def _line(of: Row | OwnershipEvent, place: int = 0) -> dict[str, Any]:
-    """Returns a row or an entry as a row of the table; others than its columns are left out."""
+    # Others than the table's columns are left out.
     columns = vars(of) | {"kind": "entry", "group_id": of.group}
     if isinstance(of, OwnershipEvent):
         columns["written_at"] = datetime.fromtimestamp(of.at_ms / 1000, UTC)

@@ -39,14 +39,9 @@ class KafkaStore:
     Args:
         options: How to reach Kafka: as for `FencedWriter`.
         topic: The topic.
-        create: Whether to create a missing topic.
+        create: Whether to create a missing topic; if not, it is an `OwnershipFormat`.
         replication_factor: Of a topic that is created; None for the brokers' default.
         snapshot_bytes: Bytes of changes after which the log is shortened.
-
-    Raises:
-        OptionError: An option makes no sense.
-        OwnershipUnavailable: Kafka cannot be reached.
-        OwnershipFormat: The topic has several partitions, or is missing and ``create`` is False.
     """
 
     def __init__(
@@ -156,7 +151,6 @@ class KafkaStore:
             raise OwnershipFormat(self.place, problem, "one partition")
 
     def _rewind(self) -> None:
-        """Restarts at the first offset that is kept."""
         start = self._consumer.beginning_offsets([self._at], timeout_ms=_PATIENCE_MS)[self._at]
         self._fold = OwnershipFold(self.place, start)
         self._size = 0
@@ -169,7 +163,6 @@ class KafkaStore:
         return int(found[self._at])
 
     def _read_to(self, end: int) -> set[str]:
-        """Reads up to an offset, and returns the ids of changes that count."""
         counted: set[str] = set()
         while self._fold.next_offset < end:
             found = self._take(_PATIENCE)
@@ -189,9 +182,9 @@ class KafkaStore:
                 self._rewind()  # shortened by another while this one was away
                 return set()
         records = polled.get(self._at, [])
-        counted = {self._fold.take(record.offset, record.value) for record in records}
         self._size += sum(len(record.value or b"") for record in records)
-        return {change_id for change_id in counted if change_id} if records else None
+        counted = {self._fold.take(record.offset, record.value) for record in records}
+        return {*filter(None, counted)} if records else None
 
     def _shorten(self) -> None:
         """Appends a snapshot, and deletes the records that it replaces."""

@@ -41,15 +41,10 @@ def change(change_id: str, rows: Sequence[Row], entries: Sequence[OwnershipEvent
 class OwnershipFold:
     """Folds a log from its first record that is kept.
 
-    Args:
-        place: The log, for messages.
-        start: Its first offset; above 0, a snapshot must contain all records before it.
+    Above offset 0, a snapshot must contain all records before it.
 
     Attributes:
         is_whole: Whether all records before the first offset are known.
-        rows: The rows after the records so far.
-        history: The history of each resource, oldest first.
-        next_offset: Offset of the next record.
         passed_over: Number of records of other writers.
         findings: Offsets of the first of them, and what is wrong with each.
     """
@@ -68,8 +63,7 @@ class OwnershipFold:
     def take(self, offset: int, value: bytes | None) -> str | None:
         """Folds one record; returns the id of the change, if it counts.
 
-        Raises:
-            OwnershipFormat: A newer version of this library wrote it.
+        A record of a newer version of this library is an `OwnershipFormat`.
         """
         self.next_offset = offset + 1
         try:

@@ -31,12 +31,7 @@ class AccessMode(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class Session:
-    """One claimant: a name for people, and a unique id.
-
-    Attributes:
-        owner: The name; a restarted process may use it again.
-        id: The id; a restarted process has another one.
-    """
+    """One claimant: a name, which a restarted process may use again, and a unique id."""
 
     owner: str
     id: str

@@ -14,6 +14,7 @@ import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.closing import Closing
@@ -43,25 +44,19 @@ class Observer:
 
     def dead(self, row: Row, now: float) -> list[Session]:
         """Returns the dead holders of a row."""
-        dead = []
         before, seen = self._seen.get(row.key, {}), {}
         for held in row.holders:
             heartbeat, since = before.get(held.session, (held.heartbeat, now))
             if heartbeat != held.heartbeat:
                 since = now
             seen[held.session] = held.heartbeat, since
-            if held.lease_ms and 1000 * (now - since) >= held.lease_ms:
-                dead.append(held.session)
         self._seen[row.key] = seen
-        return dead
+        leases = ((held.session, held.lease_ms) for held in row.holders)
+        return [one for one, ms in leases if ms and 1000 * (now - seen[one][1]) >= ms]
 
 
 def check_lease(lease: float) -> None:
-    """Checks a lease before connections are opened for it.
-
-    Raises:
-        ValueError: If it is negative.
-    """
+    """Checks a lease before connections are opened for it."""
     if not lease >= 0:
         raise ValueError(f"lease must be 0 or more seconds, not {lease}")
 
@@ -70,13 +65,12 @@ class OwnershipRegistry(Closing):
     """Owners of resources, by group: the Kafka wiki's `own`, and PIP-68's access modes.
 
     One registry is one claimant. While it is open, a thread sends heartbeats for all resources that
-    it holds or waits for. If its process dies, others see an unchanged counter for the lease, on
-    their own clocks, and remove it. A fenced owner is not notified: its next append fails, and
-    `holds` returns False.
+    it holds or waits for. A fenced owner is not notified: its next append fails, and `holds`
+    returns False.
 
     The registry arbitrates; what fences a log are the epochs in the log itself. May be used by
     several threads. All calls but `keeps` and `close` raise OwnershipUnavailable where the store
-    cannot be reached.
+    cannot be reached: it is then not known what was changed.
 
     Args:
         store: Where the rows are, such as `KafkaStore(options)` or `DeltaStore(path)`; closed with
@@ -121,19 +115,11 @@ class OwnershipRegistry(Closing):
     def own(self, group: str, resources: Mapping[str, int]) -> dict[str, Grant]:
         """Claims resources by generation, all or none (the wiki's ``own_request``).
 
-        A free resource is granted under the claimed generation. If the owner's generation is
-        higher, the claim is refused. If it is equal, the owner is fenced and the next generation
-        granted. If it is lower, the owner is fenced and the claimed generation granted. Generation
-        0 always claims, and is granted generation 1. A claim of a resource that this registry owns,
-        under its generation, changes nothing. The fence epoch grows with each change of the owner,
-        also if the generation restarts.
-
-        Args:
-            group: The group.
-            resources: The generation that is claimed of each resource.
-
-        Returns:
-            The grant of each.
+        An owner of a higher generation than the claimed one refuses the claim; any other is fenced.
+        Of an equal generation the next one is granted. Generation 0 always claims, and is granted
+        generation 1. A claim of a resource that this registry owns, under its generation, changes
+        nothing. The fence epoch grows with each change of the owner, also if the generation
+        restarts.
 
         Raises:
             StaleGeneration: One or more are owned under a higher generation; nothing was changed.
@@ -143,22 +129,16 @@ class OwnershipRegistry(Closing):
         if not resources:
             raise ValueError("resources must name one at least")
         claim = self._claim(None)
-        steps = self._change(
-            {
-                (group, resource): lambda row, g=generation: rules.own(row, claim, g)  # type: ignore[misc]
-                for resource, generation in resources.items()
-            }
-        )
-        stale = {
-            step.row.resource: (step.outcome.claimed, step.outcome.current)
-            for step in steps
-            if isinstance(step.outcome, rules.Stale)
-        }
-        if stale:
-            first = next(iter(stale))
-            raise StaleGeneration(group, first, *stale[first], stale)
+        wanted = {(group, resource): partial(rules.own, claim=claim, generation=generation)
+                  for resource, generation in resources.items()}  # fmt: skip
+        steps = self._change(wanted)
+        outcomes = {step.row.resource: step.outcome for step in steps}
+        stale = {name: (of.claimed, of.current)
+                 for name, of in outcomes.items() if isinstance(of, rules.Stale)}  # fmt: skip
+        for first, numbers in stale.items():
+            raise StaleGeneration(group, first, *numbers, stale)
         self._keep(step.row.key for step in steps)
-        return {s.row.resource: s.outcome for s in steps if isinstance(s.outcome, Grant)}
+        return {name: of for name, of in outcomes.items() if isinstance(of, Grant)}
 
     def acquire(
         self,
@@ -185,11 +165,7 @@ class OwnershipRegistry(Closing):
         return outcome
 
     def poll(self, group: str, resource: str) -> rules.Outcome:
-        """Returns the state of a waiting claim, and removes dead holders.
-
-        Returns:
-            A grant, once the claimant is the owner; `Queued`; or `Fenced`, if it was removed.
-        """
+        """Returns the state of a waiting claim: a grant, `Queued`, or `Fenced` if it is gone."""
         (step,) = self._change({(group, resource): lambda row: rules.look(row, self.session)})
         if isinstance(step.outcome, rules.Fenced):
             self._forget([step.row.key])
@@ -216,17 +192,13 @@ class OwnershipRegistry(Closing):
     def release(self, group: str, resources: Iterable[str]) -> None:
         """Releases resources, or stops waiting for them; the next waiting claimant gets them.
 
-        Other resources do not change. Harmless when repeated, and after `close`. After an
-        `OwnershipUnavailable` the lease will expire.
+        Harmless when repeated, and after `close`. If it fails, the lease will expire.
         """
         if not self._closed.is_set():
             self._leave([(group, resource) for resource in resources])
 
     def evict(self, group: str, resource: str) -> Row:
-        """Takes a resource from its owner, as an operator; the next waiting claimant gets it.
-
-        Returns the row after it. After an `OwnershipUnavailable` it is not known what was done.
-        """
+        """Takes a resource from its owner, as an operator; the next waiting claimant gets it."""
         (step,) = self._change({(group, resource): rules.evict})
         return step.row
 
@@ -273,8 +245,7 @@ class OwnershipRegistry(Closing):
     def _change(self, wanted: Mapping[Key, Callable[[Row], rules.Step]]) -> Sequence[rules.Step]:
         """Decides and writes all rows or none; repeats this after a concurrent change.
 
-        Returns:
-            The decision for each row. If a claim names a stale generation, nothing was written.
+        If a claim names a stale generation, nothing is written.
         """
         tried: Sequence[rules.Step] = ()
         with self._used() as store:
@@ -294,17 +265,16 @@ class OwnershipRegistry(Closing):
 
     def _step(self, decide: Callable[[Row], rules.Step], row: Row) -> rules.Step:
         """Removes the dead holders of a row, then decides."""
-        rest = row
-        happened: tuple[rules.Happened, ...] = ()
+        rest = rules.Step(row)
         for session in self._observer.dead(row, monotonic()):
             if session != self.session:
-                expired = rules.expire(rest, session)
-                rest, happened = expired.row, happened + expired.happened
-        step = decide(rest)
+                expired = rules.expire(rest.row, session)
+                rest = replace(expired, happened=rest.happened + expired.happened)
+        step = decide(rest.row)
         if step.row is row:
             return step
         after = replace(step.row, revision=row.revision + 1)
-        return rules.Step(after, step.outcome, happened + step.happened)
+        return rules.Step(after, step.outcome, rest.happened + step.happened)
 
     @contextmanager
     def _used(self) -> Iterator[OwnershipStore]:
@@ -318,9 +288,8 @@ class OwnershipRegistry(Closing):
         with self._lock:
             self._mine |= frozenset(keys)
             if self._lease and self._heart is None and not self._closed.is_set():
-                self._heart = threading.Thread(
-                    target=self._beat, name="coopconsume-owner", daemon=True
-                )
+                name = "coopconsume-owner"
+                self._heart = threading.Thread(target=self._beat, name=name, daemon=True)
                 self._heart.start()
 
     def _forget(self, keys: Iterable[Key]) -> None:
