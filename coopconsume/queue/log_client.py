@@ -12,7 +12,7 @@ from coopconsume.kafka.librdkafka import client_config
 from coopconsume.kafka.security import sasl
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from coopconsume.options import Options
 
@@ -243,4 +243,7 @@ class ConfluentLog(LogClient):
 
 
 #: The clients by their names.
-ENGINES: Final = {"kafka-python": KafkaPythonLog, "confluent-kafka": ConfluentLog}
+ENGINES: Final[Mapping[str, Callable[[str, Options], LogClient]]] = {
+    "kafka-python": KafkaPythonLog,
+    "confluent-kafka": ConfluentLog,
+}
