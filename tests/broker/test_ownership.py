@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from coopconsume.errors import OwnershipFormat, OwnershipUnavailable, StaleGeneration
@@ -232,6 +233,25 @@ def test_a_store_has_one_partition_and_passes_over_foreign_records(
     produce(name, [(None, b"hello")])
     with OwnershipRegistry(KafkaStore(at, name), owner="anna", lease=0) as anna:
         assert anna.own("g", {"log": 1})["log"] == Grant("log", 1, 1)
+
+
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_a_foreign_transaction_at_the_end_of_a_registry_stops_nobody(
+    kafka: LocalKafka, topic: TopicFactory, end: str
+) -> None:
+    """Its marker takes an offset without a record."""
+    servers, name = kafka.bootstrap_servers, topic(1)
+    at = {"kafka.bootstrap.servers": servers}
+    with OwnershipRegistry(KafkaStore(at, name), owner="anna", lease=0) as anna:
+        anna.own("g", {"log": 1})
+        foreign = Producer({"bootstrap.servers": servers, "transactional.id": name})
+        foreign.init_transactions()
+        foreign.begin_transaction()
+        foreign.produce(name, b"foreign")
+        getattr(foreign, end)()
+        assert anna.own("g", {"log": 2})["log"] == Grant("log", 2, 2)
+    with OwnershipRegistry(KafkaStore(at, name), owner="ben", lease=0) as ben:
+        assert ben.own("g", {"log": 3})["log"] == Grant("log", 3, 3)
 
 
 def test_a_log_that_is_shortened_says_the_same(kafka: LocalKafka) -> None:

@@ -25,6 +25,14 @@ FENCED = [
         ("tests/unit/fenced/test_fenced_log.py::test_each_record_may_expect_its_number",),
     ),
     Mutant(
+        "registry-stopped-by-a-marker",
+        "Offsets without a record at the end of the registry's log stop nobody.",
+        "coopconsume/fenced/ownership/kafka_store.py",
+        " and self._consumer.position(self._at) < end:",
+        ":",
+        ("tests/broker/test_ownership.py::test_a_foreign_transaction_at_the_end_of_a_registry_stops_nobody",),
+    ),
+    Mutant(
         "older-epoch-counts",
         "A batch of a former owner does not count.",
         "coopconsume/fenced/fold.py",

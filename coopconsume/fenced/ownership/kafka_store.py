@@ -7,6 +7,7 @@ appends a snapshot and deletes the records before it.
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ TOPIC = "__fw_ownership"
 """The topic that is used if no other is named."""
 _PATIENCE = 30.0
 _PATIENCE_MS = int(1000 * _PATIENCE)
+#: Seconds between two looks at the position while no record comes.
+_LOOK_EVERY = 0.2
 _TOPIC_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
@@ -164,11 +167,15 @@ class KafkaStore:
 
     def _read_to(self, end: int) -> set[str]:
         counted: set[str] = set()
-        while self._fold.next_offset < end:
-            found = self._take(_PATIENCE)
-            if found is None:
+        deadline = time.monotonic() + _PATIENCE
+        # The last offsets may be markers of somebody's transactions: no record comes for them.
+        while self._fold.next_offset < end and self._consumer.position(self._at) < end:
+            found = self._take(_LOOK_EVERY)
+            if found is not None:
+                counted |= found
+                deadline = time.monotonic() + _PATIENCE
+            elif time.monotonic() > deadline:
                 raise OwnershipUnavailable(self.place, "reading", f"no record for {_PATIENCE:g} s")
-            counted |= found
         return counted
 
     def _take(self, seconds: float) -> set[str] | None:
