@@ -33,7 +33,8 @@ LogRecord: TypeAlias = "tuple[int, bytes | None, bytes | None]"
 class LogClient(ABC):
     """Writes and reads a topic of one partition. One thread writes, and one reads.
 
-    Methods raise `OSError` or an error of kafka-python; then they may be called again.
+    Any thread may call `write_now`. The other methods raise `OSError` or an error of kafka-python;
+    then they may be called again.
 
     Args:
         topic: The topic.
@@ -51,7 +52,11 @@ class LogClient(ABC):
 
     @abstractmethod
     def write(self, key: bytes, value: bytes) -> None:
-        """Sends a record; it may be lost."""
+        """Sends a record; it may be lost. The first call connects."""
+
+    @abstractmethod
+    def write_now(self, key: bytes, value: bytes) -> bool:
+        """Sends a record if that takes no waiting; returns whether it is sent."""
 
     @abstractmethod
     def end_writing(self) -> None:
@@ -107,6 +112,19 @@ class KafkaPythonLog(LogClient):
         if self._producer is None:
             self._producer = KafkaProducer(**self.producer_config())
         self._producer.send(self._topic, key=key, value=value, partition=0)
+
+    def write_now(self, key: bytes, value: bytes) -> bool:
+        """Sends a record once the topic's partition is known: without it `send` waits."""
+        from kafka.errors import KafkaError
+
+        producer = self._producer
+        if producer is None or not producer._metadata.partitions_for_topic(self._topic):  # noqa: SLF001
+            return False
+        try:
+            producer.send(self._topic, key=key, value=value, partition=0)
+        except KafkaError:
+            return False
+        return True
 
     def end_writing(self) -> None:
         """Waits up to 3 s for what was sent."""
@@ -182,6 +200,16 @@ class ConfluentLog(LogClient):
         except (KafkaException, BufferError) as error:
             raise ConnectionError(str(error)) from error
 
+    def write_now(self, key: bytes, value: bytes) -> bool:
+        """Sends a record once the producer exists."""
+        if self._producer is None:
+            return False
+        try:
+            self.write(key, value)
+        except ConnectionError:
+            return False
+        return True
+
     def end_writing(self) -> None:
         """Waits up to 3 s for what was sent."""
         if self._producer is not None:
@@ -211,8 +239,7 @@ class ConfluentLog(LogClient):
 
         try:
             # With a time to wait, it would wait until there are as many.
-            found = self._consumer.consume(1, seconds)
-            found += self._consumer.consume(_AT_ONCE - 1, 0) if found else []
+            found = self._consumer.consume(_AT_ONCE, 0) or self._consumer.consume(1, seconds)
         except KafkaException as failure:
             raise ConnectionError(str(failure)) from failure
         records = []
