@@ -103,6 +103,7 @@ class KafkaPythonLog(LogClient):
             "delivery_timeout_ms": config["request_timeout_ms"] + CONNECT_MS,
             "max_request_size": _MOST_BYTES,
             "allow_auto_create_topics": False,
+            "metrics_enabled": False,
         }
 
     def write(self, key: bytes, value: bytes) -> None:
@@ -139,7 +140,7 @@ class KafkaPythonLog(LogClient):
         consumer = self._consumer = KafkaConsumer(
             **self._config, group_id=None, enable_auto_commit=False, auto_offset_reset="none",
             fetch_max_wait_ms=_FETCH_WAIT_MS, max_poll_records=_AT_ONCE,
-            bootstrap_timeout_ms=CONNECT_MS,
+            bootstrap_timeout_ms=CONNECT_MS, metrics_enabled=False,
         )  # fmt: skip
         consumer.assign([at])
         start = consumer.beginning_offsets([at], timeout_ms=CONNECT_MS)[at]
