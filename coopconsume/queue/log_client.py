@@ -177,15 +177,14 @@ class ConfluentLog(LogClient):
     def __init__(self, topic: str, options: Options) -> None:
         super().__init__(topic, options)
         try:
-            import confluent_kafka  # noqa: F401
+            import confluent_kafka
         except ImportError:
             raise EngineNotUsable("confluent-kafka", "install coopconsume[confluent]") from None
+        self._library = confluent_kafka
         self._librdkafka = client_config(self._kafka)
 
     def write(self, key: bytes, value: bytes) -> None:
         """Sends a record."""
-        from confluent_kafka import KafkaException, Producer
-
         request_ms = int(self._kafka.get("request.timeout.ms", CONNECT_MS))
         try:
             if self._producer is None:
@@ -193,12 +192,12 @@ class ConfluentLog(LogClient):
                     "acks": "all", "max.in.flight": 1, "linger.ms": 0,
                     "socket.nagle.disable": True, "request.timeout.ms": request_ms,
                     "message.timeout.ms": request_ms + CONNECT_MS,
-                    "message.max.bytes": _MOST_BYTES,
+                    "message.max.bytes": _MOST_BYTES, "delivery.report.only.error": True,
                 }  # fmt: skip
-                self._producer = Producer(config, logger=log)
+                self._producer = self._library.Producer(config, logger=log)
+            self._producer.poll(0)  # takes what failed out of its queue, which may be full
             self._producer.produce(self._topic, key=key, value=value, partition=0)
-            self._producer.poll(0)
-        except (KafkaException, BufferError) as error:
+        except (self._library.KafkaException, BufferError) as error:
             raise ConnectionError(str(error)) from error
 
     def write_now(self, key: bytes, value: bytes) -> bool:
@@ -206,8 +205,8 @@ class ConfluentLog(LogClient):
         if self._producer is None:
             return False
         try:
-            self.write(key, value)
-        except ConnectionError:
+            self._producer.produce(self._topic, key=key, value=value, partition=0)
+        except (self._library.KafkaException, BufferError):
             return False
         return True
 
@@ -218,41 +217,40 @@ class ConfluentLog(LogClient):
 
     def begin_reading(self) -> tuple[int, int]:
         """Begins at the first offset."""
-        from confluent_kafka import Consumer, KafkaException, TopicPartition
-
         config = self._librdkafka | {
             "group.id": "none", "enable.auto.commit": False, "auto.offset.reset": "error",
             "fetch.wait.max.ms": _FETCH_WAIT_MS,
         }  # fmt: skip
         try:
-            self._consumer = Consumer(config, logger=log)
-            at = TopicPartition(self._topic, 0)
+            self._consumer = self._library.Consumer(config, logger=log)
+            at = self._library.TopicPartition(self._topic, 0)
             start, end = self._consumer.get_watermark_offsets(at, CONNECT_MS / 1000)
-            self._consumer.assign([TopicPartition(self._topic, 0, start)])
-        except KafkaException as error:
+            self._consumer.assign([self._library.TopicPartition(self._topic, 0, start)])
+        except self._library.KafkaException as error:
             raise ConnectionError(str(error)) from error
         self._position = int(start)
         return int(start), int(end)
 
     def read(self, seconds: float) -> Sequence[LogRecord] | None:
         """Waits for the next records."""
-        from confluent_kafka import KafkaError, KafkaException
-
         try:
             # With a time to wait, it would wait until there are as many.
             found = self._consumer.consume(_AT_ONCE, 0) or self._consumer.consume(1, seconds)
-        except KafkaException as failure:
+            if not found and self._producer is not None:
+                self._producer.poll(0)  # logs what has failed
+        except self._library.KafkaException as failure:
             raise ConnectionError(str(failure)) from failure
+        codes = self._library.KafkaError
         records = []
         for message in found:
             error = message.error()
             if error is None:
                 records.append((message.offset(), message.key(), message.value()))
-            elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):  # noqa: SLF001
+            elif error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):  # noqa: SLF001
                 return None
-            elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            elif error.code() == codes.TOPIC_AUTHORIZATION_FAILED:
                 raise NotAuthorized("READ", "TOPIC", self._topic, sasl.user(self._kafka))
-            elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            elif error.code() == codes.UNKNOWN_TOPIC_OR_PART:
                 raise ConnectionError(error.str())
             else:  # The client goes on by itself, as after a lost connection.
                 log.debug("topic %s: %s", self._topic, error.str())
