@@ -192,10 +192,10 @@ class ConfluentLog(LogClient):
                     "acks": "all", "max.in.flight": 1, "linger.ms": 0,
                     "socket.nagle.disable": True, "request.timeout.ms": request_ms,
                     "message.timeout.ms": request_ms + CONNECT_MS,
-                    "message.max.bytes": _MOST_BYTES, "delivery.report.only.error": True,
+                    "message.max.bytes": _MOST_BYTES,
                 }  # fmt: skip
                 self._producer = self._library.Producer(config, logger=log)
-            self._producer.poll(0)  # takes what failed out of its queue, which may be full
+            self._producer.poll(0)  # so that its queue has space
             self._producer.produce(self._topic, key=key, value=value, partition=0)
         except (self._library.KafkaException, BufferError) as error:
             raise ConnectionError(str(error)) from error
@@ -234,10 +234,12 @@ class ConfluentLog(LogClient):
     def read(self, seconds: float) -> Sequence[LogRecord] | None:
         """Waits for the next records."""
         try:
-            # With a time to wait, it would wait until there are as many.
-            found = self._consumer.consume(_AT_ONCE, 0) or self._consumer.consume(1, seconds)
-            if not found and self._producer is not None:
-                self._producer.poll(0)  # logs what has failed
+            found = self._consumer.consume(_AT_ONCE, 0)
+            if not found:
+                if self._producer is not None:
+                    self._producer.poll(0)  # drops reports; not in `write_now`, which is in a hurry
+                # With a time to wait, it would wait until there are as many as it may return.
+                found = self._consumer.consume(1, seconds)
         except self._library.KafkaException as failure:
             raise ConnectionError(str(failure)) from failure
         codes = self._library.KafkaError

@@ -146,7 +146,6 @@ def _fast_bare(harness: Harness, count: int) -> float:
             "linger.ms": 0,
             "max.in.flight": 1,
             "socket.nagle.disable": True,
-            "delivery.report.only.error": True,
         }
     )
     took = []
