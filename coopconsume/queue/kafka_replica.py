@@ -1,4 +1,4 @@
-"""A replica's log in a Kafka topic: one thread writes rows, one reads them; no call waits."""
+"""A replica's log in a Kafka topic: a thread reads rows, another one writes; no call waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import queue
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from coopconsume.errors import BrokerUnreachable, CoopConsumeError
 from coopconsume.errors.queue import QueueLogFormat, QueueNotFound
 from coopconsume.kafka.security import access
 from coopconsume.queue.log_client import CONNECT_MS
-from coopconsume.queue.rows import ReplicaRow, encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +27,8 @@ log = logging.getLogger(__name__)
 _CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _POLL = 0.5
 _RETRY = 0.5
+_WAITING_EVENTS = 1_000
+_PAUSE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class KafkaReplica:
         options: Options,
         client: LogClient,
         queue_name: str,
-        events: queue.Queue[ReaderEvent],
+        events: queue.SimpleQueue[ReaderEvent],
         patience: float,
         *,
         create: bool = True,
@@ -108,7 +108,9 @@ class KafkaReplica:
         self._patience = patience
         self._create = create
         self._ended = threading.Event()
-        self._rows: queue.Queue[tuple[float, ReplicaRow | int] | None] = queue.Queue()
+        self._rows: queue.SimpleQueue[tuple[float, bytes | int] | None] = queue.SimpleQueue()
+        #: What was ever put in the queue, and how much of it the writing thread has finished.
+        self._queued = self._finished = 0
         self._threads = [
             threading.Thread(target=run, name=f"coopconsume-queue-{topic}", daemon=True)
             for run in (self._keep_writing, self._keep_reading)
@@ -119,13 +121,20 @@ class KafkaReplica:
         for thread in self._threads:
             thread.start()
 
-    def append(self, row: ReplicaRow) -> None:
-        """Append a row, unless the log is out of reach for too long."""
-        self._rows.put((time.monotonic(), row))
+    def append(self, row: bytes) -> None:
+        """Append an encoded row, unless the log is out of reach for too long."""
+        # A thread is woken only if it has to wait: that takes a good part of a hold's time. A row
+        # never overtakes one that waits.
+        if self._queued != self._finished or not self._client.write_now(self._key, row):
+            self._put_row(row)
 
     def shorten(self, upto: int) -> None:
         """Let Kafka delete the records below an offset that a snapshot replaces."""
-        self._rows.put((time.monotonic(), upto))
+        self._put_row(upto)
+
+    def _put_row(self, row: bytes | int) -> None:
+        self._queued += 1
+        self._rows.put((time.monotonic(), row))
 
     def close(self, patience: float = 5.0) -> None:
         """Write the rows that wait and end both threads."""
@@ -150,11 +159,12 @@ class KafkaReplica:
                     if isinstance(row, int):
                         self._delete(row)
                     else:
-                        self._client.write(self._key, encode(row))
+                        self._client.write(self._key, row)
                     break
                 except (KafkaError, OSError) as error:
                     log.debug("a row was not written to %s: %s", self.place, error)
                     self._ended.wait(_RETRY)
+            self._finished += 1
         self._client.end_writing()
 
     def _delete(self, upto: int) -> None:
@@ -186,10 +196,11 @@ class KafkaReplica:
             self._ended.wait(_RETRY)
 
     def _put(self, event: ReaderEvent) -> None:
-        while not self._ended.is_set():
-            with suppress(queue.Full):  # while the consumer is at work
-                self._events.put(event, timeout=_POLL)
+        # A queue with a bound hands over more slowly.
+        while self._events.qsize() >= _WAITING_EVENTS:  # while the consumer is at work
+            if self._ended.wait(_PAUSE):
                 return
+        self._events.put(event)
 
     def _read(self) -> None:
         self._ensure_topic()

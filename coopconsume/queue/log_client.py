@@ -33,7 +33,8 @@ LogRecord: TypeAlias = "tuple[int, bytes | None, bytes | None]"
 class LogClient(ABC):
     """Writes and reads a topic of one partition. One thread writes, and one reads.
 
-    Methods raise `OSError` or an error of kafka-python; then they may be called again.
+    Any thread may call `write_now`. The other methods raise `OSError` or an error of kafka-python;
+    then they may be called again.
 
     Args:
         topic: The topic.
@@ -51,7 +52,11 @@ class LogClient(ABC):
 
     @abstractmethod
     def write(self, key: bytes, value: bytes) -> None:
-        """Sends a record; it may be lost."""
+        """Sends a record; it may be lost. The first call connects."""
+
+    @abstractmethod
+    def write_now(self, key: bytes, value: bytes) -> bool:
+        """Sends a record if that takes no waiting; returns whether it is sent."""
 
     @abstractmethod
     def end_writing(self) -> None:
@@ -98,6 +103,7 @@ class KafkaPythonLog(LogClient):
             "delivery_timeout_ms": config["request_timeout_ms"] + CONNECT_MS,
             "max_request_size": _MOST_BYTES,
             "allow_auto_create_topics": False,
+            "metrics_enabled": False,
         }
 
     def write(self, key: bytes, value: bytes) -> None:
@@ -107,6 +113,19 @@ class KafkaPythonLog(LogClient):
         if self._producer is None:
             self._producer = KafkaProducer(**self.producer_config())
         self._producer.send(self._topic, key=key, value=value, partition=0)
+
+    def write_now(self, key: bytes, value: bytes) -> bool:
+        """Sends a record once the topic's partition is known: without it `send` waits."""
+        from kafka.errors import KafkaError
+
+        producer = self._producer
+        if producer is None or not producer._metadata.partitions_for_topic(self._topic):  # noqa: SLF001
+            return False
+        try:
+            producer.send(self._topic, key=key, value=value, partition=0)
+        except KafkaError:
+            return False
+        return True
 
     def end_writing(self) -> None:
         """Waits up to 3 s for what was sent."""
@@ -121,7 +140,7 @@ class KafkaPythonLog(LogClient):
         consumer = self._consumer = KafkaConsumer(
             **self._config, group_id=None, enable_auto_commit=False, auto_offset_reset="none",
             fetch_max_wait_ms=_FETCH_WAIT_MS, max_poll_records=_AT_ONCE,
-            bootstrap_timeout_ms=CONNECT_MS,
+            bootstrap_timeout_ms=CONNECT_MS, metrics_enabled=False,
         )  # fmt: skip
         consumer.assign([at])
         start = consumer.beginning_offsets([at], timeout_ms=CONNECT_MS)[at]
@@ -158,15 +177,14 @@ class ConfluentLog(LogClient):
     def __init__(self, topic: str, options: Options) -> None:
         super().__init__(topic, options)
         try:
-            import confluent_kafka  # noqa: F401
+            import confluent_kafka
         except ImportError:
             raise EngineNotUsable("confluent-kafka", "install coopconsume[confluent]") from None
+        self._library = confluent_kafka
         self._librdkafka = client_config(self._kafka)
 
     def write(self, key: bytes, value: bytes) -> None:
         """Sends a record."""
-        from confluent_kafka import KafkaException, Producer
-
         request_ms = int(self._kafka.get("request.timeout.ms", CONNECT_MS))
         try:
             if self._producer is None:
@@ -176,11 +194,21 @@ class ConfluentLog(LogClient):
                     "message.timeout.ms": request_ms + CONNECT_MS,
                     "message.max.bytes": _MOST_BYTES,
                 }  # fmt: skip
-                self._producer = Producer(config, logger=log)
+                self._producer = self._library.Producer(config, logger=log)
+            self._producer.poll(0)  # so that its queue has space
             self._producer.produce(self._topic, key=key, value=value, partition=0)
-            self._producer.poll(0)
-        except (KafkaException, BufferError) as error:
+        except (self._library.KafkaException, BufferError) as error:
             raise ConnectionError(str(error)) from error
+
+    def write_now(self, key: bytes, value: bytes) -> bool:
+        """Sends a record once the producer exists."""
+        if self._producer is None:
+            return False
+        try:
+            self._producer.produce(self._topic, key=key, value=value, partition=0)
+        except (self._library.KafkaException, BufferError):
+            return False
+        return True
 
     def end_writing(self) -> None:
         """Waits up to 3 s for what was sent."""
@@ -189,42 +217,44 @@ class ConfluentLog(LogClient):
 
     def begin_reading(self) -> tuple[int, int]:
         """Begins at the first offset."""
-        from confluent_kafka import Consumer, KafkaException, TopicPartition
-
         config = self._librdkafka | {
             "group.id": "none", "enable.auto.commit": False, "auto.offset.reset": "error",
-            "fetch.wait.max.ms": _FETCH_WAIT_MS,
+            "fetch.wait.max.ms": _FETCH_WAIT_MS, "enable.partition.eof": True,
         }  # fmt: skip
         try:
-            self._consumer = Consumer(config, logger=log)
-            at = TopicPartition(self._topic, 0)
+            self._consumer = self._library.Consumer(config, logger=log)
+            at = self._library.TopicPartition(self._topic, 0)
             start, end = self._consumer.get_watermark_offsets(at, CONNECT_MS / 1000)
-            self._consumer.assign([TopicPartition(self._topic, 0, start)])
-        except KafkaException as error:
+            self._consumer.assign([self._library.TopicPartition(self._topic, 0, start)])
+        except self._library.KafkaException as error:
             raise ConnectionError(str(error)) from error
         self._position = int(start)
         return int(start), int(end)
 
-    def read(self, seconds: float) -> Sequence[LogRecord] | None:
+    def read(self, seconds: float) -> Sequence[LogRecord] | None:  # noqa: C901 - one case an error
         """Waits for the next records."""
-        from confluent_kafka import KafkaError, KafkaException
-
         try:
-            # With a time to wait, it would wait until there are as many.
-            found = self._consumer.consume(1, seconds)
-            found += self._consumer.consume(_AT_ONCE - 1, 0) if found else []
-        except KafkaException as failure:
+            found = self._consumer.consume(_AT_ONCE, 0)
+            if not found:
+                if self._producer is not None:
+                    self._producer.poll(0)  # drops reports; not in `write_now`, which is in a hurry
+                # With a time to wait, it would wait until there are as many as it may return.
+                found = self._consumer.consume(1, seconds)
+        except self._library.KafkaException as failure:
             raise ConnectionError(str(failure)) from failure
+        codes = self._library.KafkaError
         records = []
         for message in found:
             error = message.error()
             if error is None:
                 records.append((message.offset(), message.key(), message.value()))
-            elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):  # noqa: SLF001
+            elif error.code() == codes._PARTITION_EOF:  # noqa: SLF001
+                self._position = message.offset()  # also behind the marker of a transaction
+            elif error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):  # noqa: SLF001
                 return None
-            elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            elif error.code() == codes.TOPIC_AUTHORIZATION_FAILED:
                 raise NotAuthorized("READ", "TOPIC", self._topic, sasl.user(self._kafka))
-            elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            elif error.code() == codes.UNKNOWN_TOPIC_OR_PART:
                 raise ConnectionError(error.str())
             else:  # The client goes on by itself, as after a lost connection.
                 log.debug("topic %s: %s", self._topic, error.str())

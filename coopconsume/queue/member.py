@@ -40,6 +40,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from commits import OffsetRanges
@@ -413,10 +414,11 @@ class QueueMember:
                 continue
             busy = state.held(partition)
             for until, offsets in (*self._waiting, *self._mine):
-                if until > now:
-                    busy |= offsets.get(partition, OffsetRanges())
+                if until > now and partition in offsets:
+                    busy |= offsets[partition]
             for settling in self._settling.values():
-                busy |= settling.settled.offsets.get(partition, OffsetRanges())
+                if partition in settling.settled.offsets:
+                    busy |= settling.settled.offsets[partition]
             chosen = self._lowest(state, partition, busy, limit, end)
             if chosen:
                 found[partition] = chosen
@@ -433,9 +435,7 @@ class QueueMember:
             last = min(first + max(_WINDOW, limit) - 1, end - 1)
             free = done.uncommitted(first, last) - busy
             wanted = limit - len(chosen)
-            if len(free) > wanted:
-                free = free.clip(0, int(free.offsets()[wanted - 1]))
-            chosen |= free
+            chosen |= free.head(wanted)
             first = last + 1
         return chosen
 
@@ -450,23 +450,20 @@ class QueueMember:
             found.asked = common(answer.ok, found.asked)
             if found.asked:
                 found.deadline = min(found.until, now + self.limit.seconds)
+                row = self._acquire_row(found.request, found.asked)
                 rows = [
-                    self._send(other, self._acquire_row(found.request, found.asked), now)
+                    self._send(other, row, now)
                     for other in range(len(self.states))
                     if other != found.local
                 ]
         elif answer.tomb:
             row = ReplicaRow("tombstone", self.holder, found.request, answer.tomb)
             rows.append(AppendRow(found.local, row))
-        if self._is_determined(found):
+        is_last = not found.asked or len(found.answers) == len(self.states)
+        # Further answers cannot change a majority for all offsets.
+        if is_last or not minus(found.asked, self._by_majority(found.answers.values())):
             rows += self._decide(found, now)
         return rows
-
-    def _is_determined(self, found: _Acquisition) -> bool:
-        """Return whether further answers cannot change the result."""
-        if not found.asked or len(found.answers) == len(self.states):
-            return True
-        return not minus(found.asked, self._by_majority(found.answers.values()))
 
     def _by_majority(self, answers: Iterable[ReplicaAnswer]) -> Offsets:
         return _at_least(self._majority, [answer.ok for answer in answers])
@@ -572,6 +569,8 @@ def _below(start: int) -> OffsetRanges:
 
 def _at_least(count: int, found: list[Offsets]) -> Offsets:
     """Return the offsets that at least `count` of the sets contain."""
+    if len(found) <= count:  # the common case of an answer that decides
+        return reduce(common, found) if len(found) == count else {}
     levels: list[Offsets] = [{} for _ in range(count + 1)]
     for offsets in found:
         for n in range(count, 1, -1):

@@ -164,18 +164,19 @@ class ReplicaState:
                 answer.nok[p] = wanted
                 continue
             fresh = partition.fresh(wanted)
-            own = _union(hold.offsets[p] for hold in mine.values() if p in hold.offsets)
-            others = fresh & (partition.held - own)
+            free = fresh
+            others = fresh & partition.held
+            if others:
+                others -= _union(hold.offsets[p] for hold in mine.values() if p in hold.offsets)
+                free = fresh - others
             _put(answer.tomb, p, wanted - fresh)
             _put(answer.nok, p, others)
-            _put(answer.ok, p, fresh - others)
+            _put(answer.ok, p, free)
             # A repeated old row must not take offsets away from a newer hold.
-            newer = _union(
-                hold.offsets[p]
-                for hold in mine.values()
-                if p in hold.offsets and hold.request > row.request
-            )
-            _put(gained, p, fresh - others - newer)
+            for hold in mine.values():
+                if p in hold.offsets and hold.request > row.request:
+                    free -= hold.offsets[p]
+            _put(gained, p, free)
         for hold in [*mine.values()]:
             self._shrink(hold, gained)
         self._add(Hold(position, row.holder, row.request, row.seconds, gained))

@@ -26,6 +26,7 @@ Offsets: TypeAlias = "dict[int, OffsetRanges]"
 """Sets of offsets by partition."""
 
 _KINDS = frozenset(get_args(Kind))
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` makes a new one each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def encode(row: ReplicaRow) -> bytes:
         document["positions"] = row.positions
     if row.state is not None:
         document["state"] = row.state
-    return json.dumps(document, separators=(",", ":")).encode()
+    return _encode(document).encode()
 
 
 def decode(value: bytes | None, place: str) -> ReplicaRow | None:
@@ -85,7 +86,7 @@ def decode(value: bytes | None, place: str) -> ReplicaRow | None:
         QueueLogFormat: A newer version of this library wrote it.
     """
     try:
-        found = json.loads(value or b"")
+        found = json.loads((value or b"").decode())
         kind, version = found["kind"], found["format"]
         if type(version) is int and version > FORMAT:
             raise QueueLogFormat(place, f"format {version}", f"format {FORMAT}")
@@ -123,6 +124,8 @@ _MANY = 100  # a pair takes about 14 characters
 
 
 def _plain(offsets: OffsetRanges) -> Any:
+    if len(offsets) == 1:
+        return [(offsets.first, offsets.first)]
     if offsets.range_count <= _MANY:
         return offsets.pairs()
     return base64.b85encode(offsets.to_bytes()).decode()

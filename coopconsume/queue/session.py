@@ -21,13 +21,13 @@ from coopconsume.queue.kafka_replica import (
 )
 from coopconsume.queue.log import LogRows, Restored
 from coopconsume.queue.log_client import ENGINES
-from coopconsume.queue.member import QueueMember
-from coopconsume.queue.rows import ReplicaRow
+from coopconsume.queue.member import AppendRow, QueueMember
+from coopconsume.queue.rows import ReplicaRow, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from coopconsume.queue.member import AppendRow, Granted, Settled, Settlement
+    from coopconsume.queue.member import Granted, Settled, Settlement
     from coopconsume.queue.rows import Offsets
     from coopconsume.queue.settings import QueueSettings
 
@@ -35,7 +35,6 @@ __all__ = ["QueueSession"]
 
 log = logging.getLogger(__name__)
 
-_WAITING_EVENTS = 1_000
 _LONGEST_WAIT = 0.5
 _SNAPSHOT_EVERY = 10_000
 _ALL_REPLICAS = 5.0
@@ -57,7 +56,7 @@ class QueueSession:
         count = len(settings.replicas)
         holder = uuid.uuid4().hex
         self.member = QueueMember(holder, count, settings.hold, random.Random())  # noqa: S311
-        self._events: queue.Queue[ReaderEvent] = queue.Queue(_WAITING_EVENTS)
+        self._events: queue.SimpleQueue[ReaderEvent] = queue.SimpleQueue()
         self.replicas = [
             KafkaReplica(
                 number,
@@ -148,6 +147,7 @@ class QueueSession:
     def run(self, seconds: float) -> None:
         """Run the protocol until something new was read, at most for some seconds."""
         self._step(seconds)
+        self._drain()
 
     def close(self) -> None:
         """Write what waits, and end the threads."""
@@ -166,13 +166,14 @@ class QueueSession:
         return True
 
     def _step(self, seconds: float) -> None:
+        """Do what is due; then wait for the next event. The caller may have its result by then."""
+        self._tick()
         due = self.member.next_due()
         wait = min(seconds, _LONGEST_WAIT)
         if due is not None:
             wait = min(wait, due - time.monotonic())
         with suppress(queue.Empty):
             self._take(self._events.get(timeout=max(0.001, wait)))
-        self._drain()
 
     def _drain(self) -> None:
         """Take what was read already; then do what is due."""
@@ -181,6 +182,9 @@ class QueueSession:
                 self._take(self._events.get_nowait())
             except queue.Empty:
                 break
+        self._tick()
+
+    def _tick(self) -> None:
         self._send(self.member.tick(time.monotonic()))
 
     def _take(self, event: ReaderEvent) -> None:
@@ -208,8 +212,11 @@ class QueueSession:
             self._shorten(replica)
 
     def _send(self, rows: Iterable[AppendRow]) -> None:
+        last, encoded = None, b""
         for replica, row in rows:
-            self.replicas[replica].append(row)
+            if row is not last:  # rows to several replicas are the same object
+                last, encoded = row, encode(row)
+            self.replicas[replica].append(encoded)
 
     def _shorten(self, replica: int) -> None:
         """Replaces the start of a long log by a snapshot, and deletes it once that can be read."""
@@ -224,7 +231,7 @@ class QueueSession:
             upto, state = rows.next_offset, self.member.states[replica].snapshot()
             self._snapshots[replica] = upto
             row = ReplicaRow("snapshot", self.member.holder, positions=(upto,), state=state)
-            self.replicas[replica].append(row)
+            self._send([AppendRow(replica, row)])
 
     def _unavailable(self, waiting_for: str, timeout: float) -> QueueUnavailable:
         silent = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -30,18 +31,22 @@ class QuorumLimit:
         self._ceiling = hold / 4
         self._floor = min(floor, self._ceiling)
         self._first = min(first, self._ceiling)
-        self._recent: deque[float] = deque(maxlen=_SAMPLES)
+        self._recent: deque[float] = deque()
+        self._ordered: list[float] = []
 
     def answered(self, seconds: float) -> None:
         """Record the time between a request and its answer."""
         self._recent.append(seconds)
+        insort(self._ordered, seconds)
+        if len(self._recent) > _SAMPLES:
+            del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
 
     @property
     def seconds(self) -> float:
         """The current limit in seconds."""
-        if not self._recent:
+        ordered = self._ordered
+        if not ordered:
             return self._first
-        ordered = sorted(self._recent)
         slow = ordered[min(len(ordered) - 1, int(_PERCENTILE * len(ordered)))]
         return max(self._floor, min(self._ceiling, slow))
 

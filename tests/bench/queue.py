@@ -61,8 +61,8 @@ def _hold(harness: Harness, say: Callable[[str], None]) -> Report:
         "A hold by three replicas",
         "One record is acquired from three replicas, topics of one broker: first from one of them, "
         "then from the others. Beside it the bare client: a record is produced with acks=all, and "
-        "read back by a consumer that waits for it. The client is kafka-python where nothing else "
-        f"is said. Each value is the median of {count}.",
+        "read back by a consumer that waits for it, both with a replica's settings. The client is "
+        f"kafka-python where nothing else is said. Each value is the median of {count}.",
     )
     sides = {
         _HOLD: lambda _: _held(harness, count, "kafka-python"),
@@ -107,10 +107,19 @@ def _bare(harness: Harness, count: int) -> float:
     topic = str(harness.options("queue-bare")["kafka.group.id"])
     harness.broker.create_topic(topic, 1)
     servers, at = harness.broker.bootstrap_servers, TopicPartition(topic, 0)
+    common = {"bootstrap_servers": servers, "metrics_enabled": False}
     took = []
     with (
-        closing(KafkaProducer(bootstrap_servers=servers, acks="all", linger_ms=0)) as producer,
-        closing(KafkaConsumer(bootstrap_servers=servers, fetch_max_wait_ms=250)) as consumer,
+        closing(
+            KafkaProducer(
+                **common,
+                acks="all",
+                linger_ms=0,
+                enable_idempotence=False,
+                max_in_flight_requests_per_connection=1,
+            )
+        ) as producer,
+        closing(KafkaConsumer(**common, fetch_max_wait_ms=250)) as consumer,
     ):
         consumer.assign([at])
         consumer.seek_to_beginning(at)
@@ -130,7 +139,15 @@ def _fast_bare(harness: Harness, count: int) -> float:
     topic = str(harness.options("queue-bare")["kafka.group.id"])
     harness.broker.create_topic(topic, 1)
     servers = {"bootstrap.servers": harness.broker.bootstrap_servers}
-    producer = Producer(servers | {"acks": "all", "linger.ms": 0})
+    producer = Producer(
+        servers
+        | {
+            "acks": "all",
+            "linger.ms": 0,
+            "max.in.flight": 1,
+            "socket.nagle.disable": True,
+        }
+    )
     took = []
     with closing(Consumer(servers | {"group.id": "none", "fetch.wait.max.ms": 250})) as consumer:
         consumer.assign([Place(topic, 0, 0)])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import TopicPartition
 
@@ -26,7 +27,8 @@ from coopconsume.queue import (
     QueueConsumer,
     QueueReplica,
 )
-from coopconsume.queue.log_client import ENGINES, KafkaPythonLog
+from coopconsume.queue.kafka_replica import KafkaReplica
+from coopconsume.queue.log_client import ENGINES
 from coopconsume.testing.local.broker import LocalKafka
 
 if TYPE_CHECKING:
@@ -273,16 +275,16 @@ def test_the_start_of_a_log_is_deleted_once_its_snapshot_can_be_read(
     """A snapshot that is lost on its way is written again; a new consumer reads the rest."""
     name, lost = topic(1), []
     replica = f"{name}-r"
-    write = KafkaPythonLog.write
+    append = KafkaReplica.append
 
-    def lossy(client: KafkaPythonLog, key: bytes, value: bytes) -> None:
-        if b'"snapshot"' in value and not lost:
+    def lossy(to: KafkaReplica, row: bytes) -> None:
+        if b'"snapshot"' in row and not lost:
             lost.append(_first_offset(kafka, replica))
         else:
-            write(client, key, value)
+            append(to, row)
 
     monkeypatch.setattr("coopconsume.queue.session._SNAPSHOT_EVERY", 30)
-    monkeypatch.setattr(KafkaPythonLog, "write", lossy)
+    monkeypatch.setattr(KafkaReplica, "append", lossy)
     options = options_of(kafka, f"{name}-group")
     done = 0
     with QueueConsumer(options, name, [replica]) as consumer:
@@ -294,6 +296,32 @@ def test_the_start_of_a_log_is_deleted_once_its_snapshot_can_be_read(
     produce(name, [(None, b"last")])
     with QueueConsumer(options, name, [replica]) as consumer:
         assert [record.offset for record in polled(consumer, 1)] == [done]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_foreign_transaction_at_the_end_of_a_replica_stops_nobody(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, engine: Any
+) -> None:
+    """Its marker takes an offset without a record, for those that read and for new ones."""
+    name, replica = topic(1), topic(1)
+    produce(name, [(None, b"%d" % n) for n in range(3)])
+    options = options_of(kafka, f"{name}-group")
+    servers = kafka.bootstrap_servers
+    with QueueConsumer(options, name, [replica], engine=engine) as consumer:
+        consumer.acknowledge(*polled(consumer, 1))
+        consumer.commit()
+        foreign = Producer({"bootstrap.servers": servers, "transactional.id": name})
+        foreign.init_transactions()
+        foreign.begin_transaction()
+        foreign.produce(replica, b"foreign")
+        foreign.abort_transaction()
+        consumer.acknowledge(*polled(consumer, 1))
+        assert consumer.commit().done == 1
+    foreign.begin_transaction()
+    foreign.produce(replica, b"foreign")
+    foreign.commit_transaction()
+    with QueueConsumer(options, name, [replica], engine=engine) as consumer:
+        assert [record.offset for record in polled(consumer, 1)] == [2]
 
 
 def _first_offset(kafka: LocalKafka, topic: str) -> int:

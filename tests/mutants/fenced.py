@@ -30,7 +30,9 @@ FENCED = [
         "coopconsume/fenced/ownership/kafka_store.py",
         " and self._consumer.position(self._at) < end:",
         ":",
-        ("tests/broker/test_ownership.py::test_a_foreign_transaction_at_the_end_of_a_registry_stops_nobody",),
+        (
+            "tests/broker/test_ownership.py::test_a_foreign_transaction_at_the_end_of_a_registry_stops_nobody",
+        ),
     ),
     Mutant(
         "older-epoch-counts",
