@@ -400,9 +400,9 @@ def test_a_run_that_fails_at_once_is_not_begun_again_at_once():
     pauses = []
     for _ in range(9):
         mode.ended("gone", 0.0, 1.0, failed=True)
-        pauses.append(mode._not_before - 1.0)
-        assert mode.why_not([], mode._not_before - 0.1) == "gone"
-        assert mode.why_not([], mode._not_before) == ""
+        pauses.append(mode._backoff.not_before - 1.0)
+        assert mode.why_not([], mode._backoff.not_before - 0.1) == "gone"
+        assert mode.why_not([], mode._backoff.not_before) == ""
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
