@@ -389,11 +389,12 @@ def _records(of: Iterable[Line]) -> list[Pending]:
     ]
 
 
-def _failed(of: list[list[Any]]) -> list[Failed]:
+def _failed(of: list[Line]) -> list[Failed]:
     return [
-        Failed(offset, key_hash, attempts, float(due), "", _headers(headers))
-        for offset, key_hash, attempts, due, _error, headers in of
-    ]
+        Failed(one["offset"], one["key_hash"], one["attempts"], float(one["due"]), "",
+               _headers(one["headers"]))
+        for one in of
+    ]  # fmt: skip
 
 
 def _headers(of: list[list[bool | None]]) -> Headers:
