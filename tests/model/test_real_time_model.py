@@ -274,13 +274,13 @@ def slot_of(offset):
     return [h.contains(key_hash(key_of(offset))) for h in KeyRange().split(2)].index(True)
 
 
-def test_a_hand_over_drains_real_time_slots(world):
+def test_a_hand_over_ends_what_real_time_slots_run(world):
     """Before the shares move, what is done is committed, and nothing runs any more."""
     there, handler = world(), Calls()
     member, job = live(there, handler)
     grow(there, 20)
     there.until(lambda: len(handler.all) == 40)
-    assert job.drain(60.0) == []
+    assert job.hand_over(60.0) == []
     assert there.done(member) == set(range(40))
     assert there.sources == []
 
@@ -293,7 +293,7 @@ def test_no_collection_goes_through_what_a_worker_had_before_its_run(world):
     there.until(lambda: there.done(member) == set(range(40)))
     assert len(frozen) == 40
     assert all(frozen[20:])
-    job.drain(60.0)
+    job.hand_over(60.0)
     there.until(lambda: gc.get_freeze_count() == 0)
 
 
