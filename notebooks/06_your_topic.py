@@ -157,8 +157,7 @@ consumer.lag().show()
 
 # %%
 letters = Admin(options, spark=spark).dead_letters(group)
-for letter in letters.letters()[:5]:
-    found = letter.stored
+for found in letters.letters()[:5]:
     print(f"{found.topic}-{found.partition}@{found.offset} {found.key}: {found.reason}")
 print(len(letters.letters()), "dead letters")
 

@@ -4,8 +4,8 @@
 
 prints what each run of the job in the file decided, and the first decision that differs now. Spark,
 Kafka and the commit log are not needed: their answers are in the trace. A run is replayed through
-rebalances, up to the first one in which the member gains key ranges without a drain: the trace does
-not have how long the earlier owners of these may still be at work.
+rebalances, up to the first one in which the member gains key ranges without a hand-over: the trace
+does not have how long the earlier owners of these may still be at work.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def decisions(lines: Sequence[Line]) -> list[Line]:
 
 
 def until_gain(lines: Sequence[Line]) -> list[Line]:
-    """Returns the lines before the member first gains key ranges without a drain."""
+    """Returns the lines before the member first gains key ranges without a hand-over."""
     gain = events.SharesGained.__name__
     end = next((i for i, line in enumerate(lines) if line["kind"] == gain), len(lines))
     return list(lines[:end])
@@ -273,8 +273,8 @@ class Replay:
                 assignment = self._assignment(line["assignment"], options)
                 job._membership.assignment = assignment  # type: ignore[misc]
                 return events.AssignmentReceived(assignment)
-            case "DrainRequested":
-                return events.DrainRequested(line["until"], events.Reply(()))
+            case "HandOverRequested":
+                return events.HandOverRequested(line["until"], events.Reply(()))
             case "SharesRevoked":
                 shares = [
                     Share(one["topic"], one["partition"], KeyRange(**one["key_range"]))
@@ -389,11 +389,12 @@ def _records(of: Iterable[Line]) -> list[Pending]:
     ]
 
 
-def _failed(of: list[list[Any]]) -> list[Failed]:
+def _failed(of: list[Line]) -> list[Failed]:
     return [
-        Failed(offset, key_hash, attempts, float(due), "", _headers(headers))
-        for offset, key_hash, attempts, due, _error, headers in of
-    ]
+        Failed(one["offset"], one["key_hash"], one["attempts"], float(one["due"]), "",
+               _headers(one["headers"]))
+        for one in of
+    ]  # fmt: skip
 
 
 def _headers(of: list[list[bool | None]]) -> Headers:

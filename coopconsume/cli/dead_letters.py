@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from coopconsume.admin.dead_letters.actions import DeadLetters
-    from coopconsume.admin.dead_letters.choice import Letter, Steps
+    from coopconsume.admin.dead_letters.choice import Steps
+    from coopconsume.admin.dead_letters.stored import Letter
     from coopconsume.runtime.decisions import Action
 
 LETTER_COLUMNS = ("RECORD", "KEY", "ATTEMPTS", "GIVEN UP", "STATUS", "REASON")
@@ -224,19 +225,18 @@ def letter_lines(letters: list[Letter]) -> list[str]:
         return ["no dead letters"]
     rows = [
         (
-            _name(letter.stored), _short(_text(letter.stored.key)), letter.stored.attempts,
-            _time(letter.stored.rejected_at), letter.status, _short(letter.stored.reason),
+            _name(one), _short(_text(one.key)), one.attempts, _time(one.rejected_at), one.status,
+            _short(one.reason),
         )
-        for letter in letters
+        for one in letters
     ]  # fmt: skip
     return table(LETTER_COLUMNS, rows)
 
 
-def _whole(letter: Letter) -> list[str]:
-    one = letter.stored
+def _whole(one: Letter) -> list[str]:
     given_up = f"given up {_time(one.rejected_at)} after {one.attempts} attempts"
     lines = [
-        f"{_name(one)}, {letter.status}, {given_up}",
+        f"{_name(one)}, {one.status}, {given_up}",
         f"reason: {one.reason}", f"written: {_time(one.timestamp)}, topic id {one.topic_id or '-'}",
         f"key: {_text(one.key)}",
     ]  # fmt: skip
@@ -244,10 +244,9 @@ def _whole(letter: Letter) -> list[str]:
     return [*lines, f"value: {_text(one.value)}", *one.trace.rstrip().splitlines(), ""]
 
 
-def _plain(letter: Letter, *, whole: bool) -> dict[str, Any]:
-    one = letter.stored
+def _plain(one: Letter, *, whole: bool) -> dict[str, Any]:
     found: dict[str, Any] = _record(one) | {
-        "status": letter.status, "attempts": one.attempts, "reason": one.reason,
+        "status": one.status, "attempts": one.attempts, "reason": one.reason,
         "rejected_at_ms": one.rejected_at, "commit": one.commit,
     }  # fmt: skip
     if whole:

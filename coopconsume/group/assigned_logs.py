@@ -308,7 +308,7 @@ class AssignedLogs:
             owned = self._owned[tp]
             with self._lock:
                 owned.stable, owned.committed = state[tp].stable_offset, state[tp].ranges
-                owned.pending = [one for one in owned.pending if one[0] < end]
+                owned.pending = [one for one in owned.pending if one.offset < end]
 
     def may_continue(
         self, error: CoopConsumeError, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None

@@ -19,9 +19,9 @@ class Worker(Protocol):
         """Begins the work on an assignment; returns at once."""
 
     def keep(self, timeout: float) -> bool:
-        """Returns whether the work goes on while the group rebalances; if not, it is drained."""
+        """Returns whether the work goes on while the group rebalances; else it is handed over."""
 
-    def drain(self, timeout: float) -> Sequence[Share]:
+    def hand_over(self, timeout: float) -> Sequence[Share]:
         """Starts nothing more, lets what runs end within some seconds, and commits it.
 
         Returns:
@@ -29,10 +29,10 @@ class Worker(Protocol):
         """
 
     def give_up(self, shares: Sequence[Share], timeout: float) -> Sequence[Share] | None:
-        """Starts nothing more of part of it, and goes on with the rest; as `drain` for that part.
+        """Hands over part of it as `hand_over` does, and goes on with the rest.
 
         Returns:
-            The parts that are still being worked on; None if all of it is to be drained.
+            The parts that are still being worked on; None if all of it is to be handed over.
         """
 
     def extend(self, load: Callable[[], EpochAssignment]) -> EpochAssignment | None:
@@ -42,7 +42,7 @@ class Worker(Protocol):
             load: Returns the gained shares.
 
         Returns:
-            The gained shares; None if all shares are to drain and start again.
+            The gained shares; None if all shares are to be handed over.
         """
 
     def drop(self) -> None:

@@ -88,18 +88,7 @@ def failures_in(
         now_ms: The time by this process's clock, in milliseconds since 1970.
     """
     return {
-        tp: [
-            Failed(
-                one.offset,
-                one.key_hash or 0,
-                one.attempts,
-                now + one.wait(now_ms),
-                one.error,
-                one.headers,
-            )
-            for one in pending[tp].values()
-            if one.offset in found
-        ]
+        tp: [Failed.of(one, now, now_ms) for one in pending[tp].values() if one.offset in found]
         for tp, found in offsets.items()
         if tp in pending
     }

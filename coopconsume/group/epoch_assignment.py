@@ -125,9 +125,7 @@ class EpochAssignment:
             commits = state[tp]
             owned = loaded[tp] = Owned(
                 *tp, tuple(sorted(key_ranges)), commits.stable_offset, commits.ranges,
-                [Failed(p.offset, p.key_hash or 0, p.attempts, now + p.wait(now_ms), p.error,
-                        p.headers)
-                 for p in pending.get(tp, {}).values()],
+                [Failed.of(one, now, now_ms) for one in pending.get(tp, {}).values()],
                 max_ranges=commits.max_ranges or 0, is_cooperative=self.options.is_cooperative,
             )  # fmt: skip
             owned.look(commits.ranges)

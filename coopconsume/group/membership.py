@@ -208,7 +208,7 @@ class Membership:
             return False
         self._asked_for = assignment
         if self._claim is not None:
-            # The worker drains meanwhile, so it must not wait here.
+            # The worker hands over meanwhile, so it must not wait here.
             threading.Thread(
                 target=self._claim_again, args=(assignment,), name="coopconsume-claim", daemon=True
             ).start()
@@ -424,7 +424,7 @@ class Membership:
         assignment = self._assignment
         if assignment is None:
             return
-        running = self._drain(assignment, self.options.drain_timeout)
+        running = self._stop_work(assignment, self.options.drain_timeout)
         if self._was_refused("the commit log refused what was to be handed over"):
             return
         self._notify("on_revoked", assignment.key_ranges)
@@ -451,7 +451,7 @@ class Membership:
         """Continues the work under the next epoch.
 
         Returns:
-            What to begin with, once the worker is drained as something moves; None: nothing does.
+            What to begin with, as something moves and all was handed over; None: nothing moves.
         """
         gained = without(without(grant.shares, assignment.shares), grant.moving)
         assignment.continue_under(grant)
@@ -460,7 +460,7 @@ class Membership:
             moving = ()
             if self._extend(assignment, replace(grant, shares=gained, waits=())):
                 return None
-        running = self._drain(assignment, self.options.drain_timeout)
+        running = self._stop_work(assignment, self.options.drain_timeout)
         refused = "the commit log refused what was to be handed over"
         if self._was_refused(refused):
             if self._group is not None:
@@ -513,9 +513,9 @@ class Membership:
             self._notify("on_assigned", extended.key_ranges)
         return extended is not None
 
-    def _drain(self, assignment: EpochAssignment, timeout: float) -> Sequence[Share]:
-        """Drains the worker; every later release names what still runs, which is in doubt."""
-        running = self._worker.drain(timeout)
+    def _stop_work(self, assignment: EpochAssignment, timeout: float) -> Sequence[Share]:
+        """Stops the worker; every later release names what still runs, which is in doubt."""
+        running = self._worker.hand_over(timeout)
         if self.options.is_cooperative:
             # The log keeps chunks of these partitions with this member, which may get them again.
             until = time.monotonic() + assignment.life_ms / 1000
@@ -527,7 +527,7 @@ class Membership:
         """The shares are gone: others may have them already."""
         # What is done may still count: the log decides.
         assignment = self._assignment
-        running = self._drain(assignment, 0.0) if assignment is not None else ()
+        running = self._stop_work(assignment, 0.0) if assignment is not None else ()
         self._worker.drop()
         if self._was_refused(why):
             return

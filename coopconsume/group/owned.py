@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Self
 
 from assignors import KeyRange, Share, coverage, merge
 from commits.offsets import MAX_OFFSET
@@ -13,7 +13,7 @@ from commits.offsets import MAX_OFFSET
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from commits import Epoch, OffsetRanges
+    from commits import Epoch, OffsetRanges, Pending
     from coopconsume.record import Headers
 
 #: Seconds for which a look at the log is good enough to start another batch. A member that is not
@@ -38,16 +38,18 @@ def left_ms(waits: Iterable[tuple[Share, float]]) -> dict[Share, int]:
     return left
 
 
-class Failed(NamedTuple):
-    """A pending record, as the commit log has it.
+@dataclass
+class Failed:
+    """A failed record, as the commit log has it.
 
     Attributes:
         offset: Its offset.
         key_hash: The hash that it is dealt by.
         attempts: Failed attempts.
-        due: When it is tried again, on the monotonic clock; infinity: it is parked.
-        error: The last error.
-        headers: The headers that handlers have added to it.
+        due: When it is tried again, on the monotonic clock; infinity: it is parked until an
+            operator decides.
+        error: The error of its last attempt.
+        headers: All headers that handlers have added to it, and its ordering key for people.
     """
 
     offset: int
@@ -56,6 +58,25 @@ class Failed(NamedTuple):
     due: float
     error: str
     headers: Headers = ()
+
+    @classmethod
+    def of(cls, pending: Pending, now: float, now_ms: int) -> Self:
+        """Returns a pending record of the commit log.
+
+        Args:
+            pending: The record.
+            now: The time, on the monotonic clock.
+            now_ms: The time by this process's clock, in milliseconds since 1970.
+        """
+        return cls(
+            pending.offset, pending.key_hash or 0, pending.attempts, now + pending.wait(now_ms),
+            pending.error, pending.headers,
+        )  # fmt: skip
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits until an operator decides."""
+        return self.due == math.inf
 
 
 @dataclass

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from commits import CommitLogUnavailable, CommitStoreBusy
+from coopconsume.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,23 +43,22 @@ def repeated(
         commits.CommitStoreBusy: Other writers came first at each attempt; nothing was written.
     """
     over = over or threading.Event()
-    started, attempts, is_known = time.monotonic(), 0, True
+    started, is_known = time.monotonic(), True
+    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:
-        attempts += 1
         try:
             return call()
         except (CommitLogUnavailable, CommitStoreBusy) as error:
             is_known = is_known and isinstance(error, CommitStoreBusy)
             took = time.monotonic() - started
-            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (attempts - 1))
-            pause *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+            pause = backoff.failed(started + took) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             if over.is_set() or took + pause > limit:
                 if is_known:
                     raise
                 problem = error.problem if isinstance(error, CommitLogUnavailable) else str(error)
+                tried = f"{backoff.failures} attempts in {took:.0f} s"
                 raise CommitLogUnavailable(
-                    error.target, error.operation,
-                    f"{what}: no answer after {attempts} attempts in {took:.0f} s: {problem}",
-                ) from error  # fmt: skip
-            log.warning("%s: attempt %d failed, trying again: %s", what, attempts, error)
+                    error.target, error.operation, f"{what}: no answer after {tried}: {problem}"
+                ) from error
+            log.warning("%s: attempt %d failed, trying again: %s", what, backoff.failures, error)
             over.wait(pause)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from bisect import bisect_right
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from commits import AcquireRequest, OffsetRanges, Wanted
-from coopconsume.group.chunks import failures_in
-from coopconsume.runtime.plan import Waiting
+from coopconsume.group.owned import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,34 +74,16 @@ class Acquirer:
         self._has_expired, self._due = False, {}
         self._barren.clear()
         now = time.monotonic()
-        ours = {tp: chunks.ours for tp, chunks in found.partitions.items()}
-        pending = {tp: chunks.pending for tp, chunks in found.partitions.items()}
-        failed = failures_in(ours, pending, now, found.now_ms)
         for tp, chunks in found.partitions.items():
             partition = self._partitions.get(tp)
             if partition is None or partition.stock is None:
                 continue
-            parked = [
-                Waiting(
-                    one.offset,
-                    one.key_hash or 0,
-                    one.attempts,
-                    math.inf,
-                    one.error,
-                    headers=one.headers,
-                )
-                for one in chunks.pending.values()
-                if one.is_parked
-            ]
-            waits = sorted(
-                (now + one.wait(found.now_ms), one.offset)
-                for one in chunks.pending.values()
-                if not one.is_parked
-            )
+            failed = [Failed.of(one, now, found.now_ms) for one in chunks.pending.values()]
+            parked = [one for one in failed if one.is_parked]
+            waits = sorted((one.due, one.offset) for one in failed if not one.is_parked)
             self._due[tp] = [due for due, _ in waits], [offset for _, offset in waits]
-            partition.looked(
-                chunks.committed, chunks.ours, failed.get(tp, ()), parked, len(chunks.pending)
-            )
+            ours = [one for one in failed if one.offset in chunks.ours]
+            partition.looked(chunks.committed, chunks.ours, ours, parked, len(failed))
 
     def request(
         self, demand: int, ahead: Mapping[TopicPartition, int] = _NONE

@@ -191,6 +191,41 @@ class Running:
         return bool(self.active and (self.first_report or self.taken))
 
 
+def spec_of(options: Options, work: Work, running: Running, slots: int) -> BatchSpec:
+    """Returns what the slots of a batch or of a real-time run get.
+
+    Args:
+        options: Of the consumer.
+        work: What to do.
+        running: The batch.
+        slots: Of the job, which share its rate.
+    """
+    plan = running.plan
+    index = {part: i for i, part in enumerate(sorted(plan.wanted))}
+    return BatchSpec(
+        batch=running.number,
+        partitions=tuple(running.names),
+        slots=plan.slots,
+        work={slot: {index[p]: w for p, w in of.items()} for slot, of in plan.work.items()},
+        ordering=work.ordering,
+        concurrency=work.concurrency,
+        batch_time=options.batch_time,
+        handler_timeout=options.handler_timeout,
+        headers=work.needs_headers(options),
+        has_ordering_keys=options.ordering_key is not None,
+        filters=bool(options.record_filter),
+        park=work.park,
+        rates=rates_of(options, slots),
+        break_after=1 if running.trial else options.circuit_breaker or 0,
+        streaks=running.streaks,
+        gates=running.gates,
+        run=running.run,
+        latest_start=running.latest_start,
+        channel=running.channel,
+        state=running.state,
+    )
+
+
 def run_batch(
     spark: SparkSession,
     options: Options,
@@ -217,37 +252,12 @@ def run_batch(
         For each slot that had records, its report; None if something else has sent it, or if it is
         lost.
     """
-    plan = running.plan
-    parts = sorted(plan.wanted)
-    index = {part: i for i, part in enumerate(parts)}
-    chosen = [partitions[part] for part in parts]
-    spec = BatchSpec(
-        batch=running.number,
-        partitions=tuple((p.topic, p.partition) for p in chosen),
-        slots=plan.slots,
-        work={slot: {index[p]: w for p, w in of.items()} for slot, of in plan.work.items()},
-        ordering=work.ordering,
-        concurrency=work.concurrency,
-        batch_time=options.batch_time,
-        handler_timeout=options.handler_timeout,
-        headers=work.needs_headers(options),
-        has_ordering_keys=options.ordering_key is not None,
-        filters=bool(options.record_filter),
-        park=work.park,
-        rates=rates_of(options, slots),
-        break_after=1 if running.trial else options.circuit_breaker or 0,
-        streaks=running.streaks,
-        gates=running.gates,
-        run=running.run,
-        latest_start=running.latest_start,
-        channel=running.channel,
-        state=running.state,
-    )
+    plan, spec = running.plan, spec_of(options, work, running, slots)
     spans = []
     for read in plan.reads:
         partition = partitions[read.part]
         spans.append(Span(partition.topic, partition.partition, read.first, read.last))
-    wanted = [_wanted(p, plan, plan.slots) for p in chosen]
+    wanted = [_wanted(p, plan, plan.slots) for p in running.parts]
     runner = SlotRunner(
         spec,
         work.handler,

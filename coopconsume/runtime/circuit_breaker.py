@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from coopconsume.backoff import Backoff
+
 #: Each failed trial doubles the pause, up to this factor.
 _LONGEST = 10
 #: Offsets of the first trial, and the factor for the next one if no record was handled.
@@ -31,7 +33,7 @@ class CircuitBreaker:
 
     def __init__(self, failures: int | None, pause: float) -> None:
         self.failures = failures
-        self._pause = self._next = pause
+        self._trips = Backoff(pause, pause * _LONGEST)
         self.state: State = "closed"
         self.until = 0.0
         self.opened = 0
@@ -58,10 +60,9 @@ class CircuitBreaker:
         """
         if tripped and (trial or self.state == "closed"):
             if not trial:
-                self._next = self._pause
+                self._trips.succeeded()
             self.state, self.reason = "open", tripped
-            self.until = now + self._next
-            self._next = min(self._next * 2, self._pause * _LONGEST)
+            self.until = now + self._trips.failed(now)
             self.opened += 1
             self.trial_offsets = _TRIAL_OFFSETS
             return True

@@ -22,7 +22,7 @@ from coopconsume.runtime.acquiring import Acquirer
 from coopconsume.runtime.commit import CommitMark, Unsaved
 from coopconsume.runtime.log_calls import LogCalls
 from coopconsume.runtime.mirror import Mirror
-from coopconsume.runtime.outbox import Outbox, due_ms
+from coopconsume.runtime.outbox import Outbox, pending_of
 from coopconsume.runtime.trace import CommitStarted, Trace
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from commits import AcquireRequest, Epoch
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.group.owned import Failed
     from coopconsume.runtime.events import (
         CommitAnswered,
         CommitFailed,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
         OffsetsMirrored,
     )
     from coopconsume.runtime.parcels import Written
-    from coopconsume.runtime.plan import Partition, Waiting
+    from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.progress import Meter
     from coopconsume.runtime.work import Work
     from coopconsume.worker.report import SlotReport
@@ -240,14 +241,7 @@ class Committer:
         for i, outcome in report.partitions.items():
             if outcome.failed:
                 unsaved.pending.setdefault((parts[i].topic, parts[i].partition), []).extend(
-                    Pending(
-                        f.offset,
-                        f.key_hash,
-                        f.attempts,
-                        due_ms(f.delay),
-                        f.error,
-                        headers=f.headers,
-                    )
+                    pending_of(f)
                     for f in outcome.failed
                     if (i, f.offset) not in parked and parts[i].has(f.key_hash)
                 )
@@ -432,7 +426,7 @@ class Committer:
     def _open(self) -> list[Partition]:
         return [p for p in self._busy() if p.unsaved or p.unsaved_holes]
 
-    def _parked(self) -> list[tuple[TopicPartition, Waiting]]:
+    def _parked(self) -> list[tuple[TopicPartition, Failed]]:
         owned = self._assignment.owned
         return [
             ((p.topic, p.partition), waiting)

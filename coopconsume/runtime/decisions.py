@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from commits import CommitStore
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.runtime.plan import Waiting
+    from coopconsume.group.owned import Failed
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def decided(store: CommitStore, group: str, topics: Iterable[str]) -> list[Decis
 
 def apply_decisions(
     assignment: EpochAssignment,
-    parked: Sequence[tuple[TopicPartition, Waiting]],
+    parked: Sequence[tuple[TopicPartition, Failed]],
     commit_ids: Iterator[str],
 ) -> list[Decision]:
     """Writes the decisions on parked records into the commit log, in one commit.

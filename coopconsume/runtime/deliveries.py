@@ -13,6 +13,8 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from coopconsume.backoff import Backoff
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,8 +28,6 @@ LONGEST_PAUSE: Final = 30.0
 #: Failures after which a parcel is divided, and parcels at most.
 _WHOLE: Final = 2
 _MOST_PARTS: Final = 16
-#: Failures in a row after which a job that ends gives the destination up.
-_ENOUGH: Final = 3
 
 
 class Deliveries:
@@ -53,9 +53,8 @@ class Deliveries:
         self._in_order = in_order
         self._waiting: deque[Parcel] = deque()
         self._under_way: Parcel | None = None
-        self._began = self._not_before = -math.inf
-        self._failures = 0
-        self._failing_since = math.inf
+        self._began = -math.inf
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         self._error = ""
 
     @property
@@ -71,7 +70,7 @@ class Deliveries:
 
     def is_in_trouble(self, now: float) -> bool:
         """Whether the last write has failed, or the present one takes too long."""
-        return bool(self._failures) or self._is_slow(now)
+        return bool(self._backoff.failures) or self._is_slow(now)
 
     def _is_slow(self, now: float) -> bool:
         return self._under_way is not None and now - self._began > self._patience
@@ -97,14 +96,14 @@ class Deliveries:
             self._waiting.appendleft(parcel)
         else:
             self._waiting.append(parcel)
-        self._not_before = max(self._not_before, not_before)
+        self._backoff.not_before = max(self._backoff.not_before, not_before)
 
     def begin(self, now: float) -> Parcel | None:
         """Returns the parcel to write now; None if there is nothing to write yet.
 
         `delivered` or `failed` must be called with the outcome before the next call.
         """
-        if self._under_way is not None or not self._waiting or now < self._not_before:
+        if self._under_way is not None or not self._waiting or now < self._backoff.not_before:
             return None
         parcel = self._waiting.popleft()
         parcel.is_put_back = False
@@ -120,8 +119,8 @@ class Deliveries:
     def delivered(self) -> Parcel:
         """Takes the end of the current write; returns its parcel."""
         parcel = self._taken()
-        self._failures, self._failing_since, self._error = 0, math.inf, ""
-        self._not_before = -math.inf
+        self._backoff.succeeded()
+        self._error = ""
         return parcel
 
     def failed(self, error: str, now: float, *, is_final: bool, is_denied: bool = False) -> None:
@@ -143,13 +142,9 @@ class Deliveries:
             else:
                 self._refuse(parcel)
             return
-        self._failures += 1
-        self._failing_since = min(self._failing_since, now)
         self._error = error
-        pause = FIRST_PAUSE * 2 ** min(30, self._failures - 1)
-        self._not_before = now + (LONGEST_PAUSE if is_denied else min(LONGEST_PAUSE, pause))
-        is_lasting = now - self._failing_since >= self._patience and self._failures >= _ENOUGH
-        if self._gives_up and (is_denied or is_lasting):
+        self._backoff.failed(now, is_denied=is_denied)
+        if self._gives_up and self._backoff.is_lasting(now, self._patience):
             for one in (parcel, *self._waiting):
                 one.error = one.error or error
                 self._refuse(one)

@@ -440,7 +440,7 @@ class EpochState:
         for partition in self.ours:
             if partition.topic in deleted:
                 pending = self.assignment.owned[partition.topic, partition.partition].pending
-                ends = [offset + 1 for offset, *_ in pending]
+                ends = [one.offset + 1 for one in pending]
                 partition.log_start(max(partition.end, (partition.done.last or 0) + 1, *ends))
         self.deleted += deleted
         return deleted

@@ -98,7 +98,7 @@ class AssignmentReceived(JobEvent):
 
 
 @dataclass(frozen=True)
-class DrainRequested(JobEvent):
+class HandOverRequested(JobEvent):
     """All shares move: no handler starts, and running ones end until ``until``.
 
     The answer names the parts on which handlers may still run.
@@ -112,7 +112,7 @@ class DrainRequested(JobEvent):
 class SharesRevoked(JobEvent):
     """These shares move, and the work on all others goes on.
 
-    The answer names the parts on which handlers may still run; None: drain all shares instead.
+    The answer names the parts on which handlers may still run; None: hand over all shares instead.
     """
 
     shares: Sequence[Share]

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from commits import AcquireRequest, OffsetRanges, Pending
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.group.owned import Failed
     from coopconsume.runtime.decisions import Decision
     from coopconsume.runtime.events import JobEvent
     from coopconsume.runtime.parcels import Written
-    from coopconsume.runtime.plan import Waiting
     from coopconsume.runtime.work import Work
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class LogCalls:
             log.warning("chunks could not be returned for now: %s", error)
         self.look()
 
-    def decide(self, parked: Sequence[tuple[TopicPartition, Waiting]]) -> None:
+    def decide(self, parked: Sequence[tuple[TopicPartition, Failed]]) -> None:
         """Applies decisions on parked records."""
         applied: list[Decision] = []
         try:

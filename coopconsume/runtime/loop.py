@@ -11,9 +11,9 @@ A slot is in one batch at a time and gets its next work as soon as it has report
 slots still run. A slot whose handlers are slow gives back the records that it has not started (see
 `coopconsume.runtime.relief`), so a stuck key blocks only itself.
 
-An `EpochState` is the work on the shares of one epoch. Before shares move, the loop drains: it
-starts no more records, commits what slots report, and gives up what they do not report in time.
-A rebalance that moves none of its shares does not interrupt the work.
+An `EpochState` is the work on the shares of one epoch. Shares that move are handed over: the loop
+starts no more of their records, commits what slots report, and gives up the rest after a time. A
+rebalance that moves none of its shares does not interrupt the work.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from coopconsume.runtime.events import (
     CommitFailed,
     CommitFenced,
     DecisionsApplied,
-    DrainRequested,
     EndsAwaited,
+    HandOverRequested,
     HolesFound,
     JobEvent,
     LogRead,
@@ -290,21 +290,21 @@ class Job:
         """Begins the work on an assignment."""
         self._post(AssignmentReceived(assignment))
 
-    def drain(self, timeout: float) -> Sequence[Share]:
+    def hand_over(self, timeout: float) -> Sequence[Share]:
         """Starts no more records, lets running handlers end in time, and commits what is done.
 
         Returns:
             The parts of shares on which handlers may still run.
         """
         answer: Reply[Sequence[Share]] = Reply(())
-        self._post(DrainRequested(time.monotonic() + timeout, answer))
+        self._post(HandOverRequested(time.monotonic() + timeout, answer))
         return answer.wait(self.ended)
 
     def give_up(self, shares: Sequence[Share], timeout: float) -> Sequence[Share] | None:
         """Ends the work on some shares and commits what is done of them; the rest continues.
 
         Returns:
-            The parts of them on which handlers may still run; None if all shares are to drain.
+            The parts of them on which handlers may still run; None: hand over all shares instead.
         """
         answer: Reply[Sequence[Share] | None] = Reply(None)
         self._post(SharesRevoked(shares, time.monotonic() + timeout, answer))
@@ -317,7 +317,7 @@ class Job:
             load: Returns the gained shares.
 
         Returns:
-            The gained shares; None if all shares are to drain and start again.
+            The gained shares; None if all shares are to be handed over.
         """
         if not self._dispatcher.may_leave:
             return None
@@ -335,7 +335,7 @@ class Job:
             timeout: Seconds to wait for the answer to a commit that could not be repeated.
 
         Returns:
-            Whether it continues; if not, all shares are to drain.
+            Whether it continues; if not, all shares are to be handed over.
         """
         answer = Reply(value=False)
         self._post(RebalanceBegun(time.monotonic() + min(timeout, _LAST_COMMIT), answer))
@@ -426,7 +426,7 @@ class Job:
         late = self._hand_over is not None and self._hand_over.is_late
         more_to_come = not late and any(r.reports_more for r in self._dispatcher.of(epoch_state))
         is_awaited = self._leaving is not None and self._leaving.mark is not None
-        is_at_end = self._has_drained(epoch_state) and not self._dispatcher.of(epoch_state)
+        is_at_end = self._is_drained(epoch_state) and not self._dispatcher.of(epoch_state)
         is_last = self._hand_over is not None or is_awaited or self._stopping or is_at_end
         self._answer(epoch_state)
         rests = self._is_paused or self._dispatcher.breaker.state == "open"
@@ -541,7 +541,7 @@ class Job:
         if assignment.owned and not window.has_begun:
             window.begin(assignment.cluster.record_bytes(assignment.logs.present))
 
-    def _drain(self, event: DrainRequested) -> None:
+    def _hand_over_all(self, event: HandOverRequested) -> None:
         if self._epoch_state is None:
             event.answer.give(())
         else:
@@ -552,7 +552,7 @@ class Job:
         """Returns the work that continues while some shares come or go.
 
         Returns:
-            None if all shares are to drain.
+            None if all shares are to be handed over.
         """
         is_ending = self._hand_over is not None or self._stopping
         is_part = self._work.ordering == "partition" and not all(
@@ -589,7 +589,7 @@ class Job:
         is_exact = self._work.state is not None
         if leaving.mark is None:
             if is_late and is_exact:
-                self._drain_all_instead(leaving)
+                self._hand_over_all_instead(leaving)
                 return
             self._dispatcher.leave(epoch_state, leaving.partitions, is_late=is_late)
             leaving.mark = epoch_state.committer.mark(leaving.partitions)
@@ -597,7 +597,7 @@ class Job:
         if not (epoch_state.committer.has_since(leaving.mark) or is_over):
             return
         if is_exact and not epoch_state.committer.is_committed(leaving.mark):
-            self._drain_all_instead(leaving)
+            self._hand_over_all_instead(leaving)
             return
         unsure = self._dispatcher.unsure_of(leaving.partitions)
         running = common(epoch_state.may_run(unsure), leaving.shares)
@@ -606,11 +606,11 @@ class Job:
         self._leaving = None
         leaving.answer.give(running)
 
-    def _drain_all_instead(self, leaving: _Leaving) -> None:
-        """Has all shares drain, as changes of the state may be left that are not committed.
+    def _hand_over_all_instead(self, leaving: _Leaving) -> None:
+        """Has all shares handed over, as changes of the state may be left that are not committed.
 
         The next owner of these keys looks once which changes count, so none may come to count
-        later. Once all shares have drained, the epoch prevents that.
+        later. Once all shares are handed over, the epoch prevents that.
         """
         self._leaving = None
         leaving.answer.give(None)
@@ -763,8 +763,8 @@ class Job:
                 self._current_state.blockers_read(event)
             case AssignmentReceived():
                 self._begin(event.assignment)
-            case DrainRequested():
-                self._drain(event)
+            case HandOverRequested():
+                self._hand_over_all(event)
             case SharesRevoked():
                 self._leave(event)
             case SharesGained():
@@ -832,12 +832,12 @@ class Job:
             return False
         if self._stopping or self._is_paused:
             return self._stopping
-        if not self._has_drained(epoch_state):
+        if not self._is_drained(epoch_state):
             return False
         epoch_state.committer.raise_given_up()
         return epoch_state.committer.has_all
 
-    def _has_drained(self, epoch_state: EpochState) -> bool:
+    def _is_drained(self, epoch_state: EpochState) -> bool:
         """Whether a job with ``availableNow`` has nothing left to do, except to commit."""
         return (
             self._work.available_now

@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges, Pending
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from coopconsume.runtime.events import JobEvent
     from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.work import Work
-    from coopconsume.worker.report import SlotReport
+    from coopconsume.worker.report import Failure, SlotReport
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,14 @@ _REFUSED_WAIT = 0.5
 def due_ms(delay: float) -> int:
     """Returns the time some seconds from now as the log has it; infinity stands for parked."""
     return PARKED_MS if delay == math.inf else int((time.time() + delay) * 1000)
+
+
+def pending_of(failure: Failure) -> Pending:
+    """Returns a failed record as the log has it."""
+    return Pending(
+        failure.offset, failure.key_hash, failure.attempts, due_ms(failure.delay), failure.error,
+        headers=failure.headers,
+    )  # fmt: skip
 
 
 def write(work: Work, assignment: EpochAssignment, parcel: Parcel, commit_id: str) -> None:
@@ -203,10 +212,7 @@ class Outbox:
                     if not parts[i].has(failure.key_hash):
                         strange.add((*tp, failure.offset))
                         continue
-                    parcel.pending.setdefault(tp, []).append(
-                        Pending(failure.offset, failure.key_hash, failure.attempts,
-                                due_ms(failure.delay), failure.error, headers=failure.headers)
-                    )  # fmt: skip
+                    parcel.pending.setdefault(tp, []).append(pending_of(failure))
         parcel.offsets = {tp: OffsetRanges.from_offsets(o) for tp, o in places.items() if o}
         parcel.letters = [
             one for one in parcel.letters if (one.topic, one.partition, one.offset) not in strange
@@ -306,25 +312,13 @@ class Outbox:
         return found
 
     def _hold(self, parcel: Parcel, found: dict[TopicPartition, list[Pending]]) -> None:
-        error = parcel.error
         for tp, records in parcel.records().items():
             self._partitions[tp].hold(
-                [
-                    Waiting(r.offset, r.key_hash, r.attempts, math.inf, error, r.key,
-                            is_undelivered=not parcel.is_refused, headers=r.headers)
-                    for r in records
-                ]
-            )  # fmt: skip
+                [Waiting.after(r, 0.0, is_undelivered=not parcel.is_refused) for r in records]
+            )
             found.setdefault(tp, []).extend(
                 # The last attempt gave the letter, and is made again by the next owner.
-                Pending(
-                    r.offset,
-                    r.key_hash,
-                    max(0, r.attempts - 1),
-                    due_ms(0.0),
-                    error,
-                    headers=r.headers,
-                )
+                pending_of(replace(r, attempts=max(0, r.attempts - 1), delay=0.0))
                 for r in records
             )
         if parcel.is_refused:

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from commits import OffsetRanges
 from coopconsume.sinks.base import divided_rows, hashes_of_rows
+from coopconsume.worker.report import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commits import Pending
     from commits.model import TopicPartition
-    from coopconsume.record import Headers
     from coopconsume.worker.report import DeadLetter
 
     Rows = tuple[tuple[TopicPartition, ...], bytes]
-
-
-class Handled(NamedTuple):
-    """A handled record whose dead letter or rows are not written yet.
-
-    Attributes:
-        offset: Its offset.
-        key_hash: The hash that it is dealt by.
-        attempts: Failed attempts; 0 if it gave rows.
-        key: Its key for people, where it is known.
-        headers: The headers that handlers have added to it, if it is a dead letter.
-    """
-
-    offset: int
-    key_hash: int
-    attempts: int = 0
-    key: bytes | None = None
-    headers: Headers = ()
 
 
 @dataclass(eq=False)
@@ -134,21 +117,23 @@ class Parcel:
             part.is_split, part.error, part.shown = True, self.error, self.shown
         return parts
 
-    def records(self) -> dict[TopicPartition, list[Handled]]:
-        """Returns its records with a dead letter, rows or a change."""
-        found: dict[TopicPartition, list[Handled]] = {}
+    def records(self) -> dict[TopicPartition, list[Failure]]:
+        """Returns its records with a dead letter, rows or a change, as if they had failed."""
+        found: dict[TopicPartition, list[Failure]] = {}
         for letter in self.letters:
             found.setdefault((letter.topic, letter.partition), []).append(
-                Handled(
-                    letter.offset, letter.key_hash, letter.attempts, letter.key_for_people,
-                    letter.added,
+                Failure(
+                    letter.offset, letter.key_hash, letter.key_for_people, letter.attempts,
+                    math.inf, self.error, headers=letter.added,
                 )
             )  # fmt: skip
         for partitions, rows in (*self.rows, *self.changes):
             for tp, hashes in hashes_of_rows(partitions, rows).items():
                 known = {one.offset for one in found.get(tp, ())}
                 found.setdefault(tp, []).extend(
-                    Handled(o, h) for o, h in hashes.items() if o not in known
+                    Failure(o, h, None, 0, math.inf, self.error)
+                    for o, h in hashes.items()
+                    if o not in known
                 )
         return found
 

@@ -21,10 +21,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from commits import CommitLogUnavailable
+from coopconsume.backoff import Backoff
 from coopconsume.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -58,8 +59,6 @@ _PAUSE: Final = 0.2
 #: Seconds until a partition in trouble is tried again: first, doubled with each failure, at most.
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
-#: Failures in a row after which a job that is to end gives a partition up.
-_ENOUGH: Final = 3
 #: Errors that may pass; a missing right is granted by an operator while the job runs.
 _PASSING: Final = (
     AuthenticationFailed, BrokerUnreachable, CommitLogUnavailable, NotAuthorized,
@@ -69,39 +68,19 @@ _PASSING: Final = (
 _FORGET_EVERY: Final = 300.0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Trouble:
     """Why the rows of a partition are not published for now.
 
     Attributes:
         first: Rows from this offset on are not published, as far as is known.
-        since: When the first attempt failed, on the monotonic clock.
         error: Why the last attempt failed.
-        failures: Attempts that failed in a row.
-        not_before: When the next attempt is due, on the monotonic clock.
+        backoff: When the next attempt is due, on the monotonic clock.
     """
 
     first: int
-    since: float
     error: Exception
-    failures: int = 0
-    not_before: float = 0.0
-
-    def failed(self, error: Exception, now: float) -> None:
-        """Notes that an attempt has failed."""
-        self.error = error
-        pause = _FIRST_PAUSE * 2 ** min(30, self.failures)
-        self.failures += 1
-        self.not_before = now + (_LONGEST_PAUSE if self.is_denied else min(_LONGEST_PAUSE, pause))
-
-    @property
-    def is_denied(self) -> bool:
-        """Whether a right is missing."""
-        return isinstance(self.error, AuthenticationFailed | NotAuthorized)
-
-    def is_lasting(self, now: float, patience: float) -> bool:
-        """Whether a job that is to end gives the partition up."""
-        return self.is_denied or (self.failures >= _ENOUGH and now - self.since >= patience)
+    backoff: Backoff
 
 
 @dataclass
@@ -163,7 +142,7 @@ class Publishing:
             commits.FencedMember: Another member holds the group.
         """
         trouble = self.troubles.get(tp)
-        if trouble is not None and time.monotonic() < trouble.not_before:
+        if trouble is not None and time.monotonic() < trouble.backoff.not_before:
             return False
         try:
             with self._lock:
@@ -188,8 +167,8 @@ class Publishing:
             patience: Seconds for which an error must last.
         """
         now = time.monotonic()
-        lasting = (one.error for one in self.troubles.values() if one.is_lasting(now, patience))
-        return next(lasting, None)
+        troubles = self.troubles.values()
+        return next((x.error for x in troubles if x.backoff.is_lasting(now, patience)), None)
 
     @property
     def unpublished(self) -> dict[TopicPartition, tuple[int, str]]:
@@ -232,16 +211,16 @@ class Publishing:
 
     def _failed(self, tp: TopicPartition, stable: int, error: Exception) -> None:
         """Notes that the rows of a partition are not published for now, and says so once."""
-        now, known, lane = time.monotonic(), self.troubles.get(tp), self._lanes.get(tp)
+        known, lane = self.troubles.get(tp), self._lanes.get(tp)
         first = lane.position if lane is not None else self._positions.get(tp, stable)
-        trouble = known or Trouble(first, now, error)
-        is_new = known is None or str(known.error) != str(error)
-        trouble.failed(error, now)
-        self.troubles = self.troubles | {tp: trouble}
-        if is_new:
+        trouble = known or Trouble(first, error, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE))
+        self.troubles = self.troubles | {tp: replace(trouble, error=error)}
+        is_denied = isinstance(error, AuthenticationFailed | NotAuthorized)
+        pause = trouble.backoff.failed(time.monotonic(), is_denied=is_denied)
+        if known is None or str(known.error) != str(error):
             log.log(
-                logging.ERROR if trouble.is_denied else logging.WARNING,
-                "%s-%d: %s. The next attempt is made in %g s", *tp, error, trouble.not_before - now,
+                logging.ERROR if is_denied else logging.WARNING,
+                "%s-%d: %s. The next attempt is made in %g s", *tp, error, pause,
             )  # fmt: skip
 
     def _drop(self, tp: TopicPartition, doubt: EngineDoubt, *, last: bool) -> None:

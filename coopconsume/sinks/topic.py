@@ -52,16 +52,7 @@ class OutputTopic:
             NotAuthorized: This user may not write to the topic.
             OutputNotWritten: Kafka did not acknowledge all records.
         """
-        self._producer.write(self._messages(outputs))
-
-    def _messages(self, outputs: Outputs) -> Iterator[Message]:
-        for row in outputs.table(self.schema).to_pylist():
-            origin = f"{row['_topic']}-{row['_partition']}@{row['_offset']}"
-            headers = [(h["key"], h["value"]) for h in row.get("headers") or ()]
-            yield Message(
-                self._name, _bytes(row.get("key")), _bytes(row["value"]),
-                [*headers, (ORIGIN_HEADER, origin.encode())], row.get("partition"),
-            )  # fmt: skip
+        self._producer.write(messages_of(self._name, outputs.table(self.schema)))
 
     def close(self) -> None:
         """Closes the connections. Calling it again has no effect."""
@@ -79,6 +70,17 @@ def check_columns(schema: pa.Schema) -> None:
         raise InvalidOption(
             "output_schema", f"columns {schema.names}",
             "for a topic give value and optionally key, partition and headers",
+        )  # fmt: skip
+
+
+def messages_of(topic: str, rows: pa.Table) -> Iterator[Message]:
+    """Yields rows that handlers returned as records of a topic, with their origin."""
+    for row in rows.to_pylist():
+        origin = f"{row['_topic']}-{row['_partition']}@{row['_offset']}"
+        headers = [(h["key"], h["value"]) for h in row.get("headers") or ()]
+        yield Message(
+            topic, _bytes(row.get("key")), _bytes(row["value"]),
+            [*headers, (ORIGIN_HEADER, origin.encode())], row.get("partition"),
         )  # fmt: skip
 
 

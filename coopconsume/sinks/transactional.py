@@ -5,22 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from coopconsume.errors import MissingOption
-from coopconsume.kafka.producer import ORIGIN_HEADER, Message
 from coopconsume.sinks.base import arrow_schema
 from coopconsume.sinks.publishing import Publishing
 from coopconsume.sinks.purgatory import Purgatory
-from coopconsume.sinks.topic import check_columns
+from coopconsume.sinks.topic import check_columns, messages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.options import Options
     from coopconsume.sinks.base import Outputs
-    from coopconsume.sinks.purgatory import Chunk
 
 
 class TransactionalTopic:
@@ -66,7 +62,10 @@ class TransactionalTopic:
         """Publishes under an epoch; publishing under an earlier one has ended."""
         self.close()
         self._purgatory.gain()
-        self._publishing = Publishing(assignment, self._name, self._purgatory, self._messages)
+        self._publishing = Publishing(
+            assignment, self._name, self._purgatory,
+            lambda chunk: messages_of(self._name, chunk.rows),
+        )  # fmt: skip
         return self._publishing
 
     def extend(self) -> None:
@@ -78,12 +77,3 @@ class TransactionalTopic:
         publishing, self._publishing = self._publishing, None
         if publishing is not None:
             publishing.close()
-
-    def _messages(self, chunk: Chunk) -> Iterator[Message]:
-        for row in chunk.rows.to_pylist():
-            origin = f"{row['_topic']}-{row['_partition']}@{row['_offset']}"
-            headers = [(h["key"], h["value"]) for h in row["headers"] or ()]
-            yield Message(
-                self._name, row["key"], row["value"],
-                [*headers, (ORIGIN_HEADER, origin.encode())], row["partition"],
-            )  # fmt: skip

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from coopconsume.admin.dead_letters.actions import DeadLetters
-    from coopconsume.admin.dead_letters.choice import Letter, Steps
+    from coopconsume.admin.dead_letters.choice import Steps
+    from coopconsume.admin.dead_letters.stored import Letter
     from coopconsume.runtime.decisions import Action
 
 #: Letters on a page at most, and letters of one decision.
@@ -49,15 +50,14 @@ def letter_content(letters: DeadLetters, wanted: Id) -> dict[str, Any] | None:
     """Returns a whole letter; None if no letter has this id."""
     topic, partition, offset, _ = wanted
     choice = Choice(topic=topic, partition=partition, first=offset, last=offset, settled=True)
-    one = next((one for one in letters.letters(choice) if one.stored.id == wanted), None)
+    one = next((one for one in letters.letters(choice) if one.id == wanted), None)
     if one is None:
         return None
-    stored = one.stored
     return _plain(one) | {
-        "reason": stored.reason, "timestamp": stored.timestamp / 1000, "trace": stored.trace,
-        "value": _text(stored.value), "valueBase64": _base64(stored.value),
-        "valueBytes": None if stored.value is None else len(stored.value),
-        "headers": [(name, _text(value)) for name, value in stored.headers],
+        "reason": one.reason, "timestamp": one.timestamp / 1000, "trace": one.trace,
+        "value": _text(one.value), "valueBase64": _base64(one.value),
+        "valueBytes": None if one.value is None else len(one.value),
+        "headers": [(name, _text(value)) for name, value in one.headers],
     }  # fmt: skip
 
 
@@ -83,9 +83,7 @@ def decide(
     chosen = set(wanted)
     # A replay writes records again, so they are read whole.
     plan = steps(
-        one
-        for one in letters.letters(Choice(), whole=action == "replay")
-        if one.stored.id in chosen
+        one for one in letters.letters(Choice(), whole=action == "replay") if one.id in chosen
     )
     counts = _counts(plan)
     is_confirmed = confirmed is not None and dict(confirmed) == counts
@@ -98,13 +96,12 @@ def _counts(plan: Steps) -> dict[str, int]:
     return {"parked": len(plan.parked), "passed": len(plan.passed)}
 
 
-def _plain(letter: Letter) -> dict[str, Any]:
-    one = letter.stored
+def _plain(one: Letter) -> dict[str, Any]:
     key = _text(one.key)
     return {
         "topic": one.topic, "partition": one.partition, "offset": one.offset, "commit": one.commit,
         "key": None if key is None else key[:_TEXT], "attempts": one.attempts,
-        "reason": one.reason[:_TEXT], "at": one.rejected_at / 1000, "status": letter.status,
+        "reason": one.reason[:_TEXT], "at": one.rejected_at / 1000, "status": one.status,
     }  # fmt: skip
 
 

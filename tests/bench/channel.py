@@ -87,7 +87,7 @@ class _Idle:
     def extend(self, _load: Callable[[], EpochAssignment]) -> None:
         pass
 
-    def drain(self, _timeout: float) -> Sequence[Share]:
+    def hand_over(self, _timeout: float) -> Sequence[Share]:
         return []
 
     def drop(self) -> None:

@@ -59,7 +59,7 @@ class _Begun:
     def keep(self, _timeout: float) -> bool:
         return False
 
-    def drain(self, _timeout: float) -> Sequence[Share]:
+    def hand_over(self, _timeout: float) -> Sequence[Share]:
         return []
 
     def drop(self) -> None:
@@ -76,7 +76,7 @@ def _join(harness: Harness, say: Callable[[str], None]) -> Report:
         "A member joins",
         "One member works, a second one joins: seconds from its call until both have their shares, "
         "for ours until both may start handlers under the new epoch. Nothing was running, so no "
-        "drain is in it. Heartbeats every second on both sides.",
+        "hand-over is in it. Heartbeats every second on both sides.",
     )
     sides = {_OURS: lambda _: _ours_join(harness), _BARE: lambda _: _bare_join(harness)}
     report.add_all(take_turns(sides, harness.turns, say=say), "s")

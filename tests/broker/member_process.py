@@ -91,9 +91,9 @@ class ReportingWorker:
         )  # fmt: skip
         return gained
 
-    def drain(self, _timeout: float) -> Sequence[Share]:
+    def hand_over(self, _timeout: float) -> Sequence[Share]:
         """Report it; nothing runs."""
-        report("drain")
+        report("hand_over")
         return []
 
     def drop(self) -> None:

@@ -90,7 +90,7 @@ def test_a_member_goes_on_through_rebalances_that_move_nothing_of_it(harness: Gr
     a.wait_for("epoch")
     a.say("commit 1")
     a.wait_for("committed", offset=1, epoch=6)
-    assert (a.count("drain"), a.count("drop"), a.count("begin")) == (0, 0, 1)
+    assert (a.count("hand_over"), a.count("drop"), a.count("begin")) == (0, 0, 1)
     assert harness.store.state(harness.group)[harness.topic, 0].stable_offset == 2
 
 
@@ -290,7 +290,7 @@ def test_a_static_member_comes_back_without_a_rebalance(harness: GroupHarness) -
     a = harness.start()
     b = harness.start(**{"kafka.group.instance.id": "b"})
     epoch = harness.settled(a, b)
-    old, drains = b.events[-1], a.count("drain")
+    old, hand_overs = b.events[-1], a.count("hand_over")
     os.kill(b.popen.pid, signal.SIGSTOP)
     again = harness.start(**{"kafka.group.instance.id": "b"})
     new = again.wait_for("begin")
@@ -305,7 +305,7 @@ def test_a_static_member_comes_back_without_a_rebalance(harness: GroupHarness) -
     assert refused["error"] == "FencedMember"
     assert failed["error"] == "FencedMember"
     assert "kafka.group.instance.id 'b'" in failed["text"]
-    assert a.count("drain") == drains
+    assert a.count("hand_over") == hand_overs
     assert harness.store.state(harness.group)[harness.topic, 0].ranges.pairs() == [(1, 1)]
 
 

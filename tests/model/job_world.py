@@ -72,7 +72,7 @@ class Idle:
     def extend(self, _load):
         """There is nothing that it could come to."""
 
-    def drain(self, timeout):
+    def hand_over(self, timeout):
         """Nothing runs."""
         return []
 

@@ -111,13 +111,13 @@ def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost)
 
 
 @pytest.fixture
-def drains_all(monkeypatch):
+def hands_over_all(monkeypatch):
     """Have jobs hand over all they have, as those without a channel do."""
     monkeypatch.setattr(Dispatcher, "may_leave", False)
 
 
-@pytest.mark.usefixtures("drains_all")
-def test_what_moves_is_drained_and_released_and_the_rest_begins_again(group):
+@pytest.mark.usefixtures("hands_over_all")
+def test_what_moves_is_ended_and_released_and_the_rest_begins_again(group):
     """It is committed before it is released; the member begins again with what it keeps."""
     there, member, gate = group.there, group.member, group.there.gate(3)
     job = there.run(member, gate)
@@ -147,8 +147,8 @@ def test_what_moves_is_drained_and_released_and_the_rest_begins_again(group):
     assert member.assignment is assignment
 
 
-@pytest.mark.usefixtures("drains_all")
-def test_a_member_that_is_refused_while_it_drains_joins_again(group):
+@pytest.mark.usefixtures("hands_over_all")
+def test_a_member_that_is_refused_while_it_hands_over_joins_again(group):
     """It stays in no group without shares: nothing else would give it any."""
     there, member, gate = group.there, group.member, group.there.gate(3)
     job = there.run(member, gate)
@@ -166,7 +166,7 @@ def test_a_member_that_is_refused_while_it_drains_joins_again(group):
     assert member._group._again
 
 
-@pytest.mark.usefixtures("drains_all")
+@pytest.mark.usefixtures("hands_over_all")
 def test_late_handlers_alone_are_in_doubt_of_what_moves(world):
     """And the member itself does not start their keys again before that has passed."""
     group = Group(world(channel=True, drainTimeout="300 seconds"))
@@ -472,7 +472,7 @@ def test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended(world
 
 @pytest.mark.parametrize("moved", [None, LOW])
 def test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer(world, moved):
-    """It gives back what the group's thread has drained, all of it or part of it."""
+    """It gives back what the group's thread hands over, all of it or part of it."""
     group = Group(world(channel=True, drainTimeout="300 seconds"))
     there, member = group.there, group.member
     group.opens([WHOLE])

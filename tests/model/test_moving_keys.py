@@ -584,7 +584,7 @@ def below(share, end):
 
 
 @pytest.mark.parametrize("what", ["a late handler", "a commit without an answer"])
-def test_all_drains_where_changes_of_keys_that_leave_may_count_later(
+def test_all_is_handed_over_where_changes_of_keys_that_leave_may_count_later(
     begun, state, monkeypatch, what
 ):
     """Their next owner would look before they count."""

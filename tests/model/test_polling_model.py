@@ -204,9 +204,9 @@ class World:
         """What the member still has is reported; with nothing open nothing is waited for."""
         session = member.poller.session
         if not member.given:
-            assert session.drain(SOON) == [], "it waited, though everything was answered for"
+            assert session.hand_over(SOON) == [], "it waited, though everything was answered for"
             return
-        out = {share.partition for share in session.drain(0.0)}
+        out = {share.partition for share in session.hand_over(0.0)}
         held = {p for p, _ in member.given}
         has_holes = any(len(log) < self.log.ends[p] for p, log in self.log.records.items())
         assert held <= out
@@ -462,7 +462,7 @@ def test_a_hole_is_no_record_to_answer_for_and_no_reason_to_wait():
         member.poller.commit(member, {(TOPIC, 0): OffsetRanges([(4, 4)])})
         session = member.poller.session
         place = session.places[TOPIC, 0]
-        assert session.drain(0.2) == list(member.assignment.shares), "0 and 2 are still open"
+        assert session.hand_over(0.2) == list(member.assignment.shares), "0 and 2 are still open"
         with session.lock:
             assert session.lock.wait_for(lambda: len(place.polled) == 2, SOON)
         assert place.polled.pairs() == [(0, 0), (2, 2)]
@@ -527,7 +527,7 @@ def test_a_poll_that_waits_holds_no_hand_over_up_and_ends_with_close():
         waiting = pool.submit(member.poller.poll, member, 600)
         with session.lock:
             assert session.lock.wait_for(lambda: session._is_polling, SOON)
-        assert session.drain(SOON) == [], "nobody works on the record that is open"
+        assert session.hand_over(SOON) == [], "nobody works on the record that is open"
         member.poller.close()
         with pytest.raises(AlreadyClosed):
             waiting.result(SOON)

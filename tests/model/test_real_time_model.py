@@ -274,13 +274,13 @@ def slot_of(offset):
     return [h.contains(key_hash(key_of(offset))) for h in KeyRange().split(2)].index(True)
 
 
-def test_a_hand_over_drains_real_time_slots(world):
+def test_a_hand_over_ends_what_real_time_slots_run(world):
     """Before the shares move, what is done is committed, and nothing runs any more."""
     there, handler = world(), Calls()
     member, job = live(there, handler)
     grow(there, 20)
     there.until(lambda: len(handler.all) == 40)
-    assert job.drain(60.0) == []
+    assert job.hand_over(60.0) == []
     assert there.done(member) == set(range(40))
     assert there.sources == []
 
@@ -293,7 +293,7 @@ def test_no_collection_goes_through_what_a_worker_had_before_its_run(world):
     there.until(lambda: there.done(member) == set(range(40)))
     assert len(frozen) == 40
     assert all(frozen[20:])
-    job.drain(60.0)
+    job.hand_over(60.0)
     there.until(lambda: gc.get_freeze_count() == 0)
 
 
@@ -400,9 +400,9 @@ def test_a_run_that_fails_at_once_is_not_begun_again_at_once():
     pauses = []
     for _ in range(9):
         mode.ended("gone", 0.0, 1.0, failed=True)
-        pauses.append(mode._not_before - 1.0)
-        assert mode.why_not([], mode._not_before - 0.1) == "gone"
-        assert mode.why_not([], mode._not_before) == ""
+        pauses.append(mode._backoff.not_before - 1.0)
+        assert mode.why_not([], mode._backoff.not_before - 0.1) == "gone"
+        assert mode.why_not([], mode._backoff.not_before) == ""
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 

@@ -152,9 +152,9 @@ def test_a_job_whose_read_fails_is_replayed(record):
     assert kinds.count("BatchStarted") >= 2, "the first one failed"
 
 
-@pytest.mark.parametrize("how", ["drained", "given up"])
+@pytest.mark.parametrize("how", ["handed over", "given up"])
 def test_a_job_is_replayed_through_rebalances(record, how):
-    """All shares are drained and some come back, or some move while the others go on."""
+    """All shares are handed over and some come back, or some move while the others go on."""
     world, path = record
     keys = {offset: b"k%d" % (offset % 5) for offset in range(60)}
     there = world({o: keys[o] for o in range(20)}, channel=True, drainTimeout="300 seconds")
@@ -163,7 +163,7 @@ def test_a_job_is_replayed_through_rebalances(record, how):
     group.begins(continues=False)
     job = there.run(group.member, gate)
     there.until(lambda: gate.at_work)
-    if how == "drained":
+    if how == "handed over":
         moves, request = threading.Thread(target=group.member.hand_over), "_hand_over"
     else:
         assert group.member.keep()
@@ -174,7 +174,7 @@ def test_a_job_is_replayed_through_rebalances(record, how):
     until(lambda: getattr(job, request) is not None)
     gate.opened.set()
     moves.join(120)
-    if how == "drained":
+    if how == "handed over":
         group.opens([LOW], [HIGH])
         group.begins(continues=False)
     there.kafka.log |= keys
@@ -187,7 +187,7 @@ def test_a_job_is_replayed_through_rebalances(record, how):
     assert replayed == recorded
     lines = path.read_text().splitlines()
     kinds = [json.loads(line)["kind"] for line in lines]
-    moved = kinds.index("DrainRequested" if how == "drained" else "SharesRevoked")
+    moved = kinds.index("HandOverRequested" if how == "handed over" else "SharesRevoked")
     assert "BatchStarted" in kinds[moved:], "the job goes on after the rebalance"
 
 

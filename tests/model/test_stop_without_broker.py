@@ -53,7 +53,7 @@ def test_a_batch_that_spark_plans_is_not_waited_for(world, monkeypatch, how):
     job = there.run(member, gate)
     there.until(lambda: job._dispatcher.running and not there.is_reading)
     running = []
-    ends(job.stop if how == "stop" else lambda: running.extend(job.drain(10 * _LONG)))
+    ends(job.stop if how == "stop" else lambda: running.extend(job.hand_over(10 * _LONG)))
     assert job._dispatcher.running
     assert running == []
     assert job.error is None

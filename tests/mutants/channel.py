@@ -465,7 +465,7 @@ CHANNEL = [
         (_SLOTS + "test_a_record_that_its_slot_keeps_may_fail_or_be_the_last_one",),
     ),
     Mutant(
-        "drained-slot-is-in-doubt",
+        "slot-that-hands-over-is-in-doubt",
         "A slot that is to start nothing more names its running records: they alone are in doubt.",
         "coopconsume/runtime/slot_requests.py",
         "            if self.may_relieve(running, at[1]):\n",

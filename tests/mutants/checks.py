@@ -178,7 +178,7 @@ SHOWN = [
         "answers-not-waited-for",
         "Between two polls the status says that a hand-over waits for answers.",
         "coopconsume/runtime/polling/session.py",
-        "self._is_draining and is_out and not self._is_polling",
+        "self._is_handing_over and is_out and not self._is_polling",
         "False",
         ("tests/unit/runtime/test_waiting.py::test_what_polling_knows_is_counted",),
     ),

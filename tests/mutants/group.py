@@ -162,7 +162,7 @@ DRAIN = [
         (_MEMBER + "test_a_member_whose_brokers_do_not_answer_leaves_within_its_limit",),
     ),
     Mutant(
-        "hand-over-without-drain",
+        "hand-over-without-a-wait",
         "A hand-over waits for the handlers that run.",
         "coopconsume/runtime/loop.py",
         "if out and not hand_over.is_late and time.monotonic() < hand_over.until:\n            return",
@@ -173,7 +173,7 @@ DRAIN = [
         ),
     ),
     Mutant(
-        "starts-while-draining",
+        "starts-while-handing-over",
         "A hand-over starts no new handler.",
         "coopconsume/runtime/loop.py",
         "self._hand_back(epoch_state, self._hand_over)\n        else:\n            self",

@@ -210,12 +210,12 @@ KEEPING = [
         (_REBALANCE + "test_what_the_log_refuses_between_two_epochs_is_committed_under_the_next",),
     ),
     Mutant(
-        "released-before-the-drain",
+        "released-before-the-hand-over",
         "What moves is committed before it is released.",
         "coopconsume/group/membership.py",
-        "        running = self._drain(assignment, self.options.drain_timeout)\n        refused =",
-        "        assignment.release((), grant.moving)\n        running = self._drain(assignment, self.options.drain_timeout)\n        refused =",
-        (_HAND_OVER + "test_what_moves_is_drained_and_released_and_the_rest_begins_again",),
+        "        running = self._stop_work(assignment, self.options.drain_timeout)\n        refused =",
+        "        assignment.release((), grant.moving)\n        running = self._stop_work(assignment, self.options.drain_timeout)\n        refused =",
+        (_HAND_OVER + "test_what_moves_is_ended_and_released_and_the_rest_begins_again",),
     ),
     Mutant(
         "late-handlers-not-in-doubt",
@@ -258,12 +258,12 @@ KEEPING = [
         (_REBALANCE + "test_who_asks_for_a_rebalance_begins_again",),
     ),
     Mutant(
-        "refused-drain-leaves-nothing",
-        "A member that is refused while it drains joins again.",
+        "refused-hand-over-leaves-nothing",
+        "A member that is refused while it hands over joins again.",
         "coopconsume/group/membership.py",
         "self._group.rejoin(refused)",
         "pass",
-        (_HAND_OVER + "test_a_member_that_is_refused_while_it_drains_joins_again",),
+        (_HAND_OVER + "test_a_member_that_is_refused_while_it_hands_over_joins_again",),
     ),
     Mutant(
         "gained-doubts-forgotten",
@@ -293,7 +293,7 @@ KEEPING = [
         ),
     ),
     Mutant(
-        "late-handlers-known-to-the-drain-alone",
+        "late-handlers-known-to-the-hand-over-alone",
         "Keys of late handlers are in doubt however they are released.",
         "coopconsume/group/membership.py",
         "        assignment.left_running(running, assignment.life_ms / 1000)\n        return",

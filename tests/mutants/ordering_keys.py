@@ -68,8 +68,8 @@ ORDERING_KEYS = [
         "letter-with-the-hash-of-another-record",
         "A dead letter has the hash that its record is dealt by.",
         "coopconsume/runtime/parcels.py",
-        "letter.offset, letter.key_hash, letter.attempts",
-        "letter.offset, 0, letter.attempts",
+        "letter.offset, letter.key_hash, letter.key_for_people",
+        "letter.offset, 0, letter.key_for_people",
         (_UNIT + "test_failures_are_shown_by_ordering_key_and_letters_keep_key_and_hash",),
     ),
     Mutant(
@@ -143,8 +143,8 @@ ORDERING_KEYS = [
         "ordering-key-lost-by-a-replay-of-a-polled-record",
         "A polled record that is replayed keeps its ordering key for people.",
         "coopconsume/runtime/polling/retry_buffer.py",
-        "self.attempt(offset), due, error, headers=headers)",
-        "self.attempt(offset), due, error, headers=without_ordering_key(headers))",
+        "self.attempt(offset), due, error, headers)",
+        "self.attempt(offset), due, error, without_ordering_key(headers))",
         (_POLLED,),
     ),
     Mutant(

@@ -154,9 +154,9 @@ REALTIME = [
     Mutant(
         "failed-run-begins-at-once",
         "After a run that failed the next one waits, longer each time.",
-        _MODE,
-        "self._not_before = now + pause",
-        "self._not_before = now",
+        "coopconsume/backoff.py",
+        "self.not_before = now + self.pause",
+        "self.not_before = now",
         (_MODEL + "test_a_run_that_fails_at_once_is_not_begun_again_at_once",),
     ),
     Mutant(

@@ -26,7 +26,7 @@ _BACK = _RESET + "test_the_state_goes_back_with_the_offsets"
 _LOG = "coopconsume/runtime/state.py"
 _MOVING = "tests/model/test_moving_keys.py::"
 _COME_BACK = _MOVING + "test_keys_with_state_go_on_while_others_leave_and_come_back"
-_DRAINS = _MOVING + "test_all_drains_where_changes_of_keys_that_leave_may_count_later"
+_ALL_MOVES = _MOVING + "test_all_is_handed_over_where_changes_of_keys_that_leave_may_count_later"
 _TO_ANOTHER_SLOT = (
     _MOVING + "test_a_key_with_state_moves_to_another_slot_after_its_changes_are_written"
 )
@@ -143,7 +143,7 @@ STATE = [
         "coopconsume/runtime/loop.py",
         "            if is_late and is_exact:",
         "            if False:",
-        (_DRAINS,),
+        (_ALL_MOVES,),
     ),
     Mutant(
         "state-given-up-before-its-commit",
@@ -151,7 +151,7 @@ STATE = [
         "coopconsume/runtime/loop.py",
         "if is_exact and not epoch_state.committer.is_committed(leaving.mark):",
         "if False:",
-        (_DRAINS,),
+        (_ALL_MOVES,),
     ),
     Mutant(
         "key-moves-before-its-changes",

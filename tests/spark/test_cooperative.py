@@ -218,7 +218,7 @@ def test_parked_records_wait_and_nothing_else_does(spark, kafka, topic, produce,
         assert (partition["stableOffset"], partition["parked"], partition["pending"]) == (3, 2, 2)
         assert query.lastProgress["totals"]["deadLetters"] == 2
     dead_letters = DeadLetters(opts)
-    assert [(one.stored.offset, one.status, one.stored.attempts)
+    assert [(one.offset, one.status, one.attempts)
             for one in dead_letters.letters()] == [(3, "parked", 1), (5, "parked", 2)]  # fmt: skip
     fixed.touch()
     with CooperativeConsumer(opts, spark) as consumer:

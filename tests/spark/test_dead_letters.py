@@ -67,11 +67,11 @@ def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
         assert query.lastProgress["totals"]["deadLetters"] == 2
     dead_letters = DeadLetters(opts)
     letters = dead_letters.letters()
-    assert [(x.stored.offset, x.status, x.stored.attempts) for x in letters] == [
+    assert [(x.offset, x.status, x.attempts) for x in letters] == [
         (3, "parked", 1), (5, "parked", 2)
     ]  # fmt: skip
-    assert letters[0].stored.headers == (("h", b"3"),)
-    assert (letters[0].stored.reason, letters[0].stored.value) == ("refused", b"v3")
+    assert letters[0].headers == (("h", b"3"),)
+    assert (letters[0].reason, letters[0].value) == ("refused", b"v3")
 
     fixed.touch()
     with CooperativeConsumer(opts, spark) as consumer:

@@ -93,10 +93,10 @@ def test_a_job_keeps_the_order_of_customers_whose_keys_differ(
         assert store.settings()[f"orderingKey:{group}"] == CUSTOMER
     letters = DeadLetters(opts)
     found = letters.letters()
-    assert [one.stored.offset for one in found] == [1, 9, 30]
+    assert [one.offset for one in found] == [1, 9, 30]
     for one in found:
-        assert one.stored.key == b"k%d" % one.stored.offset
-        assert ordering_key_of(one.stored.headers) == customer(one.stored.offset)
+        assert one.key == b"k%d" % one.offset
+        assert ordering_key_of(one.headers) == customer(one.offset)
     rows = spark.read.format("kafka").options(
         **{"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": dead}
     ).load().collect()  # fmt: skip
@@ -164,7 +164,7 @@ def test_frames_are_dealt_by_customer(spark, kafka, topic, producer, tmp_path):
         assert (held.key_hash, held.headers) == (key_hash(b"c2"), ((ORDERING_KEY, b"c2"),))
         consumer.commit(frame.where("`offset` NOT IN (1, 2)"))
     (letter,) = DeadLetters(opts).letters()
-    assert (letter.stored.key, ordering_key_of(letter.stored.headers)) == (b"k2", b"c2")
+    assert (letter.key, ordering_key_of(letter.headers)) == (b"k2", b"c2")
     with CooperativeConsumer(opts, spark) as consumer:
         producer.send(name, key=b"new", value=b"v", headers=[("customer", b"c1")], partition=0)
         producer.send(name, key=b"k1", value=b"v", headers=[("customer", b"c3")], partition=0)

@@ -329,4 +329,4 @@ def test_holes_do_not_hold_up_a_hand_over(spark, kafka, topic, tmp_path, monkeyp
         consumer.commit(frame)
         session = consumer.membership()._worker
         assert session.places[name, 0].polled, "not all holes are proven yet"
-        assert session.drain(PATIENCE) == []
+        assert session.hand_over(PATIENCE) == []

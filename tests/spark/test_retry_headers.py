@@ -106,8 +106,8 @@ def test_added_headers_outlive_restarts_and_come_to_jobs_frames_and_letters(
         seen = [tuple(one) for one in json.loads((tmp_path / str(offset)).read_text())]
         assert seen == [(n, v.decode()) for n, v in [OWN, *some]]
     (letter,) = DeadLetters(opts).letters()
-    assert letter.stored.offset == 2
-    assert letter.stored.headers == (OWN, *added[2])
+    assert letter.offset == 2
+    assert letter.headers == (OWN, *added[2])
 
 
 def test_added_headers_in_real_time(spark, kafka, topic, tmp_path):

@@ -17,6 +17,7 @@ PACKAGES = ("assignors", "commits", "coopconsume")
 LAYERS = [
     {"assignors", "commits"},
     {
+        "coopconsume.backoff",
         "coopconsume.closing",
         "coopconsume.record",
         "coopconsume.errors",

@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore
-from coopconsume.admin.dead_letters.choice import Choice, Letter, Steps, steps, with_status
-from coopconsume.admin.dead_letters.stored import open_letters
+from coopconsume.admin.dead_letters.choice import Choice, Steps, steps, with_status
+from coopconsume.admin.dead_letters.stored import Letter, open_letters
 from coopconsume.admin.overview.collect import hint_for
 from coopconsume.errors import GroupNotFound, MissingOption
 from coopconsume.kafka.cluster import Cluster

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from coopconsume.admin.dead_letters.stored import StoredLetter
+    from coopconsume.admin.dead_letters.stored import Letter, LetterStatus
     from coopconsume.runtime.decisions import Decision
 
     RecordId = tuple[str, int, int]
 
-LetterStatus = Literal["parked", "replaying", "discarding", "open", "replayed", "discarded"]
 #: The statuses of letters with a final decision.
 SETTLED: frozenset[str] = frozenset({"replayed", "discarded"})
 _ORDERED: Mapping[str, LetterStatus] = {"replay": "replaying", "discard": "discarding"}
 _DONE: Mapping[str, LetterStatus] = {"replay": "replayed", "discard": "discarded"}
-
-
-@dataclass(frozen=True)
-class Letter:
-    """A dead letter with its status.
-
-    Attributes:
-        stored: The letter.
-        status: ``parked``: its key waits for a decision. ``replaying`` or ``discarding``: an
-            operator decided, and the next poll of a job applies it. ``open``: later records of
-            its key were processed, and there is no decision. ``replayed`` or ``discarded``: the
-            decision was applied.
-    """
-
-    stored: StoredLetter
-    status: LetterStatus
 
 
 @dataclass(frozen=True)
@@ -61,17 +44,16 @@ class Choice:
 
     def takes(self, letter: Letter) -> bool:
         """Returns whether a letter matches."""
-        one = letter.stored
         return (
             (self.settled or letter.status not in SETTLED)
-            and self.topic in (None, one.topic)
-            and self.partition in (None, one.partition)
-            and (self.first is None or one.offset >= self.first)
-            and (self.last is None or one.offset <= self.last)
-            and self.key in (None, one.key)
-            and (self.reason is None or self.reason.lower() in one.reason.lower())
-            and (self.since is None or one.rejected_at >= self.since)
-            and (self.until is None or one.rejected_at < self.until)
+            and self.topic in (None, letter.topic)
+            and self.partition in (None, letter.partition)
+            and (self.first is None or letter.offset >= self.first)
+            and (self.last is None or letter.offset <= self.last)
+            and self.key in (None, letter.key)
+            and (self.reason is None or self.reason.lower() in letter.reason.lower())
+            and (self.since is None or letter.rejected_at >= self.since)
+            and (self.until is None or letter.rejected_at < self.until)
         )
 
 
@@ -85,17 +67,17 @@ class Steps:
             again.
     """
 
-    parked: tuple[StoredLetter, ...]
-    passed: tuple[StoredLetter, ...]
+    parked: tuple[Letter, ...]
+    passed: tuple[Letter, ...]
 
     @property
-    def letters(self) -> tuple[StoredLetter, ...]:
+    def letters(self) -> tuple[Letter, ...]:
         """All letters of the decision."""
         return (*self.parked, *self.passed)
 
 
 def with_status(
-    letters: Iterable[StoredLetter], parked: Collection[RecordId], decisions: Iterable[Decision]
+    letters: Iterable[Letter], parked: Collection[RecordId], decisions: Iterable[Decision]
 ) -> list[Letter]:
     """Returns letters with their status, sorted by partition and offset.
 
@@ -108,7 +90,7 @@ def with_status(
     """
     ordered = {(d.topic, d.partition, d.offset): d.action for d in decisions}
     letters = list(letters)
-    last: dict[RecordId, StoredLetter] = {}
+    last: dict[RecordId, Letter] = {}
     for one in letters:
         place = (one.topic, one.partition, one.offset)
         if place not in last or _is_newer(one, last[place]):
@@ -124,11 +106,11 @@ def with_status(
             status = _DONE[one.decision]
         elif newest[place] != one.id:
             status = "replayed"  # It was retried and given up again.
-        found.append(Letter(one, status))
-    return sorted(found, key=lambda x: (x.stored.topic, x.stored.partition, x.stored.offset))
+        found.append(replace(one, status=status))
+    return sorted(found, key=lambda x: (x.topic, x.partition, x.offset))
 
 
-def _is_newer(later: StoredLetter, other: StoredLetter) -> bool:
+def _is_newer(later: Letter, other: Letter) -> bool:
     """Whether a letter was written after another one of its record that is before it in order.
 
     The order may be that of clocks. A record is given up again after the decision on its earlier
@@ -150,6 +132,6 @@ def steps(letters: Iterable[Letter]) -> Steps:
     chosen = [letter for letter in letters if letter.status not in SETTLED]
     held = ("parked", "replaying", "discarding")
     return Steps(
-        tuple(letter.stored for letter in chosen if letter.status in held),
-        tuple(letter.stored for letter in chosen if letter.status == "open"),
+        tuple(letter for letter in chosen if letter.status in held),
+        tuple(letter for letter in chosen if letter.status == "open"),
     )

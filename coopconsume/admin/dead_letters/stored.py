@@ -7,7 +7,7 @@ import logging
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -40,9 +40,12 @@ _READ_TIMEOUT_MS = 1000
 _PATIENCE = 30.0
 
 
+LetterStatus = Literal["parked", "replaying", "discarding", "open", "replayed", "discarded"]
+
+
 @dataclass(frozen=True)
-class StoredLetter:
-    """A dead letter as it was written.
+class Letter:
+    """A dead letter as it was written, with its status.
 
     Attributes:
         topic, topic_id, partition, offset: The position of the record.
@@ -52,6 +55,10 @@ class StoredLetter:
         rejected_at: When it was given up, in milliseconds since the epoch.
         commit: The id of the commit that it was written with.
         decision: ``replay``, ``discard``, or empty if there is no decision.
+        status: ``parked``: its key waits for a decision. ``replaying`` or ``discarding``: an
+            operator decided, and the next poll of a job applies it. ``open``: later records of
+            its key were processed, and there is no decision. ``replayed`` or ``discarded``: the
+            decision was applied.
     """
 
     topic: str
@@ -68,6 +75,7 @@ class StoredLetter:
     rejected_at: int
     commit: str
     decision: str = ""
+    status: LetterStatus = "open"
 
     @property
     def id(self) -> tuple[str, int, int, str]:
@@ -78,7 +86,7 @@ class StoredLetter:
 class LetterStore(Protocol):
     """A table or topic of dead letters."""
 
-    def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[StoredLetter]:
+    def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[Letter]:
         """Returns the letters of one group whose commits count, in the order of writing.
 
         It is the order in each partition of a topic, and else that of the writers' clocks.
@@ -88,7 +96,7 @@ class LetterStore(Protocol):
             whole: Whether to read values, headers and traces, which may be large.
         """
 
-    def mark(self, letters: Iterable[StoredLetter], decision: str) -> None:
+    def mark(self, letters: Iterable[Letter], decision: str) -> None:
         """Records a decision on letters."""
 
 
@@ -98,7 +106,7 @@ class _TableStore:
     def __init__(self, path: str) -> None:
         self._path = path.rstrip("/")
 
-    def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[StoredLetter]:
+    def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[Letter]:
         from deltalake import DeltaTable
 
         if not DeltaTable.is_deltatable(self._path):
@@ -131,7 +139,7 @@ class _TableStore:
             key=lambda letter: letter.rejected_at,
         )
 
-    def mark(self, letters: Iterable[StoredLetter], decision: str) -> None:
+    def mark(self, letters: Iterable[Letter], decision: str) -> None:
         now = int(time.time() * 1_000_000)
         rows = [
             {
@@ -152,9 +160,9 @@ class _MarkTable(Table):
         self._append(pa.Table.from_pylist(rows, schema=pa.schema([*_MARKS, *ORIGIN])))
 
 
-def _of_row(row: dict[str, Any]) -> StoredLetter:
+def _of_row(row: dict[str, Any]) -> Letter:
     headers = row.get("headers") or ()
-    return StoredLetter(
+    return Letter(
         topic=row["_topic"], topic_id=row["_topic_id"], partition=row["_partition"],
         offset=row["_offset"], key=row["key"], value=row.get("value"),
         headers=tuple((header["key"], header["value"]) for header in headers),
@@ -175,8 +183,8 @@ class _TopicStore:
         self._topic = topic
         self._options = options
 
-    def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[StoredLetter]:
-        letters: dict[int, list[StoredLetter]] = {}
+    def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[Letter]:
+        letters: dict[int, list[Letter]] = {}
         marks: dict[tuple[str, int, int, str], str] = {}
         for partition, key, value, headers in self._records():
             found = dict(headers)
@@ -192,7 +200,7 @@ class _TopicStore:
         merged = heapq.merge(*letters.values(), key=lambda letter: letter.rejected_at)
         return [replace(letter, decision=marks.get(letter.id, "")) for letter in merged]
 
-    def mark(self, letters: Iterable[StoredLetter], decision: str) -> None:
+    def mark(self, letters: Iterable[Letter], decision: str) -> None:
         messages = []
         for letter in letters:
             values = (letter.topic, letter.partition, letter.offset, letter.commit,
@@ -242,7 +250,7 @@ def _mark_of(found: dict[str, bytes]) -> tuple[str, int, int, str]:
 
 def _of_record(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]]
-) -> StoredLetter:
+) -> Letter:
     nulls: set[int] = set()
     if headers[-1][0] == NULL_HEADERS:
         nulls = {int(place) for place in headers[-1][1].split(b",")}
@@ -254,7 +262,7 @@ def _of_record(
         found[name] for name in HEADERS
     )
     kept = tuple((n, None if i in nulls else v) for i, (n, v) in enumerate(headers[:own]))
-    return StoredLetter(
+    return Letter(
         topic, topic_id, int(partition), int(offset), key, value, kept, int(stamp), int(attempts),
         reason, trace, int(at), commit,
     )  # fmt: skip

@@ -196,7 +196,7 @@ class Partition:
         return len(self.undelivered) if self.is_stalled else 0
 
     @property
-    def parked(self) -> list[Waiting]:
+    def parked(self) -> Sequence[Failed]:
         """Records that were given up, and hold their keys back until somebody decides."""
         if self.stock is not None:
             return [waiting for waiting in self.stock.parked if waiting.offset not in self.done]
@@ -405,9 +405,7 @@ class Partition:
         again = [one for one in failed if one.offset in new]
         for one in again:
             self.attempts[one.offset] = one.attempts
-            waiting = self._failed[one.offset] = Waiting(
-                one.offset, one.key_hash, one.attempts, one.due, one.error, headers=one.headers
-            )
+            waiting = self._failed[one.offset] = Waiting(**vars(one))
             share = self.shares[slots[one.offset % len(slots)]]
             share.wait(self.lane(one.key_hash, one.offset), waiting)
         retried = OffsetRanges.from_offsets([one.offset for one in again])
@@ -419,7 +417,7 @@ class Partition:
         committed: OffsetRanges,
         acquired: OffsetRanges,
         failed: Iterable[Failed],
-        parked: list[Waiting],
+        parked: list[Failed],
         pending: int,
     ) -> None:
         """Takes what the commit log says of a partition of a cooperative epoch.
@@ -464,14 +462,11 @@ class Partition:
             if offset < self.stable or offset in self.done:
                 continue
             self.attempts[offset] = failed.attempts
-            self._may_have_parked |= failed.due == math.inf
+            self._may_have_parked |= failed.is_parked
             for share in self.shares.values():
                 if not any(key_range.contains(failed.key_hash) for key_range in share.ranges):
                     continue
-                waiting = self._failed[offset] = Waiting(
-                    offset, failed.key_hash, failed.attempts, failed.due, failed.error,
-                    headers=failed.headers, is_logged=True,
-                )  # fmt: skip
+                waiting = self._failed[offset] = Waiting(**vars(failed), is_logged=True)
                 share.wait(self.lane(failed.key_hash, offset), waiting)
                 if share.position <= offset:
                     share.todo |= OffsetRanges([(share.position, offset)])
@@ -621,7 +616,7 @@ class Partition:
                 self.attempts[failure.offset] = failure.attempts
                 before = self._failed.get(failure.offset)
                 is_logged = before is not None and before.is_logged
-                self._failed[failure.offset] = _waiting(failure, now, is_logged=is_logged)
+                self._failed[failure.offset] = Waiting.after(failure, now, is_logged=is_logged)
 
     def _extend(self, share: SlotShare, report: PartitionReport, position: int) -> None:
         self.is_quiet = False
@@ -792,7 +787,7 @@ class Partition:
             return
         self.attempts[failure.offset] = failure.attempts
         self._may_have_parked |= failure.delay == math.inf
-        failed = self._failed[failure.offset] = _waiting(failure, now, is_logged=True)
+        failed = self._failed[failure.offset] = Waiting.after(failure, now, is_logged=True)
         share.wait(self.lane(failure.key_hash, failure.offset), failed)
 
     def replay(self, offset: int, now: float) -> None:
@@ -986,13 +981,6 @@ class Partition:
         """Returns the lowest waiting record of each lane: no higher one of the lane may start."""
         blocked = {lane: waiting.offset for lane, waiting in share.waiting.items()}
         return {} if self.ordering == "none" else blocked
-
-
-def _waiting(failure: Failure, now: float, *, is_logged: bool) -> Waiting:
-    return Waiting(
-        failure.offset, failure.key_hash, failure.attempts, now + failure.delay, failure.error,
-        failure.key, headers=failure.headers, is_logged=is_logged,
-    )  # fmt: skip
 
 
 def _done_of(report: PartitionReport) -> OffsetRanges:

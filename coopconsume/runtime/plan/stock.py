@@ -9,7 +9,7 @@ from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 
 if TYPE_CHECKING:
-    from coopconsume.runtime.plan.waiting import Waiting
+    from coopconsume.group.owned import Failed
 
 _NOTHING = OffsetRanges()
 
@@ -30,7 +30,7 @@ class Stock:
     undealt: OffsetRanges = field(default_factory=OffsetRanges)
     failing: OffsetRanges = field(default_factory=OffsetRanges)
     pending: int = 0
-    parked: list[Waiting] = field(default_factory=list)
+    parked: list[Failed] = field(default_factory=list)
 
     def add(self, offsets: OffsetRanges) -> None:
         """Adds newly acquired offsets."""

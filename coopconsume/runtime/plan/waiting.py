@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
+from coopconsume.group.owned import Failed
 from coopconsume.record import SHOWN_KEY_BYTES, ordering_key_of
 from coopconsume.runtime.plan.reads import is_far_apart
 
 if TYPE_CHECKING:
-    from coopconsume.record import Headers
+    from coopconsume.worker.report import Failure
 
 #: The offset that stands for the records of a key that an earlier owner may be at work on.
 EARLIER_OWNER: Final = -1
 
 
 @dataclass
-class Waiting:
+class Waiting(Failed):
     """A failed record that waits for its next attempt, and the offsets behind it.
 
     Attributes:
-        offset, key_hash: Which record.
-        attempts: Failures so far.
-        due: When it is tried again, on the monotonic clock; infinity: it is parked until an
-            operator decides.
-        error: The error of its last attempt.
         key: Its key for people, if this process has read it or the commit log has it.
         behind: Higher offsets of its lane, which wait for it. A *lane* has the records that are
             handled strictly in order: those of a key, or of the partition.
@@ -37,15 +33,9 @@ class Waiting:
         may_run_until: Until when, on the monotonic clock, the handler of a lost slot may work on
             it.
         next: The next higher failed record of its lane, which waits for this one.
-        headers: All headers that handlers have added to it, and its ordering key for people.
         is_logged: Whether the commit log has its failure, or gets it: not if its slot retries it.
     """
 
-    offset: int
-    key_hash: int
-    attempts: int
-    due: float
-    error: str
     key: bytes | None = None
     behind: list[int] = field(default_factory=list)
     is_trying: bool = False
@@ -53,12 +43,28 @@ class Waiting:
     is_running: bool = False
     may_run_until: float = -math.inf
     next: Waiting | None = None
-    headers: Headers = ()
     is_logged: bool = False
 
     def __post_init__(self) -> None:
         if self.key is None:
             self.key = ordering_key_of(self.headers)
+
+    @classmethod
+    def after(
+        cls, failure: Failure, now: float, *, is_logged: bool = False, is_undelivered: bool = False
+    ) -> Self:
+        """Returns the record of a failure.
+
+        Args:
+            failure: The failure.
+            now: The time of the failure, on the monotonic clock.
+            is_logged: Whether the commit log has it, or gets it.
+            is_undelivered: Whether its dead letter or outputs cannot be written.
+        """
+        return cls(
+            failure.offset, failure.key_hash, failure.attempts, now + failure.delay, failure.error,
+            failure.headers, failure.key, is_logged=is_logged, is_undelivered=is_undelivered,
+        )  # fmt: skip
 
     @property
     def is_far(self) -> bool:
@@ -74,7 +80,7 @@ class Waiting:
     @property
     def is_parked(self) -> bool:
         """Whether it waits until an operator decides."""
-        return self.due == math.inf and not (self.is_undelivered or self.is_running)
+        return super().is_parked and not (self.is_undelivered or self.is_running)
 
 
 def shown_key(key: bytes) -> str:

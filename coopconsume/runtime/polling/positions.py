@@ -80,8 +80,8 @@ class PollPosition:
     def at_start(cls, owned: Owned) -> PollPosition:
         """Returns the position in a partition before anything is handed out."""
         top = owned.committed.last
-        open_ = [record for record in owned.pending if record[0] not in owned.committed]
-        retries = RetryBuffer(record for record in open_ if record[0] >= owned.stable)
+        open_ = [record for record in owned.pending if record.offset not in owned.committed]
+        retries = RetryBuffer(record for record in open_ if record.offset >= owned.stable)
         if top is None:
             return cls(SlotShare(0, owned.ranges, owned.stable), retries=retries)
         gaps = owned.committed.complement(owned.stable, top)

@@ -9,17 +9,17 @@ No clock, no socket, no Spark: times come in, on the monotonic clock.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
+from coopconsume.group.owned import Failed
 from coopconsume.record import checked_headers, with_added, without_ordering_key
-from coopconsume.runtime.plan import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from coopconsume.group.owned import Failed
     from coopconsume.record import Headers
 
 #: Keys that come again in one frame; the rest waits for the next one.
@@ -34,12 +34,12 @@ class RetryBuffer:
     """
 
     def __init__(self, pending: Iterable[Failed] = ()) -> None:
-        self._records: dict[int, Waiting] = {}
+        self._records: dict[int, Failed] = {}
         self._passed: dict[int, OffsetRanges] = {}
         self._attempts: dict[int, int] = {}
         self._added: dict[int, Headers] = {}
-        for offset, key_hash, attempts, due, error, headers in pending:
-            self._hold(Waiting(offset, key_hash, attempts, due, error, headers=headers))
+        for record in pending:
+            self._hold(replace(record))
 
     def __len__(self) -> int:
         return len(self._records)
@@ -50,7 +50,7 @@ class RetryBuffer:
         return frozenset(self._passed)
 
     @property
-    def parked(self) -> list[Waiting]:
+    def parked(self) -> list[Failed]:
         """Records that wait until somebody decides about them."""
         return [record for record in self._records.values() if record.is_parked]
 
@@ -84,7 +84,7 @@ class RetryBuffer:
 
     def hold(
         self, offset: int, key_hash: int, due: float, error: str, headers: Headers = ()
-    ) -> Waiting:
+    ) -> Failed:
         """Keeps a failed record: it comes again at ``due``, and its key waits behind it.
 
         Args:
@@ -94,11 +94,11 @@ class RetryBuffer:
             error: Why it failed.
             headers: All headers that were added to it, and its ordering key for people.
         """
-        record = Waiting(offset, key_hash, self.attempt(offset), due, error, headers=headers)
+        record = Failed(offset, key_hash, self.attempt(offset), due, error, headers)
         self._hold(record)
         return record
 
-    def _hold(self, record: Waiting) -> None:
+    def _hold(self, record: Failed) -> None:
         self._records[record.offset] = record
         self._attempts[record.offset] = record.attempts
         if added := without_ordering_key(record.headers):

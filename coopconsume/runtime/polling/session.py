@@ -65,7 +65,7 @@ class PollSession:
         self.places: dict[TopicPartition, PollPosition] = {}
         self._present = present
         self._assignment: EpochAssignment | None = None
-        self._is_draining = False
+        self._is_handing_over = False
         self.closed = threading.Event()
         self._is_polling = self._is_woken = False
         self._polls = self._calls = 0
@@ -78,7 +78,7 @@ class PollSession:
     def assignment(self) -> EpochAssignment | None:
         """What to poll from; None while shares change hands."""
         with self.lock:
-            return None if self._is_draining else self._assignment
+            return None if self._is_handing_over else self._assignment
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -180,7 +180,7 @@ class PollSession:
             return PollFacts(
                 group,
                 joining if assignment is None else "",
-                self._is_draining and is_out and not self._is_polling,
+                self._is_handing_over and is_out and not self._is_polling,
                 len(places),
                 sum(place.paused for place in places.values()),
                 tuple(f"{topic}-{part}" for (topic, part), one in places.items() if one.is_full),
@@ -332,7 +332,7 @@ class PollSession:
     def begin(self, assignment: EpochAssignment) -> None:
         """Hands out from this from now on."""
         with self.lock:
-            self._is_draining = False
+            self._is_handing_over = False
             self._start(assignment)
 
     def restart(self, assignment: EpochAssignment) -> None:
@@ -366,7 +366,7 @@ class PollSession:
         """Returns nothing: all shares start again."""
         return
 
-    def drain(self, timeout: float) -> list[Share]:
+    def hand_over(self, timeout: float) -> list[Share]:
         """Hands out nothing more, and waits until all polled records are answered.
 
         Args:
@@ -376,7 +376,7 @@ class PollSession:
             The shares of partitions with records that wait for an answer.
         """
         with self.lock:
-            self._is_draining = True
+            self._is_handing_over = True
             assignment, polls = self._assignment, self._polls
             if assignment is None:
                 return []

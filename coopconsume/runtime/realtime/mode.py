@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from coopconsume.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -52,12 +54,11 @@ class RealTimeMode:
     max_pending: int
     small_lag: int = SMALL_LAG
     why: str = ""
-    _failures: int = 0
-    _not_before: float = -math.inf
+    _backoff: Backoff = field(default_factory=lambda: Backoff(_PAUSE, _LONGEST_PAUSE))
 
     def why_not(self, partitions: Iterable[Partition], now: float) -> str:
         """Returns why a run must not begin now; empty: it may."""
-        if now < self._not_before:
+        if now < self._backoff.not_before:
             return self.why or "a real-time run has failed"
         for partition in partitions:
             name = f"{partition.topic}-{partition.partition}"
@@ -134,11 +135,9 @@ class RealTimeMode:
         """
         self.why = why
         if now - started > _WORKED:
-            self._failures = 0
+            self._backoff.succeeded()
         if failed:
-            pause = min(_LONGEST_PAUSE, _PAUSE * 2 ** min(10, self._failures))
-            self._failures += 1
-            self._not_before = now + pause
+            self._backoff.failed(now)
 
 
 def _unready(partition: Partition, now: float) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from coopconsume.classic import tagged
-from coopconsume.runtime.batch import rates_of
+from coopconsume.runtime.batch import spec_of
 from coopconsume.runtime.plan import BatchPlan
 from coopconsume.worker.realtime.slot import RealTimeRunner
 from coopconsume.worker.realtime.spec import RealTimeSpec
-from coopconsume.worker.report import BatchSpec
 from coopconsume.worker.slot import REPORT_SCHEMA
 
 if TYPE_CHECKING:
@@ -81,24 +81,9 @@ def run_slots(
     index = {part: i for i, part in enumerate(sorted(plan.wanted))}
     key_ranges = running.key_ranges
     place = {(p.topic, p.partition): i for i, p in enumerate(running.parts)}
-    spec = BatchSpec(
-        batch=running.number,
-        partitions=tuple(running.names),
-        slots=plan.slots,
-        work={slot: {index[p]: w for p, w in of.items()} for slot, of in plan.work.items()},
-        ordering=work.ordering,
-        concurrency=work.concurrency,
+    spec = replace(
+        spec_of(options, work, running, slots),
         batch_time=duration + options.batch_time,
-        handler_timeout=options.handler_timeout,
-        headers=work.needs_headers(options),
-        filters=bool(options.record_filter),
-        park=work.park,
-        rates=rates_of(options, slots),
-        break_after=options.circuit_breaker or 0,
-        streaks=running.streaks,
-        gates=running.gates,
-        run=running.run,
-        channel=running.channel,
         realtime=RealTimeSpec(
             duration=duration,
             kafka=options.kafka,

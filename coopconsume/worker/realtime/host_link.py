@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from coopconsume.backoff import Backoff
 from coopconsume.worker.channel.wire import (
     FRAME_BYTES,
     HANDSHAKE_BYTES,
@@ -135,22 +136,22 @@ class HostLink:
         self._thread.join(1.0)
 
     def _run(self) -> None:
-        pause = _RETRY
+        backoff = Backoff(2 * _RETRY, _LONGEST_RETRY)
         while not self._is_closed.is_set():
             try:
                 self._start_if_none()
                 sock, session = self._connect()
             except (OSError, ProtocolError) as error:
                 if self._has_failed():
-                    pause = min(_LONGEST_RETRY, 2 * pause)
+                    backoff.failed(time.monotonic())
                 log.debug("no connection to the fetch server: %s", error)
-                self._is_closed.wait(pause)
+                self._is_closed.wait(backoff.pause or _RETRY)
                 continue
             self._sock = sock
             try:
                 self.events.put(Connected())
                 self._talk(sock, session)
-                pause = _RETRY
+                backoff.succeeded()
             except (OSError, ProtocolError) as error:
                 self._forget(error)
             finally:

@@ -171,7 +171,7 @@ def test_what_polling_knows_is_counted():
     assert session.facts(assignment, {}, "", "g", 40.0) == PollFacts(
         "g", partitions=1, paused=1, next_due=10.0, pending=2, parked=1
     )
-    session.drain(0.0)
+    session.hand_over(0.0)
     assert session.facts(assignment, {}, "", "g", 40.0).hand_over
     with session.polling():
         assert not session.facts(assignment, {}, "", "g", 40.0).hand_over

@@ -222,7 +222,7 @@ def test_a_missing_right_is_an_error_of_its_partition_alone(monkeypatch):
     one = publisher(broker, Waiting({0: 1}), SimpleNamespace(stable=1))
     assert not one.publish(TP, 1)
     assert one.given_up(60.0) is denied
-    one.troubles[TP].not_before = 0.0
+    one.troubles[TP].backoff.not_before = 0.0
     assert one.publish(TP, 1)
     assert one.given_up(0.0) is None
 
