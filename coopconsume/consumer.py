@@ -21,10 +21,10 @@ from coopconsume.option_values import parse_seconds
 from coopconsume.options import Options
 from coopconsume.query import CooperativeForeach, CooperativeQuery
 from coopconsume.record import MAX_WAIT
-from coopconsume.runtime.polling.poller import Poller
-from coopconsume.runtime.reading.expressions import check_filter, check_ordering_key
-from coopconsume.runtime.slot_leases import lease_seconds
-from coopconsume.runtime.state import HISTORY, StateLog
+from coopconsume.runtime.commit.state import HISTORY, StateLog
+from coopconsume.runtime.dispatch.slot_leases import lease_seconds
+from coopconsume.runtime.poll.poller import Poller
+from coopconsume.runtime.read.expressions import check_filter, check_ordering_key
 from coopconsume.state.schema import StateSchema
 from coopconsume.ui.page import LivePage
 from coopconsume.worker.frames import FrameHandler
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from coopconsume.group.callbacks import RebalanceListener
     from coopconsume.query import OutputMode
     from coopconsume.record import OnDead, RetryPolicy
-    from coopconsume.runtime.polling.positions import PollPosition
+    from coopconsume.runtime.poll.positions import PollPosition
     from coopconsume.worker.frames import Format
     from coopconsume.worker.report import Ordering
 

@@ -14,8 +14,8 @@ from coopconsume.option_values import parse_seconds
 from coopconsume.record import OnDead, RetryPolicy
 from coopconsume.runtime.checks import check_handler, check_settings
 from coopconsume.runtime.loop import Job
-from coopconsume.runtime.progress import Meter
 from coopconsume.runtime.realtime.checks import check_settings as check_settings_of_real_time
+from coopconsume.runtime.status.progress import Meter
 from coopconsume.runtime.work import Work
 from coopconsume.sinks import open_dead_letters, open_output
 from coopconsume.sinks.transactional import TransactionalTopic
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.monitoring.listener import QueryProgressEvent
-    from coopconsume.runtime.state import StateLog
+    from coopconsume.runtime.commit.state import StateLog
     from coopconsume.sinks import DeadLetterSink, OutputSink
     from coopconsume.ui.page import LivePage
     from coopconsume.worker.report import Ordering

@@ -31,9 +31,9 @@ from coopconsume.group.owned import EpochGrant, Failed, Owned
 from coopconsume.kafka.cluster import LogEnd
 from coopconsume.options import Options
 from coopconsume.runtime import events, trace
+from coopconsume.runtime.commit.parcels import Parcel, Written
 from coopconsume.runtime.loop import Job
-from coopconsume.runtime.parcels import Parcel, Written
-from coopconsume.runtime.progress import Meter
+from coopconsume.runtime.status.progress import Meter
 from coopconsume.runtime.work import Work
 from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.report import (
@@ -113,9 +113,9 @@ class Replay:
                 mock.patch("time.monotonic", side_effect=lambda: self.now),
                 mock.patch("threading.Thread.start", nothing),
                 mock.patch.object(ThreadPoolExecutor, "submit", nothing),
-                mock.patch("coopconsume.runtime.dispatch.open_mailbox", nothing),
-                mock.patch("coopconsume.runtime.dispatch.interrupt", nothing),
-                mock.patch("coopconsume.runtime.slot_leases.driver_address", nothing),
+                mock.patch("coopconsume.runtime.dispatch.dispatcher.open_mailbox", nothing),
+                mock.patch("coopconsume.runtime.dispatch.dispatcher.interrupt", nothing),
+                mock.patch("coopconsume.runtime.dispatch.slot_leases.driver_address", nothing),
             ):
                 stack.enter_context(patch)
             self._run()

@@ -17,16 +17,16 @@ from commits import CommitLogUnavailable
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.group.keeping import by_partition
 from coopconsume.group.primary import WRITE_WITHIN
-from coopconsume.runtime.blocker_keys import BlockerKeys
-from coopconsume.runtime.committer import Committer
-from coopconsume.runtime.daemon_pool import DaemonPool
+from coopconsume.runtime.commit.committer import Committer
+from coopconsume.runtime.dispatch.daemon_pool import DaemonPool
 from coopconsume.runtime.events import HolesFound
 from coopconsume.runtime.plan import Partition, deal
 from coopconsume.runtime.plan.gain import Gain
 from coopconsume.runtime.plan.stock import Stock
-from coopconsume.runtime.reading.audit import HoleAudit
+from coopconsume.runtime.read.audit import HoleAudit
+from coopconsume.runtime.status.blocker_keys import BlockerKeys
+from coopconsume.runtime.status.waiting import lost_member
 from coopconsume.runtime.trace import EndsRead, StartsRead, Trace
-from coopconsume.runtime.waiting import lost_member
 from coopconsume.sinks.transactional import TransactionalTopic
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from coopconsume.group.owned import Owned
     from coopconsume.runtime.events import BlockersRead, JobEvent
     from coopconsume.runtime.plan import Read
-    from coopconsume.runtime.progress import Meter
-    from coopconsume.runtime.reading.spans import Span
+    from coopconsume.runtime.read.spans import Span
+    from coopconsume.runtime.status.progress import Meter
     from coopconsume.runtime.work import Work
 
 log = logging.getLogger(__name__)

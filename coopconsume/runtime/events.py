@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from coopconsume.group.chunks import AcquiredChunks, GroupChunks
     from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.runtime.commit.parcels import Parcel, Written
     from coopconsume.runtime.decisions import Decision
-    from coopconsume.runtime.parcels import Parcel, Written
     from coopconsume.worker.report import SlotReport
 
 T = TypeVar("T")

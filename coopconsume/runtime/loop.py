@@ -9,7 +9,7 @@ One thread decides. All others (Spark jobs, commits, the group, users) put event
 
 A slot is in one batch at a time and gets its next work as soon as it has reported, while slower
 slots still run. A slot whose handlers are slow gives back the records that it has not started (see
-`coopconsume.runtime.relief`), so a stuck key blocks only itself.
+`coopconsume.runtime.dispatch.relief`), so a stuck key blocks only itself.
 
 An `EpochState` is the work on the shares of one epoch. Shares that move are handed over: the loop
 starts no more of their records, commits what slots report, and gives up the rest after a time. A
@@ -39,7 +39,7 @@ from coopconsume.errors import (
 from coopconsume.group.keeping import common
 from coopconsume.group.primary import WRITE_WITHIN
 from coopconsume.kafka.call_limit import CallLimit
-from coopconsume.runtime.dispatch import Dispatcher
+from coopconsume.runtime.dispatch.dispatcher import Dispatcher
 from coopconsume.runtime.epoch_state import EpochState, OverLimit
 from coopconsume.runtime.events import (
     AbortRequested,
@@ -72,8 +72,8 @@ from coopconsume.runtime.events import (
 )
 from coopconsume.runtime.plan.range_limit import LimitWatch
 from coopconsume.runtime.realtime.checks import check_workers
+from coopconsume.runtime.status.waiting import JobFacts, waiting_for
 from coopconsume.runtime.trace import JobEnded, JobStarted, Trace, TurnBegun
-from coopconsume.runtime.waiting import JobFacts, waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -86,10 +86,10 @@ if TYPE_CHECKING:
     from coopconsume.errors import CoopConsumeError
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.membership import Membership
-    from coopconsume.runtime.commit import CommitMark
-    from coopconsume.runtime.committer import Committer
+    from coopconsume.runtime.commit.committer import Committer
+    from coopconsume.runtime.commit.unsaved import CommitMark
     from coopconsume.runtime.plan import Partition
-    from coopconsume.runtime.progress import Meter
+    from coopconsume.runtime.status.progress import Meter
     from coopconsume.runtime.work import Work
 
 log = logging.getLogger(__name__)

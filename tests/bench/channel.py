@@ -166,7 +166,7 @@ def _cost(harness: Harness, say: Callable[[str], None]) -> Report:
 
     def without(turn: int) -> float:
         # As on Spark Connect, where slots cannot reach the driver.
-        with patch("coopconsume.runtime.slot_leases.driver_address", lambda _: None):
+        with patch("coopconsume.runtime.dispatch.slot_leases.driver_address", lambda _: None):
             return with_it(turn)
 
     turns = _MORE * harness.turns

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore, OffsetRanges
 from coopconsume.runtime.decisions import Decision, decide
-from coopconsume.runtime.reading.hashing import in_ranges_sql
+from coopconsume.runtime.read.hashing import in_ranges_sql
 from tests.bench.figures import Ratio, Report, seconds_of
 from tests.bench.idle import idle_turn
 

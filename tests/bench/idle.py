@@ -16,7 +16,7 @@ from coopconsume.group.owned import Owned
 from coopconsume.kafka.cluster import LogEnd
 from coopconsume.runtime.epoch_state import EpochState
 from coopconsume.runtime.loop import Job
-from coopconsume.runtime.progress import Meter
+from coopconsume.runtime.status.progress import Meter
 from coopconsume.runtime.work import Work
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def idle_job(partitions: int) -> Job:
     assignment.topic_ids, assignment._waits, assignment.is_between_epochs = {"t": "id"}, [], False
     assignment.check = assignment.stop_repeating = lambda: None
     membership: Any = SimpleNamespace(options=options, may_work_for=lambda *_: True)
-    with mock.patch("coopconsume.runtime.dispatch.open_mailbox"):
+    with mock.patch("coopconsume.runtime.dispatch.dispatcher.open_mailbox"):
         job = Job(mock.sentinel.spark, membership, work, _SLOTS, meter)
     job._epoch_state = EpochState(
         mock.sentinel.spark, assignment, work, _SLOTS, meter, map(str, itertools.count()), {},

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume import RetryPolicy
-from coopconsume.runtime.reading.source import WantedRows, batch_frame, read_spans
-from coopconsume.runtime.reading.spans import Span
+from coopconsume.runtime.read.source import WantedRows, batch_frame, read_spans
+from coopconsume.runtime.read.spans import Span
 from coopconsume.worker.report import BatchSpec, PartitionWork
 from coopconsume.worker.slot import REPORT_SCHEMA, SlotRunner
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns

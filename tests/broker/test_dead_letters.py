@@ -16,7 +16,7 @@ from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 from coopconsume.runtime.decisions import Decision, apply_decisions, decide, decided
 from coopconsume.runtime.plan import Waiting
-from coopconsume.runtime.polling.session import PollSession
+from coopconsume.runtime.poll.session import PollSession
 from coopconsume.sinks import open_dead_letters
 from coopconsume.worker.report import DeadLetter
 from tests.broker.test_sinks import records_of

@@ -8,7 +8,7 @@ from commits import CommitStore, OffsetRanges, Pending
 from coopconsume.group import membership as memberships
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
-from coopconsume.runtime.polling.session import PollSession
+from coopconsume.runtime.poll.session import PollSession
 from tests.lost_answers import lose_each_first
 
 pytestmark = [pytest.mark.broker]

@@ -31,9 +31,9 @@ from coopconsume.kafka.call_limit import CallLimit, NoAnswerInTime, call_within
 from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.options import Options
 from coopconsume.record import ORDERING_KEY, RetryPolicy
-from coopconsume.runtime.latest_start import LatestStart
+from coopconsume.runtime.dispatch.latest_start import LatestStart
 from coopconsume.runtime.loop import Job
-from coopconsume.runtime.progress import Meter
+from coopconsume.runtime.status.progress import Meter
 from coopconsume.runtime.work import Work
 from coopconsume.worker.handling import TimeBox
 from coopconsume.worker.realtime.source import Fetched, ReadFailed

@@ -17,8 +17,8 @@ from coopconsume.group.assigned_logs import AssignedLogs
 from coopconsume.group.owned import Failed, Owned
 from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.record import ORDERING_KEY
-from coopconsume.runtime.polling.poller import Poller
-from coopconsume.runtime.reading.source import PolledRows
+from coopconsume.runtime.poll.poller import Poller
+from coopconsume.runtime.read.source import PolledRows
 
 TOPIC = "t"
 
@@ -305,7 +305,7 @@ def in_memory(log, member_of):
         log: The log.
         member_of: Returns where dead letters go.
     """
-    base = "coopconsume.runtime.polling.poller"
+    base = "coopconsume.runtime.poll.poller"
 
     def reasons_of(frame, reason, _call):
         found = {}
@@ -337,9 +337,9 @@ def in_memory(log, member_of):
         mock.patch(f"{base}.reasons_of", reasons_of),
         mock.patch(f"{base}.offsets_of", offsets_of),
         mock.patch(f"{base}.open_dead_letters", sink),
-        mock.patch("coopconsume.runtime.reading.audit.present_offsets", present_offsets),
-        mock.patch("coopconsume.runtime.polling.poller.time", clock),
-        mock.patch("coopconsume.runtime.polling.answers.time", clock),
+        mock.patch("coopconsume.runtime.read.audit.present_offsets", present_offsets),
+        mock.patch("coopconsume.runtime.poll.poller.time", clock),
+        mock.patch("coopconsume.runtime.poll.answers.time", clock),
     ]
 
 

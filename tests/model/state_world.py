@@ -18,7 +18,7 @@ from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.keeping import leave_with_holders, without
 from coopconsume.group.owned import EpochGrant
 from coopconsume.record import Record, Reject
-from coopconsume.runtime.state import StateLog
+from coopconsume.runtime.commit.state import StateLog
 from coopconsume.state.schema import StateSchema
 from coopconsume.state.slot import SlotState
 from tests.model.job_group import LIFE_MS
@@ -174,8 +174,8 @@ class StateWorld:
 
         monkeypatch.setattr(EpochAssignment, "waits_left", waits_left)
         monkeypatch.setattr("coopconsume.runtime.loop._LAST_COMMIT", 0.4)
-        monkeypatch.setattr("coopconsume.runtime.deliveries.FIRST_PAUSE", 0.05)
-        monkeypatch.setattr("coopconsume.runtime.dispatch._STATE_PAUSE", 0.1)
+        monkeypatch.setattr("coopconsume.runtime.commit.deliveries.FIRST_PAUSE", 0.05)
+        monkeypatch.setattr("coopconsume.runtime.dispatch.dispatcher._STATE_PAUSE", 0.1)
         monkeypatch.setattr("coopconsume.group.repeating._FIRST_PAUSE", 0.05)
 
     def _add(self, name):

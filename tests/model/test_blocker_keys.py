@@ -31,7 +31,7 @@ def world(monkeypatch, tmp_path):
         before.leave()
         return there
 
-    monkeypatch.setattr("coopconsume.runtime.blocker_keys._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("coopconsume.runtime.status.blocker_keys._LOOK_EVERY", 0.0)
     yield make
     for one in made:
         one.close()
@@ -73,7 +73,7 @@ def test_a_record_that_cannot_be_read_is_tried_again(world, caplog):
     """A failure is no warning."""
     there = world(1)
     there.kafka.blocker_errors.append(RuntimeError("away"))
-    with caplog.at_level("DEBUG", "coopconsume.runtime.blocker_keys"):
+    with caplog.at_level("DEBUG", "coopconsume.runtime.status.blocker_keys"):
         job = there.run(there.claim(), lambda _: None)
         there.until(lambda: blocker(job)["key"] == "k1")
     assert there.kafka.blockers_read == [{TP: 1}] * 2

@@ -13,8 +13,8 @@ from assignors import KeyRange, key_hash
 from assignors.ranges import offset_hash
 from commits import OffsetRanges, Pending
 from coopconsume import RetryPolicy
-from coopconsume.runtime.deliveries import FIRST_PAUSE, LONGEST_PAUSE, TOGETHER, Deliveries
-from coopconsume.runtime.parcels import Parcel
+from coopconsume.runtime.commit.deliveries import FIRST_PAUSE, LONGEST_PAUSE, TOGETHER, Deliveries
+from coopconsume.runtime.commit.parcels import Parcel
 from coopconsume.runtime.plan import Limits, Partition, Waiting, plan_batch
 from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, pack_offsets
 from tests.examples import examples

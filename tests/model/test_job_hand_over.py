@@ -15,8 +15,8 @@ from assignors import KeyRange, Share, key_hash
 from commits import OwnedShare
 from coopconsume.group import GroupMember
 from coopconsume.group.owned import EpochGrant
-from coopconsume.runtime.dispatch import Dispatcher
-from coopconsume.runtime.slot_leases import SlotLeases
+from coopconsume.runtime.dispatch.dispatcher import Dispatcher
+from coopconsume.runtime.dispatch.slot_leases import SlotLeases
 from coopconsume.worker.handling import TimeBox
 from tests.model.job_group import HIGH, KEYS, LIFE_MS, LOW, WHOLE, Group, slot_mates
 from tests.model.job_world import _PATIENCE, TP, until
@@ -355,7 +355,7 @@ def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monke
 @pytest.fixture
 def waits_for_a_lost_member(world, monkeypatch):
     """Returns a function: a job that waits long for key ranges, and may plan them before."""
-    monkeypatch.setattr("coopconsume.runtime.dispatch._EARLY", 1_000.0)
+    monkeypatch.setattr("coopconsume.runtime.dispatch.dispatcher._EARLY", 1_000.0)
     monkeypatch.setattr("coopconsume.worker.channel.client.CONNECT_TIME", 1_000.0)
 
     def begun(drain_timeout="300 seconds"):

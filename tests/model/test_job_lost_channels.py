@@ -14,7 +14,7 @@ import pytest
 from assignors import KeyRange
 from commits import CommitLogUnavailable, OffsetRanges
 from coopconsume.group.owned import LEASE
-from coopconsume.runtime.slot_leases import SlotLeases
+from coopconsume.runtime.dispatch.slot_leases import SlotLeases
 from coopconsume.worker.channel.server import ChannelServer
 from tests.model.job_group import slot_mates
 from tests.model.job_sinks import Answering, Watching

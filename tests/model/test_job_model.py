@@ -13,8 +13,8 @@ from assignors import KeyRange, key_hash
 from commits import OffsetRanges
 from coopconsume.errors import BrokerUnreachable, DataLoss, TopicReplaced
 from coopconsume.group.owned import LEASE
-from coopconsume.runtime.dispatch import Dispatcher
-from coopconsume.runtime.slot_leases import SlotLeases
+from coopconsume.runtime.dispatch.dispatcher import Dispatcher
+from coopconsume.runtime.dispatch.slot_leases import SlotLeases
 from tests.model.job_group import KEYS, slot_mates
 from tests.model.job_world import TP, Frame, until
 

@@ -78,7 +78,7 @@ def test_a_missing_right_is_reported_once_and_holds_back_its_own_records(
     world, caplog, monkeypatch
 ):
     """The error is in the commit log; once the right is granted all is done."""
-    monkeypatch.setattr("coopconsume.runtime.deliveries.LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr("coopconsume.runtime.commit.deliveries.LONGEST_PAUSE", 0.05)
     there = world()
     member, sink = there.claim(), Unreliable(denied=True)
     there.run(member, Rejecting(3), dead_letters=sink)

@@ -207,7 +207,7 @@ def test_a_stop_starts_nothing_more_and_commits_what_has_run(world, monkeypatch,
     there = world(channel=True)
     if how == "trial":  # Its slots are not asked to give records back.
         monkeypatch.setattr(
-            "coopconsume.runtime.slot_requests.SlotRequests.may_relieve", lambda *_: False
+            "coopconsume.runtime.dispatch.slot_requests.SlotRequests.may_relieve", lambda *_: False
         )
     member, gate = there.claim(), there.gate(3)
     job = there.run(member, gate)

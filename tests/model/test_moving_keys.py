@@ -15,8 +15,8 @@ from commits import CommitLogUnavailable, FencedMember, OffsetRanges, Pending
 from coopconsume.errors import StateNotReadable
 from coopconsume.group.owned import EpochGrant
 from coopconsume.record import Reject
+from coopconsume.runtime.commit.state import StateLog
 from coopconsume.runtime.events import PauseRequested
-from coopconsume.runtime.state import StateLog
 from coopconsume.sinks import TransactionalTopic
 from coopconsume.state.schema import StateSchema
 from coopconsume.state.slot import SlotState

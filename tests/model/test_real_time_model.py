@@ -409,7 +409,7 @@ def test_a_run_that_fails_at_once_is_not_begun_again_at_once():
 def test_a_rebalance_that_moves_nothing_ends_no_run(world, monkeypatch):
     """What slots do between two epochs is committed under the next one."""
     # On a loaded host a lease of 2 s may pass between two turns of this test.
-    monkeypatch.setattr("coopconsume.runtime.slot_leases.lease_of", lambda _options: 60.0)
+    monkeypatch.setattr("coopconsume.runtime.dispatch.slot_leases.lease_of", lambda _options: 60.0)
     there = world(drainTimeout="300 seconds")
     group = Group(there)
     group.opens([WHOLE])

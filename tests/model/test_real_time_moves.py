@@ -10,8 +10,8 @@ from assignors import KeyRange, Share, key_hash
 from commits import OffsetRanges
 from coopconsume.group.keeping import without
 from coopconsume.record import RetryPolicy
-from coopconsume.runtime.dispatch import Dispatcher
-from coopconsume.runtime.slot_requests import SlotRequests
+from coopconsume.runtime.dispatch.dispatcher import Dispatcher
+from coopconsume.runtime.dispatch.slot_requests import SlotRequests
 from coopconsume.worker.realtime import slot
 from coopconsume.worker.report import unpack_offsets
 from tests.model.job_group import HIGH, LOW, WHOLE, Group
@@ -24,7 +24,7 @@ def world(monkeypatch, tmp_path):
     """Return what makes a world of 20 records; its jobs are ended with the test."""
     made = []
     # On a loaded host a lease of 2 s may pass between two turns of a test.
-    monkeypatch.setattr("coopconsume.runtime.slot_leases.lease_of", lambda _options: 60.0)
+    monkeypatch.setattr("coopconsume.runtime.dispatch.slot_leases.lease_of", lambda _options: 60.0)
 
     def make(**options):
         log = {offset: key_of(offset) for offset in range(20)}
@@ -35,7 +35,7 @@ def world(monkeypatch, tmp_path):
             found = [o for o in there.kafka.log if span.first <= o <= span.last]
             return OffsetRanges.from_offsets(sorted(found))
 
-        monkeypatch.setattr("coopconsume.runtime.reading.audit.present_offsets", present)
+        monkeypatch.setattr("coopconsume.runtime.read.audit.present_offsets", present)
         made.append(there)
         return there
 

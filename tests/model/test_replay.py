@@ -11,8 +11,10 @@ import pytest
 
 from assignors import key_hash
 from coopconsume.record import Reject, Retry
-from coopconsume.runtime import acquiring, committer, dispatch, epoch_state, loop, trace
+from coopconsume.runtime import epoch_state, loop, trace
+from coopconsume.runtime.commit import committer
 from coopconsume.runtime.decisions import Decision, decide
+from coopconsume.runtime.plan import acquiring
 from tests import replay
 from tests.model.job_group import HIGH, LOW, WHOLE, Group
 from tests.model.job_world import TP, CountedJob, World, until
@@ -54,7 +56,7 @@ def record(monkeypatch, tmp_path):
             step()
             super()._handle(event, epoch_state)
 
-    for module in (loop, dispatch, committer, acquiring, epoch_state, trace):
+    for module in (loop, dispatcher, committer, acquiring, epoch_state, trace):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic, time=time.time))
     monkeypatch.setattr("tests.model.job_world.CountedJob", Stepping)
     path = tmp_path / "trace.jsonl"

@@ -17,8 +17,8 @@ from commits import AcquisitionId, Epoch, OffsetRanges, Pending
 from commits.requests import request_events
 from commits.rows import Event, Part
 from coopconsume.group.chunks import GroupChunks, PartitionChunks, failures_in
-from coopconsume.runtime.acquiring import Acquirer
 from coopconsume.runtime.plan import Limits, Partition, plan_batch
+from coopconsume.runtime.plan.acquiring import Acquirer
 from coopconsume.runtime.plan.slices import deal_stock
 from coopconsume.runtime.plan.stock import Stock
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets

@@ -8,7 +8,7 @@ import pytest
 
 from assignors import KeyRange
 from coopconsume.errors import AlreadyClosed
-from coopconsume.runtime.polling.poller import Poller
+from coopconsume.runtime.poll.poller import Poller
 from tests.model.job_world import _PATIENCE, TP, until
 
 #: Seconds, far longer than any limit, after which an end counts as one that waits for brokers.
@@ -47,7 +47,7 @@ def test_a_job_stops_and_commits_while_no_broker_answers(world, state):
 def test_a_batch_that_spark_plans_is_not_waited_for(world, monkeypatch, how):
     """Its slots were stopped before they connected: they start nothing, and nothing is in doubt."""
     there = world(channel=True, drainTimeout="60 seconds")
-    monkeypatch.setattr("coopconsume.runtime.dispatch.interrupt", lambda *_: None)
+    monkeypatch.setattr("coopconsume.runtime.dispatch.dispatcher.interrupt", lambda *_: None)
     there.is_reading = True
     member, gate = there.claim(), there.gate()
     job = there.run(member, gate)

@@ -17,7 +17,7 @@ _LEASE = "coopconsume/worker/channel/lease.py"
 _MESSAGES = "coopconsume/worker/channel/messages.py"
 _SERVER = "coopconsume/worker/channel/server.py"
 _CLIENT = "coopconsume/worker/channel/client.py"
-_DISPATCH = "coopconsume/runtime/dispatch.py"
+_DISPATCH = "coopconsume/runtime/dispatch/dispatcher.py"
 _JOB = "tests/model/test_job_model.py::"
 _CHANNELS = "tests/model/test_job_lost_channels.py::"
 _HAND_OVER = "tests/model/test_job_hand_over.py::"
@@ -432,7 +432,7 @@ CHANNEL = [
     Mutant(
         "lost-kept-record-is-done-at-once",
         "What a lost slot kept is done again once no handler of it can run.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "            end_kept(running, slot, over)\n",
         "            end_kept(running, slot, now)\n",
         (
@@ -443,7 +443,7 @@ CHANNEL = [
     Mutant(
         "every-slot-may-keep",
         "One slot is left to go on with.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "if kept + 1 < self._slots and self",
         "if self",
         (_SLOTS + "test_one_slot_is_left_to_go_on_with",),
@@ -451,7 +451,7 @@ CHANNEL = [
     Mutant(
         "kept-tasks-not-counted",
         "No more tasks run than there are slots, those that keep records included.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "if tasks >= len(free):",
         "if tasks >= 0:",
         (_SLOTS + "test_relief_starts_no_more_handlers_at_once_than_there_are_slots",),
@@ -459,7 +459,7 @@ CHANNEL = [
     Mutant(
         "relieved-slot-stays-busy",
         "A slot that has given its records back gets them again.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "            self._carryover.closed(slot, report.gates, running.names, now)\n            self._free(running, slot)\n",
         "            self._carryover.closed(slot, report.gates, running.names, now)\n",
         (_SLOTS + "test_a_record_that_its_slot_keeps_may_fail_or_be_the_last_one",),
@@ -467,7 +467,7 @@ CHANNEL = [
     Mutant(
         "slot-that-hands-over-is-in-doubt",
         "A slot that is to start nothing more names its running records: they alone are in doubt.",
-        "coopconsume/runtime/slot_requests.py",
+        "coopconsume/runtime/dispatch/slot_requests.py",
         "            if self.may_relieve(running, at[1]):\n",
         "            if False:\n",
         (_LATE + "[False]",),
@@ -475,7 +475,7 @@ CHANNEL = [
     Mutant(
         "kept-slot-is-in-doubt",
         "Of a slot that has given its records back only those that it kept are in doubt.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "at_work = (running.active - running.withdrawn for",
         "at_work = (running.waiting - running.withdrawn for",
         (_LATE + "[False]",),
@@ -483,7 +483,7 @@ CHANNEL = [
     Mutant(
         "withdrawn-slot-is-in-doubt",
         "A slot that Spark had not begun when it was stopped leaves nothing in doubt.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "at_work = (running.active - running.withdrawn for",
         "at_work = (running.active for",
         (_CORELESS + "[late hand over]",),
@@ -491,7 +491,7 @@ CHANNEL = [
     Mutant(
         "withdrawn-slot-is-waited-for",
         "A stop and a hand-over do not wait for slots that Spark has not begun.",
-        "coopconsume/runtime/batch.py",
+        "coopconsume/runtime/dispatch/batch.py",
         "return bool(self.waiting) and self.waiting <= self.withdrawn",
         "return self.waiting == self.withdrawn == set(self.plan.slots)",
         (_CORELESS + "[stop]", _CORELESS + "[hand over]"),
@@ -523,7 +523,7 @@ CHANNEL = [
     Mutant(
         "appends-as-they-come",
         "Appends to the commit table are at least commitInterval apart.",
-        "coopconsume/runtime/committer.py",
+        "coopconsume/runtime/commit/committer.py",
         "is_early = not is_last and now < self._next_at",
         "is_early = False",
         (_PACED,),
@@ -531,7 +531,7 @@ CHANNEL = [
     Mutant(
         "last-append-waits",
         "A stop and a hand-over do not wait for commitInterval.",
-        "coopconsume/runtime/committer.py",
+        "coopconsume/runtime/commit/committer.py",
         "is_early = not is_last and now < self._next_at",
         "is_early = now < self._next_at",
         (_PACED,),
@@ -573,7 +573,7 @@ CHANNEL = [
     Mutant(
         "reports-slower-than-commits",
         "What a slot keeps from its driver is at most half of commitInterval old.",
-        "coopconsume/runtime/slot_leases.py",
+        "coopconsume/runtime/dispatch/slot_leases.py",
         "(10 if real_time else 2)",
         "(10 if real_time else 1)",
         ("tests/unit/runtime/test_saving.py::test_slots_report_twice_in_a_commit_interval",),
@@ -584,7 +584,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "no-channel-from-the-start-untold",
         "Progress says why slots have no channel, also where they never had one.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "        meter.channel_error = self.leases.error\n",
         "",
         (
@@ -594,7 +594,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "lease-without-a-look",
         "A lease counts from the last look at the commit log.",
-        "coopconsume/runtime/slot_leases.py",
+        "coopconsume/runtime/dispatch/slot_leases.py",
         "since = assignment.check(within)",
         "since = time.monotonic()",
         (_LEASES,),
@@ -602,7 +602,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "progress-taken-twice",
         "A progressive report counts once, however often it comes.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "if report.seq != running.taken.get(slot, 0) + 1:",
         "if report.seq < 0:",
         (_CHANNELS + "test_a_report_that_was_not_acknowledged_counts_once",),
@@ -610,7 +610,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "unacknowledged-forgotten",
         "A progressive report that did not arrive comes with the final one.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "for earlier in report.unacknowledged:",
         "for earlier in report.unacknowledged[:0]:",
         (_CHANNELS + "test_a_report_that_did_not_arrive_comes_with_the_final_one",),
@@ -626,7 +626,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "stop-goes-on",
         "A stop starts no further record.",
-        "coopconsume/runtime/slot_leases.py",
+        "coopconsume/runtime/dispatch/slot_leases.py",
         "self._server.stop(slots)",
         "self._server.stop([])",
         (_SLOTS + "test_a_stop_starts_nothing_more_and_commits_what_has_run[trial]",),
@@ -634,7 +634,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "unbegun-batch-in-doubt",
         "A slot that was stopped before it could start anything is waited for by nobody.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "elif slot in running.withdrawn:",
         "elif slot < 0:",
         (_SLOTS + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
@@ -697,7 +697,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "lease-after-end",
         "No slot of a batch that has ended gets a lease.",
-        "coopconsume/runtime/slot_leases.py",
+        "coopconsume/runtime/dispatch/slot_leases.py",
         "self._server.renew(slots & self._kept[1].keys(), since - _ENDING)",
         "self._server.renew(slots, since - _ENDING)",
         (
@@ -707,7 +707,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "lease-as-long-as-assumed",
         "A lease ends before the next owner assumes it.",
-        "coopconsume/runtime/slot_leases.py",
+        "coopconsume/runtime/dispatch/slot_leases.py",
         "keys(), since - _ENDING)",
         "keys(), since)",
         (
@@ -735,7 +735,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "rows-of-progress-forgotten",
         "Rows, letters and failures of a progressive report are written and committed.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "running.epoch_state.committer.take(report, parts, now)\n        self._note(running, report)\n        self.leases.taken",
         "self._note(running, report)\n        self.leases.taken",
         (_CHANNELS + "test_a_report_that_was_not_acknowledged_counts_once",),

@@ -61,7 +61,7 @@ CLOCKS = [
     Mutant(
         "lost-slot-by-wall-clock",
         "A lost slot waits by the monotonic clock.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "self._lost(running, slot, time.monotonic())",
         "self._lost(running, slot, time.time())",
         (_CLOCKS + "test_the_wall_clock_is_read_only_where_it_must_be",),
@@ -141,7 +141,7 @@ SHOWN = [
     Mutant(
         "every-failure-logged",
         "Of each type of error at most one line is logged in ten seconds.",
-        "coopconsume/runtime/failure_log.py",
+        "coopconsume/runtime/settle/failure_log.py",
         "if now - kind.logged_at < _EVERY:",
         "if now < kind.logged_at:",
         (
@@ -167,7 +167,7 @@ SHOWN = [
     Mutant(
         "poll-waits-for-one-record-of-a-key",
         "A key comes again when the last of its records is due.",
-        "coopconsume/runtime/polling/retry_buffer.py",
+        "coopconsume/runtime/poll/retry_buffer.py",
         "due[record.key_hash] = max(due.get(record.key_hash, 0.0), record.due)",
         "due.setdefault(record.key_hash, record.due)",
         (
@@ -177,7 +177,7 @@ SHOWN = [
     Mutant(
         "answers-not-waited-for",
         "Between two polls the status says that a hand-over waits for answers.",
-        "coopconsume/runtime/polling/session.py",
+        "coopconsume/runtime/poll/session.py",
         "self._is_handing_over and is_out and not self._is_polling",
         "False",
         ("tests/unit/runtime/test_waiting.py::test_what_polling_knows_is_counted",),
@@ -185,7 +185,7 @@ SHOWN = [
     Mutant(
         "holes-behind-the-end",
         "A commit of polled records looks for holes up to the end of a log only.",
-        "coopconsume/runtime/polling/poller.py",
+        "coopconsume/runtime/poll/poller.py",
         "position = min(place.position, assignment.logs.seen_end(tp))",
         "position = place.position",
         (
@@ -219,7 +219,7 @@ SHOWN = [
     Mutant(
         "poll-ends-with-an-outage",
         "A poll goes on once the brokers or the commit table are back.",
-        "coopconsume/runtime/polling/poller.py",
+        "coopconsume/runtime/poll/poller.py",
         "if not isinstance(error, BrokerUnreachable | CommitLogUnavailable):",
         "if not isinstance(error, CommitLogUnavailable):",
         ("tests/model/test_polling_model.py::test_a_poll_goes_on_once_what_was_away_is_back",),
@@ -227,7 +227,7 @@ SHOWN = [
     Mutant(
         "wakeup-stays",
         "A wakeup ends one poll.",
-        "coopconsume/runtime/polling/session.py",
+        "coopconsume/runtime/poll/session.py",
         "is_woken, self._is_woken = self._is_woken, False",
         "is_woken = self._is_woken",
         ("tests/unit/runtime/test_polling.py::test_a_wakeup_ends_one_poll",),
@@ -305,7 +305,7 @@ SHOWN = [
     Mutant(
         "unstarted-slots-look-busy",
         "Slots that Spark does not start are distinguished from handlers that run.",
-        "coopconsume/runtime/waiting.py",
+        "coopconsume/runtime/status/waiting.py",
         "if started or oldest.started is None:",
         "if slots:",
         ("tests/unit/runtime/test_waiting.py::test_each_wait_has_a_reason_and_a_sentence",),

@@ -18,7 +18,7 @@ COMMITS = [
     Mutant(
         "lost-task-counts-as-done",
         "What a lost task was given counts as done by nobody.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "elif event.error is None and slot not in event.reports:",
         "elif slot not in event.reports:",
         (
@@ -45,7 +45,7 @@ COMMITS = [
     Mutant(
         "retention-ends-the-job",
         "A batch whose records retention deleted does not count as a failure.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "running.handled > 0 or has_lost",
         "running.handled > 0",
         (_JOB + "test_retention_that_outruns_batches_does_not_end_a_job_that_may_lose_records",),
@@ -109,7 +109,7 @@ COMMITS = [
     Mutant(
         "short-reads-under-the-users-group",
         "All reads are made under the group id for reads.",
-        "coopconsume/runtime/reading/source.py",
+        "coopconsume/runtime/read/source.py",
         "group = LOG_IDENTITIES.read_group(fetching[_GROUP])",
         "group = fetching[_GROUP]",
         ("tests/unit/kafka/test_identity.py::test_every_read_is_made_under_that_group_id",),
@@ -125,7 +125,7 @@ COMMITS = [
     Mutant(
         "lost-row-taken-for-holes",
         "Records of a slot are done again if Spark returned no row of it.",
-        "coopconsume/runtime/batch.py",
+        "coopconsume/runtime/dispatch/batch.py",
         "reports |= dict.fromkeys(silent)",
         "pass",
         (_JOB + "test_a_slot_whose_report_is_lost_has_reported_no_hole",),
@@ -414,7 +414,7 @@ ANSWERS = [
     Mutant(
         "unreadable-record-is-forgotten",
         "Records with timestamps out of range are kept for the next read, however many they are.",
-        "coopconsume/runtime/reading/timestamp_overflow.py",
+        "coopconsume/runtime/read/timestamp_overflow.py",
         "if id(row) not in kept:",
         "if id(row) in kept:",
         (_OVERFLOW + "test_memory_has_a_bound_beyond_what_one_read_needs",),
@@ -422,7 +422,7 @@ ANSWERS = [
     Mutant(
         "unreadable-record-outlives-its-log",
         "Another log has other records at these offsets.",
-        "coopconsume/runtime/reading/timestamp_overflow.py",
+        "coopconsume/runtime/read/timestamp_overflow.py",
         "if generation != self._generation:\n            self._rows.clear()",
         "if generation != self._generation:\n            pass",
         (_OVERFLOW + "test_they_are_known_until_the_log_may_be_another_one",),
@@ -430,7 +430,7 @@ ANSWERS = [
     Mutant(
         "unreadable-record-takes-its-neighbour",
         "A read goes around exactly the records that Spark cannot read.",
-        "coopconsume/runtime/reading/timestamp_overflow.py",
+        "coopconsume/runtime/read/timestamp_overflow.py",
         "left_out.setdefault((row.topic, row.partition), []).append((row.first, row.offset))",
         "left_out.setdefault((row.topic, row.partition), []).append((row.first, row.offset + 1))",
         (_OVERFLOW + "test_reads_go_around_records_that_spark_cannot_read",),

@@ -60,7 +60,7 @@ COOPERATIVE_JOBS = [
     Mutant(
         "chunk-asked-for-twice",
         "Between two looks at the log no offset is asked for twice.",
-        "coopconsume/runtime/acquiring.py",
+        "coopconsume/runtime/plan/acquiring.py",
         "self._asked.get(tp, 0) + wanted.count - len(wanted.due)",
         "0",
         (_CHUNKS + "test_a_request_asks_for_what_is_missing_and_no_offset_twice",),
@@ -68,7 +68,7 @@ COOPERATIVE_JOBS = [
     Mutant(
         "chunk-new-at-the-limit",
         "At the limits on ranges and pending records nothing new is acquired.",
-        "coopconsume/runtime/acquiring.py",
+        "coopconsume/runtime/plan/acquiring.py",
         "last = -1 if is_full else partition.end - 1",
         "last = partition.end - 1",
         (_CHUNKS + "test_a_full_partition_gives_what_was_returned_and_nothing_new",),
@@ -76,7 +76,7 @@ COOPERATIVE_JOBS = [
     Mutant(
         "chunk-batch-of-leftovers",
         "A batch waits for the chunks that its slots are about to get.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "if epoch_state.committer.awaits_chunks:",
         "if False:",
         (_JOB + "test_a_batch_waits_for_the_chunks_that_its_slots_are_about_to_get",),
@@ -100,7 +100,7 @@ COOPERATIVE_JOBS = [
     Mutant(
         "chunk-parked-is-not-shown",
         "Progress shows the records that are parked, by whichever member.",
-        "coopconsume/runtime/committer.py",
+        "coopconsume/runtime/commit/committer.py",
         "self._meter.parked([p for",
         "str([p for",
         (_JOB + "test_parked_records_hold_back_no_other_and_wait_for_a_decision",),
@@ -124,7 +124,7 @@ COOPERATIVE_JOBS = [
     Mutant(
         "chunk-slices-shared",
         "Slots read for themselves only if no slice lies in another one.",
-        "coopconsume/runtime/reading/source.py",
+        "coopconsume/runtime/read/source.py",
         "if is_same and one.last >= other.first:",
         "if is_same and one.last < one.first:",
         (_CHUNKS + "test_slots_with_a_span_each_read_for_themselves",),
@@ -204,7 +204,7 @@ COOPERATIVE_JOBS = [
     Mutant(
         "ahead-hides-what-nobody-has",
         "What is acquired beyond the end of a log does not hide offsets that nobody has.",
-        "coopconsume/runtime/acquiring.py",
+        "coopconsume/runtime/plan/acquiring.py",
         "len(chunks.held.clip(0, partition.end - 1))",
         "len(chunks.held)",
         (_CHUNKS + "test_offsets_beyond_the_log_do_not_hide_those_that_nobody_has",),
@@ -212,7 +212,7 @@ COOPERATIVE_JOBS = [
     Mutant(
         "ahead-asked-for-in-vain",
         "A request that got nothing is repeated only after the next look at the log.",
-        "coopconsume/runtime/acquiring.py",
+        "coopconsume/runtime/plan/acquiring.py",
         "0 if is_full or tp in self._barren else",
         "0 if is_full else",
         (_CHUNKS + "test_a_request_asks_ahead_of_the_log",),

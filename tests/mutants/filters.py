@@ -83,7 +83,7 @@ FILTERS = [
     Mutant(
         "filtered-of-a-poll-never-committed",
         "What a poll filters is committed, with the user's commit or without one.",
-        "coopconsume/runtime/polling/positions.py",
+        "coopconsume/runtime/poll/positions.py",
         "self.filtered |= filtered or OffsetRanges()",
         "self.filtered |= OffsetRanges()",
         (_POLL,),
@@ -91,7 +91,7 @@ FILTERS = [
     Mutant(
         "filtered-alone-waits-for-a-commit",
         "A poll of filtered records alone commits them itself.",
-        "coopconsume/runtime/polling/session.py",
+        "coopconsume/runtime/poll/session.py",
         "if place.filtered and not (alone and place.polled)",
         "if place.filtered and not alone",
         (
@@ -117,7 +117,7 @@ FILTERS = [
     Mutant(
         "slow-handlers-behind-a-filter-read-little",
         "Filtered records do not shorten the window.",
-        "coopconsume/runtime/window.py",
+        "coopconsume/runtime/plan/window.py",
         "return running.plan.fraction * handled / (handled + running.filtered)",
         "return running.plan.fraction",
         (_FILTERS + "test_a_window_is_as_long_as_its_handled_records_take",),
@@ -173,7 +173,7 @@ FILTERS = [
     Mutant(
         "filtered-batches-stay-short",
         "The window grows while all records are filtered.",
-        "coopconsume/runtime/window.py",
+        "coopconsume/runtime/plan/window.py",
         "fits = LARGEST_WINDOW  #",
         "pass  #",
         (_FILTERS + "test_a_window_is_as_long_as_its_handled_records_take",),
@@ -181,7 +181,7 @@ FILTERS = [
     Mutant(
         "filtered-take-ranges-of-the-user",
         "At the limit on ranges the offsets of the user come first.",
-        "coopconsume/runtime/polling/answers.py",
+        "coopconsume/runtime/poll/answers.py",
         "if fit[tp] != some:",
         "if fit[tp] is None:",
         (_FILTERS + "test_filtered_records_take_no_range_from_what_the_user_commits",),
@@ -189,7 +189,7 @@ FILTERS = [
     Mutant(
         "filtered-poll-not-woken",
         "A poll of filtered records notices a wakeup after each window.",
-        "coopconsume/runtime/polling/poller.py",
+        "coopconsume/runtime/poll/poller.py",
         "            self.session.check_woken()\n            self.session.check_closed()\n",
         "            self.session.check_closed()\n",
         (_FILTERS + "test_a_poll_of_filtered_records_ends_with_its_window",),
@@ -197,7 +197,7 @@ FILTERS = [
     Mutant(
         "filtered-poll-not-closed",
         "A poll of filtered records notices a close after each window.",
-        "coopconsume/runtime/polling/poller.py",
+        "coopconsume/runtime/poll/poller.py",
         "            self.session.check_woken()\n            self.session.check_closed()\n",
         "            self.session.check_woken()\n",
         (_FILTERS + "test_a_poll_of_filtered_records_ends_with_its_window",),
@@ -205,7 +205,7 @@ FILTERS = [
     Mutant(
         "filtered-trial-stays-short",
         "A trial that has handled nothing is followed by a longer one.",
-        "coopconsume/runtime/circuit_breaker.py",
+        "coopconsume/runtime/dispatch/circuit_breaker.py",
         "self.trial_offsets *= _LONGER",
         "pass",
         (
@@ -223,7 +223,7 @@ FILTERS = [
     Mutant(
         "poll-looks-for-no-holes",
         "A consumer that has nothing to commit commits the holes between the records of others.",
-        "coopconsume/runtime/polling/poller.py",
+        "coopconsume/runtime/poll/poller.py",
         "        self._look_for_holes(assignment)\n",
         "",
         (
@@ -233,7 +233,7 @@ FILTERS = [
     Mutant(
         "filtered-record-at-the-limit-waits",
         "At the limit a filtered record that takes no range is committed.",
-        "coopconsume/runtime/polling/answers.py",
+        "coopconsume/runtime/poll/answers.py",
         " or _joins(one, owned)",
         "",
         (_AUDIT + "test_at_the_limit_filtered_records_are_committed_that_take_no_range",),
@@ -241,7 +241,7 @@ FILTERS = [
     Mutant(
         "holes-above-an-open-offset-use-up-ranges",
         "Where ranges get scarce, holes above an open offset are looked for.",
-        "coopconsume/runtime/reading/audit.py",
+        "coopconsume/runtime/read/audit.py",
         "2 * owned.range_count < owned.max_ranges",
         "owned.max_ranges",
         (_AUDIT + "test_above_an_open_offset_holes_are_looked_for_where_ranges_get_scarce",),

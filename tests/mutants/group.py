@@ -148,7 +148,7 @@ DRAIN = [
     Mutant(
         "stop-waits-for-the-plan-of-a-batch",
         "A batch whose slots were stopped before they could start is not waited for.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "any(not running.is_withdrawn for running in self.of(epoch_state))",
         "bool(self.of(epoch_state))",
         (_STOP + "test_a_batch_that_spark_plans_is_not_waited_for[stop]",),
@@ -320,7 +320,7 @@ POLLING = [
     Mutant(
         "poll-of-a-replaced-topic",
         "A poll looks whether a topic was created again before it hands out records.",
-        "coopconsume/runtime/polling/poller.py",
+        "coopconsume/runtime/poll/poller.py",
         "if repeated(lambda: self._leaves_deleted(membership, assignment), what, left, over):",
         "if False:",
         (_POLLING + "test_no_record_of_a_topic_that_was_created_again_is_handed_out",),
@@ -328,7 +328,7 @@ POLLING = [
     Mutant(
         "ends-of-a-replaced-topic",
         "A poll that waits believes the new end of a log only if the topic is the same.",
-        "coopconsume/runtime/polling/poller.py",
+        "coopconsume/runtime/poll/poller.py",
         "if assignment.logs.has_changed(found) and",
         "if False and",
         (_POLLING + "test_a_topic_that_is_created_again_while_a_poll_waits_is_noticed",),
@@ -336,7 +336,7 @@ POLLING = [
     Mutant(
         "letter-of-a-replaced-topic",
         "No dead letter is written of a record of a topic that was created again.",
-        "coopconsume/runtime/polling/poller.py",
+        "coopconsume/runtime/poll/poller.py",
         "letters = self._letters_of(assignment, reasons)\n            assignment.logs.check_topics()",
         "letters = self._letters_of(assignment, reasons)\n           ",
         (_POLLING + "test_no_record_of_a_topic_that_was_created_again_is_handed_out",),
@@ -344,7 +344,7 @@ POLLING = [
     Mutant(
         "pause-lost-at-a-rebalance",
         "A paused partition that stays assigned stays paused.",
-        "coopconsume/runtime/polling/session.py",
+        "coopconsume/runtime/poll/session.py",
         "self._paused |= {",
         "_ = {",
         (_POLLING + "test_what_is_paused_stays_so_where_it_stays_ours",),
@@ -352,7 +352,7 @@ POLLING = [
     Mutant(
         "poll-commit-all-or-nothing",
         "A commit of polled records at the limit takes what fits.",
-        "coopconsume/runtime/polling/answers.py",
+        "coopconsume/runtime/poll/answers.py",
         "fit = assignment.affordable(left, {})",
         "fit = left",
         (_POLLING + "test_at_the_limit_a_commit_takes_what_fits_and_says_what_is_left",),
@@ -360,7 +360,7 @@ POLLING = [
     Mutant(
         "reject-beyond-the-limit",
         "No dead letter is written of a record whose commit does not fit.",
-        "coopconsume/runtime/polling/poller.py",
+        "coopconsume/runtime/poll/poller.py",
         "if not park:",
         "if park:",
         (_POLLING + "test_at_the_limit_no_letter_is_written_of_what_does_not_fit",),
@@ -376,7 +376,7 @@ POLLING = [
     Mutant(
         "answer-for-anything",
         "Only what a frame contained may be answered for.",
-        "coopconsume/runtime/polling/session.py",
+        "coopconsume/runtime/poll/session.py",
         "    if strange:\n        first, last",
         "    if False:\n        first, last",
         (
@@ -387,7 +387,7 @@ POLLING = [
     Mutant(
         "key-waits-too-short",
         "A polled key comes again when its last held record is due.",
-        "coopconsume/runtime/polling/retry_buffer.py",
+        "coopconsume/runtime/poll/retry_buffer.py",
         "max(due.get(record.key_hash, 0.0), at)",
         "min(due.get(record.key_hash, record.due), record.due)",
         (

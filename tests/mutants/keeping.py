@@ -35,7 +35,7 @@ KEEPING = [
     Mutant(
         "early-batch-starts-records",
         "A batch that begins early starts no record before an earlier owner has ended.",
-        "coopconsume/runtime/slot_leases.py",
+        "coopconsume/runtime/dispatch/slot_leases.py",
         "for at, begins in slots.items() if begins <= now}",
         "for at in slots}",
         (_HAND_OVER + "test_spark_starts_a_batch_before_an_earlier_owner_has_ended_but_no_record",),
@@ -62,7 +62,7 @@ KEEPING = [
     Mutant(
         "first-lease-by-the-loop",
         "Slots get their first leases on time, also while the loop waits for Kafka.",
-        "coopconsume/runtime/slot_leases.py",
+        "coopconsume/runtime/dispatch/slot_leases.py",
         "begun = {at for at, begins in slots.items() if begins <= now}",
         "begun = {at for at, begins in slots.items() if begins <= kept_at}",
         (_LEASES + "test_slots_get_their_first_leases_without_a_turn_of_the_loop",),
@@ -176,7 +176,7 @@ KEEPING = [
     Mutant(
         "written-parcel-committed-between-epochs",
         "What is written with a commit id is committed under an epoch that is known to be in force.",
-        "coopconsume/runtime/committer.py",
+        "coopconsume/runtime/commit/committer.py",
         "ready = () if self._assignment.is_between_epochs else self.outbox.ready",
         "ready = self.outbox.ready",
         (_REBALANCE + "test_what_is_written_between_two_epochs_is_committed_under_the_next",),
@@ -184,7 +184,7 @@ KEEPING = [
     Mutant(
         "key-moves-before-it-is-parked",
         "A key moves once all that its records gave is written and counts, or none of it will.",
-        "coopconsume/runtime/committer.py",
+        "coopconsume/runtime/commit/committer.py",
         "for parcel in (*self.outbox.parcels, *written):",
         "for parcel in ():",
         (
@@ -196,7 +196,7 @@ KEEPING = [
     Mutant(
         "parks-a-record-of-another-owner",
         "Failures of a key that has moved are not committed.",
-        "coopconsume/runtime/committer.py",
+        "coopconsume/runtime/commit/committer.py",
         "if one.key_hash is None or self._partitions[tp].has(one.key_hash):",
         "if True:",
         (_PARKED,),
@@ -204,7 +204,7 @@ KEEPING = [
     Mutant(
         "refused-between-epochs-stops",
         "What the log refuses as the next epoch is not known yet is committed under that.",
-        "coopconsume/runtime/committer.py",
+        "coopconsume/runtime/commit/committer.py",
         "if self._written is not None or not self._assignment.may_be_late(error):",
         "if True:",
         (_REBALANCE + "test_what_the_log_refuses_between_two_epochs_is_committed_under_the_next",),
@@ -284,7 +284,7 @@ KEEPING = [
     Mutant(
         "worker-of-a-late-handler-goes-on",
         "The handler of a key in doubt has ended once its next owner starts the key.",
-        "coopconsume/runtime/slot_requests.py",
+        "coopconsume/runtime/dispatch/slot_requests.py",
         "self._stop_slots(running, late)",
         "list(late)",
         (
@@ -470,7 +470,7 @@ KEEPING = [
     Mutant(
         "slot-that-has-not-begun-begins-late",
         "A slot that has not begun does not hold up what its member gives up.",
-        "coopconsume/runtime/slot_requests.py",
+        "coopconsume/runtime/dispatch/slot_requests.py",
         "if not is_late and self._leases.has_met(at):",
         "if not is_late:",
         (_HAND_OVER + "test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up",),
@@ -607,7 +607,7 @@ KEEPING = [
     Mutant(
         "earlier-answer-believed",
         "What a slot reports of key ranges that were given up before concerns no others.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "report.leaving is not None and report.leaving[0] == running.epoch_state.leavings",
         "report.leaving is not None",
         (_HAND_OVER + "test_a_slot_that_does_not_give_back_in_time_starts_nothing_more",),
@@ -680,7 +680,7 @@ KEEPING = [
     Mutant(
         "given-back-batches-teach-nothing",
         "A slot that gives records back does not read all of them again at once.",
-        "coopconsume/runtime/window.py",
+        "coopconsume/runtime/plan/window.py",
         "self._window = min(self._window, max(FIRST_WINDOW, fits))",
         "self._window = max(self._window, FIRST_WINDOW)",
         (_WINDOW + "test_slots_that_give_records_back_need_not_read_all_of_them_again",),
@@ -736,7 +736,7 @@ KEEPING = [
     Mutant(
         "concern-for-ever",
         "A slot whose worker has ended is of concern until its records are done.",
-        "coopconsume/runtime/crashes.py",
+        "coopconsume/runtime/settle/crashes.py",
         "return slot in self._bisects and self._bisects[slot].has_any",
         "return slot in self._bisects",
         (_CRASHES + "test_a_slot_is_of_concern_until_it_is_through_with_what_its_worker_had",),
@@ -776,7 +776,7 @@ KEEPING = [
     Mutant(
         "late-failure-committed",
         "What a late handler fails with is not written over the word of its next owner.",
-        "coopconsume/runtime/committer.py",
+        "coopconsume/runtime/commit/committer.py",
         "if (i, f.offset) not in parked and parts[i].has(f.key_hash)",
         "if (i, f.offset) not in parked",
         (_MOVING + _LATE + "[RuntimeError]",),
@@ -784,7 +784,7 @@ KEEPING = [
     Mutant(
         "late-letter-parks",
         "What a late handler rejects is not parked over the word of its next owner.",
-        "coopconsume/runtime/outbox.py",
+        "coopconsume/runtime/commit/outbox.py",
         "if not parts[i].has(failure.key_hash):",
         "if not parts:",
         (_MOVING + _LATE + "[Reject]",),
@@ -833,7 +833,7 @@ KEEPING = [
     Mutant(
         "relief-counts-the-read",
         "A slot is asked for its records for what its handlers take, not for what Spark reads.",
-        "coopconsume/runtime/relief.py",
+        "coopconsume/runtime/dispatch/relief.py",
         "running.heard_at.get(slot, running.met_at[slot])",
         "running.heard_at.get(slot, running.started)",
         (_RELIEF + "test_a_slot_has_its_time_from_when_it_is_connected_on",),
@@ -857,7 +857,7 @@ KEEPING = [
     Mutant(
         "state-begins-beside-a-commit-in-doubt",
         "State does not begin again under an epoch in which a commit may still come to count.",
-        "coopconsume/runtime/state.py",
+        "coopconsume/runtime/commit/state.py",
         "assignment.epoch == epoch and bool(self._open)",
         "assignment.epoch == epoch and not self.path",
         (_MOVING + "test_state_does_not_begin_again_under_an_epoch_that_may_count_more",),

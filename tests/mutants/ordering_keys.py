@@ -16,7 +16,7 @@ ORDERING_KEYS = [
     Mutant(
         "ordering-key-not-dealt-by",
         "Records are dealt by their ordering keys.",
-        "coopconsume/runtime/reading/expressions.py",
+        "coopconsume/runtime/read/expressions.py",
         'return "key" if options.ordering_key is None else ORDERING_COLUMN',
         'return "key"',
         (
@@ -67,7 +67,7 @@ ORDERING_KEYS = [
     Mutant(
         "letter-with-the-hash-of-another-record",
         "A dead letter has the hash that its record is dealt by.",
-        "coopconsume/runtime/parcels.py",
+        "coopconsume/runtime/commit/parcels.py",
         "letter.offset, letter.key_hash, letter.key_for_people",
         "letter.offset, 0, letter.key_for_people",
         (_UNIT + "test_failures_are_shown_by_ordering_key_and_letters_keep_key_and_hash",),
@@ -126,7 +126,7 @@ ORDERING_KEYS = [
     Mutant(
         "ordering-key-of-a-retry-not-in-the-log",
         "The commit log has the ordering key of a polled record that is to come again.",
-        "coopconsume/runtime/polling/answers.py",
+        "coopconsume/runtime/poll/answers.py",
         "added = {at: with_shown_ordering_key(added[at], key) for at, key in keys}",
         "added = {at: added[at] for at, key in keys}",
         (_POLLED, _SPARK + "test_frames_are_dealt_by_customer"),
@@ -134,7 +134,7 @@ ORDERING_KEYS = [
     Mutant(
         "ordering-key-of-a-parked-letter-not-in-the-log",
         "The commit log has the ordering key of a polled record that is parked.",
-        "coopconsume/runtime/polling/answers.py",
+        "coopconsume/runtime/poll/answers.py",
         "more = with_shown_ordering_key(more, ordering_key_of(own))",
         "more = tuple(more)",
         (_POLLED,),
@@ -142,7 +142,7 @@ ORDERING_KEYS = [
     Mutant(
         "ordering-key-lost-by-a-replay-of-a-polled-record",
         "A polled record that is replayed keeps its ordering key for people.",
-        "coopconsume/runtime/polling/retry_buffer.py",
+        "coopconsume/runtime/poll/retry_buffer.py",
         "self.attempt(offset), due, error, headers)",
         "self.attempt(offset), due, error, without_ordering_key(headers))",
         (_POLLED,),
@@ -150,7 +150,7 @@ ORDERING_KEYS = [
     Mutant(
         "key-of-a-blocker-not-read",
         "A job shows the key of a record that failed before it began.",
-        "coopconsume/runtime/blocker_keys.py",
+        "coopconsume/runtime/status/blocker_keys.py",
         "                failed.key = key\n",
         "                pass\n",
         (_KEYS + "test_the_key_of_a_record_that_failed_before_is_read_once",),
@@ -158,7 +158,7 @@ ORDERING_KEYS = [
     Mutant(
         "key-of-a-blocker-read-again-and-again",
         "The record of a blocker is read once, also if it has no key.",
-        "coopconsume/runtime/blocker_keys.py",
+        "coopconsume/runtime/status/blocker_keys.py",
         "self._known |= event.keys",
         "self._known |= {tp: one for tp, one in event.keys.items() if one[1] is not None}",
         (_KEYS + "test_a_blocker_without_a_key_is_read_once",),
@@ -166,7 +166,7 @@ ORDERING_KEYS = [
     Mutant(
         "blockers-read-side-by-side",
         "One read of blockers is under way at a time.",
-        "coopconsume/runtime/blocker_keys.py",
+        "coopconsume/runtime/status/blocker_keys.py",
         "            self._is_reading = True\n",
         "",
         (_KEYS + "test_nothing_waits_for_the_record_of_a_blocker",),
@@ -174,7 +174,7 @@ ORDERING_KEYS = [
     Mutant(
         "blocker-read-by-the-loop",
         "Nothing waits for the record of a blocker.",
-        "coopconsume/runtime/blocker_keys.py",
+        "coopconsume/runtime/status/blocker_keys.py",
         "read.start()",
         "read.run()",
         (_KEYS + "test_nothing_waits_for_the_record_of_a_blocker",),
@@ -182,7 +182,7 @@ ORDERING_KEYS = [
     Mutant(
         "failed-read-of-a-blocker-ends-the-looks",
         "A record of a blocker that could not be read is read later.",
-        "coopconsume/runtime/blocker_keys.py",
+        "coopconsume/runtime/status/blocker_keys.py",
         "        except Exception as error:  # noqa: BLE001 - the job does not depend on it\n",
         "        except KeyError as error:\n",
         (_KEYS + "test_a_record_that_cannot_be_read_is_tried_again",),
@@ -190,7 +190,7 @@ ORDERING_KEYS = [
     Mutant(
         "record-key-for-the-ordering-key",
         "In a group with an ordering key no record key is shown in its place.",
-        "coopconsume/runtime/blocker_keys.py",
+        "coopconsume/runtime/status/blocker_keys.py",
         " or self._options.ordering_key is not None",
         "",
         (_KEYS + "test_with_an_ordering_key_no_record_is_read",),

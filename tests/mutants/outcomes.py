@@ -114,7 +114,7 @@ RETRIES = [
     Mutant(
         "polled-without-its-headers",
         "Polling keeps the headers that were added to a record.",
-        "coopconsume/runtime/polling/retry_buffer.py",
+        "coopconsume/runtime/poll/retry_buffer.py",
         "self._hold(replace(record))",
         "self._hold(replace(record, headers=()))",
         (
@@ -213,7 +213,7 @@ OUTPUTS = [
     Mutant(
         "commit-before-letter",
         "Dead letters and output rows are written before the commit that they count with.",
-        "coopconsume/runtime/outbox.py",
+        "coopconsume/runtime/commit/outbox.py",
         "write(self._work, self._assignment, fit, commit_id)",
         "self._assignment.commit(fit.offsets, commit_id=commit_id); write(self._work, self._assignment, fit, commit_id)",
         (
@@ -224,7 +224,7 @@ OUTPUTS = [
     Mutant(
         "commit-waits-for-destination",
         "A destination that does not answer stops no commit.",
-        "coopconsume/runtime/committer.py",
+        "coopconsume/runtime/commit/committer.py",
         "linger or self.outbox.is_young or",
         "linger or self.outbox.has_any or",
         (_OUTPUTS + "test_a_destination_that_does_not_answer_stops_no_commit",),
@@ -251,7 +251,7 @@ OUTPUTS = [
     Mutant(
         "refused-holds-others",
         "A record that a destination never takes does not hold back the records beside it.",
-        "coopconsume/runtime/deliveries.py",
+        "coopconsume/runtime/commit/deliveries.py",
         "if len(halves) > 1:",
         "if len(halves) > 999:",
         (
@@ -281,7 +281,7 @@ OUTPUTS = [
     Mutant(
         "publishing-blocks-commits",
         "Outputs are published beside the commits.",
-        "coopconsume/runtime/committer.py",
+        "coopconsume/runtime/commit/committer.py",
         "if self.is_busy or self._looks_at_decisions():",
         "if self.is_busy or self._mirror.is_busy or self._looks_at_decisions():",
         (_SAVING + "test_commits_go_on_while_a_topic_does_not_take_outputs",),
@@ -289,7 +289,7 @@ OUTPUTS = [
     Mutant(
         "end-waits-for-publishing",
         "The end of a job does not wait for a topic that does not take outputs.",
-        "coopconsume/runtime/committer.py",
+        "coopconsume/runtime/commit/committer.py",
         "moves = self.outbox.is_moving or primary.is_publishing",
         "moves = self.outbox.is_moving or primary.has_unpublished",
         (_SAVING + "test_commits_go_on_while_a_topic_does_not_take_outputs",),
@@ -297,7 +297,7 @@ OUTPUTS = [
     Mutant(
         "end-leaves-what-is-published",
         "A job waits for outputs that are about to be published.",
-        "coopconsume/runtime/committer.py",
+        "coopconsume/runtime/commit/committer.py",
         "moves = self.outbox.is_moving or primary.is_publishing",
         "moves = self.outbox.is_moving",
         (_SAVING + "test_all_is_saved_once_it_is_published",),
@@ -315,7 +315,7 @@ OUTPUTS = [
     Mutant(
         "reject-blocks-other-calls",
         "Calls of other threads go on while a polling member writes dead letters.",
-        "coopconsume/runtime/polling/poller.py",
+        "coopconsume/runtime/poll/poller.py",
         "            with self.session.in_use():\n                writer.write(",
         "            with self._calls:\n                writer.write(",
         (
@@ -326,7 +326,7 @@ OUTPUTS = [
     Mutant(
         "rejected-after-another-answer",
         "A record that was answered for while its dead letter was written is not given up.",
-        "coopconsume/runtime/polling/answers.py",
+        "coopconsume/runtime/poll/answers.py",
         "done = session.check_open(assignment, reasons)",
         "done = {tp: OffsetRanges.from_offsets(list(of)) for tp, of in reasons.items()}",
         (_POLLING + "test_only_what_was_handed_out_is_answered_for_and_nothing_is_lost",),
@@ -334,7 +334,7 @@ OUTPUTS = [
     Mutant(
         "abandoned-letter-written-later",
         "A dead letter that nobody waits for any more is not written after an earlier one.",
-        "coopconsume/runtime/polling/letters.py",
+        "coopconsume/runtime/poll/letters.py",
         "        finally:\n            answer.cancel()\n",
         "        finally:\n            pass\n",
         (
@@ -404,7 +404,7 @@ DENIED = [
     Mutant(
         "denied-is-reported-each-time",
         "A missing right at a destination is reported once.",
-        "coopconsume/runtime/outbox.py",
+        "coopconsume/runtime/commit/outbox.py",
         "elif self._denied.get(deliveries.what) != text:",
         "else:",
         (_OUTPUTS + "test_a_missing_right_is_reported_once_and_holds_back_its_own_records",),
@@ -436,7 +436,7 @@ DENIED = [
     Mutant(
         "held-back-records-count-early",
         "The time to the commit of a record ends with the commit that has its offset.",
-        "coopconsume/runtime/latency.py",
+        "coopconsume/runtime/status/latency.py",
         "rows[:, inside & (rows[1] >= 0)]",
         "rows[:, rows[1] >= 0]",
         (_LATENCY + "test_a_record_counts_once_when_it_is_committed",),
@@ -444,7 +444,7 @@ DENIED = [
     Mutant(
         "samples-count-once",
         "Of a report with many records every n-th counts n times.",
-        "coopconsume/runtime/latency.py",
+        "coopconsume/runtime/status/latency.py",
         "counts = np.full(len(times), every)",
         "counts = np.full(len(times), 1)",
         (_LATENCY + "test_of_a_large_report_each_nth_record_counts_n_times",),
@@ -452,7 +452,7 @@ DENIED = [
     Mutant(
         "lost-records-count-twice",
         "What a member does not commit any more is not counted by its later commits.",
-        "coopconsume/runtime/latency.py",
+        "coopconsume/runtime/status/latency.py",
         "        self._open = kept",
         "        self._open |= kept",
         (_LATENCY + "test_an_epoch_keeps_what_it_takes_along",),

@@ -357,7 +357,7 @@ REALTIME = [
     Mutant(
         "slots-of-a-run-asked-for-their-keys",
         "The slots of a run keep their key ranges until it ends.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "        if is_live or not epoch_state.undealt:\n",
         "        if not epoch_state.undealt:\n",
         (_MOVES + "test_the_next_run_shares_what_is_left_among_all_slots",),

@@ -23,7 +23,7 @@ _IN_REPORTS = (
 )
 _HISTORY = "tests/unit/state/test_state_history.py::"
 _BACK = _RESET + "test_the_state_goes_back_with_the_offsets"
-_LOG = "coopconsume/runtime/state.py"
+_LOG = "coopconsume/runtime/commit/state.py"
 _MOVING = "tests/model/test_moving_keys.py::"
 _COME_BACK = _MOVING + "test_keys_with_state_go_on_while_others_leave_and_come_back"
 _ALL_MOVES = _MOVING + "test_all_is_handed_over_where_changes_of_keys_that_leave_may_count_later"
@@ -92,7 +92,7 @@ STATE = [
     Mutant(
         "state-unreadable-leaves-doubt",
         "A slot that has started nothing leaves nothing in doubt.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "return set(self.barred) | {",
         "return {*self.barred, *self.without_state} | {",
         (_MOVING + "test_a_slot_that_cannot_read_the_state_leaves_nothing_in_doubt",),
@@ -156,7 +156,7 @@ STATE = [
     Mutant(
         "key-moves-before-its-changes",
         "A key moves to another slot after its changes are written.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "{s for s in range(self._slots) if not written(s)}",
         "set()",
         (_TO_ANOTHER_SLOT,),
@@ -164,7 +164,7 @@ STATE = [
     Mutant(
         "key-moves-from-a-slow-handler",
         "A key moves to another slot after its slow handler has ended.",
-        "coopconsume/runtime/dispatch.py",
+        "coopconsume/runtime/dispatch/dispatcher.py",
         "{s for one in self.of(epoch_state) for s in one.kept if s in one.waiting}",
         "set()",
         (_TO_ANOTHER_SLOT,),
@@ -316,7 +316,7 @@ STATE = [
     Mutant(
         "trim-by-a-snapshot-before-a-reset",
         "A snapshot from before offsets were set back trims nothing.",
-        "coopconsume/runtime/state.py",
+        "coopconsume/runtime/commit/state.py",
         "if last is not None and last[1] <= owned.stable:",
         "if last is not None:",
         ("tests/unit/state/test_state_reset.py::test_a_snapshot_before_a_reset_trims_nothing",),
@@ -348,7 +348,7 @@ STATE = [
     Mutant(
         "late-answer-drops-a-change",
         "What a commit of an earlier epoch changed is decided by the log alone.",
-        "coopconsume/runtime/state.py",
+        "coopconsume/runtime/commit/state.py",
         "if self._assignment is assignment:",
         "if True:",
         (_TESTS + "test_a_change_that_comes_late_never_counts",),
@@ -356,7 +356,7 @@ STATE = [
     Mutant(
         "store-keeps-a-change-without-effect",
         "A change of state that does not count is in no local store, and is not shown.",
-        "coopconsume/runtime/state.py",
+        "coopconsume/runtime/commit/state.py",
         "self._counted.discard(commit_id)",
         "self._counted.add(commit_id)",
         (_TESTS + "test_a_commit_that_changed_nothing_does_not_count",),
@@ -396,7 +396,7 @@ STATE = [
     Mutant(
         "change-written-out-of-order",
         "A change that was not written goes before all later ones.",
-        "coopconsume/runtime/deliveries.py",
+        "coopconsume/runtime/commit/deliveries.py",
         "if self._in_order:\n            self._waiting.appendleft(parcel)\n            return",
         "if self._in_order:\n            self._waiting.append(parcel)\n            return",
         (_TESTS + "test_changes_are_written_strictly_in_their_order",),
@@ -412,7 +412,7 @@ STATE = [
     Mutant(
         "change-of-an-ended-epoch-counts",
         "A change that is written after its epoch is over does not count.",
-        "coopconsume/runtime/state.py",
+        "coopconsume/runtime/commit/state.py",
         "if self._assignment is not assignment:",
         "if self._assignment is None:",
         (_TESTS + "test_a_change_that_comes_late_never_counts",),
@@ -420,7 +420,7 @@ STATE = [
     Mutant(
         "state-ahead-not-seen",
         "A job does not begin with a state that is ahead of its offsets.",
-        "coopconsume/runtime/state.py",
+        "coopconsume/runtime/commit/state.py",
         "if offset not in owned.committed:",
         "if offset < 0:",
         (_TESTS + "test_a_state_that_is_ahead_of_the_offsets_is_refused",),
@@ -428,7 +428,7 @@ STATE = [
     Mutant(
         "old-epoch-removes-changes",
         "Changes are removed only while the epoch is in force that looked at them.",
-        "coopconsume/runtime/state.py",
+        "coopconsume/runtime/commit/state.py",
         "self._changelog.trim(origin, below, complete, check=check)",
         "self._changelog.trim(origin, below, complete)",
         (_RESET + "test_a_snapshot_that_outlives_its_epoch_changes_nothing",),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy, local_session
 from coopconsume.group.epoch_assignment import EpochAssignment
-from coopconsume.runtime.dispatch import Dispatcher
-from coopconsume.runtime.state import StateLog
+from coopconsume.runtime.commit.state import StateLog
+from coopconsume.runtime.dispatch.dispatcher import Dispatcher
 from coopconsume.sinks import MergeTable
 from tests.spark.support import Recorded, Sleep
 

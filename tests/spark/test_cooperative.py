@@ -20,8 +20,8 @@ from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.demo.processes import kill_tree
 from coopconsume.errors import GroupRefused, InvalidOption
-from coopconsume.runtime.reading.source import WantedRows, batch_frame
-from coopconsume.runtime.reading.spans import Span
+from coopconsume.runtime.read.source import WantedRows, batch_frame
+from coopconsume.runtime.read.spans import Span
 from coopconsume.testing.history import Kill, check, read_history
 from tests.spark.support import PATIENCE, Recorded, done_book, options, pending_book, until
 from tests.spark.test_dead_letters import FailsUntil

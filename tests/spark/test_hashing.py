@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from assignors import KeyRange, key_hash
 from assignors.ranges import offset_hash
 from commits import OffsetRanges
-from coopconsume.runtime.reading.hashing import (
+from coopconsume.runtime.read.hashing import (
     deal_hash_sql,
     in_ranges_sql,
     key_hash_sql,

@@ -312,7 +312,7 @@ def test_holes_do_not_hold_up_a_hand_over(spark, kafka, topic, tmp_path, monkeyp
     """Markers of transactions and aborted records were never handed out: nobody waits for them."""
     from kafka import KafkaProducer
 
-    monkeypatch.setattr("coopconsume.runtime.reading.audit.AUDIT_SPAN", 2)
+    monkeypatch.setattr("coopconsume.runtime.read.audit.AUDIT_SPAN", 2)
     name = topic(1)
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, transactional_id=name)
     producer.init_transactions()

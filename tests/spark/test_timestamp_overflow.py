@@ -11,8 +11,8 @@ from kafka import KafkaProducer
 
 from coopconsume import CooperativeConsumer, Options, Reject, RetryPolicy
 from coopconsume.cli import main
-from coopconsume.runtime.reading.spans import Span
-from coopconsume.runtime.reading.timestamp_overflow import LAST_MS, TIMESTAMP_OVERFLOWS, around
+from coopconsume.runtime.read.spans import Span
+from coopconsume.runtime.read.timestamp_overflow import LAST_MS, TIMESTAMP_OVERFLOWS, around
 from tests.spark.support import PATIENCE, options, until
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import Failed, Owned
+from coopconsume.runtime.commit.outbox import due_ms
 from coopconsume.runtime.epoch_state import EpochState
-from coopconsume.runtime.outbox import due_ms
 
 #: Where the wall clock is read, how often, and why it must be that one.
 WALL = {
@@ -37,14 +37,14 @@ WALL = {
     "coopconsume/fenced/ownership/delta_store.py": (1, "the time of writing, for people"),
     "coopconsume/group/epoch_assignment.py": (2, "due times of the log become waits"),
     "coopconsume/group/chunks.py": (1, "due times of the log become waits"),
-    "coopconsume/runtime/outbox.py": (1, "waits become due times of the log"),
-    "coopconsume/runtime/latest_start.py": (
+    "coopconsume/runtime/commit/outbox.py": (1, "waits become due times of the log"),
+    "coopconsume/runtime/dispatch/latest_start.py": (
         1,
         "the latest start of a batch, on the clocks of other hosts",
     ),
-    "coopconsume/runtime/waiting.py": (1, "the end of a wait, for people"),
-    "coopconsume/runtime/progress.py": (1, "timestamps of events"),
-    "coopconsume/runtime/commit.py": (1, "latency from the timestamps of records"),
+    "coopconsume/runtime/status/waiting.py": (1, "the end of a wait, for people"),
+    "coopconsume/runtime/status/progress.py": (1, "timestamps of events"),
+    "coopconsume/runtime/commit/unsaved.py": (1, "latency from the timestamps of records"),
     "coopconsume/worker/frames.py": (1, "latency from the timestamps of records"),
     "coopconsume/worker/handling.py": (3, "latency from the timestamps of records, times of calls"),
     "coopconsume/worker/key_scheduler.py": (1, "latency from the timestamps of records"),

@@ -19,8 +19,8 @@ from coopconsume.group.member import GroupMember
 from coopconsume.group.owned import Failed
 from coopconsume.options import Options
 from coopconsume.runtime.plan import Limits, Partition, plan_batch
-from coopconsume.runtime.progress import Meter
-from coopconsume.runtime.window import LARGEST_WINDOW, Window
+from coopconsume.runtime.plan.window import LARGEST_WINDOW, Window
+from coopconsume.runtime.status.progress import Meter
 from coopconsume.worker.handling import TimeBox
 from coopconsume.worker.report import (
     PartitionReport,

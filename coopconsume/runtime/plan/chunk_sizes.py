@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.runtime.window import LARGEST_BYTES
+from coopconsume.runtime.plan.window import LARGEST_BYTES
 
 if TYPE_CHECKING:
     from coopconsume.worker.report import SlotReport

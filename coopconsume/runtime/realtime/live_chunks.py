@@ -11,9 +11,9 @@ from coopconsume.runtime.plan.slices import deal_ahead, deal_stock, left_of
 
 if TYPE_CHECKING:
     from commits.model import TopicPartition
-    from coopconsume.runtime.batch import Running
+    from coopconsume.runtime.dispatch.batch import Running
+    from coopconsume.runtime.dispatch.slot_leases import SlotLeases
     from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
-    from coopconsume.runtime.slot_leases import SlotLeases
     from coopconsume.worker.report import SlotReport
 
 

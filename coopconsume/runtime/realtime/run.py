@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from coopconsume.classic import tagged
-from coopconsume.runtime.batch import spec_of
+from coopconsume.runtime.dispatch.batch import spec_of
 from coopconsume.runtime.plan import BatchPlan
 from coopconsume.worker.realtime.slot import RealTimeRunner
 from coopconsume.worker.realtime.spec import RealTimeSpec
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from coopconsume.options import Options
-    from coopconsume.runtime.batch import Running
+    from coopconsume.runtime.dispatch.batch import Running
     from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.work import Work
     from coopconsume.worker.report import PartitionWork

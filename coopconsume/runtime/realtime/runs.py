@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coopconsume.options import Options
-    from coopconsume.runtime.batch import Running
+    from coopconsume.runtime.dispatch.batch import Running
+    from coopconsume.runtime.dispatch.slot_leases import SlotLeases
     from coopconsume.runtime.epoch_state import EpochState
     from coopconsume.runtime.plan import BatchPlan
-    from coopconsume.runtime.slot_leases import SlotLeases
     from coopconsume.worker.report import SlotReport
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from unittest import mock
 
 from coopconsume.kafka.identity import LogIdentities
 from coopconsume.options import Options
-from coopconsume.runtime.reading.source import read_spans
-from coopconsume.runtime.reading.spans import Span
+from coopconsume.runtime.read.source import read_spans
+from coopconsume.runtime.read.spans import Span
 
 
 def test_the_group_id_for_reads_changes_with_a_topic_id_and_a_leader_epoch() -> None:

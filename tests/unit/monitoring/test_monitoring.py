@@ -24,10 +24,10 @@ from coopconsume.monitoring import (
     PrometheusListener,
     QueryListener,
 )
-from coopconsume.runtime import progress as progress_module
 from coopconsume.runtime.events import CommitAnswered
 from coopconsume.runtime.plan import BatchPlan, Partition
-from coopconsume.runtime.progress import Meter
+from coopconsume.runtime.status import progress as progress_module
+from coopconsume.runtime.status.progress import Meter
 from coopconsume.worker.report import (
     Failure,
     PartitionReport,

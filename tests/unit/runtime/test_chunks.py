@@ -13,15 +13,15 @@ from commits.model import PARKED_MS
 from commits.offsets import MAX_OFFSET
 from coopconsume.group.chunks import GroupChunks, PartitionChunks
 from coopconsume.group.owned import Failed
-from coopconsume.runtime.acquiring import Acquirer
-from coopconsume.runtime.batch import _wanted
+from coopconsume.runtime.dispatch.batch import _wanted
 from coopconsume.runtime.plan import Limits, Partition, Waiting, plan_batch
+from coopconsume.runtime.plan.acquiring import Acquirer
 from coopconsume.runtime.plan.ahead import AheadSizes
 from coopconsume.runtime.plan.chunk_sizes import FIRST, SECONDS, ChunkSizes
 from coopconsume.runtime.plan.slices import deal_ahead, deal_stock
 from coopconsume.runtime.plan.stock import Stock
-from coopconsume.runtime.reading.source import WantedRows, _spans_by_task
-from coopconsume.runtime.reading.spans import Span
+from coopconsume.runtime.read.source import WantedRows, _spans_by_task
+from coopconsume.runtime.read.spans import Span
 from coopconsume.runtime.realtime.mode import STALLED, RealTimeMode
 from coopconsume.worker.channel.messages import decode_chunks, encode_chunks
 from coopconsume.worker.report import (

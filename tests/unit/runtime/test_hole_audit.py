@@ -9,10 +9,10 @@ import pytest
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.group.owned import Owned
-from coopconsume.runtime.polling.answers import with_filtered
-from coopconsume.runtime.reading import audit
-from coopconsume.runtime.reading.audit import HoleAudit
-from coopconsume.runtime.reading.spans import Span
+from coopconsume.runtime.poll.answers import with_filtered
+from coopconsume.runtime.read import audit
+from coopconsume.runtime.read.audit import HoleAudit
+from coopconsume.runtime.read.spans import Span
 
 TP = ("t", 0)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from commits import OffsetRanges
-from coopconsume.runtime.progress import describe
+from coopconsume.runtime.status.progress import describe
 from tests.bench.idle import idle_job
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def test_progress_describes_a_partition_without_work_once() -> None:
     job = settled(20)
     epoch_state = job._epoch_state
     assert epoch_state is not None
-    with mock.patch("coopconsume.runtime.progress.describe", wraps=describe) as described:
+    with mock.patch("coopconsume.runtime.status.progress.describe", wraps=describe) as described:
         for count in (20, 0, 1):
             described.reset_mock()
             if count == 1:

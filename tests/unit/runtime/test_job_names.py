@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-from coopconsume.runtime import batch
+from coopconsume.runtime.dispatch import batch
 
 
 def test_each_spark_job_of_a_batch_is_named_by_query_batch_and_size(monkeypatch):

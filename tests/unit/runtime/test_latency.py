@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from commits import OffsetRanges
-from coopconsume.runtime.latency import CommitLatency
+from coopconsume.runtime.status.latency import CommitLatency
 from coopconsume.worker.report import PartitionReport, pack_done, pack_offsets, pack_times, sampling
 
 TP = ("orders", 0)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from coopconsume.group.owned import STARTS_WITHIN
-from coopconsume.runtime.latest_start import LatestStart
+from coopconsume.runtime.dispatch.latest_start import LatestStart
 from tests.unit.worker.slot_harness import WAYS, run
 
 

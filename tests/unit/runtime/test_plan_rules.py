@@ -10,7 +10,7 @@ import pytest
 from assignors import KeyRange, coverage
 from commits import OffsetRanges
 from coopconsume.group.owned import Failed
-from coopconsume.runtime.parcels import Parcel
+from coopconsume.runtime.commit.parcels import Parcel
 from coopconsume.runtime.plan import Limits, Partition, deal, plan_batch
 from coopconsume.runtime.plan.gain import Gain
 from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, pack_offsets

@@ -14,10 +14,10 @@ from coopconsume.errors import InvalidOption, PollWokenUp
 from coopconsume.group.owned import Owned
 from coopconsume.options import Options
 from coopconsume.runtime.plan import SlotShare
-from coopconsume.runtime.polling.frames import offsets_of
-from coopconsume.runtime.polling.poller import Poller
-from coopconsume.runtime.polling.positions import PollPosition, next_rows
-from coopconsume.runtime.polling.session import PollSession
+from coopconsume.runtime.poll.frames import offsets_of
+from coopconsume.runtime.poll.poller import Poller
+from coopconsume.runtime.poll.positions import PollPosition, next_rows
+from coopconsume.runtime.poll.session import PollSession
 
 TP = ("t", 0)
 OTHER = ("t", 1)

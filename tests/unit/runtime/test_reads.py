@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.runtime.plan import Limits, Partition, covering, plan_batch, reach_of
-from coopconsume.runtime.reading.hashing import in_ranges_sql
-from coopconsume.runtime.reading.source import is_short
-from coopconsume.runtime.reading.spans import Span
+from coopconsume.runtime.read.hashing import in_ranges_sql
+from coopconsume.runtime.read.source import is_short
+from coopconsume.runtime.read.spans import Span
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
 
 LIMITS = Limits(1_000_000, 10**6, 10**6)

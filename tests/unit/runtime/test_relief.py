@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from coopconsume.runtime.relief import SLOW, SLOW_WHILE_BUSY, slow_slots
+from coopconsume.runtime.dispatch.relief import SLOW, SLOW_WHILE_BUSY, slow_slots
 
 
 def batch(*, started, met_at, heard_at=()):

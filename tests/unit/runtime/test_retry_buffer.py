@@ -12,8 +12,8 @@ from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.group.owned import Failed, Owned
 from coopconsume.record import with_added
-from coopconsume.runtime.polling.positions import PollPosition, next_rows
-from coopconsume.runtime.polling.retry_buffer import RetryBuffer
+from coopconsume.runtime.poll.positions import PollPosition, next_rows
+from coopconsume.runtime.poll.retry_buffer import RetryBuffer
 
 TP = ("t", 0)
 

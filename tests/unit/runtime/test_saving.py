@@ -11,9 +11,9 @@ import pytest
 
 from commits import Epoch, OffsetRanges, Pending
 from coopconsume.errors import FencedMember, OutputsNotPublished
-from coopconsume.runtime.committer import Committer
+from coopconsume.runtime.commit.committer import Committer
+from coopconsume.runtime.dispatch.slot_leases import report_seconds
 from coopconsume.runtime.events import CommitAnswered, LogRead, OffsetsMirrored
-from coopconsume.runtime.slot_leases import report_seconds
 
 TP = ("t", 0)
 
@@ -150,7 +150,7 @@ def turn(made: Committer, said: queue.Queue[Any]) -> None:
 
 def test_all_is_saved_once_it_is_published(monkeypatch):
     """What the group's coordinator does not take now is tried again."""
-    monkeypatch.setattr("coopconsume.runtime.mirror._PUBLISH_EVERY", -1.0)
+    monkeypatch.setattr("coopconsume.runtime.commit.mirror._PUBLISH_EVERY", -1.0)
     assignment = FakeAssignment([True, True])
     made, said = committer(assignment)
     for unpublished in (True, True, False):
@@ -166,7 +166,7 @@ def test_commits_are_an_interval_apart_unless_somebody_waits_for_them(monkeypatc
     """The first one does not wait, and nothing is appended where nothing was done."""
     clock = SimpleNamespace(now=100.0)
     clocks = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now)
-    monkeypatch.setattr("coopconsume.runtime.committer.time", clocks)
+    monkeypatch.setattr("coopconsume.runtime.commit.committer.time", clocks)
     assignment, partition = FakeAssignment([]), Partition([0])
     assignment.options.commit_interval, assignment.has_unpublished = 0.2, False
     made, said = committer(assignment, partition)
@@ -265,7 +265,7 @@ def test_commits_go_on_while_a_topic_does_not_take_outputs():
 
 def test_the_end_of_a_job_does_not_wait_for_a_topic_that_is_away(monkeypatch):
     """What waits is published by the next owner."""
-    monkeypatch.setattr("coopconsume.runtime.mirror._LAST_PUBLISH", 0.01)
+    monkeypatch.setattr("coopconsume.runtime.commit.mirror._LAST_PUBLISH", 0.01)
     assignment = FakeAssignment([False])
     assignment.answers.clear()
     made, _ = committer(assignment)

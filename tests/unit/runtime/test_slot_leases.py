@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from coopconsume.options import Options
-from coopconsume.runtime.slot_leases import SlotLeases
+from coopconsume.runtime.dispatch.slot_leases import SlotLeases
 from coopconsume.worker.channel.server import ChannelServer
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def renewed(monkeypatch: pytest.MonkeyPatch) -> Renewed:
 @pytest.fixture
 def leases(monkeypatch: pytest.MonkeyPatch, renewed: Renewed) -> Iterator[SlotLeases]:
     """Leases of slots on this host."""
-    address = "coopconsume.runtime.slot_leases.driver_address"
+    address = "coopconsume.runtime.dispatch.slot_leases.driver_address"
     monkeypatch.setattr(address, lambda _: ("127.0.0.1", "127.0.0.1"))
     options = Options.parse(
         {

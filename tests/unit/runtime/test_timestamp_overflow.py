@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from coopconsume.options import Options
-from coopconsume.runtime.reading import timestamp_overflow
-from coopconsume.runtime.reading.spans import Span
-from coopconsume.runtime.reading.timestamp_overflow import (
+from coopconsume.runtime.read import timestamp_overflow
+from coopconsume.runtime.read.spans import Span
+from coopconsume.runtime.read.timestamp_overflow import (
     LAST_MS,
     TimestampOverflows,
     around,

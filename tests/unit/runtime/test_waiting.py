@@ -15,10 +15,10 @@ from coopconsume.errors import InvalidOption
 from coopconsume.group.owned import Failed
 from coopconsume.query import CooperativeQuery
 from coopconsume.runtime.plan import Partition
-from coopconsume.runtime.polling.positions import PollPosition
-from coopconsume.runtime.polling.retry_buffer import RetryBuffer
-from coopconsume.runtime.polling.session import PollSession
-from coopconsume.runtime.waiting import (
+from coopconsume.runtime.poll.positions import PollPosition
+from coopconsume.runtime.poll.retry_buffer import RetryBuffer
+from coopconsume.runtime.poll.session import PollSession
+from coopconsume.runtime.status.waiting import (
     BatchFacts,
     JobFacts,
     OldestCall,

@@ -11,7 +11,7 @@ from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume import Options
 from coopconsume.runtime.plan import Limits, Partition, plan_batch
-from coopconsume.runtime.window import FIRST_WINDOW, Window
+from coopconsume.runtime.plan.window import FIRST_WINDOW, Window
 
 OPTIONS = Options.parse(
     {

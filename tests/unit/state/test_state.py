@@ -32,9 +32,9 @@ from coopconsume.errors import (
     StateNotReadable,
     TableUnusable,
 )
-from coopconsume.runtime.deliveries import Deliveries
-from coopconsume.runtime.parcels import Parcel
-from coopconsume.runtime.state import StateLog
+from coopconsume.runtime.commit.deliveries import Deliveries
+from coopconsume.runtime.commit.parcels import Parcel
+from coopconsume.runtime.commit.state import StateLog
 from coopconsume.sinks.base import Outputs
 from coopconsume.state.changelog import Changelog
 from coopconsume.state.rows import Origin
@@ -732,7 +732,7 @@ def test_a_member_that_is_no_owner_any_more_makes_no_snapshot_without_a_warning(
     tmp_path, monkeypatch, caplog, is_fenced
 ):
     """Any other failure is logged, and the next look may succeed."""
-    monkeypatch.setattr("coopconsume.runtime.state._LOOK_EVERY", 0.001)
+    monkeypatch.setattr("coopconsume.runtime.commit.state._LOOK_EVERY", 0.001)
     log, over, looks = StateLog(str(tmp_path / "state"), LONG), threading.Event(), []
 
     def look(*_of):

@@ -23,7 +23,7 @@ from coopconsume.errors import (
 from coopconsume.group.repeating import repeated
 from coopconsume.kafka.call_limit import CallLimit
 from coopconsume.record import checked_headers
-from coopconsume.runtime.polling.answers import (
+from coopconsume.runtime.poll.answers import (
     added_to,
     affordable_letters,
     commit_affordable,
@@ -37,12 +37,12 @@ from coopconsume.runtime.polling.answers import (
     take_decisions,
     with_filtered,
 )
-from coopconsume.runtime.polling.frames import FrameReader, offsets_of
-from coopconsume.runtime.polling.letters import LetterWriter
-from coopconsume.runtime.polling.positions import POLL_WINDOW
-from coopconsume.runtime.polling.session import PollSession
-from coopconsume.runtime.reading.audit import HoleAudit
-from coopconsume.runtime.waiting import poll_waits_for
+from coopconsume.runtime.poll.frames import FrameReader, offsets_of
+from coopconsume.runtime.poll.letters import LetterWriter
+from coopconsume.runtime.poll.positions import POLL_WINDOW
+from coopconsume.runtime.poll.session import PollSession
+from coopconsume.runtime.read.audit import HoleAudit
+from coopconsume.runtime.status.waiting import poll_waits_for
 from coopconsume.sinks import open_dead_letters
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from coopconsume.group.membership import Membership
     from coopconsume.options import Options
     from coopconsume.record import OnDead
-    from coopconsume.runtime.polling.answers import Reasons
-    from coopconsume.runtime.polling.positions import PollPosition
-    from coopconsume.runtime.polling.session import PollWindow
-    from coopconsume.runtime.reading.spans import Span
-    from coopconsume.runtime.waiting import WaitingFor
+    from coopconsume.runtime.poll.answers import Reasons
+    from coopconsume.runtime.poll.positions import PollPosition
+    from coopconsume.runtime.poll.session import PollWindow
+    from coopconsume.runtime.read.spans import Span
+    from coopconsume.runtime.status.waiting import WaitingFor
     from coopconsume.worker.report import DeadLetter
 
 log = logging.getLogger(__name__)

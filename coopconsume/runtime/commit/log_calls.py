@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from commits import FencedMember
-from coopconsume.runtime.commit import save
+from coopconsume.runtime.commit.unsaved import save
 from coopconsume.runtime.decisions import apply_decisions
 from coopconsume.runtime.events import CommitFailed, CommitFenced, DecisionsApplied, LogRead
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import Failed
+    from coopconsume.runtime.commit.parcels import Written
     from coopconsume.runtime.decisions import Decision
     from coopconsume.runtime.events import JobEvent
-    from coopconsume.runtime.parcels import Written
     from coopconsume.runtime.work import Work
 
 log = logging.getLogger(__name__)

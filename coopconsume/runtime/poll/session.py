@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from coopconsume.errors import AlreadyClosed, NotPolled, PollWokenUp
-from coopconsume.runtime.polling.positions import Chosen, PollPosition, next_rows
-from coopconsume.runtime.waiting import PollFacts
+from coopconsume.runtime.poll.positions import Chosen, PollPosition, next_rows
+from coopconsume.runtime.status.waiting import PollFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from coopconsume.options import Options
-    from coopconsume.runtime.batch import Running
+    from coopconsume.runtime.dispatch.batch import Running
     from coopconsume.worker.report import SlotReport
 
 #: Offsets in the first batch where the size of records is not known, and where it is.

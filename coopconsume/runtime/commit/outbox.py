@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges, Pending
 from commits.model import PARKED_MS
 from coopconsume.errors import AuthenticationFailed, NotAuthorized, OutputRefused
-from coopconsume.runtime.deliveries import LONGEST_PAUSE, Deliveries
+from coopconsume.runtime.commit.deliveries import LONGEST_PAUSE, Deliveries
+from coopconsume.runtime.commit.parcels import Parcel, Written
 from coopconsume.runtime.events import ParcelFailed, ParcelWritten
-from coopconsume.runtime.parcels import Parcel, Written
 from coopconsume.runtime.plan import Waiting
 from coopconsume.sinks.base import Outputs, offsets_of_rows
 from coopconsume.worker.answers import error_text

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
-from coopconsume.runtime.reading.source import present_offsets
-from coopconsume.runtime.reading.spans import Span
+from coopconsume.runtime.read.source import present_offsets
+from coopconsume.runtime.read.spans import Span
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,14 +13,14 @@ import numpy as np
 from commits import OffsetRanges
 from coopconsume.kafka.identity import LOG_IDENTITIES
 from coopconsume.record import SHOWN_KEY_BYTES
-from coopconsume.runtime.reading.expressions import (
+from coopconsume.runtime.read.expressions import (
     KAFKA_COLUMNS,
     ORDERING_COLUMN,
     key_column,
     needs_headers,
     with_ordering_key,
 )
-from coopconsume.runtime.reading.hashing import (
+from coopconsume.runtime.read.hashing import (
     deal_hash_sql,
     in_ranges_sql,
     key_hash_sql,
@@ -28,8 +28,8 @@ from coopconsume.runtime.reading.hashing import (
     slot_sql,
     task_numbers,
 )
-from coopconsume.runtime.reading.spans import Span
-from coopconsume.runtime.reading.timestamp_overflow import (
+from coopconsume.runtime.read.spans import Span
+from coopconsume.runtime.read.timestamp_overflow import (
     TIMESTAMP_OVERFLOWS,
     around,
     overflow_frame,

@@ -18,7 +18,7 @@ from coopconsume.backoff import Backoff
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coopconsume.runtime.parcels import Parcel
+    from coopconsume.runtime.commit.parcels import Parcel
 
 #: Seconds for which a commit waits for a parcel that is being written, to include it.
 TOGETHER: Final = 0.5

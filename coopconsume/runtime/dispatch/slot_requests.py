@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from coopconsume.runtime.batch import Running
-    from coopconsume.runtime.crashes import Crashes
+    from coopconsume.runtime.dispatch.batch import Running
+    from coopconsume.runtime.dispatch.slot_leases import SlotLeases
     from coopconsume.runtime.plan import Partition
-    from coopconsume.runtime.slot_leases import SlotLeases
+    from coopconsume.runtime.settle.crashes import Crashes
 
 #: Seconds between two requests to a slot for what it may still start.
 _ASK_EVERY = 0.5

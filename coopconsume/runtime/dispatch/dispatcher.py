@@ -19,29 +19,29 @@ from coopconsume.classic import interrupt, open_mailbox, running_tasks, why_ende
 from coopconsume.errors import HandlerFailed, SessionUnusable
 from coopconsume.group.owned import LEASE
 from coopconsume.kafka.security.access import refused_by_spark
-from coopconsume.runtime.batch import Running, run_batch
-from coopconsume.runtime.carryover import SlotCarryover
-from coopconsume.runtime.circuit_breaker import CircuitBreaker
-from coopconsume.runtime.crashes import Crashes
-from coopconsume.runtime.daemon_pool import DaemonPool
+from coopconsume.runtime.dispatch.batch import Running, run_batch
+from coopconsume.runtime.dispatch.circuit_breaker import CircuitBreaker
+from coopconsume.runtime.dispatch.daemon_pool import DaemonPool
+from coopconsume.runtime.dispatch.latest_start import LatestStart
+from coopconsume.runtime.dispatch.relief import end_kept, give_back, settle_kept, slow_slots
+from coopconsume.runtime.dispatch.slot_leases import SlotLeases
+from coopconsume.runtime.dispatch.slot_requests import SlotRequests
 from coopconsume.runtime.events import BatchEnded, CallReported, SlotProgressed, SlotReported
-from coopconsume.runtime.failure_log import FailureLog
-from coopconsume.runtime.failures import FailuresInARow, reason
-from coopconsume.runtime.latest_start import LatestStart
-from coopconsume.runtime.lost_slots import log_ended_worker, log_lost_slot
 from coopconsume.runtime.plan import Limits, plan_batch
 from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
 from coopconsume.runtime.plan.reads import MAX_READS, MERGE_GAP
 from coopconsume.runtime.plan.slices import deal_stock
+from coopconsume.runtime.plan.window import Window
 from coopconsume.runtime.realtime.live_chunks import LiveChunks
 from coopconsume.runtime.realtime.run import run_slots
 from coopconsume.runtime.realtime.runs import RealTimeRuns
-from coopconsume.runtime.relief import end_kept, give_back, settle_kept, slow_slots
-from coopconsume.runtime.slot_leases import SlotLeases
-from coopconsume.runtime.slot_requests import SlotRequests
+from coopconsume.runtime.settle.carryover import SlotCarryover
+from coopconsume.runtime.settle.crashes import Crashes
+from coopconsume.runtime.settle.failure_log import FailureLog
+from coopconsume.runtime.settle.failures import FailuresInARow, reason
+from coopconsume.runtime.settle.lost_slots import log_ended_worker, log_lost_slot
+from coopconsume.runtime.status.waiting import BatchFacts
 from coopconsume.runtime.trace import BatchStarted, BatchWithheld, Trace
-from coopconsume.runtime.waiting import BatchFacts
-from coopconsume.runtime.window import Window
 from coopconsume.worker.report import PartitionReport, SlotReport
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from coopconsume.runtime.epoch_state import EpochState
     from coopconsume.runtime.events import JobEvent
     from coopconsume.runtime.plan import BatchPlan, Partition
-    from coopconsume.runtime.progress import Meter
-    from coopconsume.runtime.waiting import OldestCall
+    from coopconsume.runtime.status.progress import Meter
+    from coopconsume.runtime.status.waiting import OldestCall
     from coopconsume.runtime.work import Work
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from commits import AcquireRequest, CommitResult
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.runtime.parcels import Written
+    from coopconsume.runtime.commit.parcels import Written
 
 
 @dataclass

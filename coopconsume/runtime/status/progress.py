@@ -17,7 +17,7 @@ from coopconsume.monitoring.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
 )
-from coopconsume.runtime.latency import CommitLatency
+from coopconsume.runtime.status.latency import CommitLatency
 from coopconsume.worker.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from commits.model import TopicPartition
     from coopconsume.monitoring.listener import QueryListener
-    from coopconsume.runtime.circuit_breaker import CircuitBreaker
+    from coopconsume.runtime.dispatch.circuit_breaker import CircuitBreaker
     from coopconsume.runtime.events import CommitAnswered
     from coopconsume.runtime.plan import BatchPlan, Partition
-    from coopconsume.runtime.waiting import OldestCall, WaitingFor
+    from coopconsume.runtime.status.waiting import OldestCall, WaitingFor
     from coopconsume.worker.report import SlotReport
 
 log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from coopconsume.classic import tagged
-from coopconsume.runtime.reading.source import WantedRows, batch_frame
-from coopconsume.runtime.reading.spans import Span
-from coopconsume.runtime.reading.timestamp_overflow import TIMESTAMP_OVERFLOWS, retried
-from coopconsume.runtime.waiting import OldestCall
+from coopconsume.runtime.read.source import WantedRows, batch_frame
+from coopconsume.runtime.read.spans import Span
+from coopconsume.runtime.read.timestamp_overflow import TIMESTAMP_OVERFLOWS, retried
+from coopconsume.runtime.status.waiting import OldestCall
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.report import BatchSpec
 from coopconsume.worker.slot import REPORT_SCHEMA, SlotRunner

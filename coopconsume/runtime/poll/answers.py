@@ -16,8 +16,8 @@ from coopconsume.record import (
     with_added,
     with_shown_ordering_key,
 )
+from coopconsume.runtime.commit.outbox import due_ms
 from coopconsume.runtime.decisions import apply_decisions
-from coopconsume.runtime.outbox import due_ms
 from coopconsume.worker.answers import clean
 from coopconsume.worker.report import DeadLetter
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import Owned
     from coopconsume.record import Headers
-    from coopconsume.runtime.polling.session import PollSession
-    from coopconsume.runtime.reading.source import PolledRows
+    from coopconsume.runtime.poll.session import PollSession
+    from coopconsume.runtime.read.source import PolledRows
 
     #: By partition and offset the reason that was given.
     Reasons = dict[TopicPartition, dict[int, str]]

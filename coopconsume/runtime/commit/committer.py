@@ -18,11 +18,11 @@ from commits import (
 )
 from coopconsume.errors import CoopConsumeError
 from coopconsume.group.primary import WRITE_WITHIN
-from coopconsume.runtime.acquiring import Acquirer
-from coopconsume.runtime.commit import CommitMark, Unsaved
-from coopconsume.runtime.log_calls import LogCalls
-from coopconsume.runtime.mirror import Mirror
-from coopconsume.runtime.outbox import Outbox, pending_of
+from coopconsume.runtime.commit.log_calls import LogCalls
+from coopconsume.runtime.commit.mirror import Mirror
+from coopconsume.runtime.commit.outbox import Outbox, pending_of
+from coopconsume.runtime.commit.unsaved import CommitMark, Unsaved
+from coopconsume.runtime.plan.acquiring import Acquirer
 from coopconsume.runtime.trace import CommitStarted, Trace
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import Failed
+    from coopconsume.runtime.commit.parcels import Written
     from coopconsume.runtime.events import (
         CommitAnswered,
         CommitFailed,
@@ -41,9 +42,8 @@ if TYPE_CHECKING:
         LogRead,
         OffsetsMirrored,
     )
-    from coopconsume.runtime.parcels import Written
     from coopconsume.runtime.plan import Partition
-    from coopconsume.runtime.progress import Meter
+    from coopconsume.runtime.status.progress import Meter
     from coopconsume.runtime.work import Work
     from coopconsume.worker.report import SlotReport
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan import SlotShare, deal_window, reach_of, scope_of
-from coopconsume.runtime.polling.retry_buffer import RetryBuffer
-from coopconsume.runtime.reading.hashing import in_ranges_sql
+from coopconsume.runtime.poll.retry_buffer import RetryBuffer
+from coopconsume.runtime.read.hashing import in_ranges_sql
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from coopconsume.options import Options
-    from coopconsume.runtime.reading.spans import Span
+    from coopconsume.runtime.read.spans import Span
 
     T = TypeVar("T")
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from commits import OffsetRanges
 from coopconsume.runtime.plan import covering, reach_of
-from coopconsume.runtime.reading.expressions import key_column
-from coopconsume.runtime.reading.hashing import deal_hash_sql
-from coopconsume.runtime.reading.source import (
+from coopconsume.runtime.read.expressions import key_column
+from coopconsume.runtime.read.hashing import deal_hash_sql
+from coopconsume.runtime.read.source import (
     WantedRows,
     empty_poll_frame,
     poll_frame,
     poll_offsets,
     read_spans,
 )
-from coopconsume.runtime.reading.spans import Span
-from coopconsume.runtime.reading.timestamp_overflow import LAST_MS, retried
+from coopconsume.runtime.read.spans import Span
+from coopconsume.runtime.read.timestamp_overflow import LAST_MS, retried
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.options import Options
     from coopconsume.record import Headers
-    from coopconsume.runtime.polling.positions import Chosen
-    from coopconsume.runtime.reading.source import PolledRows
+    from coopconsume.runtime.poll.positions import Chosen
+    from coopconsume.runtime.read.source import PolledRows
 
 
 class FrameReader:

@@ -1,5 +1,5 @@
 """Work by DataFrames: what ``poll`` hands out, and what users say of it."""
 
-from coopconsume.runtime.polling.poller import Poller
+from coopconsume.runtime.poll.poller import Poller
 
 __all__ = ["Poller"]

@@ -17,7 +17,7 @@ from coopconsume.worker.report import PartitionReport
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from coopconsume.runtime.batch import Running
+    from coopconsume.runtime.dispatch.batch import Running
     from coopconsume.worker.report import SlotReport
 
 log = logging.getLogger(__name__)

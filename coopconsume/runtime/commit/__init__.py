@@ -1,0 +1,1 @@
+"""Commits what is done: one append to the commit log, its outputs, its state, offsets in Kafka."""

@@ -1,0 +1,1 @@
+"""Settles what slots report: crashes, failures, and what a slot keeps for its next batch."""

@@ -1,0 +1,1 @@
+"""Says what a job does: progress, latency, what it waits for, keys of blockers."""
