@@ -440,22 +440,26 @@ class World:
         self._gates = []
         for target, stand_in in {
             "group.membership.Cluster": lambda _options: self.kafka,
-            "runtime.blocker_keys.read_blockers": self.kafka.read_blockers,
-            "runtime.batch.batch_frame": lambda _spark, _options, spans, wanted, slots, *_, **__: (
-                Frame(self, spans, wanted, slots)
-            ),
-            "runtime.batch.tagged": lambda *_: contextlib.nullcontext(),
+            "runtime.status.blocker_keys.read_blockers": self.kafka.read_blockers,
+            "runtime.dispatch.batch.batch_frame": lambda *given, **_: Frame(self, *given[2:5]),
+            "runtime.dispatch.batch.tagged": lambda *_: contextlib.nullcontext(),
             "runtime.realtime.run.tagged": lambda *_: contextlib.nullcontext(),
             "worker.realtime.slot.RealTimeRunner.open_source": staticmethod(
                 lambda _spec, _slot, starts: LogSource(self, starts)
             ),
-            "runtime.dispatch.open_mailbox": lambda _, receive: receive if channel else None,
-            "runtime.dispatch.interrupt": lambda *_: self.interrupted.set(),
-            "runtime.slot_leases.driver_address": lambda _: ("127.0.0.1",) * 2 if channel else None,
-            "runtime.relief.SLOW": slow,
-            "runtime.relief.SLOW_WHILE_BUSY": slow,
+            "runtime.dispatch.dispatcher.open_mailbox": lambda _, receive: (
+                receive if channel else None
+            ),
+            "runtime.dispatch.dispatcher.interrupt": lambda *_: self.interrupted.set(),
+            "runtime.dispatch.slot_leases.driver_address": lambda _: (
+                ("127.0.0.1",) * 2 if channel else None
+            ),
+            "runtime.dispatch.relief.SLOW": slow,
+            "runtime.dispatch.relief.SLOW_WHILE_BUSY": slow,
             # Reports come with a job's result here, but it is no server that outlives its client.
-            "runtime.dispatch.LatestStart": lambda slots, **_: LatestStart(slots, is_limited=False),
+            "runtime.dispatch.dispatcher.LatestStart": lambda slots, **_: LatestStart(
+                slots, is_limited=False
+            ),
             # A slot must not end this process.
             "worker.slot.TimeBox": functools.partial(TimeBox, end=lambda _status: None),
         }.items():

@@ -378,7 +378,8 @@ def test_a_destination_holds_back_its_own_records_alone(world, data):
             first = lanes.get(p.lane(world.dealt(*at), offset), offset + 1)
             if at in world.bad:
                 assert not is_done
-                assert offset in world.pending[p.part]
+                # One behind a record of its lane that was refused may never have started.
+                assert offset > first or offset in world.pending[p.part]
             elif offset < first:
                 assert is_done, f"{at} is held back by nothing"
         if not held:

@@ -14,6 +14,7 @@ from coopconsume.record import Reject, Retry
 from coopconsume.runtime import epoch_state, loop, trace
 from coopconsume.runtime.commit import committer
 from coopconsume.runtime.decisions import Decision, decide
+from coopconsume.runtime.dispatch import dispatcher
 from coopconsume.runtime.plan import acquiring
 from tests import replay
 from tests.model.job_group import HIGH, LOW, WHOLE, Group

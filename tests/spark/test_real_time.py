@@ -373,7 +373,7 @@ def test_a_rebalance_and_new_partitions_while_slots_read(
 
     As a member comes, the other one goes on with the keys that it keeps, in the same run.
     """
-    for module in ("group.membership", "runtime.slot_leases"):
+    for module in ("group.membership", "runtime.dispatch.slot_leases"):
         # On a loaded host a lease of 2 s may pass, which ends a run.
         monkeypatch.setattr(f"coopconsume.{module}.lease_of", lambda _options: 60.0)
     name = topic(2)
