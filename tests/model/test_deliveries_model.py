@@ -161,6 +161,19 @@ def test_where_a_right_is_missing_a_job_that_is_to_end_gives_up_at_once():
     assert [offsets_in(parcel) for parcel in deliveries.refused] == [[1, 2]]
 
 
+def test_a_destination_that_refuses_a_record_is_there():
+    """What comes next is written in time, and is not shown as held back."""
+    deliveries = Deliveries("outputs", 5.0)
+    deliveries.add(letters_of([1]))
+    deliveries.begin(0.0)
+    deliveries.failed("away", 0.0, is_final=False)
+    deliveries.begin(LONGEST_PAUSE)
+    deliveries.failed("too large", LONGEST_PAUSE, is_final=True)
+    deliveries.add(letters_of([2]))
+    assert deliveries.is_moving(LONGEST_PAUSE)
+    assert [offsets_in(parcel) for parcel in deliveries.to_show(LONGEST_PAUSE)] == [[1]]
+
+
 def test_where_a_right_is_missing_parcels_stay_whole():
     """No part of it would be taken either."""
     deliveries, now = Deliveries("outputs", 5.0), 0.0
@@ -267,6 +280,11 @@ class Unreliable(World):
         """What a slot has done so far is known."""
         with self.deferring():
             super().progress(slot, data)
+
+    def end_stuck(self, number, *, lost):
+        """What a slot did after it gave its other records back is known."""
+        with self.deferring():
+            super().end_stuck(number, lost=lost)
 
     @contextlib.contextmanager
     def deferring(self):

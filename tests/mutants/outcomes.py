@@ -20,6 +20,16 @@ _DELIVERIES = "tests/model/test_deliveries_model.py::"
 
 RETRIES = [
     Mutant(
+        "refusal-is-an-outage",
+        "A destination that refuses a record is there for others.",
+        "coopconsume/runtime/commit/deliveries.py",
+        "            self._answered()\n            halves",
+        "            halves",
+        (
+            "tests/model/test_deliveries_model.py::test_a_destination_that_refuses_a_record_is_there",
+        ),
+    ),
+    Mutant(
         "running-call-counted",
         "A handler call is counted once it has ended.",
         "coopconsume/worker/handling.py",

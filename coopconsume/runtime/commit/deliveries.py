@@ -119,8 +119,7 @@ class Deliveries:
     def delivered(self) -> Parcel:
         """Takes the end of the current write; returns its parcel."""
         parcel = self._taken()
-        self._backoff.succeeded()
-        self._error = ""
+        self._answered()
         return parcel
 
     def failed(self, error: str, now: float, *, is_final: bool, is_denied: bool = False) -> None:
@@ -136,6 +135,7 @@ class Deliveries:
         parcel.failures += 1
         parcel.error = error
         if is_final and not self._in_order:
+            self._answered()
             halves = parcel.halves()
             if len(halves) > 1:
                 self._waiting.extendleft(reversed(halves))
@@ -165,6 +165,11 @@ class Deliveries:
         parcel, self._under_way = self._under_way, None
         assert parcel is not None, "nothing is under way"
         return parcel
+
+    def _answered(self) -> None:
+        """The destination is there: it has taken a parcel or refused it."""
+        self._backoff.succeeded()
+        self._error = ""
 
     def _refuse(self, parcel: Parcel) -> None:
         parcel.is_refused = True
