@@ -210,7 +210,7 @@ class Changelog:
         complete: int,
         *,
         check: Callable[[], object] = lambda: None,
-    ) -> None:
+    ) -> tuple[int, int]:
         """Removes rows of a partition that its snapshot has.
 
         Args:
@@ -221,6 +221,9 @@ class Changelog:
             check: Is called before rows are removed, and raises if they must not be. Rows that are
                 written after it are not removed.
 
+        Returns:
+            How many rows it has removed, and how many files there are less.
+
         Raises:
             OutputNotWritten: Delta did not do it; nothing is removed.
         """
@@ -230,13 +233,15 @@ class Changelog:
         check()
         words = {_COMPLETE + str(origin): str(complete)}
         with self._table.writing():
-            table.delete(
+            done = table.delete(
                 f"{origin.predicate} AND _offset < {below}",
                 commit_properties=CommitProperties(custom_metadata=words),
             )
             for one in (table, self.snapshots.table.open()):
                 if one is not None:
                     one.vacuum(dry_run=False)
+        fewer = done["num_removed_files"] - done["num_added_files"]
+        return done["num_deleted_rows"] or 0, fewer
 
     def set_back(
         self, origin: Origin, below: int, counts: Callable[[str], bool], commits: int

@@ -58,6 +58,14 @@ STATE = [
         (_IN_REPORTS,),
     ),
     Mutant(
+        "changes-during-a-snapshot-are-old",
+        "Changes that are written during a snapshot are new ones for the next.",
+        _LOG,
+        "size = self._changelog.size(origin, version)",
+        "size = self._changelog.size(origin, self._changelog.version)",
+        (_HISTORY + "test_changes_that_are_written_during_a_snapshot_are_new_ones",),
+    ),
+    Mutant(
         "full-store-taken-for-empty",
         "Keys that a slot has not seen have the state that the store has.",
         _SLOT,

@@ -389,8 +389,10 @@ class StateLog:
             check()
             raise OutputNotWritten("a snapshot", hidden(self.path), "there is a newer one")
         last = self._snapshots.get(origin) if keeps_last else (version, stable)
+        # Changes that were written meanwhile are new ones.
+        size = self._changelog.size(origin, version)
+        removed, fewer = 0, 0
         if last is not None:
             complete, below, *_ = last
-            self._changelog.trim(origin, below, complete, check=check)
-        left = self._changelog.size(origin, self._changelog.version)
-        self._snapshots[origin] = (version, stable, left.rows, left.files)
+            removed, fewer = self._changelog.trim(origin, below, complete, check=check)
+        self._snapshots[origin] = (version, stable, size.rows - removed, size.files - fewer)

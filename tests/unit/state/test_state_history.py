@@ -127,6 +127,29 @@ def test_without_history_a_state_at_rest_is_below_three_snapshots(job: Job, size
     store.close()
 
 
+def test_changes_that_are_written_during_a_snapshot_are_new_ones(job: Job) -> None:
+    """The next snapshot does not wait for others."""
+    log, history = log_of(job, history=2_000), 2_000
+    write, rounds = log._changelog.write_snapshot, 3
+
+    def slowly(*given: Any, **more: Any) -> int | None:
+        answer = write(*given, **more)
+        many(job, f"meanwhile-{job.offset}", history, 10)
+        return answer
+
+    log._changelog.write_snapshot = slowly  # type: ignore[method-assign]
+    many(job, "first", history, 10)
+    assignment = begin(job, log)
+    for at in range(rounds):
+        log._snapshot_if_due(assignment, PLACE)
+        assert len(job.changelog.snapshots.of(ORIGIN)) == min(at + 1, 2)
+        assert rows_left(job) == 2 * history
+    log._changelog.write_snapshot = write  # type: ignore[method-assign]
+    log._snapshot_if_due(assignment, PLACE)
+    assert rows_left(job) == history
+    assert not log._has_history(assignment, PLACE)
+
+
 def test_a_snapshot_is_worth_as_many_changes_as_it_has_bytes(job: Job) -> None:
     """With few changes nothing is written; nothing again while nothing more can be removed."""
     log = log_of(job)
