@@ -109,7 +109,8 @@ def test_new_records_under_old_offsets_are_not_considered_done(
     assert next_start.store.state("next")[P0].ranges.last == 19
     goes_on = member(broker, tmp_path, "next", failOnDataLoss="false")
     assert goes_on.store.state("next") == {P0: after}
-    assert [one[:3] for one in goes_on.owned[P0].pending] == [(3, 0, 2)]
+    (waiting,) = goes_on.owned[P0].pending
+    assert (waiting.offset, waiting.key_hash, waiting.attempts) == (3, 0, 2)
 
     # Cut once more, and grown beyond its old end before anybody looks.
     logs = goes_on.assignment.logs
