@@ -202,6 +202,7 @@ class Replica:
             text=True,
         )
         self.name, self.leads, self.answers = name, False, []
+        self.has_ended = False
         self.lock, self.answered = threading.Lock(), threading.Condition()
         threading.Thread(target=self.listen, daemon=True).start()
 
@@ -216,8 +217,7 @@ class Replica:
                     self.answers.append(said)
                 self.answered.notify_all()
         with self.answered:
-            self.leads = False
-            self.answers.append(None)
+            self.leads, self.has_ended = False, True
             self.answered.notify_all()
 
     def ask(self, command: str) -> dict | None:
@@ -228,8 +228,9 @@ class Replica:
                 self.process.stdin.flush()
             except OSError:
                 return None
-            self.answered.wait_for(lambda: self.answers, timeout=300)
-            return self.answers.pop(0)
+            # A process may take a command while it dies.
+            self.answered.wait_for(lambda: self.answers or self.has_ended, timeout=300)
+            return self.answers.pop(0) if self.answers else None
 
 
 servers = f"kafka.bootstrap.servers={broker.bootstrap_servers}"
