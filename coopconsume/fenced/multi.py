@@ -252,7 +252,8 @@ class MultiLogWriter(Acquired):
             session.look_again(deadline)
         if any(self._mismatches(pieces, deadline)):
             self._refresh(pieces, deadline)
-        for mismatch in filter(None, self._mismatches(pieces, deadline)):
+        mismatch = next(filter(None, self._mismatches(pieces, deadline)), None)
+        if mismatch is not None:
             raise mismatch
 
     @staticmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor, wait
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -92,7 +92,9 @@ class Groups:
         self.put(request)
         self._settle_soon()
         try:
-            if wait([request], timeout).not_done:
+            with suppress(TimeoutError):
+                request.exception(timeout)  # Its own error is returned, not raised.
+            if not request.done():
                 self.give_up(request, log)
         except BaseException:
             self._withdraw(request)

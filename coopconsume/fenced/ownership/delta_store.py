@@ -63,7 +63,11 @@ class DeltaStore:
         target: The path or URI of the table.
         storage_options: For an object store. It must commit by put-if-absent, like local disks and
             object stores with conditional puts.
-        create: Whether to create a missing table; if not, it is an `OwnershipFormat`.
+        create: Whether to create a missing table.
+
+    Raises:
+        OwnershipFormat: It is another table, or is missing and ``create`` is False.
+        OwnershipUnavailable: The table cannot be read or written.
     """
 
     def __init__(

@@ -42,9 +42,14 @@ class KafkaStore:
     Args:
         options: How to reach Kafka: as for `FencedWriter`.
         topic: The topic.
-        create: Whether to create a missing topic; if not, it is an `OwnershipFormat`.
+        create: Whether to create a missing topic.
         replication_factor: Of a topic that is created; None for the brokers' default.
         snapshot_bytes: Bytes of changes after which the log is shortened.
+
+    Raises:
+        OptionError: An option makes no sense.
+        OwnershipUnavailable: Kafka cannot be reached.
+        OwnershipFormat: The topic has several partitions, or is missing and ``create`` is False.
     """
 
     def __init__(

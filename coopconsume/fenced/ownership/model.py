@@ -31,7 +31,12 @@ class AccessMode(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class Session:
-    """One claimant: a name, which a restarted process may use again, and a unique id."""
+    """One claimant: a name for people, and a unique id.
+
+    Attributes:
+        owner: The name; a restarted process may use it again.
+        id: The id; a restarted process has another one.
+    """
 
     owner: str
     id: str

@@ -115,11 +115,19 @@ class OwnershipRegistry(Closing):
     def own(self, group: str, resources: Mapping[str, int]) -> dict[str, Grant]:
         """Claims resources by generation, all or none (the wiki's ``own_request``).
 
-        An owner of a higher generation than the claimed one refuses the claim; any other is fenced.
-        Of an equal generation the next one is granted. Generation 0 always claims, and is granted
-        generation 1. A claim of a resource that this registry owns, under its generation, changes
-        nothing. The fence epoch grows with each change of the owner, also if the generation
-        restarts.
+        A free resource is granted under the claimed generation. If the owner's generation is
+        higher, the claim is refused. If it is equal, the owner is fenced and the next generation
+        granted. If it is lower, the owner is fenced and the claimed generation granted. Generation
+        0 always claims, and is granted generation 1. A claim of a resource that this registry owns,
+        under its generation, changes nothing. The fence epoch grows with each change of the owner,
+        also if the generation restarts.
+
+        Args:
+            group: The group.
+            resources: The generation that is claimed of each resource.
+
+        Returns:
+            The grant of each.
 
         Raises:
             StaleGeneration: One or more are owned under a higher generation; nothing was changed.
@@ -135,8 +143,9 @@ class OwnershipRegistry(Closing):
         outcomes = {step.row.resource: step.outcome for step in steps}
         stale = {name: (of.claimed, of.current)
                  for name, of in outcomes.items() if isinstance(of, rules.Stale)}  # fmt: skip
-        for first, numbers in stale.items():
-            raise StaleGeneration(group, first, *numbers, stale)
+        if stale:
+            first = next(iter(stale))
+            raise StaleGeneration(group, first, *stale[first], stale)
         self._keep(step.row.key for step in steps)
         return {name: of for name, of in outcomes.items() if isinstance(of, Grant)}
 
@@ -165,7 +174,11 @@ class OwnershipRegistry(Closing):
         return outcome
 
     def poll(self, group: str, resource: str) -> rules.Outcome:
-        """Returns the state of a waiting claim: a grant, `Queued`, or `Fenced` if it is gone."""
+        """Returns the state of a waiting claim, and removes dead holders.
+
+        Returns:
+            A grant, once the claimant is the owner; `Queued`; or `Fenced`, if it was removed.
+        """
         (step,) = self._change({(group, resource): lambda row: rules.look(row, self.session)})
         if isinstance(step.outcome, rules.Fenced):
             self._forget([step.row.key])
