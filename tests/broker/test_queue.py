@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +29,7 @@ from coopconsume.queue import (
     QueueConsumer,
     QueueReplica,
 )
-from coopconsume.queue.kafka_replica import KafkaReplica
+from coopconsume.queue.kafka_replica import KafkaReplica, ReaderEvent, RecordsRead
 from coopconsume.queue.log_client import ENGINES
 from coopconsume.testing.local.broker import LocalKafka
 
@@ -276,9 +278,11 @@ def test_the_start_of_a_log_is_deleted_once_its_snapshot_can_be_read(
     name, lost = topic(1), []
     replica = f"{name}-r"
     append = KafkaReplica.append
+    rows: list[bool] = []
 
     def lossy(to: KafkaReplica, row: bytes) -> None:
-        if b'"snapshot"' in row and not lost:
+        rows.append(b'"snapshot"' in row)
+        if rows[-1] and not lost:
             lost.append(_first_offset(kafka, replica))
         else:
             append(to, row)
@@ -293,9 +297,40 @@ def test_the_start_of_a_log_is_deleted_once_its_snapshot_can_be_read(
             consumer.acknowledge(*polled(consumer, 1))
             done += consumer.commit().done
             assert done < 1_000
+    assert 2 <= sum(rows) <= len(rows) // 30, "no more often than after so many rows"
     produce(name, [(None, b"last")])
     with QueueConsumer(options, name, [replica]) as consumer:
         assert [record.offset for record in polled(consumer, 1)] == [done]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_row_does_not_overtake_one_that_waits(
+    kafka: LocalKafka, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """As a client that cannot take it at once leaves it to the thread that writes."""
+    name = topic(1)
+    options = Options.parse(options_of(kafka, name), table=False)
+    client, events = ENGINES[engine](name, options), queue.SimpleQueue[ReaderEvent]()
+    replica = KafkaReplica(0, name, options, client, name, events, PATIENCE)
+    replica.start()
+    gate, write, write_now = threading.Event(), client.write, client.write_now
+    try:
+        replica.append(b"connects")
+        until(lambda: client._producer is not None and replica._queued == replica._finished)  # type: ignore[attr-defined]
+        monkeypatch.setattr(client, "write_now", lambda *_: False)
+        monkeypatch.setattr(client, "write", lambda *row: (gate.wait(), write(*row)))
+        replica.append(b"waits")
+        monkeypatch.setattr(client, "write_now", write_now)
+        replica.append(b"later")
+        gate.set()
+        values: list[bytes | None] = []
+        while len(values) < 3:
+            event = events.get(timeout=PATIENCE)
+            values += [row[2] for row in event.records] if isinstance(event, RecordsRead) else []
+    finally:
+        gate.set()
+        replica.close()
+    assert values == [b"connects", b"waits", b"later"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -299,6 +299,14 @@ QUEUE = [
         (_BROKER + "test_a_foreign_transaction_at_the_end_of_a_replica_stops_nobody",),
     ),
     Mutant(
+        "queue-row-overtakes-one-that-waits",
+        "Rows of a consumer stay in their order.",
+        "coopconsume/queue/kafka_replica.py",
+        "self._queued != self._finished or not",
+        "not",
+        (_BROKER + "test_a_row_does_not_overtake_one_that_waits",),
+    ),
+    Mutant(
         "queue-log-deleted-before-its-snapshot",
         "The start of a replica's log is deleted only once its snapshot can be read.",
         "coopconsume/queue/session.py",

@@ -48,6 +48,23 @@ def outputs(rows: dict[int, list[str]], commit_id: str, done: list[int] | None =
     return Outputs(parts, {TP: settled}, {"t": "id-of-t"}, commit_id)
 
 
+def test_rows_are_numbered_in_their_record_of_their_partition():
+    """Records of two partitions may have the same offset."""
+    places = [(0, 7), (1, 7), (1, 7), (1, 8), (1, 8), (1, 8), (0, 8)]
+    table = pa.table(
+        {
+            "text": pa.array(["x"] * len(places), pa.string()),
+            "_part": pa.array([part for part, _ in places], pa.int32()),
+            "_offset": pa.array([offset for _, offset in places], pa.int64()),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    rows = Outputs([((("t", 0), ("t", 1)), sink.getvalue().to_pybytes())]).table(SCHEMA)
+    assert rows.column("_row").to_pylist() == [0, 0, 1, 0, 1, 2, 0]
+
+
 def lying(path) -> list[tuple[int, str]]:
     """Offset and text of what is in a table, sorted."""
     rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()

@@ -404,6 +404,17 @@ def test_a_value_is_gone_after_its_time(tmp_path):
     slot.close()
 
 
+def test_a_value_that_stays_takes_the_place_of_one_that_does_not(tmp_path):
+    """The time of the earlier value does not count for it."""
+    slot = SlotState(spec(Changelog(str(tmp_path / "state"), LONG)), 0)
+    past = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
+    slot.of(record(b"a")).pass_on(1, past)
+    slot.of(record(b"b")).pass_on(1, past)
+    slot.of(record(b"a")).pass_on(2, None)
+    assert [slot.of(record(key)).get() for key in (b"a", b"b")] == [2, None]
+    slot.close()
+
+
 def test_a_state_can_be_read_set_and_removed():
     """What a handler does with a value does not change what others see."""
     state = State({"n": 1})
