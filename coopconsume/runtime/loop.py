@@ -432,7 +432,7 @@ class Job:
         rests = self._is_paused or self._dispatcher.breaker.state == "open"
         epoch_state.committer.save(
             more_to_come=more_to_come, is_last=is_last,
-            demand=0 if is_last or rests else self._dispatcher.demand,
+            demand=0 if is_last or rests else self._dispatcher.demand(epoch_state),
             ahead=self._dispatcher.ahead(epoch_state),
             is_resting=rests and not is_last and not self._dispatcher.of(epoch_state),
         )  # fmt: skip
@@ -632,7 +632,7 @@ class Job:
             epoch_state.assignment.keep()
             if not epoch_state.committer.may_rebalance:
                 return
-            may_keep = epoch_state.may_keep
+            may_keep = epoch_state.may_keep and not self._dispatcher.holds_too_much(epoch_state)
         if not may_keep:
             epoch_state.assignment.is_between_epochs = False
         self._question = None

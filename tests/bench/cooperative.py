@@ -28,6 +28,8 @@ _CHUNKS, _RANGES = "shared by chunks", "shared by key range"
 _THREE, _SUM = "three members, one ten times slower", "sum of their speeds alone"
 _NONE, _MANY, _LIMIT = "no chunk outstanding", "10,000 chunks outstanding", "limit"
 _FAST, _SLOW, _AT_ONCE = 0.01, 0.1, 10
+#: Seconds in which the JVMs of the members compile what they run.
+_WARM_UP = 15.0
 
 
 def cooperative(harness: Harness, say: Callable[[str], None]) -> list[Report]:
@@ -67,9 +69,7 @@ def _members(harness: Harness, say: Callable[[str], None]) -> Report:
 
     def speed(costs: list[float]) -> float:
         say(f"members that take {costs} s a record")
-        options = harness.options(
-            "cooperative-members", sharing="cooperative", slots=1, batchTime="2 seconds"
-        )
+        options = harness.options("cooperative-members", sharing="cooperative", slots=1)
         with ExitStack() as stack:
             for cost in costs:
                 config = {"options": options, "seconds": cost, "concurrency": _AT_ONCE}
@@ -88,7 +88,7 @@ def _members(harness: Harness, say: Callable[[str], None]) -> Report:
         "Three members of one partition",
         f"Handlers that sleep {_FAST * 1000:g} ms, {_FAST * 1000:g} ms and {_SLOW * 1000:g} ms, "
         f"{_AT_ONCE} at once in each member, a process each; commits in {seconds} s once all are "
-        "at work.",
+        f"at work for {_WARM_UP:g} s.",
     )
     turns = min(3, harness.turns)
     report.add_all(take_turns(sides, turns, say=say, warm_ups=0), "records/s")
@@ -97,7 +97,7 @@ def _members(harness: Harness, say: Callable[[str], None]) -> Report:
 
 
 def _rate(options: dict[str, Any], members: int, seconds: float) -> float:
-    """Committed records a second, once all members have had chunks for some seconds."""
+    """Committed records a second, once all members have had chunks for `_WARM_UP`."""
     group = str(options["kafka.group.id"])
     clusters: list[str] = []
     while not clusters:
@@ -106,7 +106,7 @@ def _rate(options: dict[str, Any], members: int, seconds: float) -> float:
     store = CommitStore.open(options["commitTable"], cluster=clusters[0])
     while len({one.member for at in store.acquisitions(group).values() for one in at}) < members:
         time.sleep(0.1)
-    time.sleep(5.0)
+    time.sleep(_WARM_UP)
     began, before = time.monotonic(), _done(store, group)
     time.sleep(seconds)
     return (_done(store, group) - before) / (time.monotonic() - began)

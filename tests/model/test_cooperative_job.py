@@ -76,6 +76,20 @@ def test_a_stuck_member_holds_back_its_own_chunk_alone(world):
     assert calls.count + Counter(offset for offset, _ in gate.calls) == dict.fromkeys(LOG, 1)
 
 
+@pytest.mark.parametrize(("names", "is_kept"), [("a", False), ("ab", True)])
+def test_what_only_one_member_wanted_goes_to_those_that_join(world, names, is_kept):
+    """It begins with all there is, and hands it over if its slots are slow; else it keeps on."""
+    count = 8_000
+    there = world(dict.fromkeys(range(count)))
+    member, *_ = there.cooperate(*names)
+    gate = there.gate(3, 150, count // 2 + 3)  # One in each slice.
+    there.run(member, gate, ordering="none")
+    there.until(lambda: len(gate.at_work) == 2)
+    held = sum(len(chunk.offsets) for chunk in member.store.acquisitions("g")[TP])
+    assert (held == count) is not is_kept
+    assert member.keep() is is_kept
+
+
 def test_a_failed_record_is_tried_again_by_any_member(world):
     """Its attempts are counted over members, and it waits for its time."""
     there = world()
@@ -190,7 +204,7 @@ def test_a_batch_waits_for_the_chunks_that_its_slots_are_about_to_get(world, mon
     )
     count = 8_000
     there = world(dict.fromkeys(range(count)))
-    (member,) = there.cooperate("a")
+    member, _ = there.cooperate("a", "b")
     there.run(member, Calls(), ordering="none")
     there.until(lambda: there.done(member) == set(range(count)))
     (lines,) = runs(path.read_text())

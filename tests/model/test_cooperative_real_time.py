@@ -118,7 +118,7 @@ def test_a_stuck_member_holds_back_its_own_chunks_alone(world):
         chunks = member.store.acquisitions("g").get(TP, [])
         return {int(o) for c in chunks if c.member == "a" for o in c.offsets.offsets()}
 
-    there.until(lambda: jobs[0]._dispatcher.demand == 0)
+    there.until(lambda: jobs[0]._dispatcher.demand(jobs[0]._epoch_state) == 0)
     before = held()
     for _ in range(5):
         grow(there, 20)

@@ -16,7 +16,25 @@ _SERVER = (
 _CORE = "tests/unit/group/test_group_core.py::"
 _PARTITION = "coopconsume/runtime/plan/partition.py"
 
+_DISPATCHER = "coopconsume/runtime/dispatch/dispatcher.py"
+
 COOPERATIVE_JOBS = [
+    Mutant(
+        "chunk-of-an-only-member-is-kept",
+        "What an only member holds and does not handle soon goes to those that join.",
+        _DISPATCHER,
+        "return 0 < most < epoch_state.committer.acquired",
+        "return False",
+        (_JOB + "test_what_only_one_member_wanted_goes_to_those_that_join",),
+    ),
+    Mutant(
+        "chunk-of-an-only-member-is-small",
+        "An only member begins with what a batch may span.",
+        _DISPATCHER,
+        "self.window.offsets if epoch_state.committer.is_only_member else 0",
+        "0",
+        (_JOB + "test_what_only_one_member_wanted_goes_to_those_that_join",),
+    ),
     Mutant(
         "chunk-started-twice",
         "What is acquired again while it is worked on is not started again.",

@@ -330,6 +330,16 @@ class Committer:
         return self._acquirer.request(self._demand, self._ahead)
 
     @property
+    def is_only_member(self) -> bool:
+        """Whether the job is cooperative, and no other member acquires chunks."""
+        return self._acquirer is not None and self._acquirer.is_only_member
+
+    @property
+    def acquired(self) -> int:
+        """Offsets up to the ends of the logs that a cooperative job holds without an outcome."""
+        return 0 if self._acquirer is None else self._acquirer.acquired
+
+    @property
     def awaits_chunks(self) -> bool:
         """Whether a cooperative job is about to acquire most of its demand.
 

@@ -73,6 +73,8 @@ _WARN_EVERY = 10.0
 #: Seconds before the end of a wait for an earlier owner from which on Spark may get the next batch:
 #: more than it takes to start one.
 _EARLY = 1.0
+#: Sizes of all slices: one is at work, one is ahead of it, and slots may have become slower.
+_MOST_HELD = 3
 #: Seconds until a slot that could not read the state tries again.
 _STATE_PAUSE = 2.0
 
@@ -208,13 +210,24 @@ class Dispatcher:
         """Seconds until the trigger lets a batch start."""
         return max(0.0, self._batch_at + self._work.interval - time.monotonic())
 
-    @property
-    def demand(self) -> int:
-        """Offsets that a cooperative job is to have for its slots; 0 while it pauses."""
+    def demand(self, epoch_state: EpochState) -> int:
+        """Returns how many offsets a cooperative job is to have for its slots; 0 if it pauses."""
         if self._sizes is None or self.breaker.state != "closed":
             return 0
         live = None if self._chunks is None else self._chunks.demand
-        return self._sizes.total if live is None else live
+        return self._sizes.total(self._window_of(epoch_state)) if live is None else live
+
+    def _window_of(self, epoch_state: EpochState) -> int:
+        """Returns how many offsets a batch may span while no other member needs any, else 0."""
+        return self.window.offsets if epoch_state.committer.is_only_member else 0
+
+    def holds_too_much(self, epoch_state: EpochState) -> bool:
+        """Whether a cooperative job holds more than its slots are about to handle.
+
+        While it was the only member, that kept nothing from others.
+        """
+        most = 0 if self._sizes is None else _MOST_HELD * self._sizes.total()
+        return 0 < most < epoch_state.committer.acquired
 
     def ahead(self, epoch_state: EpochState) -> dict[TopicPartition, int]:
         """Offsets of partitions that a cooperative job is to have ahead; empty in batches."""
@@ -547,9 +560,11 @@ class Dispatcher:
         """Returns the next batch; a slot whose workers keep crashing gets part of its work."""
         allowed = self._crashes.confine(epoch_state.partitions, free)
         if self._sizes is not None:
-            deal_stock(epoch_state.busy, free, {slot: self._sizes.of(slot) for slot in free}, now)
+            most = self._window_of(epoch_state)
+            sizes = {slot: self._sizes.of(slot, most) for slot in free}
+            deal_stock(epoch_state.busy, free, sizes, now)
             # Slices are as large as is good; reads may have to pass over what lies between.
-            window = 2 * self._sizes.total + MAX_READS * MERGE_GAP
+            window = 2 * self._sizes.total(most) + MAX_READS * MERGE_GAP
             limits = Limits(window, limits.max_pending, limits.max_ranges)
         if self.breaker.state == "trial":
             window = min(self.breaker.trial_offsets, limits.window)

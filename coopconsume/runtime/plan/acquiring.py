@@ -56,6 +56,17 @@ class Acquirer:
         return any(p.stock is not None and p.stock.acquired for p in self._partitions.values())
 
     @property
+    def is_only_member(self) -> bool:
+        """Whether the epoch had no other member at the last look at the log."""
+        return self._seen is not None and len(self._seen.members) == 1
+
+    @property
+    def acquired(self) -> int:
+        """Offsets up to the ends of the logs that this member holds and that have no outcome."""
+        stocks = [(p.stock, p.end) for p in self._partitions.values() if p.stock is not None]
+        return sum(len(stock.acquired.clip(0, end - 1)) for stock, end in stocks)
+
+    @property
     def unstarted(self) -> int:
         """Offsets up to the ends of the logs that this member has acquired and no slot has read."""
         return sum(_unstarted(partition) for partition in self._partitions.values())

@@ -46,9 +46,18 @@ class ChunkSizes:
         self._measured: set[int] = set()
         self._sizes = dict.fromkeys(range(slots), min(self._most, FIRST * concurrency))
 
-    def of(self, slot: int) -> int:
-        """Returns how many offsets a slot is to have at once."""
-        return self._sizes[slot]
+    def of(self, slot: int, window: int = 0) -> int:
+        """Returns how many offsets a slot is to have at once.
+
+        Args:
+            slot: The slot.
+            window: Offsets that a batch may span if no other member needs any of them, else 0. A
+                slot that has not shown its speed gets its part of that.
+        """
+        size = self._sizes[slot]
+        if slot in self._measured:
+            return size
+        return max(size, min(self._most, window // self._slots))
 
     def of_live(self, slot: int, now: float, *, is_at_work: bool) -> int:
         """Returns how many offsets a slot is to have that reads by itself.
@@ -66,10 +75,13 @@ class ChunkSizes:
             return 0
         return self._live(slot)
 
-    @property
-    def total(self) -> int:
-        """Returns how many offsets all slots are to have at once."""
-        return sum(self._sizes.values())
+    def total(self, window: int = 0) -> int:
+        """Returns how many offsets all slots are to have at once.
+
+        Args:
+            window: As for `of`.
+        """
+        return sum(self.of(slot, window) for slot in self._sizes)
 
     def progressed(self, slot: int, handled: int, now: float, *, is_busy: bool) -> None:
         """Takes a progressive report of a slot that reads by itself.
@@ -121,5 +133,5 @@ class ChunkSizes:
             most = min(most, max(1, int(LARGEST_BYTES / self._slots / bytes_each)))
         fits = int(self._seconds * looked / report.busy)
         slot = report.slot
-        self._sizes[slot] = max(1, min(fits, self._sizes[slot] * _GROWTH, most))
+        self._sizes[slot] = max(1, min(fits, max(self._sizes[slot], looked) * _GROWTH, most))
         self._measured.add(slot)

@@ -66,7 +66,7 @@ def seen(acquirer: Acquirer, *, expire: tuple[AcquisitionId, ...] = (), **fields
 def test_sizes_follow_the_speed_of_each_slot() -> None:
     """They grow by steps, shrink at once, and respect the limits on offsets and on bytes."""
     sizes = ChunkSizes(2, concurrency=3, batch_time=100.0, most=None)
-    assert sizes.total == 2 * 3 * FIRST
+    assert sizes.total() == 2 * 3 * FIRST
     for _ in range(3):
         sizes.reported(SlotReport(0, 0, busy=1.0), 5_000)
     sizes.reported(SlotReport(0, 1, busy=10.0), 100)
@@ -78,7 +78,18 @@ def test_sizes_follow_the_speed_of_each_slot() -> None:
     assert sizes.of(0) == 2, "two slots with two such records each are 256 MB"
     short = ChunkSizes(2, concurrency=3, batch_time=100.0, most=10)
     short.reported(SlotReport(0, 0, busy=0.001), 5_000)
-    assert short.total == 10
+    assert short.total() == 10
+
+
+def test_an_only_member_begins_with_what_a_batch_may_span() -> None:
+    """Nobody else waits for these offsets; a slot that has shown its speed keeps its size."""
+    sizes = ChunkSizes(2, concurrency=3, batch_time=100.0, most=None)
+    sizes.reported(SlotReport(0, 1, busy=10.0), 100)
+    assert (sizes.of(0, 1_000_000), sizes.of(1, 1_000_000)) == (500_000, 10 * SECONDS)
+    assert sizes.total(1_000_000) == 500_000 + 10 * SECONDS
+    assert sizes.of(0, 10) == 3 * FIRST, "a small window does not make a slice smaller"
+    limited = ChunkSizes(2, concurrency=3, batch_time=100.0, most=1_000)
+    assert limited.total(1_000_000) == 1_000
 
 
 def test_free_slots_get_slices_by_their_sizes() -> None:
