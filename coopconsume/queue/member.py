@@ -1,8 +1,9 @@
 """The protocol of one consumer of a queue. Pure: rows and times in, rows to append out.
 
-A consumer first acquires offsets on one replica, its local one, and then asks the other replicas
-for what it got there. It may use the offsets that a majority granted and no replica reports done.
-Every consumer also watches the holds of all replicas and appends ``expire`` for the overdue ones.
+A consumer first acquires offsets on one replica, its local one. For what it got there it asks as
+many others as make a majority, and the rest of them once it has an answer that is not enough, or
+none in time. It may use the offsets that a majority granted and none of these reports done. Every
+consumer also watches the holds of all replicas and appends ``expire`` for the overdue ones.
 
 Invariants:
 
@@ -116,10 +117,16 @@ class Settled:
 class _Acquisition:
     request: int
     asked: Offsets
-    local: int
+    #: The replicas that were asked, the local one first.
+    replicas: list[int]
     until: float
     deadline: float
     answers: dict[int, ReplicaAnswer] = field(default_factory=dict)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the local replica has answered."""
+        return self.replicas[0] in self.answers
 
 
 @dataclass(slots=True)
@@ -281,7 +288,7 @@ class QueueMember:
         self._request += 1
         until = now + self._hold * (1 - MARGIN)
         self._acquisition = _Acquisition(
-            self._request, wanted, local, until, min(until, now + self._repeat_after())
+            self._request, wanted, [local], until, min(until, now + self._repeat_after())
         )
         return [*rows, self._send(local, self._acquire_row(self._request, wanted), now)]
 
@@ -334,9 +341,9 @@ class QueueMember:
         self._waiting = [(at, offsets) for at, offsets in self._waiting if at > now]
         found = self._acquisition
         if found is not None and now >= found.deadline:
-            if found.local not in found.answers:
-                self._silent.add(found.local)
-            rows += self._decide(found, now)
+            self._silent.update(r for r in found.replicas if r not in found.answers)
+            more = self._ask(found, len(self.states), now) if found.is_local else []
+            rows += more or self._decide(found, now)
         for settling in [*self._settling.values()]:
             if settling.is_late(now):
                 self._count(settling, now)
@@ -446,24 +453,30 @@ class QueueMember:
             return []
         found.answers[replica] = answer
         rows: list[AppendRow] = []
-        if replica == found.local and len(found.answers) == 1:
+        if len(found.answers) == 1 and found.is_local:
             found.asked = common(answer.ok, found.asked)
             if found.asked:
-                found.deadline = min(found.until, now + self.limit.seconds)
-                row = self._acquire_row(found.request, found.asked)
-                rows = [
-                    self._send(other, row, now)
-                    for other in range(len(self.states))
-                    if other != found.local
-                ]
+                rows = self._ask(found, self._majority - 1, now)
         elif answer.tomb:
             row = ReplicaRow("tombstone", self.holder, found.request, answer.tomb)
-            rows.append(AppendRow(found.local, row))
-        is_last = not found.asked or len(found.answers) == len(self.states)
+            rows.append(AppendRow(found.replicas[0], row))
         # Further answers cannot change a majority for all offsets.
-        if is_last or not minus(found.asked, self._by_majority(found.answers.values())):
-            rows += self._decide(found, now)
+        if not minus(found.asked, self._by_majority(found.answers.values())):
+            return rows + self._decide(found, now)
+        if len(found.answers) == len(found.replicas):
+            rows += self._ask(found, len(self.states), now) or self._decide(found, now)
         return rows
+
+    def _ask(self, found: _Acquisition, count: int, now: float) -> list[AppendRow]:
+        """Asks so many more replicas, those that are not silent first; none if its time is over."""
+        others = [r for r in range(len(self.states)) if r not in found.replicas]
+        chosen = sorted(others, key=self._silent.__contains__)[:count]
+        if not chosen or now >= found.until:
+            return []
+        found.replicas += chosen
+        found.deadline = min(found.until, now + self.limit.seconds)
+        row = self._acquire_row(found.request, found.asked)
+        return [self._send(replica, row, now) for replica in chosen]
 
     def _by_majority(self, answers: Iterable[ReplicaAnswer]) -> Offsets:
         return _at_least(self._majority, [answer.ok for answer in answers])
@@ -471,7 +484,7 @@ class QueueMember:
     def _decide(self, found: _Acquisition, now: float) -> list[AppendRow]:
         self._acquisition = None
         granted: Offsets = {}
-        if found.local in found.answers and now < found.until:
+        if found.is_local and now < found.until:
             granted = common(self._by_majority(found.answers.values()), found.asked)
             for answer in found.answers.values():
                 granted = minus(granted, answer.tomb)
@@ -484,8 +497,7 @@ class QueueMember:
             return []
         self._waiting.append((now + self._backoff.next(self.limit.seconds), left))
         row = ReplicaRow("release", self.holder, found.request, left)
-        asked = range(len(self.states)) if found.local in found.answers else [found.local]
-        return [AppendRow(replica, row) for replica in asked]
+        return [AppendRow(replica, row) for replica in found.replicas]
 
     def _count(self, settling: _Settling, now: float) -> None:
         settled, answers = settling.settled, settling.answers.values()

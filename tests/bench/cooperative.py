@@ -38,7 +38,7 @@ def cooperative(harness: Harness, say: Callable[[str], None]) -> list[Report]:
 
 
 def _empty(harness: Harness, say: Callable[[str], None]) -> Report:
-    records = harness.size(4_000_000, 50_000)
+    records = harness.size(8_000_000, 50_000)
     harness.load("cooperative-empty", records, keys=10_000, value_bytes=100)
 
     def job(**options: str) -> float:

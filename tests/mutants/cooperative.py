@@ -18,7 +18,17 @@ _PARTITION = "coopconsume/runtime/plan/partition.py"
 
 _DISPATCHER = "coopconsume/runtime/dispatch/dispatcher.py"
 
+_SIZES = "coopconsume/runtime/plan/chunk_sizes.py"
+
 COOPERATIVE_JOBS = [
+    Mutant(
+        "chunk-tail-beyond-the-limit",
+        "A tail does not exceed the limit on the offsets of a batch.",
+        _SIZES,
+        "self._is_limited or there <= total",
+        "there <= total",
+        (_CHUNKS + "test_a_tail_goes_with_the_slices_before_it",),
+    ),
     Mutant(
         "chunk-of-an-only-member-is-kept",
         "What an only member holds and does not handle soon goes to those that join.",

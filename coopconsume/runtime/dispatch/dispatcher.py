@@ -30,7 +30,7 @@ from coopconsume.runtime.events import BatchEnded, CallReported, SlotProgressed,
 from coopconsume.runtime.plan import Limits, plan_batch
 from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
 from coopconsume.runtime.plan.reads import MAX_READS, MERGE_GAP
-from coopconsume.runtime.plan.slices import deal_stock
+from coopconsume.runtime.plan.slices import deal_stock, undealt_of
 from coopconsume.runtime.plan.window import Window
 from coopconsume.runtime.realtime.live_chunks import LiveChunks
 from coopconsume.runtime.realtime.run import run_slots
@@ -561,7 +561,7 @@ class Dispatcher:
         allowed = self._crashes.confine(epoch_state.partitions, free)
         if self._sizes is not None:
             most = self._window_of(epoch_state)
-            sizes = {slot: self._sizes.of(slot, most) for slot in free}
+            sizes = self._sizes.of_batch(free, undealt_of(epoch_state.busy), most)
             deal_stock(epoch_state.busy, free, sizes, now)
             # Slices are as large as is good; reads may have to pass over what lies between.
             window = 2 * self._sizes.total(most) + MAX_READS * MERGE_GAP

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from commits import AcquireRequest, OffsetRanges, Wanted
 from coopconsume.group.owned import Failed
+from coopconsume.runtime.plan.stock import with_tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,11 +138,11 @@ class Acquirer:
         ]
         for is_open, tp, partition, chunks in sorted(places, key=lambda one: (-one[0], one[1])):
             due = self._due_now(tp, partition, now).head(demand)
-            count = min(left, is_open)
+            count = with_tail(left, is_open)
             is_full = partition.is_at_limit or len(chunks.pending) >= self._max_pending
             last = -1 if is_full else partition.end - 1
             self.is_urgent |= count > 0
-            left -= count
+            left = max(0, left - count)
             most = 0 if is_full or tp in self._barren else ahead.get(tp, 0)
             has = _unread(partition)
             if has < _MISSING * most:

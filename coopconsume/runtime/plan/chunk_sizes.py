@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from coopconsume.runtime.plan.stock import with_tail
 from coopconsume.runtime.plan.window import LARGEST_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from coopconsume.worker.report import SlotReport
 
 #: Offsets of a slot's first slice, per handler that it runs at once.
@@ -36,6 +39,7 @@ class ChunkSizes:
     def __init__(self, slots: int, concurrency: int, batch_time: float, most: int | None) -> None:
         self._seconds = min(SECONDS, batch_time / 2)
         self._most = _LARGEST if most is None else max(1, most // slots)
+        self._is_limited = most is not None
         self._slots = slots
         #: Since when slots that read by themselves are busy, and how much they have handled.
         self._windows: dict[int, tuple[float, int]] = {}
@@ -58,6 +62,20 @@ class ChunkSizes:
         if slot in self._measured:
             return size
         return max(size, min(self._most, window // self._slots))
+
+    def of_batch(self, slots: Sequence[int], there: int, window: int = 0) -> dict[int, int]:
+        """Returns how many offsets each slot of a batch is to have: a tail is not left.
+
+        Args:
+            slots: The slots.
+            there: How many acquired offsets there are for them.
+            window: As for `of`.
+        """
+        sizes = {slot: self.of(slot, window) for slot in slots}
+        total = max(1, sum(sizes.values()))
+        if self._is_limited or there <= total or with_tail(total, there) == total:
+            return sizes
+        return {slot: -(-size * there // total) for slot, size in sizes.items()}
 
     def of_live(self, slot: int, now: float, *, is_at_work: bool) -> int:
         """Returns how many offsets a slot is to have that reads by itself.

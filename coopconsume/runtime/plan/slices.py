@@ -30,7 +30,7 @@ def deal_stock(
     """
     _take_back(partitions, slots, now)
     stocks = [p for p in partitions if _undealt(p)]
-    total = sum(map(_undealt, stocks))
+    total = undealt_of(stocks)
     spaces = {slot: max(0, sizes[slot] - left_of(partitions, slot)) for slot in slots}
     wanted = sum(spaces.values())
     for slot, space in spaces.items():
@@ -74,6 +74,11 @@ def deal_ahead(
             has = len(share.todo) - share.reading
             if at_work[slot] < most and 2 * has < size and share.takes_chunks(now):
                 share.todo |= partition.stock.take(size - has)
+
+
+def undealt_of(partitions: Sequence[Partition]) -> int:
+    """Returns how many acquired offsets no slot has, up to the ends of the logs."""
+    return sum(map(_undealt, partitions))
 
 
 def left_of(partitions: Sequence[Partition], slot: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from coopconsume.group.owned import Failed
 
 _NOTHING = OffsetRanges()
+#: What is smaller than this part of what is taken is a tail.
+_TAIL: Final = 4
 
 
 @dataclass
@@ -73,3 +75,15 @@ class Stock:
         self.acquired = self.acquired.clip(stable, MAX_OFFSET)
         self.undealt = self.undealt.clip(stable, MAX_OFFSET)
         self.failing = self.failing.clip(stable, MAX_OFFSET)
+
+
+def with_tail(count: int, most: int) -> int:
+    """Returns how many of some offsets to take: all of them, if only a tail would be left.
+
+    A tail would take a batch of its own, which costs as much as many records.
+
+    Args:
+        count: How many are wanted.
+        most: How many there are.
+    """
+    return most if most <= count + count // _TAIL else count

@@ -262,6 +262,49 @@ def test_a_majority_grants_and_a_minority_does_not():
     assert one.states[0].held(0) == OffsetRanges([(0, 4)])
 
 
+@pytest.mark.parametrize(("replicas", "asked"), [(1, 1), (2, 2), (3, 2), (5, 3)])
+def test_as_many_are_asked_as_make_a_majority(replicas, asked):
+    """The others have no row of an acquisition that a majority grants, and settle it, too."""
+    logs = Logs(replicas)
+    one, two = logs.member("one"), logs.member("two", local=replicas - 1)
+    granted = logs.acquire(one, 3)
+    assert granted == some((0, 2))
+    assert sum(log[-1].kind == "acquire" for log in logs.logs) == asked
+    assert logs.acquire(two, 3) != granted, "a majority has one replica of any other in common"
+    settled, rows = one.settle("accept", granted, 0.0)
+    logs.run(rows, 0.0)
+    assert settled.is_complete
+    assert all(two.states[n].done(0).stable_offset == 3 for n in range(replicas))
+
+
+def test_the_rest_is_asked_if_a_majority_does_not_answer_in_time():
+    """The one that is silent is not asked before the others next time."""
+    logs = Logs(3)
+    one = logs.member("one")
+    logs.deaf = {1}
+    assert logs.acquire(one, 2) == some((0, 1))
+    assert [log[-1].kind for log in logs.logs] == ["acquire", "begin", "acquire"]
+    rows = one.acquire(2, {0: 10}, 1.0)
+    asked = []
+    while rows:
+        replica, row = rows.pop(0)
+        asked.append(replica)
+        logs.logs[replica].append(row)
+        rows += logs.read(1.0)
+    assert asked == [0, 2]
+    assert one.granted().offsets == some((2, 3))
+
+
+def test_the_rest_is_asked_if_a_majority_does_not_grant():
+    """Another consumer may hold offsets on one replica alone."""
+    logs = Logs(3)
+    one, two = logs.member("one"), logs.member("two", local=1)
+    logs.deaf = {0, 2}
+    logs.run(two.acquire(2, {0: 10}, 0.0), 0.0)
+    logs.deaf = set()
+    assert logs.acquire(one, 2) == some((0, 1))
+
+
 def test_other_offsets_are_asked_for_after_a_failure():
     """The ones without a majority wait; so does everything that this consumer holds."""
     logs = Logs(3)
@@ -308,10 +351,9 @@ def test_what_a_consumer_had_and_acquires_again_is_its_second_delivery():
     logs.deaf = {2}
     assert logs.acquire(one, 3) == some((0, 2))
     logs.deaf = {0}
-    one._silent = {0, 1}
+    one._local, one._silent = 2, {0}
     late = (1 - MARGIN / 2) * HOLD
     assert logs.acquire(one, 3, late) == some((3, 5)), "others may not have them yet"
-    one._silent = {0, 1}
     assert logs.acquire(one, 3, HOLD) == some((0, 2))
     assert one.deliveries(0, 1) == 1
     assert one.deliveries(0, 3) == 0

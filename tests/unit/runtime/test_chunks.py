@@ -92,6 +92,30 @@ def test_an_only_member_begins_with_what_a_batch_may_span() -> None:
     assert limited.total(1_000_000) == 1_000
 
 
+def test_a_tail_goes_with_the_slices_before_it() -> None:
+    """It would take a batch of its own; a limit on the offsets of a batch holds nevertheless."""
+    sizes = ChunkSizes(2, concurrency=1, batch_time=100.0, most=None)
+    sizes.reported(SlotReport(0, 0, busy=1.0), 100)
+    sizes.reported(SlotReport(0, 1, busy=1.0), 200)
+    assert sizes.of_batch([0, 1], 1_200) == {0: 400, 1: 800}
+    assert sizes.of_batch([0, 1], 1_500) == {0: 500, 1: 1_000}
+    assert sizes.of_batch([0, 1], 1_501) == {0: 400, 1: 800}
+    assert sizes.of_batch([1], 900) == {1: 900}
+    limited = ChunkSizes(2, concurrency=100, batch_time=100.0, most=200)
+    assert limited.of_batch([0, 1], 210) == {0: 100, 1: 100}
+
+
+def test_a_request_takes_a_tail_along() -> None:
+    """What nobody has acquired and the demand almost covers is not left for a batch of its own."""
+    one = partition(1_000)
+    acquirer = Acquirer({TP: one}, 10)
+    seen(acquirer)
+    for demand, count in ((799, 799), (800, 1_000), (2_000, 1_000)):
+        request = acquirer.request(demand)
+        assert request is not None
+        assert request.wanted[TP].count == count
+
+
 def test_free_slots_get_slices_by_their_sizes() -> None:
     """Of little each gets its part; a slot with offsets left gets the rest of its size."""
     one = partition(1_000)
