@@ -8,14 +8,14 @@ only a time-out.
 from __future__ import annotations
 
 import logging
-import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
+from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.kafka_engine import CONNECT, Engine, KafkaChannel
 from coopconsume.fenced.log import Rows
@@ -23,8 +23,7 @@ from coopconsume.kafka.librdkafka import client_config
 from coopconsume.kafka.security import sasl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Sequence
 
     from coopconsume.errors import CoopConsumeError
     from coopconsume.fenced.config import FencedSettings
@@ -43,6 +42,28 @@ _RESUME: Final = 0.5
 _milliseconds: Final = itemgetter(1)
 
 
+def doubt_of(settings: FencedSettings, topic: str, error: BaseException) -> EngineDoubt | None:
+    """What a failure of the client means; a missing right or a wrong record is a refusal."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    # A consumer that was closed raises RuntimeError.
+    known = (KafkaException, BufferError, SystemError, RuntimeError, OSError)
+    if not isinstance(error, known):
+        return None
+    kind: Any = error.args[0] if error.args else None
+    code = kind.code() if isinstance(kind, KafkaError) else None
+    gone = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
+    refusal: CoopConsumeError | None = None
+    user = sasl.user(settings.kafka)
+    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        refusal = NotAuthorized("WRITE", "TOPIC", topic, user)
+    elif code == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        refusal = NotAuthorized("WRITE", "TRANSACTIONAL_ID", "", user)
+    elif code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD):
+        refusal = AppendRefused(f"{topic} does not take the records: {kind.str()}")
+    return EngineDoubt(str(error), refusal, is_out_of_range=code in gone)
+
+
 class ConfluentEngine(Engine):
     """The engine on confluent-kafka's consumer and producers, and kafka-python's admin client.
 
@@ -50,6 +71,8 @@ class ConfluentEngine(Engine):
         EngineNotUsable: It is not installed.
         InvalidOption: A setting of security that this engine does not take.
     """
+
+    _doubt_of = staticmethod(doubt_of)
 
     def __init__(self, settings: FencedSettings, timeout: float = CONNECT) -> None:
         try:
@@ -59,75 +82,54 @@ class ConfluentEngine(Engine):
         super().__init__(settings, timeout)
         self._librdkafka = client_config(settings.kafka)
 
-    def read(
-        self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[Rows]:
-        """Reads committed records from one offset to below another one, which is stable."""
-        if start >= stop:
-            return
-        consumer = self._assigned(topic, partition, start)
-        until = time.monotonic() + timeout
-        done = False
-        while not done:
-            with as_doubts(self._settings, topic):
-                # With a time to wait, it would wait until there are as many.
-                messages = consumer.consume(_MANY, 0) or consumer.consume(1, 0.05)
-                rows, done = _rows(messages, stop)
-            if messages:
-                until = time.monotonic() + timeout
-            elif time.monotonic() > until:
-                raise EngineDoubt(f"no records of {topic}-{partition} in time")
-            if rows:
-                yield rows
-
-    def _assigned(self, topic: str, partition: int, start: int) -> Any:
+    def _seek(self, topic: str, partition: int, start: int) -> None:
         from confluent_kafka import Consumer, TopicPartition
 
-        with as_doubts(self._settings, topic):
-            if self._consumer is None:
-                config = self._librdkafka | {
-                    "group.id": "none", "enable.auto.commit": False, "enable.partition.eof": True,
-                    "isolation.level": "read_committed", "auto.offset.reset": "error",
-                    "fetch.wait.max.ms": 20, "fetch.message.max.bytes": 8 << 20,
-                }  # fmt: skip
-                self._consumer = Consumer(config, logger=logger)
-            self._consumer.assign([TopicPartition(topic, partition, start)])
-        return self._consumer
+        if self._consumer is None:
+            config = self._librdkafka | {
+                "group.id": "none", "enable.auto.commit": False, "enable.partition.eof": True,
+                "isolation.level": "read_committed", "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 20, "fetch.message.max.bytes": 8 << 20,
+            }  # fmt: skip
+            self._consumer = Consumer(config, logger=logger)
+        self._consumer.assign([TopicPartition(topic, partition, start)])
+
+    def _poll(self, position: int, stop: int) -> tuple[Rows, int]:
+        from confluent_kafka import KafkaError, KafkaException, Message
+
+        # With a time to wait, it would wait until there are as many.
+        messages = self._consumer.consume(_MANY, 0) or self._consumer.consume(1, 0.05)
+        errors = [*filter(None, map(Message.error, messages))]
+        if errors:
+            messages = [message for message in messages if message.error() is None]
+        if messages:
+            position = messages[-1].offset() + 1
+        for error in errors:
+            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                position = stop  # All that is stable was seen: that is as far as was asked for.
+                break
+            if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                # That one is about the group's coordinator, which librdkafka looks for and a reader
+                # without a group that counts has no use for.
+                raise KafkaException(error)
+        while messages and messages[-1].offset() >= stop:
+            messages.pop()
+        rows = Rows((
+            map(Message.offset, messages), map(_milliseconds, map(Message.timestamp, messages)),
+            map(Message.key, messages), map(Message.value, messages),
+            [message.headers() or () for message in messages],
+        ))  # fmt: skip
+        return rows, position
 
     def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> KafkaChannel:
         """Returns a new producer."""
         return ConfluentChannel(self._settings, log, transactional_id, timeout)
 
 
-def _rows(messages: list[Any], stop: int) -> tuple[Rows, bool]:
-    """Records below an offset, and whether it is reached."""
-    from confluent_kafka import KafkaError, KafkaException, Message
-
-    done = False
-    errors = [*filter(None, map(Message.error, messages))]
-    for error in errors:
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            done = True  # All that is stable was seen, and that is as far as was asked for.
-            break
-        if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-            # That one is about the group's coordinator, which librdkafka looks for and a reader
-            # without a group that counts has no use for.
-            raise KafkaException(error)
-    if errors:
-        messages = [message for message in messages if message.error() is None]
-    done = done or (bool(messages) and messages[-1].offset() >= stop - 1)
-    while messages and messages[-1].offset() >= stop:
-        messages.pop()
-    rows = Rows((
-        map(Message.offset, messages), map(_milliseconds, map(Message.timestamp, messages)),
-        map(Message.key, messages), map(Message.value, messages),
-        [message.headers() or () for message in messages],
-    ))  # fmt: skip
-    return rows, done
-
-
 class ConfluentChannel(KafkaChannel):
     """A producer of confluent-kafka."""
+
+    _doubt_of = staticmethod(doubt_of)
 
     def __init__(
         self, settings: FencedSettings, log: LogId, transactional_id: str | None, timeout: float
@@ -229,44 +231,15 @@ class ConfluentChannel(KafkaChannel):
         with suppress(KafkaException):  # it cannot be used anyway
             self._producer.purge()
 
-    def _as_doubts(self) -> AbstractContextManager[None]:
-        return as_doubts(self._settings, self._log.topic)
-
     def _within(self, timeout: float, call: Callable[..., None]) -> None:
         """Repeats a call, which continues where it stopped, until it ends or its time is over."""
         from confluent_kafka import KafkaException
 
-        until = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         with self._as_doubts():
             while True:
                 try:
-                    return call(max(0.1, min(_RESUME, until - time.monotonic())))
+                    return call(max(0.1, min(_RESUME, deadline.left)))
                 except KafkaException as error:
-                    if not error.args[0].retriable() or time.monotonic() >= until:
+                    if not error.args[0].retriable() or deadline.is_over:
                         raise
-
-
-@contextmanager
-def as_doubts(settings: FencedSettings, topic: str) -> Iterator[None]:
-    """Raises errors of the client as `EngineDoubt`."""
-    try:
-        yield
-    except Exception as error:
-        from confluent_kafka import KafkaError, KafkaException
-
-        # A consumer that was closed raises RuntimeError.
-        known = (KafkaException, BufferError, SystemError, RuntimeError, OSError)
-        if not isinstance(error, known):
-            raise
-        kind: Any = error.args[0] if error.args else None
-        code = kind.code() if isinstance(kind, KafkaError) else None
-        gone = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
-        refusal: CoopConsumeError | None = None
-        user = sasl.user(settings.kafka)
-        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            refusal = NotAuthorized("WRITE", "TOPIC", topic, user)
-        elif code == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            refusal = NotAuthorized("WRITE", "TRANSACTIONAL_ID", "", user)
-        elif code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD):
-            refusal = AppendRefused(f"{topic} does not take the records: {kind.str()}")
-        raise EngineDoubt(str(error), refusal, is_out_of_range=code in gone) from error

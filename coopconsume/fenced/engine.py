@@ -5,17 +5,25 @@ Every failure is an `EngineDoubt`: the request may have taken effect or not, now
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from coopconsume.errors.fenced import LogUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
 
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.log import Entry, LogId
     from coopconsume.fenced.stamp import Header, Stamp
+
+#: States of a transaction that its coordinator still ends, as Kafka names them.
+_ENDED_BY_COORDINATOR: Final = frozenset(
+    {"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
+)
 
 
 class EngineDoubt(Exception):
@@ -35,6 +43,21 @@ class EngineDoubt(Exception):
         self.problem = problem
         self.refusal = refusal
         self.is_out_of_range = is_out_of_range
+
+
+@contextmanager
+def as_doubts(
+    doubt_of: Callable[[Exception], EngineDoubt | None], drop: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Raises errors that a function knows as the `EngineDoubt` it returns, after a last call."""
+    try:
+        yield
+    except Exception as error:
+        doubt = doubt_of(error)
+        if doubt is None:
+            raise
+        drop()
+        raise doubt from error
 
 
 def repeat(
@@ -72,3 +95,29 @@ class LogAppend(NamedTuple):
     entries: Sequence[Entry]
     headers: Sequence[Header]
     stamps: Sequence[Stamp] = ()
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction that blocks a log.
+
+    Attributes:
+        producer_id, producer_epoch: Of its producer, by Kafka.
+        first_offset: Where it begins in the log.
+        last_write: When its producer last wrote there, in UTC.
+        transactional_id, state, timeout_ms: As its coordinator has them, which aborts it after the
+            timeout; None if no coordinator knows it.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_write: datetime
+    transactional_id: str | None
+    state: str | None
+    timeout_ms: int | None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether no coordinator will end it: it is not known, or was ended without its markers."""
+        return self.state not in _ENDED_BY_COORDINATOR

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
@@ -15,12 +14,7 @@ from coopconsume.fenced.view import looking_at
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: States of a transaction that its coordinator still ends, as Kafka names them.
-_ENDED_BY_COORDINATOR: Final = frozenset(
-    {"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
-)
-_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
-_LATEST: Final = datetime.max.replace(tzinfo=UTC)
+    from coopconsume.fenced.engine import OpenTransaction
 
 
 @dataclass(frozen=True)
@@ -48,32 +42,6 @@ class Head:
     owner: str | None
     session: str | None
     visibility: str | None
-
-
-@dataclass(frozen=True)
-class OpenTransaction:
-    """A transaction that blocks a log.
-
-    Attributes:
-        producer_id, producer_epoch: Of its producer, by Kafka.
-        first_offset: Where it begins in the log.
-        last_write: When its producer last wrote there, in UTC.
-        transactional_id, state, timeout_ms: As its coordinator has them, which aborts it after the
-            timeout; None if no coordinator knows it.
-    """
-
-    producer_id: int
-    producer_epoch: int
-    first_offset: int
-    last_write: datetime
-    transactional_id: str | None
-    state: str | None
-    timeout_ms: int | None
-
-    @property
-    def hangs(self) -> bool:
-        """Whether no coordinator will end it: it is not known, or was ended without its markers."""
-        return self.state not in _ENDED_BY_COORDINATOR
 
 
 @dataclass(frozen=True)
@@ -115,35 +83,5 @@ def blocked(options: Mapping[str, Any], topic: str, partition: int = 0) -> Block
     engine = Engine(FencedSettings.parse(options))
     with looking_at(options, topic, partition, engine, 0.0, compacted=False) as view:
         ends = view.ends()
-        found = () if ends.stable == ends.end else _open(engine, topic, partition)
-    return Blockage(topic, partition, ends.stable, ends.end, found)
-
-
-def _open(engine: Engine, topic: str, partition: int) -> tuple[OpenTransaction, ...]:
-    from kafka import TopicPartition
-
-    at = TopicPartition(topic, partition)
-    names = engine.open_transactions(topic, partition)
-    with engine.asking(topic) as admin:
-        producers = admin.describe_producers([at])[at].active_producers
-        known = [name for name in names.values() if name is not None]
-        details = admin.describe_transactions(known) if known else {}
-    found = []
-    for p in producers:
-        if p.producer_id in names:
-            name = names[p.producer_id]
-            about = details.get(name)
-            found.append(OpenTransaction(
-                p.producer_id, p.producer_epoch, p.current_transaction_start_offset,
-                _moment(p.last_timestamp), name, about and str(about.state.value),
-                about and about.transaction_timeout_ms,
-            ))  # fmt: skip
-    return tuple(sorted(found, key=lambda t: t.first_offset))
-
-
-def _moment(millis: int) -> datetime:
-    """Returns the time of a record, which may be any number, or the nearest `datetime`."""
-    try:
-        return datetime.fromtimestamp(millis / 1000, UTC)
-    except (OSError, OverflowError, ValueError):
-        return _LATEST if millis > 0 else _EARLIEST
+        found = () if ends.stable == ends.end else engine.open_transactions(topic, partition)
+    return Blockage(topic, partition, ends.stable, ends.end, tuple(found))

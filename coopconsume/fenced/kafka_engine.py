@@ -9,14 +9,16 @@ offset below 0 is a doubt, commits have deadlines, and after any doubt a produce
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import CoopConsumeError, NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
-from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.deadline import Deadline
+from coopconsume.fenced.engine import EngineDoubt, OpenTransaction, as_doubts
 from coopconsume.fenced.log import Ends, Raw, Rows
 from coopconsume.kafka import kafka_python_compat
 from coopconsume.kafka.call_limit import NoAnswerInTime, call_within
@@ -48,12 +50,43 @@ _EARLIEST, _LATEST = -2, -1
 _fields: Final = attrgetter(*Raw._fields)
 
 
+def doubt_of(settings: FencedSettings, topic: str, error: BaseException) -> EngineDoubt | None:
+    """What a failure of kafka-python's means; a missing right or a wrong record is a refusal."""
+    from kafka import errors
+
+    if not isinstance(error, errors.KafkaError | OSError | AssertionError):
+        return None
+    text = str(error) or type(error).__name__
+    refusal: CoopConsumeError | None = access.refused(error, settings.kafka, [topic])
+    if isinstance(error, errors.TopicAuthorizationFailedError):
+        refusal = NotAuthorized("WRITE", "TOPIC", topic, sasl.user(settings.kafka))
+    elif isinstance(error, errors.MessageSizeTooLargeError | errors.RecordListTooLargeError):
+        refusal = AppendRefused(f"the records are too large for {topic}: {text}")
+    elif isinstance(error, errors.KafkaConfigurationError):
+        refusal = EngineNotUsable(NAME, text)
+    elif isinstance(error, errors.InvalidRecordError):
+        refusal = AppendRefused(f"{topic} does not take the records: {text}")
+    is_gone = isinstance(error, errors.OffsetOutOfRangeError)
+    return EngineDoubt(text, refusal, is_out_of_range=is_gone)
+
+
+def moment(millis: int) -> datetime:
+    """Returns the time of a record, which may be any number, or the nearest `datetime`."""
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC)
+    except (OSError, OverflowError, ValueError):
+        latest, earliest = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
+        return latest if millis > 0 else earliest
+
+
 class Engine:
     """The engine on kafka-python's clients, for one log and one thread at a time.
 
     A connection or an answer may take ``timeout`` seconds; never above 10, where the user does not
     say.
     """
+
+    _doubt_of = staticmethod(doubt_of)
 
     def __init__(self, settings: FencedSettings, timeout: float = CONNECT) -> None:
         self._settings = settings
@@ -63,14 +96,14 @@ class Engine:
 
     def topic_id(self, topic: str) -> str | None:
         """Returns Kafka's id of a topic, as text; None if there is no such topic."""
+        from kafka import errors
+
         with self.asking(topic) as admin:
             (found,) = admin.describe_topics([topic])
-        if found["error_code"]:
-            from kafka import errors
-
             if found["error_code"] == errors.UnknownTopicOrPartitionError.errno:
                 return None
-            raise doubt_of(errors.for_code(found["error_code"])(), self._settings, topic)
+            if found["error_code"]:
+                raise errors.for_code(found["error_code"])
         return str(found["topic_id"])
 
     def is_compacted(self, topic: str) -> bool:
@@ -105,24 +138,26 @@ class Engine:
         with self.asking(topic) as admin:
             return int(admin.list_partition_offsets({at: which}, level, _REQUEST_MS)[at].offset)
 
-    def open_transactions(self, topic: str, partition: int) -> Mapping[int, str | None]:
-        """Returns the transactional ids of open transactions in a log, by producer id.
-
-        An id is None if no coordinator knows it. The result is empty without the right to ask.
-        """
+    def open_transactions(self, topic: str, partition: int) -> Sequence[OpenTransaction]:
+        """Returns the open transactions in a log, the oldest first."""
         from kafka import TopicPartition
 
         at = TopicPartition(topic, partition)
-        ids: list[int] = []
-        try:
-            with self.asking(topic) as admin:
-                found = admin.describe_producers([at])[at].active_producers
-                ids = [p.producer_id for p in found if p.current_transaction_start_offset >= 0]
-                listed = admin.list_transactions(producer_id_filters=ids) if ids else {}
-        except EngineDoubt:
-            listed = {}  # There is no right to ask.
-        names = {t.producer_id: str(t.transactional_id) for ts in listed.values() for t in ts}
-        return {id_: names.get(id_) for id_ in ids}
+        with self.asking(topic) as admin:
+            producers = admin.describe_producers([at])[at].active_producers
+            found = {p.producer_id: p for p in producers if p.current_transaction_start_offset >= 0}
+            listed = admin.list_transactions(producer_id_filters=[*found]) if found else {}
+            names = {t.producer_id: str(t.transactional_id) for ts in listed.values() for t in ts}
+            details = admin.describe_transactions([*names.values()]) if names else {}
+        transactions = []
+        for id_, p in found.items():
+            about = details.get(names.get(id_))
+            transactions.append(OpenTransaction(
+                id_, p.producer_epoch, p.current_transaction_start_offset,
+                moment(p.last_timestamp), names.get(id_), about and str(about.state.value),
+                about and about.transaction_timeout_ms,
+            ))  # fmt: skip
+        return sorted(transactions, key=attrgetter("first_offset"))
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
@@ -132,32 +167,24 @@ class Engine:
         Raises:
             EngineDoubt: No record has come for ``timeout`` seconds.
         """
-        from kafka import TopicPartition
-
         if start >= stop:
             return
-        at = TopicPartition(topic, partition)
-        with self._as_doubts(topic):
-            consumer = self._reader(at)
-            consumer.seek(at, start)
-        waits_until = time.monotonic() + timeout
-        position = start
+        reading = partial(as_doubts, partial(self._doubt_of, self._settings, topic), self.close)
+        with reading():
+            self._seek(topic, partition, start)
+        position, deadline = start, Deadline(timeout)
         while position < stop:
-            with self._as_doubts(topic):
-                rows = consumer.poll(timeout_ms=200).get(at, [])
-                now = consumer.position(at)
-            if now == position and time.monotonic() > waits_until:
+            with reading():
+                rows, reached = self._poll(position, stop)
+            if reached != position:
+                position, deadline = reached, Deadline(timeout)
+            elif deadline.is_over:
                 raise EngineDoubt(f"no records of {topic}-{partition} from offset {position}")
-            if now != position:
-                waits_until = time.monotonic() + timeout
-            position = now
-            while rows and rows[-1].offset >= stop:
-                rows.pop()
             if rows:
-                yield Rows.of(map(_fields, rows))
+                yield rows
 
-    def _reader(self, at: Any) -> Any:
-        from kafka import KafkaConsumer
+    def _seek(self, topic: str, partition: int, start: int) -> None:
+        from kafka import KafkaConsumer, TopicPartition
 
         if self._consumer is None:
             self._consumer = KafkaConsumer(
@@ -169,9 +196,17 @@ class Engine:
                 max_poll_records=10_000,
             )  # fmt: skip
             hurry_metadata(self._consumer)
-        if at not in self._consumer.assignment():
-            self._consumer.assign([at])
-        return self._consumer
+        self._at = TopicPartition(topic, partition)
+        if self._at not in self._consumer.assignment():
+            self._consumer.assign([self._at])
+        self._consumer.seek(self._at, start)
+
+    def _poll(self, position: int, stop: int) -> tuple[Rows, int]:  # noqa: ARG002 - of librdkafka
+        """Returns the next records below an offset, and how far it has come."""
+        rows = self._consumer.poll(timeout_ms=200).get(self._at, [])
+        while rows and rows[-1].offset >= stop:
+            rows.pop()
+        return Rows.of(map(_fields, rows)), self._consumer.position(self._at)
 
     def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> KafkaChannel:
         """Returns a new producer."""
@@ -192,7 +227,7 @@ class Engine:
     @contextmanager
     def asking(self, topic: str) -> Iterator[Any]:
         """Yields the admin client, for a call about a topic; a failure is a doubt."""
-        with self._as_doubts(topic):
+        with as_doubts(partial(doubt_of, self._settings, topic), self.close):
             if self._admin is None:
                 from kafka.admin import KafkaAdminClient
 
@@ -200,9 +235,6 @@ class Engine:
                 access.look(config, self._settings.kafka)
                 self._admin = KafkaAdminClient(**config, bootstrap_timeout_ms=self._connect_ms)
             yield self._admin
-
-    def _as_doubts(self, topic: str) -> AbstractContextManager[None]:
-        return as_doubts(self._settings, topic, self.close)
 
 
 class KafkaChannel:
@@ -215,6 +247,8 @@ class KafkaChannel:
             old for transactions to be safe.
         EngineDoubt: No broker answers.
     """
+
+    _doubt_of = staticmethod(doubt_of)
 
     def __init__(
         self,
@@ -263,7 +297,7 @@ class KafkaChannel:
     def append(self, parts: Sequence[LogAppend], timeout: float) -> list[list[int]]:
         """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
         send = self._producer.send
-        until = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         kafka_python_compat.keep_batches_whole(self._producer)
         with self._as_doubts():
             sent = [
@@ -275,10 +309,7 @@ class KafkaChannel:
             ]
             self._producer.flush(timeout)
             # Each one, as an error of one batch says nothing of another.
-            offsets = [
-                [f.get(max(0.0, until - time.monotonic())).offset for f in futures]
-                for futures in sent
-            ]
+            offsets = [[f.get(deadline.left).offset for f in futures] for futures in sent]
         if min(map(min, offsets)) < 0:
             raise EngineDoubt("a record was acknowledged without its offset")
         return offsets
@@ -311,45 +342,12 @@ class KafkaChannel:
         kafka_python_compat.end_producer(self._producer)
 
     def _within(self, timeout: float, call: Callable[..., None]) -> None:
-        """Makes a call that has to end in time."""
-        until = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         try:
             with self._as_doubts():  # The call knows no deadline of its own.
-                call_within(lambda: until - time.monotonic(), call)
+                call_within(lambda: deadline.left, call)
         except NoAnswerInTime:
             raise EngineDoubt(f"{call.__name__} took longer than {timeout:.1f} s") from None
 
     def _as_doubts(self) -> AbstractContextManager[None]:
-        return as_doubts(self._settings, self._log.topic)
-
-
-@contextmanager
-def as_doubts(
-    settings: FencedSettings, topic: str, drop: Callable[[], None] = lambda: None
-) -> Iterator[None]:
-    """Raises errors of kafka-python as `EngineDoubt`, after a call that drops its clients."""
-    from kafka.errors import KafkaError
-
-    try:
-        yield
-    except (KafkaError, OSError, AssertionError) as error:
-        drop()
-        raise doubt_of(error, settings, topic) from error
-
-
-def doubt_of(error: BaseException, settings: FencedSettings, topic: str) -> EngineDoubt:
-    """What a failure of kafka-python's means; a missing right or a wrong record is a refusal."""
-    from kafka import errors
-
-    text = str(error) or type(error).__name__
-    refusal: CoopConsumeError | None = access.refused(error, settings.kafka, [topic])
-    if isinstance(error, errors.TopicAuthorizationFailedError):
-        refusal = NotAuthorized("WRITE", "TOPIC", topic, sasl.user(settings.kafka))
-    elif isinstance(error, errors.MessageSizeTooLargeError | errors.RecordListTooLargeError):
-        refusal = AppendRefused(f"the records are too large for {topic}: {text}")
-    elif isinstance(error, errors.KafkaConfigurationError):
-        refusal = EngineNotUsable(NAME, text)
-    elif isinstance(error, errors.InvalidRecordError):
-        refusal = AppendRefused(f"{topic} does not take the records: {text}")
-    is_gone = isinstance(error, errors.OffsetOutOfRangeError)
-    return EngineDoubt(text, refusal, is_out_of_range=is_gone)
+        return as_doubts(partial(self._doubt_of, self._settings, self._log.topic))

@@ -196,7 +196,7 @@ class WriterSession(LogView):
         """Fences writers that share the log and stopped in a transaction."""
         if self.is_shared or self._channel is None:
             return
-        for name in self._engine.open_transactions(*self.log.tp).values():
+        for name in (each.transactional_id for each in self._open_transactions()):
             if name is not None and self.log.is_of_shared_writer(name):
                 channel = self._engine.channel(self.log, name, deadline.seconds)
                 try:

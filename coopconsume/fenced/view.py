@@ -21,9 +21,10 @@ from coopconsume.fenced.fold import Fold, SequenceGap, hash_of, repaired_by
 from coopconsume.fenced.log import LogId, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from coopconsume.fenced.deadline import Deadline
+    from coopconsume.fenced.engine import OpenTransaction
     from coopconsume.fenced.fold import Verdict
     from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import Appended, Ends, LastSeqs, Raw, Rows
@@ -150,13 +151,18 @@ class LogView:
         while ends.stable < end:
             attempt += 1
             if deadline.is_over:
-                producers = self._engine.open_transactions(*self.log.tp)
+                producers = (t.producer_id for t in self._open_transactions())
                 raise LogBlocked(*self.log.tp, ends.stable, end, tuple(producers))
             deadline.pause(attempt)
             if attempt in _UNBLOCK:
                 self._end_transactions(deadline)
             ends = self.ends()
         return end
+
+    def _open_transactions(self) -> Sequence[OpenTransaction]:
+        with suppress(EngineDoubt):  # There may be no right to ask.
+            return self._engine.open_transactions(*self.log.tp)
+        return ()
 
     def _end_transactions(self, deadline: Deadline) -> None:
         """Ends transactions that block the log; a reader ends none."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from coopconsume.fenced import FencedWriter, LogReader
-from coopconsume.fenced.engine import EngineDoubt, LogAppend
+from coopconsume.fenced.engine import EngineDoubt, LogAppend, OpenTransaction
 from coopconsume.fenced.log import Consumed, Ends, LogId, Raw, Rows
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
@@ -135,13 +136,13 @@ class FakeEngine:
         self._ask("ends")
         return self._broker.ends()
 
-    def open_transactions(self, topic: str, partition: int) -> dict[int, str | None]:
-        ids = self._broker.ids.items()
-        return {
-            number: name
-            for number, (name, identity) in enumerate(ids)
+    def open_transactions(self, topic: str, partition: int) -> list[OpenTransaction]:
+        now = datetime.now(UTC)
+        return [
+            OpenTransaction(number, 0, identity.transaction.first, now, name, "Ongoing", 60_000)
+            for number, (name, identity) in enumerate(self._broker.ids.items())
             if identity.transaction is not None
-        }
+        ]
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from coopconsume.fenced.engine import OpenTransaction
 from coopconsume.fenced.log import MULTI, Ends, LogId, Rows
 from tests.model.fenced_broker import Broker, FakeChannel, FakeEngine, Fate
 
@@ -52,7 +53,7 @@ class ClusterEngine:
     def ends(self, topic: str, partition: int) -> Ends:
         return self._engines[topic, partition].ends(topic, partition)
 
-    def open_transactions(self, topic: str, partition: int) -> dict[int, str | None]:
+    def open_transactions(self, topic: str, partition: int) -> list[OpenTransaction]:
         return self._engines[topic, partition].open_transactions(topic, partition)
 
     def read(

@@ -20,8 +20,10 @@ from coopconsume.cli.log import show_blockage
 from coopconsume.errors import AppendRefused, InvalidOption, UnknownOption
 from coopconsume.fenced import Audit, Entry, ExclusiveProducer, LeaderElection, LogId, audit
 from coopconsume.fenced.config import FencedSettings
+from coopconsume.fenced.engine import OpenTransaction
 from coopconsume.fenced.fold import Fold, Owner, SequenceGap, Verdict
-from coopconsume.fenced.inspection import Blockage, OpenTransaction, _moment
+from coopconsume.fenced.inspection import Blockage
+from coopconsume.fenced.kafka_engine import moment
 from coopconsume.fenced.log import Ends, Position, Raw, Rows, entries, expectation, is_in_place
 from coopconsume.fenced.session import new_batch_id
 from coopconsume.fenced.stamp import NAME, MalformedStamp, Stamp, decode, encode, encode_batch
@@ -241,8 +243,8 @@ class Shelf:
     def ends(self, topic: str, partition: int) -> Ends:
         return Ends(self._end, self._end)
 
-    def open_transactions(self, topic: str, partition: int) -> dict[int, str | None]:
-        return {}
+    def open_transactions(self, topic: str, partition: int) -> tuple[()]:
+        return ()
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
@@ -506,6 +508,6 @@ def test_a_transaction_that_its_coordinator_has_ended_hangs(
 
 def test_the_time_of_a_transaction_may_be_any_number() -> None:
     """It is the timestamp of a record."""
-    assert _moment(0) == datetime(1970, 1, 1, tzinfo=UTC)
-    assert _moment(2**62) == datetime.max.replace(tzinfo=UTC)
-    assert _moment(-(2**62)) == datetime.min.replace(tzinfo=UTC)
+    assert moment(0) == datetime(1970, 1, 1, tzinfo=UTC)
+    assert moment(2**62) == datetime.max.replace(tzinfo=UTC)
+    assert moment(-(2**62)) == datetime.min.replace(tzinfo=UTC)
