@@ -16,14 +16,13 @@ from coopconsume.errors.fenced import (
 )
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.log import Entry, Expectation, Position
+from coopconsume.fenced.log import Position
 from coopconsume.fenced.requests import Request
-from coopconsume.fenced.session import MARK_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coopconsume.fenced.log import Appended
+    from coopconsume.fenced.log import Appended, Entry
     from coopconsume.fenced.session import WriterSession
 
 #: Share of the time for an append; the rest is for finding out what happened to it.
@@ -74,7 +73,7 @@ class Appender:
 
     def checkpoint(self, deadline: Deadline) -> int:
         """Writes a record without data; returns its offset."""
-        mark = Request([Entry(b"", MARK_KEY)], Expectation(), kind="checkpoint")
+        mark = Request.mark("checkpoint")
         self.run([mark], deadline)
         return mark.result(0).first_offset
 
@@ -86,8 +85,7 @@ class Appender:
         if found is None:
             if not self._session.is_open:
                 self.acquire(deadline)
-            if self._session.has_id(batch_id, deadline):
-                found = self._search(batch_id, 0, deadline)
+            found = self._session.find_by_id(batch_id, deadline)
         if found is not None and self._has(found, request.rows, deadline):
             request.settle(found)
         elif found is not None:
@@ -181,11 +179,8 @@ class Appender:
 
     def _attempt(self, chosen: Sequence[Request], deadline: Deadline) -> bool:
         session, at = self._session, self._session.offset
-        batches = [(request.rows, request.batch_id) for request in chosen]
-        consumed = [request.consumed for request in chosen if request.consumed is not None]
         try:
-            first, kind = Deadline(_FIRST * deadline.left), chosen[0].kind
-            return session.attempt(batches, first, kind=kind, consumed=consumed) is not None
+            return session.attempt(chosen, Deadline(_FIRST * deadline.left)) is not None
         except FencedLogError:
             session.drop()  # Nothing was sent.
             raise

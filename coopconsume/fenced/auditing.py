@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.multi import LOGS_HEADER
-from coopconsume.fenced.view import LogView, looking_at, open_engine
+from coopconsume.fenced.reader import LogReader
+from coopconsume.fenced.view import LogView, open_engine
 from coopconsume.fenced.writer import FencedWriter
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import LogId, Raw
     from coopconsume.fenced.multi import LogName
+    from coopconsume.fenced.reader import ReaderOptions
     from coopconsume.fenced.stamp import Visibility
 
 _Counts = defaultdict[str, dict[str, int]]
@@ -141,21 +143,17 @@ class _Tally:
 
 
 def audit(
-    options: Mapping[str, Any],
-    topic: str,
-    partition: int = 0,
-    *,
-    engine: str | Engine = "kafka-python",
-    timeout: float = 30.0,
+    options: Mapping[str, Any], topic: str, partition: int = 0, **how: Unpack[ReaderOptions]
 ) -> tuple[LogId, Audit]:
     """Recomputes a log from its records, from the first one that is kept to its end now.
 
     The arguments and errors are those of `LogReader` and its `read`; a gap is a finding, no error.
     """
-    with looking_at(options, topic, partition, engine, timeout) as view:
+    with LogReader(options, topic, partition, **how) as reader, reader.view.looked_up():
+        view, deadline = reader.view, Deadline(reader.timeout)
         start = view.start()
         view.begin_at(start)
-        fold, deadline = view.fold, Deadline(timeout)
+        fold = view.fold
         tally = _Tally(fold)
         view.passes_gaps, view.on_passed = True, tally.take
         end = view.decided_end(deadline)
@@ -242,8 +240,7 @@ def audit_logs(
         named: _Counts = defaultdict(dict)
         there: _Counts = defaultdict(dict)
         for view in views:
-            with view.reporting("reading"):
-                view.identify()
+            with view.looked_up():
                 view.begin_at(view.start())
                 starts[str(view.log)] = view.offset
                 _read(view, named, there, timeout)

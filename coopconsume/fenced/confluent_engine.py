@@ -164,7 +164,7 @@ class ConfluentChannel(KafkaChannel):
         found: list[list[int]] = []
         with self._as_doubts():
             produce = self._producer.produce
-            for log, entries, headers, _ in parts:
+            for log, entries, headers, *_ in parts:
                 offsets: list[int] = []
                 found.append(offsets)
 

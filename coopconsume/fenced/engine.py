@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from coopconsume.fenced.deadline import Deadline
-    from coopconsume.fenced.log import Entry, LogId
+    from coopconsume.fenced.log import Consumed, Entry, LogId
     from coopconsume.fenced.stamp import Header, Stamp
 
 #: States of a transaction that its coordinator still ends, as Kafka names them.
@@ -89,12 +89,14 @@ class LogAppend(NamedTuple):
     Attributes:
         headers: The stamp of each record, as its header.
         stamps: The stamp of the first record of each batch.
+        consumed: Offsets of the input, to be committed with the records.
     """
 
     log: LogId
     entries: Sequence[Entry]
     headers: Sequence[Header]
     stamps: Sequence[Stamp] = ()
+    consumed: Sequence[Consumed] = ()
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.kafka_engine import Engine
-from coopconsume.fenced.view import looking_at
+from coopconsume.fenced.reader import LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from coopconsume.fenced.engine import OpenTransaction
+    from coopconsume.fenced.reader import ReaderOptions
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,15 @@ class Blockage:
 
 
 def head(
-    options: Mapping[str, Any],
-    topic: str,
-    partition: int = 0,
-    *,
-    engine: str | Engine = "kafka-python",
-    timeout: float = 30.0,
+    options: Mapping[str, Any], topic: str, partition: int = 0, **how: Unpack[ReaderOptions]
 ) -> Head:
     """Returns the end and the owner of a log by its last records, without taking it from its owner.
 
     The arguments and errors are those of `LogReader` and its `read`.
     """
-    with looking_at(options, topic, partition, engine, timeout) as view:
+    with LogReader(options, topic, partition, **how) as reader, reader.view.looked_up():
+        view, deadline = reader.view, Deadline(reader.timeout)
         start, ends = view.start(), view.ends()
-        deadline = Deadline(timeout)
         _, fold, _ = view.fold_back(ends.stable, deadline, lambda fold, _: fold.owner is not None)
     owner = fold.owner or Owner("", "", "")
     return Head(
@@ -81,7 +77,8 @@ def head(
 def blocked(options: Mapping[str, Any], topic: str, partition: int = 0) -> Blockage:
     """Returns which open transactions keep a log from being read to its end."""
     engine = Engine(FencedSettings.parse(options))
-    with looking_at(options, topic, partition, engine, 0.0, compacted=False) as view:
-        ends = view.ends()
+    reader = LogReader(options, topic, partition, engine=engine, compacted=False)
+    with reader, reader.view.looked_up():
+        ends = reader.view.ends()
         found = () if ends.stable == ends.end else engine.open_transactions(topic, partition)
     return Blockage(topic, partition, ends.stable, ends.end, tuple(found))

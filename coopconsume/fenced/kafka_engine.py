@@ -305,7 +305,7 @@ class KafkaChannel:
                     send(log.topic, value, key, [stamp, *more], log.partition, timestamp)
                     for (value, key, more, timestamp), stamp in zip(entries, headers, strict=True)
                 ]
-                for log, entries, headers, _ in parts
+                for log, entries, headers, *_ in parts
             ]
             self._producer.flush(timeout)
             # Each one, as an error of one batch says nothing of another.

@@ -21,13 +21,13 @@ from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, repeat
 from coopconsume.fenced.log import MULTI, UNCHECKED, Entry, check_batch_id, entries, expectation
-from coopconsume.fenced.requests import Request
-from coopconsume.fenced.session import MARK_KEY, WriterSession, new_batch_id, send
+from coopconsume.fenced.requests import MARK_KEY, Request, new_batch_id
+from coopconsume.fenced.session import WriterSession, send
 from coopconsume.fenced.view import open_engine
 from coopconsume.fenced.writer_config import WriterConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
     from coopconsume.fenced.log import Appended, Expected, LastSeqs, Records
@@ -172,7 +172,7 @@ class MultiLogWriter(Acquired):
                 the records again with the batch id. All other errors are as there, too.
         """
         check_batch_id(batch_id)
-        pieces = self._pieces(writes)
+        pieces = self._pieces(writes, batch_id or new_batch_id())
         with self._lock:
             self._check_open()
             deadline = Deadline(self._timeout)
@@ -180,11 +180,10 @@ class MultiLogWriter(Acquired):
                 self._take_again(batch_id, {}, deadline)
                 for session in pieces:
                     with session.reporting("reading batch ids"):
-                        if session.has_id(batch_id, deadline):
-                            session.find_batch(batch_id, 0, deadline)
-            return self._append(pieces, batch_id or new_batch_id(), deadline)
+                        session.find_by_id(batch_id, deadline)
+            return self._append(pieces, deadline)
 
-    def _pieces(self, writes: Mapping[LogName, Write]) -> _Pieces:
+    def _pieces(self, writes: Mapping[LogName, Write], batch_id: str) -> _Pieces:
         if not writes:
             raise AppendRefused("writes: give one at least")
         pieces: _Pieces = {}
@@ -198,7 +197,7 @@ class MultiLogWriter(Acquired):
                 check=self._settings.checks(name[0]),
             )  # fmt: skip
             kind: Kind = "data" if records else "checkpoint"
-            pieces[self._sessions[name]] = Request(rows, wanted, kind=kind)
+            pieces[self._sessions[name]] = Request(rows, wanted, batch_id, kind=kind)
         counts = (f"{of.log}:{len(p.rows) * (p.kind == 'data')}" for of, p in pieces.items())
         header = LOGS_HEADER, ",".join(counts).encode()
         for piece in pieces.values():
@@ -206,26 +205,21 @@ class MultiLogWriter(Acquired):
             piece.rows[0] = first._replace(headers=[header, *first.headers])
         return pieces
 
-    def _append(
-        self, pieces: _Pieces, batch_id: str, deadline: Deadline
-    ) -> dict[LogName, Appended]:
-        attempt = 0
+    def _append(self, pieces: _Pieces, deadline: Deadline) -> dict[LogName, Appended]:
+        attempt, batch_id = 0, next(iter(pieces.values())).batch_id
         refusal: Exception | None = None
         sent: dict[WriterSession, int] = {}
         while True:
             self._take_again(batch_id, sent, deadline)
-            known = self._known(pieces, batch_id)
-            if known is not None:
-                return known
+            there = [s for s in pieces if batch_id in s.fold.batches]
+            if len(there) == len(pieces):
+                return {session.log.tp: session.fold.batches[batch_id] for session in there}
             if refusal is not None:
                 raise refusal
             sent = {}
             try:
                 self._check_expected(pieces, deadline)
-                parts = {
-                    session: session.draft([(piece.rows, batch_id)], kind=piece.kind)
-                    for session, piece in pieces.items()
-                }
+                parts = {session: session.draft([piece]) for session, piece in pieces.items()}
                 sent = {session: session.offset for session in parts}
                 assert self._channel is not None
                 placed = send(self._channel, parts, deadline)
@@ -250,23 +244,18 @@ class MultiLogWriter(Acquired):
     def _check_expected(self, pieces: _Pieces, deadline: Deadline) -> None:
         for session in pieces:
             session.look_again(deadline)
-        if any(self._mismatches(pieces, deadline)):
+        for is_refreshed in (False, True):
+            mismatch = None
+            for session, piece in pieces.items():
+                with session.reporting("reading keys"):
+                    last = session.last_seqs(piece.wanted.keys, deadline)
+                position = session.position
+                mismatch = mismatch or piece.wanted.mismatch(session.log, position, last)
+            if mismatch is None:
+                return
+            if is_refreshed:
+                raise mismatch
             self._refresh(pieces, deadline)
-        mismatch = next(filter(None, self._mismatches(pieces, deadline)), None)
-        if mismatch is not None:
-            raise mismatch
-
-    @staticmethod
-    def _mismatches(pieces: _Pieces, deadline: Deadline) -> Iterator[OffsetMismatch | None]:
-        for session, piece in pieces.items():
-            with session.reporting("reading keys"):
-                last = session.last_seqs(piece.wanted.keys, deadline)
-            yield piece.wanted.mismatch(session.log, session.position, last)
-
-    def _known(self, pieces: _Pieces, batch_id: str) -> dict[LogName, Appended] | None:
-        found = {session.log.tp: session.fold.batches.get(batch_id) for session in pieces}
-        whole = {log: batch for log, batch in found.items() if batch is not None}
-        return whole if len(whole) == len(found) else None
 
     def _take_again(
         self, batch_id: str, sent: Mapping[WriterSession, int], deadline: Deadline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import count, repeat
 from operator import length_hint
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import LogTruncated
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 
 _record = partial(tuple.__new__, LogRecord)
+
+
+class ReaderOptions(TypedDict, total=False):
+    """Keyword arguments of whatever reads a log: see `LogReader`."""
+
+    engine: str | Engine
+    compacted: bool | None
+    timeout: float
 
 
 class LogReader(Closing):
@@ -60,9 +68,9 @@ class LogReader(Closing):
     ) -> None:
         settings = FencedSettings.parse(options)
         self._engine = open_engine(engine, settings, timeout)
-        self._timeout = timeout
+        self.timeout = timeout
         self._start = start
-        self._view = LogView(self._engine, topic, partition, compacted=compacted)
+        self.view = LogView(self._engine, topic, partition, compacted=compacted)
         #: The last batch that was read, and what is not given out of it.
         self._rows = Rows()
         self._offsets = iter(self._rows.offsets)
@@ -71,20 +79,20 @@ class LogReader(Closing):
     @property
     def position(self) -> int:
         """Offset of the first record that was not returned, or of the log's end; -1 before."""
-        left, incomplete = length_hint(self._offsets), self._view.fold.incomplete.offsets
+        left, incomplete = length_hint(self._offsets), self.view.fold.incomplete.offsets
         if left:
             return self._rows.offsets[-left]
-        return incomplete[0] if incomplete else self._view.offset
+        return incomplete[0] if incomplete else self.view.offset
 
     @property
     def next_seq(self) -> int | None:
         """Sequence number of the record that comes next; None while not known."""
-        return self._view.fold.next_seq
+        return self.view.fold.next_seq
 
     @property
     def epoch(self) -> int | None:
         """The fence epoch in force at `position`; None while not known."""
-        return self._view.fold.epoch
+        return self.view.fold.epoch
 
     def end(self) -> int:
         """The end of the log now, once everything below it is decided.
@@ -93,9 +101,8 @@ class LogReader(Closing):
             LogBlocked: A transaction stays open below it.
             LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
         """
-        with self._view.reporting("reading"):
-            self._view.identify()
-            return self._view.decided_end(Deadline(self._timeout))
+        with self.view.looked_up():
+            return self.view.decided_end(Deadline(self.timeout))
 
     def read(self, stop: int | None = None, *, stable: bool = False) -> Iterator[LogRecord]:
         """The records of data that count, from `position` on.
@@ -110,10 +117,9 @@ class LogReader(Closing):
             LogTruncated: Retention has removed records that were not read yet.
             LogBlocked, LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
         """
-        view = self._view
-        with view.reporting("reading"):
-            view.identify()
-            end = view.ends().stable if stable else view.decided_end(Deadline(self._timeout))
+        view = self.view
+        with view.looked_up():
+            end = view.ends().stable if stable else view.decided_end(Deadline(self.timeout))
             stop = end if stop is None else min(stop, end)
             if view.offset < 0:
                 kept = view.start()
@@ -122,13 +128,13 @@ class LogReader(Closing):
                 view.begin_at(kept if self._start is None else self._start)
             while length_hint(self._offsets) and self.position < stop:
                 yield next(self._records)
-            for rows in view.counted(stop, Deadline(self._timeout)):
+            for rows in view.counted(stop, Deadline(self.timeout)):
                 self._take(rows)
                 yield from self._records
 
     def _take(self, rows: Rows) -> None:
         """Takes over the batch that was read last, if it is one of data."""
-        fold, stamp = self._view.fold, self._view.fold.stamp
+        fold, stamp = self.view.fold, self.view.fold.stamp
         assert stamp is not None
         if stamp.kind != "data":
             return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import os
 import threading
 from collections import deque
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
@@ -11,17 +13,31 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.errors.fenced import AppendOutcomeUnknown, LogUnavailable
-from coopconsume.fenced.log import Appended, size_of
-from coopconsume.fenced.session import new_batch_id
+from coopconsume.fenced.log import Appended, Entry, Expectation, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.fenced.log import Consumed, Entry, Expectation, LogId
+    from coopconsume.fenced.log import Consumed, LogId
     from coopconsume.fenced.stamp import Kind
 
+#: Key of records without data: a compacted topic takes no record without a key.
+MARK_KEY: Final = b"coopconsume-log"
 #: Records of a group at most, unless one append alone has more.
 _MOST_RECORDS: Final = 10_000
+#: Batch ids made in advance: a system call for each would let other threads run in between.
+_ids: Final[list[str]] = []
+os.register_at_fork(after_in_child=_ids.clear)
+
+
+def new_batch_id() -> str:
+    """A batch id of 12 characters that no other batch has."""
+    while True:
+        try:
+            return _ids.pop()
+        except IndexError:
+            text = base64.urlsafe_b64encode(os.urandom(9 * 256)).decode()
+            _ids.extend(text[at : at + 12] for at in range(0, len(text), 12))
 
 
 @dataclass(eq=False)
@@ -33,7 +49,7 @@ class Request(Future[Appended]):
     """
 
     rows: list[Entry]
-    wanted: Expectation
+    wanted: Expectation = field(default_factory=Expectation)
     batch_id: str = field(default_factory=new_batch_id)
     is_given: bool = False
     is_new: bool = False
@@ -43,6 +59,11 @@ class Request(Future[Appended]):
 
     def __post_init__(self) -> None:
         super().__init__()
+
+    @classmethod
+    def mark(cls, kind: Kind, value: bytes = b"") -> Request:
+        """Returns the append of a record without data."""
+        return cls([Entry(value, MARK_KEY)], kind=kind)
 
     def settle(self, outcome: Appended | BaseException) -> None:
         """Notes the answer or the error; the first one stays."""

@@ -7,7 +7,6 @@ success proves that nothing was missed. At this moment the log has a new owner.
 
 from __future__ import annotations
 
-import base64
 import logging
 import os
 import socket
@@ -19,18 +18,18 @@ from coopconsume.errors.fenced import AppendRefused, LogTruncated, ProducerBusy,
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt, LogAppend, repeat
 from coopconsume.fenced.fold import Owner
-from coopconsume.fenced.log import Entry, is_in_place
+from coopconsume.fenced.log import is_in_place
+from coopconsume.fenced.requests import Request
 from coopconsume.fenced.stamp import NO_TAG, Stamp, encode, encode_batch
 from coopconsume.fenced.view import LogView
 from coopconsume.fenced.writer_config import EpochSource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
-    from coopconsume.fenced.log import Consumed
-    from coopconsume.fenced.stamp import Header, Kind
+    from coopconsume.fenced.stamp import Header
     from coopconsume.fenced.writer_config import WriterConfig
 
 
@@ -39,23 +38,6 @@ log = logging.getLogger(__name__)
 #: Seconds after which an append looks at the topic's id and the log's end again. What is written to
 #: a topic that was created again in between does not count there, as its session tag is another.
 _LOOK_EVERY: Final = 1.0
-#: Key of records without data: a compacted topic takes no record without a key.
-MARK_KEY: Final = b"coopconsume-log"
-
-
-#: Batch ids made in advance: a system call for each would let other threads run in between.
-_ids: Final[list[str]] = []
-os.register_at_fork(after_in_child=_ids.clear)
-
-
-def new_batch_id() -> str:
-    """A batch id of 12 characters that no other batch has."""
-    while True:
-        try:
-            return _ids.pop()
-        except IndexError:
-            text = base64.urlsafe_b64encode(os.urandom(9 * 256)).decode()
-            _ids.extend(text[at : at + 12] for at in range(0, len(text), 12))
 
 
 class WriterSession(LogView):
@@ -126,7 +108,11 @@ class WriterSession(LogView):
 
     def _try_to_acquire(self, deadline: Deadline) -> bool:
         self.identify()
-        self._check_topic()
+        if self.is_filtered and self.is_compacted:
+            raise AppendRefused(
+                f"{self.log.topic} is compacted: of a filtered log a record that does not count "
+                "could stand for one that does. Use visibility=read_committed"
+            )
         if self._has_epoch or self._replaceable is not None:
             self._look_first(deadline)
         if self._channel is None:
@@ -182,7 +168,7 @@ class WriterSession(LogView):
             return True
         # An earlier append may still arrive and count. A shared filtered log is not opened: a
         # checkpoint takes the offset of that append.
-        return self._mark(b"", deadline, "checkpoint") is not None
+        return self.attempt([Request.mark("checkpoint")], deadline) is not None
 
     def _look_first(self, deadline: Deadline) -> None:
         """Checks the log before its present owner is fenced."""
@@ -204,22 +190,9 @@ class WriterSession(LogView):
                 finally:
                     channel.drop()
 
-    def _mark(
-        self, value: bytes, deadline: Deadline, kind: Kind, epoch: int | None = None
-    ) -> int | None:
-        batch = [Entry(value, MARK_KEY)], new_batch_id()
-        return self.attempt([batch], deadline, kind=kind, epoch=epoch)
-
-    def _check_topic(self) -> None:
-        if self.is_filtered and self.is_compacted:
-            raise AppendRefused(
-                f"{self.log.topic} is compacted: of a filtered log a record that does not count "
-                "could stand for one that does. Use visibility=read_committed"
-            )
-
     def _open(self, epoch: int, deadline: Deadline) -> bool:
         owner = Owner(self._owner, self.id, self.log.topic_id, self._incarnation, self.repairs)
-        placed = self._mark(owner.to_bytes(), deadline, "open", epoch)
+        placed = self.attempt([Request.mark("open", owner.to_bytes())], deadline, epoch)
         if placed is None:
             return False
         self.epoch = epoch
@@ -300,51 +273,41 @@ class WriterSession(LogView):
         self._check_owner()
 
     def attempt(
-        self,
-        batches: Sequence[tuple[Sequence[Entry], str]],
-        deadline: Deadline,
-        *,
-        kind: Kind = "data",
-        epoch: int | None = None,
-        consumed: Sequence[Consumed] = (),
+        self, requests: Sequence[Request], deadline: Deadline, epoch: int | None = None
     ) -> int | None:
         """Appends batches at the offset where this session expects the end of the log, or not.
 
         Appends without a condition, too, expect this offset: so a late batch of a former owner does
-        not count, and sequence numbers have no gaps. Offsets that are ``consumed`` are committed
-        with the records. It fails as `draft` and `send` do.
+        not count, and sequence numbers have no gaps. It fails as `draft` and `send` do.
 
         Returns:
             Offset of the first record; None if they are not in the log, and will never be.
         """
-        draft, at = self.draft(batches, kind=kind, epoch=epoch), self.offset
+        draft, at = self.draft(requests, epoch), self.offset
         assert self._channel is not None
-        return at if send(self._channel, {self: draft}, deadline, consumed) else None
+        return at if send(self._channel, {self: draft}, deadline) else None
 
-    def draft(
-        self,
-        batches: Sequence[tuple[Sequence[Entry], str]],
-        *,
-        kind: Kind = "data",
-        epoch: int | None = None,
-    ) -> LogAppend:
-        """Returns batches (records and id of each) with stamps for the expected end of the log.
+    def draft(self, requests: Sequence[Request], epoch: int | None = None) -> LogAppend:
+        """Returns batches of one kind with stamps for the expected end of the log.
 
         Raises:
             ProducerFenced: Another owner is known to have opened the log since.
         """
         self._check_owner()
         offset, seq = self.position
+        kind, its = requests[0].kind, self.epoch if epoch is None else epoch
         tag = os.urandom(len(NO_TAG)) if kind == "open" else self.fold.tag or NO_TAG
-        its = self.epoch if epoch is None else epoch
         stamps: list[Stamp] = []
         headers: list[Header] = []
-        for entries, batch_id in batches:
-            stamp = Stamp(self._visibility, kind, its, seq, len(entries), 0, batch_id, offset, tag)
+        for each in requests:
+            n = len(each.rows)
+            stamp = Stamp(self._visibility, kind, its, seq, n, 0, each.batch_id, offset, tag)
             stamps.append(stamp)
-            headers += [encode(stamp)] if stamp.n == 1 else encode_batch(stamp)
-            offset, seq = offset + len(entries), seq + len(entries)
-        return LogAppend(self.log, [row for rows, _ in batches for row in rows], headers, stamps)
+            headers += [encode(stamp)] if n == 1 else encode_batch(stamp)
+            offset, seq = offset + n, seq + n
+        rows = [row for each in requests for row in each.rows]
+        consumed = [each.consumed for each in requests if each.consumed is not None]
+        return LogAppend(self.log, rows, headers, stamps, consumed)
 
     def wrote(self, part: LogAppend) -> None:
         """Folds what is now in the log, without reading it."""
@@ -376,12 +339,11 @@ class WriterSession(LogView):
 
 
 def send(
-    channel: KafkaChannel,
-    parts: Mapping[WriterSession, LogAppend],
-    deadline: Deadline,
-    consumed: Sequence[Consumed] = (),
+    channel: KafkaChannel, parts: Mapping[WriterSession, LogAppend], deadline: Deadline
 ) -> bool:
     """Appends to each of some logs, in one transaction; to a filtered log without one.
+
+    Offsets that are ``consumed`` are committed with the records.
 
     Returns:
         Whether the records are in the logs; if not, they never will be.
@@ -400,7 +362,7 @@ def send(
         for session in parts:
             session.late_at = None
         if not is_filtered:
-            _end(channel, deadline, consumed if placed else None)
+            _end(channel, parts.values(), deadline, commits=placed)
     except EngineDoubt:
         raise
     except Exception as error:
@@ -412,11 +374,12 @@ def send(
     return placed
 
 
-def _end(channel: KafkaChannel, deadline: Deadline, consumed: Sequence[Consumed] | None) -> None:
-    """Commits the transaction with offsets of its input; aborts it if they are None."""
-    if consumed is None:
+def _end(
+    channel: KafkaChannel, parts: Iterable[LogAppend], deadline: Deadline, *, commits: bool
+) -> None:
+    if not commits:
         channel.abort(deadline.left)
         return
-    for each in consumed:
+    for each in (each for part in parts for each in part.consumed):
         channel.send_offsets(each, deadline.left)
     channel.commit(deadline.left)

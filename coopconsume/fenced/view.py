@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from coopconsume.errors.fenced import (
     EngineNotUsable,
@@ -14,15 +14,15 @@ from coopconsume.errors.fenced import (
     LogTruncated,
     LogUnavailable,
 )
-from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.fold import Fold, SequenceGap, hash_of, repaired_by
 from coopconsume.fenced.log import LogId, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from coopconsume.fenced.config import FencedSettings
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import OpenTransaction
     from coopconsume.fenced.fold import Verdict
@@ -51,27 +51,6 @@ def open_engine(engine: str | Engine, settings: FencedSettings, timeout: float) 
 
         return ConfluentEngine(settings, timeout)
     raise EngineNotUsable(engine, "there is no such engine; give kafka-python or confluent-kafka")
-
-
-@contextmanager
-def looking_at(
-    options: Mapping[str, Any],
-    topic: str,
-    partition: int,
-    engine: str | Engine,
-    timeout: float,
-    *,
-    compacted: bool | None = None,
-) -> Iterator[LogView]:
-    """Opens a log and its client for a block; fails as `FencedWriter` and `LogView.identify` do."""
-    client = open_engine(engine, FencedSettings.parse(options), timeout)
-    view = LogView(client, topic, partition, compacted=compacted)
-    try:
-        with view.reporting("reading"):
-            view.identify()
-            yield view
-    finally:
-        client.close()
 
 
 class LogView:
@@ -117,6 +96,13 @@ class LogView:
         except EngineDoubt as doubt:
             error = LogUnavailable(*self.log.tp, operation, doubt.problem)
             raise doubt.refusal or error from doubt
+
+    @contextmanager
+    def looked_up(self) -> Iterator[None]:
+        """Looks up the topic and begins to read it; raises as `reporting` and `identify`."""
+        with self.reporting("reading"):
+            self.identify()
+            yield
 
     @property
     def position(self) -> Position:
@@ -321,8 +307,8 @@ class LogView:
 
     # -- ids and keys --------------------------------------------------------------------------
 
-    def has_id(self, batch_id: str, deadline: Deadline) -> bool:
-        """Whether a batch with an id may be in the log up to `offset`; False is certain.
+    def find_by_id(self, batch_id: str, deadline: Deadline) -> Appended | None:
+        """Returns the batch of an id, from the log's start up to `offset`; None if not found.
 
         The first call reads the whole log for the ids of all batches, as the first call of
         `last_seqs` does for the keys; calls that end in a doubt go on where they stopped.
@@ -330,7 +316,8 @@ class LogView:
         if self.fold.ids is None:
             self._read_index(deadline)
         assert self.fold.ids is not None
-        return hash_of(batch_id) in self.fold.ids
+        is_there = hash_of(batch_id) in self.fold.ids
+        return self.find_batch(batch_id, 0, deadline) if is_there else None
 
     def last_seqs(self, keys: Iterable[bytes], deadline: Deadline) -> LastSeqs:
         """Returns the sequence number of the last record of each key, up to `offset`."""

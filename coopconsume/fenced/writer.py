@@ -14,8 +14,8 @@ from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.inspection import head
 from coopconsume.fenced.log import UNCHECKED, check_batch_id, entries, expectation, size_of
-from coopconsume.fenced.requests import Groups, Request
-from coopconsume.fenced.session import WriterSession, new_batch_id
+from coopconsume.fenced.requests import Groups, Request, new_batch_id
+from coopconsume.fenced.session import WriterSession
 from coopconsume.fenced.view import open_engine
 from coopconsume.fenced.writer_config import WriterConfig
 

@@ -25,7 +25,7 @@ from coopconsume.fenced.fold import Fold, Owner, SequenceGap, Verdict
 from coopconsume.fenced.inspection import Blockage
 from coopconsume.fenced.kafka_engine import moment
 from coopconsume.fenced.log import Ends, Position, Raw, Rows, entries, expectation, is_in_place
-from coopconsume.fenced.session import new_batch_id
+from coopconsume.fenced.requests import new_batch_id
 from coopconsume.fenced.stamp import NAME, MalformedStamp, Stamp, decode, encode, encode_batch
 
 SERVERS = {"kafka.bootstrap.servers": "a:1"}
