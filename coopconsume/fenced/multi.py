@@ -211,9 +211,19 @@ class MultiLogWriter(Acquired):
         sent: dict[WriterSession, int] = {}
         while True:
             self._take_again(batch_id, sent, deadline)
-            there = [s for s in pieces if batch_id in s.fold.batches]
+            there = {
+                session.log.tp: session.fold.batches[batch_id]
+                for session in pieces
+                if batch_id in session.fold.batches
+            }
             if len(there) == len(pieces):
-                return {session.log.tp: session.fold.batches[batch_id] for session in there}
+                return there
+            if there:
+                problem = (
+                    f"batch_id {batch_id!r}: of the logs only {', '.join(map(str, there))} has a "
+                    "batch of this id: give each append an id of its own"
+                )
+                raise AppendRefused(problem)
             if refusal is not None:
                 raise refusal
             sent = {}

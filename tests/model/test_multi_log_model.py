@@ -23,6 +23,7 @@ from coopconsume.errors import (
 from coopconsume.fenced import (
     Appended,
     FencedWriter,
+    LogReader,
     MultiLogWriter,
     Write,
     audit_logs,
@@ -325,6 +326,21 @@ def test_the_audit_finds_an_append_that_is_not_in_all_of_its_logs(clock: list[Wo
     broker.retain(len(broker.slots))
     found = audit_logs(OPTIONS, LOGS, engine=ClusterEngine(world.cluster))  # type: ignore[arg-type]
     assert (found.whole, found.unknown, found.ok) == (0, 3, True)
+
+
+def test_an_id_that_only_some_of_the_logs_have_is_refused(clock: list[World]) -> None:
+    """Readers count a batch of an id once, so that a second one would leave a gap in its log."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    engine = ClusterEngine(world.cluster)
+    with FencedWriter(OPTIONS, "a", engine=engine, shared=True) as alone:  # type: ignore[arg-type]
+        alone.append([b"1"], batch_id="x")
+    writer = world.writers[0].acquire()
+    with pytest.raises(AppendRefused, match="'x'"):
+        writer.append({LOGS[0]: Write([b"2"]), LOGS[1]: Write([b"3"])}, batch_id="x")
+    writer.append({LOGS[0]: Write([b"4"]), LOGS[1]: Write([b"5"])}, batch_id="y")
+    with LogReader(OPTIONS, "a", engine=engine) as reader:  # type: ignore[arg-type]
+        assert [record.value for record in reader.read()] == [b"1", b"4"]
 
 
 def test_what_no_append_over_logs_can_be_is_refused(clock: list[World]) -> None:

@@ -227,6 +227,16 @@ FENCED = [
         ),
     ),
     Mutant(
+        "multi-log-id-counts-twice",
+        "An append over several logs is refused if only some of them have its id.",
+        "coopconsume/fenced/multi.py",
+        "            if there:\n",
+        "            if False:\n",
+        (
+            "tests/model/test_multi_log_model.py::test_an_id_that_only_some_of_the_logs_have_is_refused",
+        ),
+    ),
+    Mutant(
         "multi-log-audit-sees-nothing",
         "The audit finds an append that is not in all of its logs.",
         "coopconsume/fenced/auditing.py",
