@@ -14,8 +14,7 @@ from coopconsume.cli.text import table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.fenced.auditing import Audit
-    from coopconsume.fenced.inspection import Blockage
+    from coopconsume.fenced.auditing import Audit, Blockage
 
 _OWNERS = ("EPOCH", "OWNER", "FROM OFFSET", "RECORDS", "BATCHES")
 _OPEN = ("PRODUCER", "EPOCH", "FROM OFFSET", "LAST WRITE", "TRANSACTIONAL ID", "STATE", "TIMEOUT")
@@ -39,7 +38,7 @@ def _of_a_log(command: Callable[..., Any]) -> Callable[..., Any]:
 @reported
 def head(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) -> None:
     """Show the next sequence number, the epoch and the owner of a log."""
-    from coopconsume.fenced.inspection import head as look
+    from coopconsume.fenced.reader import head as look
 
     found = look(options, topic, partition)
     if as_json:
@@ -135,7 +134,7 @@ def repair(
 @reported
 def blocked(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) -> None:
     """Show the open transactions that block readers of a log, and how to end them."""
-    from coopconsume.fenced.inspection import blocked as look
+    from coopconsume.fenced.auditing import blocked as look
 
     found = look(options, topic, partition)
     if as_json:

@@ -17,12 +17,12 @@ from coopconsume.errors.fenced import (
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.log import Position
-from coopconsume.fenced.requests import Request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coopconsume.fenced.log import Appended, Entry
+    from coopconsume.fenced.requests import Request
     from coopconsume.fenced.session import WriterSession
 
 #: Share of the time for an append; the rest is for finding out what happened to it.
@@ -50,8 +50,8 @@ class Appender:
         self._session.acquire(deadline)
         for batch_id, at in list(self._doubtful.items()):
             if at < self._session.known_from and self._known(batch_id) is None:
-                found = self._search(batch_id, at, deadline)
-                if found is None and self._start() > at:
+                found = self._session.find_batch(batch_id, at, deadline)
+                if found is None and self._session.start() > at:
                     continue
             del self._doubtful[batch_id]
 
@@ -70,12 +70,6 @@ class Appender:
         except BaseException as error:
             self._fail(group, error)
             raise
-
-    def checkpoint(self, deadline: Deadline) -> int:
-        """Writes a record without data; returns its offset."""
-        mark = Request.mark("checkpoint")
-        self.run([mark], deadline)
-        return mark.result(0).first_offset
 
     # -- ids that the log may have -------------------------------------------------------------
 
@@ -110,7 +104,7 @@ class Appender:
     # -- to append -----------------------------------------------------------------------------
 
     def _append(self, group: Sequence[Request], deadline: Deadline) -> None:
-        attempt, most = 0, len(group)
+        most = len(group)
         while left := self._left(group):
             if not self._is_up_to_date(deadline):
                 continue
@@ -131,11 +125,10 @@ class Appender:
                 group = self._left(group)
                 self._settle_missed(missed, deadline)
                 continue
-            attempt += 1
             self._session.refresh(deadline)
             if deadline.is_over and self._choose(self._left(group), deadline)[0]:
                 raise self._unavailable("others kept writing to it")
-            deadline.pause(attempt)
+            deadline.pause()
 
     def _choose(
         self, requests: Sequence[Request], deadline: Deadline
@@ -180,7 +173,7 @@ class Appender:
     def _attempt(self, chosen: Sequence[Request], deadline: Deadline) -> bool:
         session, at = self._session, self._session.offset
         try:
-            return session.attempt(chosen, Deadline(_FIRST * deadline.left)) is not None
+            return session.attempt(chosen, Deadline(_FIRST * deadline.left))
         except FencedLogError:
             session.drop()  # Nothing was sent.
             raise
@@ -209,7 +202,7 @@ class Appender:
             found = None
             if request.is_given:
                 # The batch may be the reason. A sequence number is never above its offset.
-                found = self._search(request.batch_id, request.wanted.value, deadline)
+                found = self._session.find_batch(request.batch_id, request.wanted.value, deadline)
             request.settle(found or mismatch)
 
     # -- after a doubt -------------------------------------------------------------------------
@@ -255,27 +248,20 @@ class Appender:
             return found
         at = self._doubtful.get(batch_id, 0 if since is None else since)
         try:
-            if not session.fenced and not session.is_open:
-                self.acquire(deadline)
-            found = self._search(batch_id, at, deadline)
+            with session.reporting("reading"):
+                if not session.fenced and not session.is_open:
+                    self.acquire(deadline)
+                found = session.find_batch(batch_id, at, deadline)
         except FencedLogError as error:
             if session.fenced:
-                found = self._search(batch_id, at, deadline)
+                found = self._session.find_batch(batch_id, at, deadline)
             elif isinstance(error, ProducerFenced | LogUnavailable | LogBlocked):
                 raise self._unknown(batch_id, str(error), at) from error
             else:
                 raise
-        if found is None and batch_id in self._doubtful and self._start() > at:
+        if found is None and batch_id in self._doubtful and self._session.start() > at:
             raise self._unknown(batch_id, _RETAINED, at)
         return found
-
-    def _search(self, batch_id: str, since: int, deadline: Deadline) -> Appended | None:
-        with self._session.reporting("reading"):
-            return self._session.find_batch(batch_id, since, deadline)
-
-    def _start(self) -> int:
-        with self._session.reporting("reading"):
-            return self._session.start()
 
     def _unavailable(self, problem: str) -> LogUnavailable:
         return LogUnavailable(*self._session.log.tp, "append", problem)

@@ -1,4 +1,4 @@
-"""Audits of whole logs: count records by what they mean, find and repair missing ones."""
+"""What operators ask of a log: what blocks it, what it contains, which records are missing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
+from coopconsume.fenced.kafka_engine import Engine
 from coopconsume.fenced.multi import LOGS_HEADER
 from coopconsume.fenced.reader import LogReader
 from coopconsume.fenced.view import LogView, open_engine
@@ -17,8 +18,8 @@ from coopconsume.fenced.writer import FencedWriter
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from coopconsume.fenced.engine import OpenTransaction
     from coopconsume.fenced.fold import Fold, Verdict
-    from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import LogId, Raw
     from coopconsume.fenced.multi import LogName
     from coopconsume.fenced.reader import ReaderOptions
@@ -109,6 +110,17 @@ class Audit:
         return bool(self.terms or self.rejected or self.fenced or self.torn or self.unknown)
 
 
+@dataclass(frozen=True)
+class Blockage:
+    """What keeps a log from being read to its end: open transactions, the oldest first."""
+
+    topic: str
+    partition: int
+    stable: int
+    end: int
+    transactions: tuple[OpenTransaction, ...]
+
+
 class _Tally:
     """Counts records; its memory does not grow with the log, except by a `Term` for each epoch."""
 
@@ -164,8 +176,18 @@ def audit(
         start, end, fold.next_seq, fold.epoch, sum(term.records for term in tally.terms),
         counts["rejected"], counts["fenced"], counts["malformed"],
         fold.torn + len(fold.incomplete) + counts["torn"], counts["foreign"], counts["unknown"],
-        tuple(tally.terms), (*tally.findings, *gaps), fold.visibility,
+        tuple(tally.terms), (*tally.findings, *gaps), None if fold.stamp is None else fold.stamp.visibility,
     )  # fmt: skip
+
+
+def blocked(options: Mapping[str, Any], topic: str, partition: int = 0) -> Blockage:
+    """Returns which open transactions keep a log from being read to its end."""
+    engine = Engine(FencedSettings.parse(options))
+    reader = LogReader(options, topic, partition, engine=engine, compacted=False)
+    with reader, reader.view.looked_up():
+        ends = reader.view.ends()
+        found = () if ends.stable == ends.end else engine.open_transactions(topic, partition)
+    return Blockage(topic, partition, ends.stable, ends.end, tuple(found))
 
 
 def repair(

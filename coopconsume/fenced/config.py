@@ -87,6 +87,11 @@ class FencedSettings:
         """Whether expected offsets are looked at in a topic."""
         return self.checked if isinstance(self.checked, bool) else topic in self.checked
 
+    @property
+    def max_request_size(self) -> int:
+        """Bytes that a request may have."""
+        return int(self.kafka.get("max.request.size", 1 << 20))
+
     def client_config(self) -> dict[str, Any]:
         """The settings in kafka-python's words, for its admin client and its consumer."""
         return client_config(self.kafka)
@@ -98,7 +103,7 @@ class FencedSettings:
             for name, kind in PRODUCER_SETTINGS.items()
             if name in self.kafka
         }
-        return self.client_config() | given
+        return self.client_config() | given | {"max_request_size": self.max_request_size}
 
 
 def check_name(option: str, name: str) -> None:

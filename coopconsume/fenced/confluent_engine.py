@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 NAME: Final = "confluent-kafka"
 #: Records taken at once: with their headers few enough not to wake Python's garbage collector.
 _MANY: Final = 128
-_BATCH_BYTES: Final = 1 << 20
 #: The least ``delivery.timeout.ms``, as records wait up to 10 s (``linger.ms``) for the flush.
 _LEAST_DELIVERY_MS: Final = 10_100
 _RESUME: Final = 0.5
@@ -139,7 +138,7 @@ class ConfluentChannel(KafkaChannel):
         self._settings = settings
         self._log = log
         kafka = settings.kafka
-        size = int(kafka.get("max.request.size", _BATCH_BYTES))
+        size = settings.max_request_size
         delivery_ms = max(int(1000 * timeout), _LEAST_DELIVERY_MS)
         transaction_ms = int(kafka.get("transaction.timeout.ms", 60_000))
         config = client_config(kafka)

@@ -20,6 +20,7 @@ class Deadline:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        self._pauses = 0
         self._until = time.monotonic() + seconds
 
     @property
@@ -32,7 +33,8 @@ class Deadline:
         """Whether none are left."""
         return self.left == 0.0
 
-    def pause(self, attempt: int) -> None:
-        """Sleep a little, longer after more attempts, and not as long as others do."""
-        longest = min(_LONGEST_PAUSE, _PAUSE * 2 ** min(attempt, 10), self.left)
+    def pause(self) -> None:
+        """Sleeps a little, longer each time, and not as long as others do."""
+        self._pauses += 1
+        longest = min(_LONGEST_PAUSE, _PAUSE * 2 ** min(self._pauses, 10), self.left)
         time.sleep(random.uniform(0, longest))  # noqa: S311 - only to get out of step

@@ -93,11 +93,7 @@ class FencedDeltaSink:
     """
 
     def __init__(
-        self,
-        path: str,
-        job: str,
-        epoch: int,
-        storage_options: Mapping[str, str] | None = None,
+        self, path: str, job: str, epoch: int, storage_options: Mapping[str, str] | None = None
     ) -> None:
         if not 1 <= epoch < _EPOCHS:
             raise ValueError(f"epoch must be from 1 to {_EPOCHS - 1}, not {epoch}")
@@ -166,12 +162,11 @@ class FencedDeltaSink:
 
     def _first_stream(self) -> str | None:
         """The id of the stream that wrote batch 0; None if the table does not have it."""
-        for commit in reversed(self._table().history()):
+        first = None
+        for commit in self._table().history():  # the newest first
             with suppress(ValueError, TypeError, AttributeError):
-                about = json.loads(commit.get("userMetadata") or "{}")
-                if self._app in about:
-                    return about[self._app]  # type: ignore[no-any-return]
-        return None
+                first = json.loads(commit.get("userMetadata") or "{}").get(self._app, first)
+        return first
 
 
 def is_conflict(error: Exception) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from coopconsume.errors.fenced import LogUnavailable
@@ -64,7 +63,7 @@ def repeat(
     deadline: Deadline, attempt: Callable[[], bool], drop: Callable[[], None], log: LogId
 ) -> None:
     """Repeats an attempt to acquire until it succeeds; drops the producer after any failure."""
-    for number in count(1):
+    while True:
         problem = "others kept writing to it"
         try:
             if attempt():
@@ -80,7 +79,7 @@ def repeat(
         if deadline.is_over:
             drop()
             raise LogUnavailable(*log.tp, "acquire", problem)
-        deadline.pause(number)
+        deadline.pause()
 
 
 class LogAppend(NamedTuple):

@@ -171,9 +171,8 @@ class ExclusiveProducer(Acquired):
 
     def _acquire(self, timeout: float | None) -> None:
         view = LogView(self._engine, *self._tp, compacted=False)
-        with view.reporting("looking up"):
-            view.identify()
-        self._topic_id = view.log.topic_id
+        with view.looked_up():
+            self._topic_id = view.log.topic_id
         try:
             self._grant = self._take_turn(timeout)
             self.writer.acquire()
@@ -330,19 +329,13 @@ class _ClaimedEpochs(EpochSource):
     def __init__(self, confirm: Callable[[], Grant]) -> None:
         self._confirm = confirm
 
-    def next_epoch(self, log: LogId, last: int) -> int:
-        """Returns the epoch of the claim, or one above the log's: the registry may be younger."""
-        del log
-        return max(self._confirm().fence_epoch, last + 1)
+    def next_epoch(self, log: LogId, last: int) -> int:  # noqa: ARG002
+        return max(self._confirm().fence_epoch, last + 1)  # The registry may be younger.
 
-    def join(self, log: LogId) -> None:
-        """Checks that the writer may write beside others."""
-        del log
+    def join(self, log: LogId) -> None:  # noqa: ARG002
         self._confirm()
 
-    def check(self, log: LogId, epoch: int) -> None:
-        """Checks that the log still belongs to this owner, if the registry can be asked."""
-        del epoch
+    def check(self, log: LogId, epoch: int) -> None:  # noqa: ARG002
         try:
             self._confirm()
         except OwnershipUnavailable as error:  # what fences is the log

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
     from pyroaring import BitMap64
 
-    from coopconsume.fenced.key_index import KeyIndex
     from coopconsume.fenced.log import Entry
-    from coopconsume.fenced.stamp import Header, Visibility
+    from coopconsume.fenced.stamp import Header
 
 
 class SequenceGap(Exception):
@@ -146,11 +145,6 @@ class Fold:
         self._repaired = repaired
         self._open_batch: tuple[Stamp, Owner | None] | None = None  # not all of it is seen
         self.incomplete = Rows()
-
-    @property
-    def visibility(self) -> Visibility | None:
-        """How readers see what counts, by the last batch that counted, if there was one."""
-        return None if self.stamp is None else self.stamp.visibility
 
     def take(self, rows: Rows, at: int) -> tuple[int, Verdict]:
         """Takes in the next record, and more of the same batch if they follow.
@@ -286,6 +280,39 @@ class Fold:
             self.ids.add(hash_of(batch.batch_id))
         if len(self.batches) > self.remembered:
             self.batches.popitem(last=False)
+
+
+class KeyIndex:
+    """Sequence number of the last record of each key in a log, in bounded memory.
+
+    It keeps the last numbers of the ``remembered`` keys written last, and a hash of each other key.
+    """
+
+    remembered: ClassVar[int] = 100_000
+
+    def __init__(self) -> None:
+        from pyroaring import BitMap64
+
+        self._last: OrderedDict[bytes, int] = OrderedDict()
+        self._hashes = BitMap64()
+
+    def add(self, keys: Iterable[bytes | None], first_seq: int) -> None:
+        """Takes in records in their order, the first one with a sequence number."""
+        last = self._last
+        for seq, key in enumerate(keys, first_seq):
+            if key is not None:
+                last[key] = seq
+                last.move_to_end(key)
+        while len(last) > self.remembered:
+            key, _ = last.popitem(last=False)
+            self._hashes.add(xxhash.xxh64_intdigest(key))
+
+    def last_seq(self, key: bytes) -> int | None:
+        """The last record of a key, or None; `LookupError` if its number is not kept any more."""
+        found = self._last.get(key)
+        if found is None and xxhash.xxh64_intdigest(key) in self._hashes:
+            raise LookupError(key)
+        return found
 
 
 def hash_of(batch_id: str) -> int:

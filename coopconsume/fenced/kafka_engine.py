@@ -43,7 +43,6 @@ CONNECT: Final = 10.0
 _BACKOFF_MS: Final = 5
 # One append is one Kafka batch: records wait for the flush, not for a clock.
 _LINGER_MS: Final = 10_000
-_BATCH_BYTES: Final = 1 << 20
 #: Brokers from here on verify that a record belongs to an open transaction (KIP-890, part 1).
 _OLDEST: Final = (3, 6)
 _EARLIEST, _LATEST = -2, -1
@@ -266,9 +265,8 @@ class KafkaChannel:
         # transactions, which nobody else has.
         given = settings.producer_config()
         request_ms = given.setdefault("request_timeout_ms", _REQUEST_MS)
-        size = given.setdefault("max_request_size", _BATCH_BYTES)
         config = given | {
-            "acks": "all", "batch_size": size, "enable_idempotence": True,
+            "acks": "all", "batch_size": settings.max_request_size, "enable_idempotence": True,
             "linger_ms": _LINGER_MS, "retry_backoff_ms": _BACKOFF_MS,
             "max_block_ms": int(1000 * timeout),
             "delivery_timeout_ms": max(int(1000 * timeout), request_ms + _LINGER_MS),

@@ -148,17 +148,12 @@ class FencedKafkaSink(Closing):
     def _refusing(self, batch_id: int | str) -> Iterator[None]:
         try:
             yield
-        except (
-            ProducerFenced,
-            LogUnavailable,
-            LogBlocked,
-            AppendOutcomeUnknown,
-        ) as error:
+        except ProducerFenced as error:
+            place, current = f"{error.topic}-{error.partition}", error.current or error.epoch
+            raise BatchRefused(place, self.job, error.epoch, current, batch_id) from error
+        except (LogUnavailable, LogBlocked, AppendOutcomeUnknown) as error:
             place = f"{error.topic}-{error.partition}"
-            if not isinstance(error, ProducerFenced):
-                raise SinkUnavailable(place, self.job, str(error)) from error
-            epoch, current = error.epoch, error.current or error.epoch
-            raise BatchRefused(place, self.job, epoch, current, batch_id) from error
+            raise SinkUnavailable(place, self.job, str(error)) from error
 
     def _open(self) -> None:
         """Takes the logs, or finds out whether another run has one of them by now.
@@ -223,7 +218,6 @@ class _Owned(EpochSource):
         self._owners = owners
 
     def join(self, log: LogId) -> None:
-        """Raises `ProducerFenced` if the log has another owner by now."""
         self._owners[log.partition].refresh()
 
 

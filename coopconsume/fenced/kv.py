@@ -81,7 +81,6 @@ class KeyValueStore(LeaderElection):
         leader.append([(key.encode(), None if value is None else value.encode())])
 
     def _take(self, record: LogRecord) -> None:
-        """Applies a record of the log."""
         key = (record.key or b"").decode()
         if record.value is None:
             self._state.pop(key, None)

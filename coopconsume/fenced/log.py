@@ -14,7 +14,6 @@ from coopconsume.fenced.stamp import LARGEST_STAMP, NAME, is_batch_id
 UNCHECKED: Final = -1
 """An expected offset or sequence number that says: wherever the log goes on (KIP-27)."""
 
-Headers = tuple[tuple[str, bytes], ...]
 _PREFIX: Final = "coopconsume-log"
 MULTI: Final = f"{_PREFIX}.multi."
 """What transactional ids of writers of several logs begin with."""
@@ -148,7 +147,7 @@ class LogRecord(NamedTuple):
     batch_id: str
     key: bytes | None
     value: bytes | None
-    headers: Headers
+    headers: tuple[tuple[str, bytes], ...]
     timestamp: int
 
 
@@ -206,7 +205,6 @@ Expected = int | Sequence[int]
 Records = Iterable[Entry | tuple[bytes | None, bytes | None] | bytes]
 LastSeqs = Mapping[bytes, int | None]
 """Sequence number of the last record of each key; None if the log has no record of the key."""
-By = Literal["offset", "sequence"]
 #: Bytes of a record beside its key, value and headers: its stamp, and Kafka's own fields.
 _OVERHEAD = LARGEST_STAMP + 40
 
@@ -234,7 +232,7 @@ class Position(NamedTuple):
 class Expectation:
     """What an append expects: a number of its first record, and of the last records of keys."""
 
-    by: By | None = None
+    by: Literal["offset", "sequence"] | None = None
     value: int = UNCHECKED
     keys: LastSeqs = field(default_factory=dict)
 

@@ -106,7 +106,7 @@ class MultiLogWriter(Acquired):
         self._engine = open_engine(engine, self._settings, timeout)
         self._id = f"{MULTI}{name}"
         self._sessions = {
-            log: WriterSession(self._engine, *log, shared, name=name, pinned=epochs is not None)
+            log: WriterSession(self._engine, *log, shared, pinned=epochs is not None)
             for log in names
         }
         self._first = self._sessions[names[0]]
@@ -149,11 +149,7 @@ class MultiLogWriter(Acquired):
             self._engine.close()
 
     def append(
-        self,
-        writes: Mapping[LogName, Write],
-        *,
-        batch_id: str | None = None,
-        is_new: bool = False,
+        self, writes: Mapping[LogName, Write], *, batch_id: str | None = None, is_new: bool = False
     ) -> dict[LogName, Appended]:
         """Appends to several logs, to all of them or to none.
 
@@ -206,7 +202,7 @@ class MultiLogWriter(Acquired):
         return pieces
 
     def _append(self, pieces: _Pieces, deadline: Deadline) -> dict[LogName, Appended]:
-        attempt, batch_id = 0, next(iter(pieces.values())).batch_id
+        batch_id = next(iter(pieces.values())).batch_id
         refusal: Exception | None = None
         sent: dict[WriterSession, int] = {}
         while True:
@@ -244,12 +240,11 @@ class MultiLogWriter(Acquired):
                 raise
             if placed:
                 continue
-            attempt += 1
             self._refresh(pieces, deadline)
             if deadline.is_over:
                 problem = "others kept writing to them"
                 raise LogUnavailable(*self._first.log.tp, "append", problem)
-            deadline.pause(attempt)
+            deadline.pause()
 
     def _check_expected(self, pieces: _Pieces, deadline: Deadline) -> None:
         for session in pieces:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from itertools import count, repeat
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import LogTruncated
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
+from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import LogRecord, Rows
 from coopconsume.fenced.view import LogView, open_engine
 
@@ -29,6 +31,33 @@ class ReaderOptions(TypedDict, total=False):
     engine: str | Engine
     compacted: bool | None
     timeout: float
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a log goes on, and who owns it.
+
+    Attributes:
+        start: The first offset that is kept.
+        stable: The last stable offset; what lies from there to the end is not decided.
+        next_seq: Sequence number of the next record; None if no record shows it.
+        epoch: The epoch in force; None if no record shows it.
+        owner, session: Name of its owner, and id of its writer; None if the last records do not
+            show them.
+        visibility: How readers see what counts; None if no record shows it.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    stable: int
+    end: int
+    next_seq: int | None
+    epoch: int | None
+    owner: str | None
+    session: str | None
+    visibility: str | None
 
 
 class LogReader(Closing):
@@ -150,3 +179,21 @@ class LogReader(Closing):
     def close(self) -> None:
         """Close the connections; harmless when repeated."""
         self._engine.close()
+
+
+def head(
+    options: Mapping[str, Any], topic: str, partition: int = 0, **how: Unpack[ReaderOptions]
+) -> Head:
+    """Returns the end and the owner of a log by its last records, without taking it from its owner.
+
+    The arguments and errors are those of `LogReader` and its `read`.
+    """
+    with LogReader(options, topic, partition, **how) as reader, reader.view.looked_up():
+        view, deadline = reader.view, Deadline(reader.timeout)
+        start, ends = view.start(), view.ends()
+        _, fold, _ = view.fold_back(ends.stable, deadline, lambda fold, _: fold.owner is not None)
+    owner = fold.owner or Owner("", "", "")
+    return Head(
+        topic, view.log.topic_id, partition, start, ends.stable, ends.end, fold.next_seq,
+        fold.epoch, owner.name or None, owner.session or None, None if fold.stamp is None else fold.stamp.visibility,
+    )  # fmt: skip

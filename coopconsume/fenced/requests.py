@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.errors.fenced import AppendOutcomeUnknown, LogUnavailable
-from coopconsume.fenced.log import Appended, Entry, Expectation, size_of
+from coopconsume.fenced.log import Appended, Entry, Expectation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +46,7 @@ class Request(Future[Appended]):
 
     Attributes:
         is_given: Whether the caller gave the id.
+        size: Bytes that the records take at most.
     """
 
     rows: list[Entry]
@@ -56,14 +57,15 @@ class Request(Future[Appended]):
     kind: Kind = "data"
     timeout: float = 30.0
     consumed: Consumed | None = None
+    size: int = 0
 
     def __post_init__(self) -> None:
         super().__init__()
 
     @classmethod
-    def mark(cls, kind: Kind, value: bytes = b"") -> Request:
+    def mark(cls, kind: Kind, value: bytes = b"", timeout: float = 30.0) -> Request:
         """Returns the append of a record without data."""
-        return cls([Entry(value, MARK_KEY)], kind=kind)
+        return cls([Entry(value, MARK_KEY)], kind=kind, timeout=timeout)
 
     def settle(self, outcome: Appended | BaseException) -> None:
         """Notes the answer or the error; the first one stays."""
@@ -191,7 +193,7 @@ class Groups:
             while self._waiting:
                 first = self._waiting[0]
                 records += len(first.rows)
-                size += sum(map(size_of, first.rows))
+                size += first.size
                 is_full = records > _MOST_RECORDS or size > self._most_bytes
                 # The second batch of an id is looked up once the first one is decided.
                 if group and (is_full or first.batch_id in ids):

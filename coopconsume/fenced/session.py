@@ -43,8 +43,8 @@ _LOOK_EVERY: Final = 1.0
 class WriterSession(LogView):
     """A writer's session with a log.
 
-    A shared session fences nobody and opens no epoch; ``name`` is the id of its writer. A
-    ``pinned`` one writes for the owner that it finds: every later ``open`` record fences it.
+    A shared session fences nobody and opens no epoch. A ``pinned`` one writes for the owner that it
+    finds: every later ``open`` record fences it.
 
     Attributes:
         epoch: The session's epoch; 0 before it has one.
@@ -64,7 +64,6 @@ class WriterSession(LogView):
         partition: int,
         config: WriterConfig,
         *,
-        name: str | None = None,
         pinned: bool = False,
     ) -> None:
         super().__init__(engine, topic, partition, compacted=config.compacted)
@@ -86,7 +85,7 @@ class WriterSession(LogView):
         self._visibility = config.visibility
         self._owner = config.owner or f"{socket.gethostname()}:{os.getpid()}"
         self._epochs = config.epochs or EpochSource()
-        self._shared = (name or uuid.uuid4().hex) if config.shared else None
+        self._shared = uuid.uuid4().hex if config.shared else None
         self._pinned = pinned
         self._tag: bytes | None = None  # of the owner in whose place it writes
         self._channel: KafkaChannel | None = None
@@ -168,7 +167,7 @@ class WriterSession(LogView):
             return True
         # An earlier append may still arrive and count. A shared filtered log is not opened: a
         # checkpoint takes the offset of that append.
-        return self.attempt([Request.mark("checkpoint")], deadline) is not None
+        return self.attempt([Request.mark("checkpoint")], deadline)
 
     def _look_first(self, deadline: Deadline) -> None:
         """Checks the log before its present owner is fenced."""
@@ -192,13 +191,12 @@ class WriterSession(LogView):
 
     def _open(self, epoch: int, deadline: Deadline) -> bool:
         owner = Owner(self._owner, self.id, self.log.topic_id, self._incarnation, self.repairs)
-        placed = self.attempt([Request.mark("open", owner.to_bytes())], deadline, epoch)
-        if placed is None:
-            return False
-        self.epoch = epoch
-        if self.opened_at < 0:
-            self.opened_at = placed
-        return True
+        at = self.offset
+        opened = self.attempt([Request.mark("open", owner.to_bytes())], deadline, epoch)
+        if opened:
+            self.epoch = epoch
+            self.opened_at = at if self.opened_at < 0 else self.opened_at
+        return opened
 
     def _read_to(self, end: int, deadline: Deadline) -> None:
         """Reads on, and who opened the epoch in force if that may be this session."""
@@ -274,18 +272,14 @@ class WriterSession(LogView):
 
     def attempt(
         self, requests: Sequence[Request], deadline: Deadline, epoch: int | None = None
-    ) -> int | None:
+    ) -> bool:
         """Appends batches at the offset where this session expects the end of the log, or not.
 
         Appends without a condition, too, expect this offset: so a late batch of a former owner does
-        not count, and sequence numbers have no gaps. It fails as `draft` and `send` do.
-
-        Returns:
-            Offset of the first record; None if they are not in the log, and will never be.
+        not count, and sequence numbers have no gaps. See `draft` and `send`.
         """
-        draft, at = self.draft(requests, epoch), self.offset
         assert self._channel is not None
-        return at if send(self._channel, {self: draft}, deadline) else None
+        return send(self._channel, {self: self.draft(requests, epoch)}, deadline)
 
     def draft(self, requests: Sequence[Request], epoch: int | None = None) -> LogAppend:
         """Returns batches of one kind with stamps for the expected end of the log.

@@ -16,7 +16,7 @@ from coopconsume.errors.fenced import (
 )
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.fold import Fold, SequenceGap, hash_of, repaired_by
+from coopconsume.fenced.fold import Fold, KeyIndex, SequenceGap, hash_of, repaired_by
 from coopconsume.fenced.log import LogId, Position
 
 if TYPE_CHECKING:
@@ -113,10 +113,8 @@ class LogView:
         """Looks up the topic; `LogReplaced` if it does not exist, or is another one by now."""
         topic, partition = self.log.tp
         found = self._engine.topic_id(topic)
-        if self.log.topic_id and found != self.log.topic_id:
-            raise LogReplaced(topic, partition, self.log.topic_id, found)
-        if found is None:
-            raise LogReplaced(topic, partition, "any", None)
+        if found is None or self.log.topic_id not in ("", found):
+            raise LogReplaced(topic, partition, self.log.topic_id or "any", found)
         self.log = LogId(topic, found, partition)
         self.identified_at = monotonic()
         if self.is_compacted is None:
@@ -139,7 +137,7 @@ class LogView:
             if deadline.is_over:
                 producers = (t.producer_id for t in self._open_transactions())
                 raise LogBlocked(*self.log.tp, ends.stable, end, tuple(producers))
-            deadline.pause(attempt)
+            deadline.pause()
             if attempt in _UNBLOCK:
                 self._end_transactions(deadline)
             ends = self.ends()
@@ -157,13 +155,13 @@ class LogView:
 
     def find_state(self, end: int, deadline: Deadline) -> None:
         """Reads epoch and next sequence number from the end of the log, not from all of it."""
-        known_from, fold, _ = self.fold_back(
+        first, fold, _ = self.fold_back(
             end, deadline, lambda fold, _: fold.next_seq is not None and fold.is_certain
         )
         if fold.next_seq is None:
             # Retention has left no record that counts: no number can have passed the log's start.
-            fold, known_from = self._fold(known_from), end
-        self.fold, self.offset, self.known_from = fold, end, known_from
+            fold, first = self.fold_from(first, first), end
+        self.fold, self.offset, self.known_from = fold, end, first
 
     def fold_back(
         self,
@@ -224,11 +222,9 @@ class LogView:
 
     # -- forward -------------------------------------------------------------------------------
 
-    def fold_from(self, first: int) -> Fold:
-        """Returns a fold of the log that begins at an offset."""
-        return self._fold(0 if first == 0 else None)
-
-    def _fold(self, known: int | None) -> Fold:
+    def fold_from(self, first: int, known: int | None = None) -> Fold:
+        """Returns a fold of the log that begins at an offset, with the epoch and number there."""
+        known = 0 if first == 0 else known
         return Fold(known, known, compacted=bool(self.is_compacted), repaired=self.repaired)
 
     def begin_at(self, offset: int) -> None:
@@ -346,8 +342,6 @@ class LogView:
 
     def _read_index(self, deadline: Deadline, *, keys: bool = False) -> None:
         from pyroaring import BitMap64
-
-        from coopconsume.fenced.key_index import KeyIndex
 
         if self._index is None or (keys and self._index[0].keys is None):
             start = self.start()

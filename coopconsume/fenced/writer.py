@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from coopconsume.closing import Acquired
@@ -12,8 +13,8 @@ from coopconsume.errors.fenced import AppendRefused, FencedLogError, ProducerFen
 from coopconsume.fenced.appender import Appender
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline, monotonic
-from coopconsume.fenced.inspection import head
 from coopconsume.fenced.log import UNCHECKED, check_batch_id, entries, expectation, size_of
+from coopconsume.fenced.reader import head
 from coopconsume.fenced.requests import Groups, Request, new_batch_id
 from coopconsume.fenced.session import WriterSession
 from coopconsume.fenced.view import open_engine
@@ -39,7 +40,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 #: Seconds before the next try of a checkpoint that failed.
 _AGAIN: Final = 10.0
-_BATCH_BYTES: Final = 1 << 20
 
 
 class FencedWriter(Acquired):
@@ -80,7 +80,7 @@ class FencedWriter(Acquired):
     ) -> None:
         config, settings = WriterConfig(**how), FencedSettings.parse(options)
         self.checks: Final = settings.checks(topic)
-        self.max_request_size: Final = int(settings.kafka.get("max.request.size", _BATCH_BYTES))
+        self.max_request_size: Final = settings.max_request_size
         self._timeout = config.timeout
         self._engine = open_engine(config.engine, settings, config.timeout)
         self._session = WriterSession(self._engine, topic, partition, config)
@@ -164,15 +164,12 @@ class FencedWriter(Acquired):
                 self._session.repaired.update(repairs)
                 self._lose(self._appender.acquire)
                 self._state = "open"
-                self._start_checkpoints()
+                if self._checkpoint_every is not None and self._checkpoints is None:
+                    run = partial(self._write_checkpoints, self._checkpoint_every)
+                    name = "coopconsume-checkpoint"
+                    self._checkpoints = threading.Thread(target=run, name=name, daemon=True)
+                    self._checkpoints.start()
             return self
-
-    def _start_checkpoints(self) -> None:
-        if self._checkpoint_every is not None and self._checkpoints is None:
-            name, args = "coopconsume-checkpoint", (self._checkpoint_every,)
-            run = self._write_checkpoints
-            self._checkpoints = threading.Thread(target=run, args=args, name=name, daemon=True)
-            self._checkpoints.start()
 
     def _write_checkpoints(self, every: float) -> None:
         wait = every
@@ -300,10 +297,10 @@ class FencedWriter(Acquired):
             raise AppendRefused(f"timeout {timeout!r}: give seconds above 0")
         if consumed is not None and self._session.is_filtered:
             raise AppendRefused("consumed: a filtered log has no transactions; leave it out")
-        self._check_size(rows)
+        size = self._checked_size(rows)
         return Request(
             rows, wanted, batch_id or new_batch_id(), is_given=batch_id is not None, is_new=is_new,
-            timeout=self._timeout if timeout is None else timeout, consumed=consumed,
+            timeout=self._timeout if timeout is None else timeout, consumed=consumed, size=size,
         )  # fmt: skip
 
     def _settle(self, group: list[Request]) -> None:
@@ -328,11 +325,11 @@ class FencedWriter(Acquired):
             except FencedLogError as error:
                 request.settle(error)
 
-    def _check_size(self, rows: list[Entry]) -> None:
+    def _checked_size(self, rows: list[Entry]) -> int:
         """A record fits into a request; an append to a filtered log into one, to be all or none."""
         most, total = self.max_request_size, sum(map(size_of, rows))
         if total <= most:
-            return
+            return total
         largest, limit = max(map(size_of, rows)), f"kafka.max.request.size ({most})"
         if largest > most:
             raise AppendRefused(
@@ -344,6 +341,7 @@ class FencedWriter(Acquired):
                 f"the records take up to {total} bytes, which is above {limit}, and an append to a "
                 "filtered log is one request: append them in parts"
             )
+        return total
 
     def checkpoint(self) -> int:
         """Writes a record that holds nothing but the log's numbers, and returns its offset.
@@ -351,9 +349,10 @@ class FencedWriter(Acquired):
         So retention may remove all other records, and Kafka does not forget an idle owner's
         transactional id (7 days). It fails as `append` does.
         """
+        mark = Request.mark("checkpoint", timeout=self._timeout)
         with self._lock:
-            self._refuse()
-            return self._lose(self._appender.checkpoint)
+            self._settle([mark])
+        return mark.result(0).first_offset
 
     def refresh(self) -> int:
         """Reads what others have written, and returns the offset at which the log goes on.

@@ -9,7 +9,7 @@ import pytest
 from coopconsume.errors import AppendRefused, OffsetMismatch
 from coopconsume.fenced import ExclusiveProducer, MultiLogWriter, Write
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.key_index import KeyIndex
+from coopconsume.fenced.fold import KeyIndex
 from tests.model.fenced_broker import OPTIONS, Broker, FakeEngine, writer_of
 from tests.model.fenced_cluster import Cluster, ClusterEngine
 from tests.model.memory_store import Memory, MemoryStore

@@ -19,7 +19,7 @@ from coopconsume.errors import (
     WriterNotOpen,
 )
 from coopconsume.fenced import UNCHECKED, FencedWriter, deadline
-from coopconsume.fenced.key_index import KeyIndex
+from coopconsume.fenced.fold import KeyIndex
 from coopconsume.fenced.log import Raw
 from coopconsume.fenced.requests import Request
 from tests.examples import examples

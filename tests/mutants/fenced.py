@@ -170,7 +170,7 @@ FENCED = [
         "retained-batch-appended-again",
         "A batch that retention may have removed is not appended again.",
         "coopconsume/fenced/appender.py",
-        "if found is None and self._start() > at:\n                    continue",
+        "if found is None and self._session.start() > at:\n                    continue",
         "if False:\n                    continue",
         (_RETENTION + "test_a_batch_that_retention_may_have_removed_is_not_appended_again",),
     ),
@@ -355,7 +355,7 @@ FENCED = [
     Mutant(
         "forgotten-key-taken-for-new",
         "A key whose number is not kept any more is looked up in the log.",
-        "coopconsume/fenced/key_index.py",
+        "coopconsume/fenced/fold.py",
         "            raise LookupError(key)\n",
         "            return None\n",
         (_KEYS + "test_unrelated_keys_do_not_contend",),

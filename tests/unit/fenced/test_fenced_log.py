@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from coopconsume.cli.log import show_blockage
 from coopconsume.errors import AppendRefused, InvalidOption, UnknownOption
 from coopconsume.fenced import Audit, Entry, ExclusiveProducer, LeaderElection, LogId, audit
+from coopconsume.fenced.auditing import Blockage
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.engine import OpenTransaction
 from coopconsume.fenced.fold import Fold, Owner, SequenceGap, Verdict
-from coopconsume.fenced.inspection import Blockage
 from coopconsume.fenced.kafka_engine import moment
 from coopconsume.fenced.log import Ends, Position, Raw, Rows, entries, expectation, is_in_place
 from coopconsume.fenced.requests import new_batch_id
