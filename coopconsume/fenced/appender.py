@@ -21,7 +21,7 @@ from coopconsume.fenced.log import Position
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coopconsume.fenced.log import Appended, Entry
+    from coopconsume.fenced.log import Appended
     from coopconsume.fenced.requests import Request
     from coopconsume.fenced.session import WriterSession
 
@@ -80,26 +80,14 @@ class Appender:
             if not self._session.is_open:
                 self.acquire(deadline)
             found = self._session.find_by_id(batch_id, deadline)
-        if found is not None and self._has(found, request.rows, deadline):
-            request.settle(found)
-        elif found is not None:
-            problem = (
-                f"batch_id {batch_id!r}: the log has a batch of this id with other records, at "
-                f"offset {found.first_offset}: give each batch an id of its own"
-            )
-            request.settle(AppendRefused(problem))
+        if found is not None:
+            try:
+                self._session.check_answer(found, request.rows, deadline)
+                request.settle(found)
+            except AppendRefused as refusal:
+                request.settle(refusal)
         elif batch_id in self._doubtful:
             request.settle(self._unknown(batch_id, _RETAINED))
-
-    def _has(self, found: Appended, rows: list[Entry], deadline: Deadline) -> bool:
-        """Whether a batch of the log has just these records."""
-        if self._session.is_compacted:
-            return True  # Records may be gone that are in newer batches, too.
-        if found.count != len(rows):
-            return False
-        there = self._session.read(found.first_offset, found.last_offset + 1, deadline)
-        wanted = [(row.key, row.value, [*row.headers]) for row in rows]
-        return [(r.key, r.value, [*r.headers[1:]]) for some in there for r in some] == wanted
 
     # -- to append -----------------------------------------------------------------------------
 

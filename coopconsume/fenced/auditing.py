@@ -176,7 +176,8 @@ def audit(
         start, end, fold.next_seq, fold.epoch, sum(term.records for term in tally.terms),
         counts["rejected"], counts["fenced"], counts["malformed"],
         fold.torn + len(fold.incomplete) + counts["torn"], counts["foreign"], counts["unknown"],
-        tuple(tally.terms), (*tally.findings, *gaps), None if fold.stamp is None else fold.stamp.visibility,
+        tuple(tally.terms), (*tally.findings, *gaps),
+        None if fold.stamp is None else fold.stamp.visibility,
     )  # fmt: skip
 
 

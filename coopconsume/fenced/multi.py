@@ -174,9 +174,11 @@ class MultiLogWriter(Acquired):
             deadline = Deadline(self._timeout)
             if batch_id is not None and not is_new:
                 self._take_again(batch_id, {}, deadline)
-                for session in pieces:
+                for session, piece in pieces.items():
                     with session.reporting("reading batch ids"):
-                        session.find_by_id(batch_id, deadline)
+                        found = session.find_by_id(batch_id, deadline)
+                        if found is not None:
+                            session.check_answer(found, piece.rows, deadline)
             return self._append(pieces, deadline)
 
     def _pieces(self, writes: Mapping[LogName, Write], batch_id: str) -> _Pieces:
@@ -195,7 +197,7 @@ class MultiLogWriter(Acquired):
             kind: Kind = "data" if records else "checkpoint"
             pieces[self._sessions[name]] = Request(rows, wanted, batch_id, kind=kind)
         counts = (f"{of.log}:{len(p.rows) * (p.kind == 'data')}" for of, p in pieces.items())
-        header = LOGS_HEADER, ",".join(counts).encode()
+        header = LOGS_HEADER, ",".join(sorted(counts)).encode()
         for piece in pieces.values():
             first = piece.rows[0]
             piece.rows[0] = first._replace(headers=[header, *first.headers])
@@ -273,7 +275,12 @@ class MultiLogWriter(Acquired):
         try:
             self._acquire(deadline)
         except Exception as error:
-            if not sent or (isinstance(error, ProducerFenced) and self._is_nowhere(batch_id, sent)):
+            # If one log has a new owner and not the batch, no log has it.
+            is_nowhere = isinstance(error, ProducerFenced) and any(
+                session.fenced and session.known_from <= at and batch_id not in session.fold.batches
+                for session, at in sent.items()
+            )
+            if is_nowhere or not sent:
                 raise
             problem, cause = str(error) or type(error).__name__, error
         else:
@@ -281,14 +288,6 @@ class MultiLogWriter(Acquired):
                 return
         first, at = next(iter(sent.items()))
         raise AppendOutcomeUnknown(*first.log.tp, batch_id, at, problem) from cause
-
-    @staticmethod
-    def _is_nowhere(batch_id: str, sent: Mapping[WriterSession, int]) -> bool:
-        """Whether a log has a new owner and not the batch, so that no log has it."""
-        return any(
-            session.fenced and session.known_from <= at and batch_id not in session.fold.batches
-            for session, at in sent.items()
-        )
 
     def _acquire(self, deadline: Deadline) -> None:
         repeat(deadline, lambda: self._join(deadline), self._drop, self._first.log)

@@ -158,23 +158,18 @@ class LogReader(Closing):
             while length_hint(self._offsets) and self.position < stop:
                 yield next(self._records)
             for rows in view.counted(stop, Deadline(self.timeout)):
-                self._take(rows)
+                stamp = view.fold.stamp
+                if stamp is None or stamp.kind != "data":
+                    continue
+                self._rows, self._offsets = rows, iter(rows.offsets)
+                _, timestamps, keys, values, (first, *others) = rows.fields
+                # A record is only made when it is given out.
+                self._records = map(_record, zip(
+                    count(view.fold.seq - len(rows) + 1), self._offsets, repeat(stamp.epoch),
+                    repeat(stamp.batch), keys, values, (tuple(first[1:]), *others), timestamps,
+                    strict=False,
+                ))  # fmt: skip
                 yield from self._records
-
-    def _take(self, rows: Rows) -> None:
-        """Takes over the batch that was read last, if it is one of data."""
-        fold, stamp = self.view.fold, self.view.fold.stamp
-        assert stamp is not None
-        if stamp.kind != "data":
-            return
-        self._rows, self._offsets = rows, iter(rows.offsets)
-        _, timestamps, keys, values, (first, *others) = rows.fields
-        # A record is only made when it is given out.
-        self._records = map(_record, zip(
-            count(fold.seq - len(rows) + 1), self._offsets, repeat(stamp.epoch),
-            repeat(stamp.batch), keys, values, (tuple(first[1:]), *others), timestamps,
-            strict=False,
-        ))  # fmt: skip
 
     def close(self) -> None:
         """Close the connections; harmless when repeated."""
@@ -195,5 +190,6 @@ def head(
     owner = fold.owner or Owner("", "", "")
     return Head(
         topic, view.log.topic_id, partition, start, ends.stable, ends.end, fold.next_seq,
-        fold.epoch, owner.name or None, owner.session or None, None if fold.stamp is None else fold.stamp.visibility,
+        fold.epoch, owner.name or None, owner.session or None,
+        None if fold.stamp is None else fold.stamp.visibility,
     )  # fmt: skip

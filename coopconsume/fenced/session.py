@@ -100,8 +100,11 @@ class WriterSession(LogView):
 
     def acquire(self, deadline: Deadline) -> None:
         """Takes the log and reads its end, also after any doubt: see `FencedWriter.acquire`."""
-        if self._released:
-            self._renew()
+        if self._released:  # The next session, unless one was given.
+            self._left_epoch = self.epoch
+            self.epoch, self._has_epoch, self.opened_at, self._incarnation = 0, False, -1, 0
+            self.id = self._resumes or uuid.uuid4().hex
+            self._released = False
         repeat(deadline, lambda: self._try_to_acquire(deadline), self.drop, self.log)
         self._has_epoch = True
 
@@ -317,13 +320,6 @@ class WriterSession(LogView):
         """Releases the log; the next `acquire` opens a new epoch."""
         self.drop()
         self._released = True
-
-    def _renew(self) -> None:
-        """Becomes a new session, unless a session was given."""
-        self._left_epoch = self.epoch
-        self.epoch, self._has_epoch, self.opened_at, self._incarnation = 0, False, -1, 0
-        self.id = self._resumes or uuid.uuid4().hex
-        self._released = False
 
     def drop(self) -> None:
         """Drops the producer; the next `acquire` decides its last transaction."""

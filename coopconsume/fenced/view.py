@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from coopconsume.errors.fenced import (
+    AppendRefused,
     EngineNotUsable,
     LogBlocked,
     LogCorrupt,
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.engine import OpenTransaction
     from coopconsume.fenced.fold import Verdict
     from coopconsume.fenced.kafka_engine import Engine
-    from coopconsume.fenced.log import Appended, Ends, LastSeqs, Raw, Rows
+    from coopconsume.fenced.log import Appended, Ends, Entry, LastSeqs, Raw, Rows
 
 T = TypeVar("T")
 
@@ -314,6 +316,18 @@ class LogView:
         assert self.fold.ids is not None
         is_there = hash_of(batch_id) in self.fold.ids
         return self.find_batch(batch_id, 0, deadline) if is_there else None
+
+    def check_answer(self, found: Appended, rows: Sequence[Entry], deadline: Deadline) -> None:
+        """Raises `AppendRefused` if the batch of an append's id has other records."""
+        there = chain.from_iterable(self.read(found.first_offset, found.last_offset + 1, deadline))
+        wanted = [(row.key, row.value, [*row.headers]) for row in rows]
+        if self.is_compacted:
+            return  # Records may be gone that are in newer batches, too.
+        if [(raw.key, raw.value, [*raw.headers[1:]]) for raw in there] != wanted:
+            raise AppendRefused(
+                f"batch_id {found.batch_id!r}: {self.log} has a batch of this id with other "
+                f"records, at offset {found.first_offset}: give each batch an id of its own"
+            )
 
     def last_seqs(self, keys: Iterable[bytes], deadline: Deadline) -> LastSeqs:
         """Returns the sequence number of the last record of each key, up to `offset`."""

@@ -338,9 +338,26 @@ def test_an_id_that_only_some_of_the_logs_have_is_refused(clock: list[World]) ->
     writer = world.writers[0].acquire()
     with pytest.raises(AppendRefused, match="'x'"):
         writer.append({LOGS[0]: Write([b"2"]), LOGS[1]: Write([b"3"])}, batch_id="x")
+    writer.append({log: Write([b"0"]) for log in LOGS[1:]}, batch_id="z")
+    world.cluster.brokers[LOGS[1]].retain(2)
+    late = world.writer().acquire()
+    with pytest.raises(AppendRefused, match="'z'"):
+        late.append({log: Write([b"0"]) for log in LOGS[1:]}, batch_id="z")
     writer.append({LOGS[0]: Write([b"4"]), LOGS[1]: Write([b"5"])}, batch_id="y")
     with LogReader(OPTIONS, "a", engine=engine) as reader:  # type: ignore[arg-type]
         assert [record.value for record in reader.read()] == [b"1", b"4"]
+
+
+def test_an_id_of_another_append_is_refused(clock: list[World]) -> None:
+    """Its places are no answer; the same append has them, in whatever order its logs are given."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    one, two = (writer.acquire() for writer in world.writers)
+    first = one.append({LOGS[0]: Write([b"1"]), LOGS[1]: Write([b"2"])}, batch_id="x")
+    two.refresh()
+    with pytest.raises(AppendRefused, match="other records"):
+        two.append({LOGS[0]: Write([b"1"]), LOGS[1]: Write([b"3"])}, batch_id="x")
+    assert two.append({LOGS[1]: Write([b"2"]), LOGS[0]: Write([b"1"])}, batch_id="x") == first
 
 
 def test_what_no_append_over_logs_can_be_is_refused(clock: list[World]) -> None:

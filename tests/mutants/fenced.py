@@ -237,6 +237,14 @@ FENCED = [
         ),
     ),
     Mutant(
+        "multi-log-answer-of-another-append",
+        "An append over several logs with the id of another append is refused.",
+        "coopconsume/fenced/multi.py",
+        "                        if found is not None:\n",
+        "                        if False:\n",
+        ("tests/model/test_multi_log_model.py::test_an_id_of_another_append_is_refused",),
+    ),
+    Mutant(
         "multi-log-audit-sees-nothing",
         "The audit finds an append that is not in all of its logs.",
         "coopconsume/fenced/auditing.py",
