@@ -7,7 +7,6 @@ import logging
 import socket
 import threading
 import uuid
-from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
@@ -113,13 +112,13 @@ class ExclusiveProducer(Acquired):
         session, epoch = config.session, config.epoch
         name = config.owner or session or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         shared = self.mode is AccessMode.SHARED
-        written = replace(
-            config, owner=name, engine=self._engine, shared=shared,
-            fence_owner=None if shared else True,  # the registry has decided
-            epochs=_ClaimedEpochs(self._confirm_claim),
-            session=None if shared else session, epoch=None if shared else epoch,
-        )  # fmt: skip
-        self.writer: Final = FencedWriter(options, topic, partition, **vars(written))
+        how |= {
+            "owner": name, "engine": self._engine, "shared": shared,
+            "fence_owner": None if shared else True,  # the registry has decided
+            "epochs": _ClaimedEpochs(self._confirm_claim),
+            "session": None if shared else session, "epoch": None if shared else epoch,
+        }  # fmt: skip
+        self.writer: Final = FencedWriter(options, topic, partition, **how)
         self.registry: Final = OwnershipRegistry(
             KafkaStore(options) if store is None else store, owner=name, lease=lease,
             session=session or self.writer.session,
