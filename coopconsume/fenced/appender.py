@@ -81,25 +81,30 @@ class Appender:
                 self.acquire(deadline)
             found = self._session.find_by_id(batch_id, deadline)
         if found is not None:
-            try:
-                self._session.check_answer(found, request.rows, deadline)
-                request.settle(found)
-            except AppendRefused as refusal:
-                request.settle(refusal)
+            self._answer(request, found, deadline)
         elif batch_id in self._doubtful:
             request.settle(self._unknown(batch_id, _RETAINED))
+
+    def _answer(self, request: Request, found: Appended, deadline: Deadline) -> None:
+        """Settles a request by the batch of its id, which may be that of another append."""
+        try:
+            if request.is_given and not request.is_new:
+                self._session.check_answer(found, request.rows, deadline)
+            request.settle(found)
+        except AppendRefused as refusal:
+            request.settle(refusal)
 
     # -- to append -----------------------------------------------------------------------------
 
     def _append(self, group: Sequence[Request], deadline: Deadline) -> None:
         most = len(group)
-        while left := self._left(group):
+        while left := self._left(group, deadline):
             if not self._is_up_to_date(deadline):
                 continue
             chosen, missed = self._choose(left[:most], deadline)
             if not chosen:
                 self._session.refresh(deadline)
-                chosen, missed = self._choose(self._left(group)[:most], deadline)
+                chosen, missed = self._choose(self._left(group, deadline)[:most], deadline)
             if not chosen:
                 self._settle_missed(missed, deadline)
                 continue
@@ -114,7 +119,7 @@ class Appender:
                 self._settle_missed(missed, deadline)
                 continue
             self._session.refresh(deadline)
-            if deadline.is_over and self._choose(self._left(group), deadline)[0]:
+            if deadline.is_over and self._choose(self._left(group, deadline), deadline)[0]:
                 raise self._unavailable("others kept writing to it")
             deadline.pause()
 
@@ -171,15 +176,21 @@ class Appender:
                 self._doubtful.setdefault(request.batch_id, at)
             raise
 
-    def _left(self, group: Sequence[Request]) -> list[Request]:
-        """Settles the requests of a group whose batch the log has; returns the unsettled ones."""
+    def _left(self, group: Sequence[Request], deadline: Deadline | None = None) -> list[Request]:
+        """Settles the requests of a group whose batch the log has; returns the unsettled ones.
+
+        With a deadline, the batches may be those of other appends.
+        """
         batches, doubtful = self._session.fold.batches, self._doubtful
         for request in group:
             known = batches.get(request.batch_id)
-            if known is not None:
+            if known is None:
+                if request.batch_id in doubtful and self._session.is_open:
+                    request.settle(self._unknown(request.batch_id, _RETAINED))
+            elif deadline is None:
                 request.settle(known)
-            elif request.batch_id in doubtful and self._session.is_open:
-                request.settle(self._unknown(request.batch_id, _RETAINED))
+            elif not request.done():
+                self._answer(request, known, deadline)
         return [request for request in group if not request.done()]
 
     def _settle_missed(
@@ -191,7 +202,9 @@ class Appender:
             if request.is_given:
                 # The batch may be the reason. A sequence number is never above its offset.
                 found = self._session.find_batch(request.batch_id, request.wanted.value, deadline)
-            request.settle(found or mismatch)
+            if found is not None:
+                self._answer(request, found, deadline)
+            request.settle(mismatch)
 
     # -- after a doubt -------------------------------------------------------------------------
 

@@ -336,3 +336,14 @@ def test_what_no_session_can_be_is_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(InvalidOption, match=name):
             FencedWriter(OPTIONS, "t", **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("visibility", ["read_committed", "filter"])
+def test_an_id_that_another_append_took_meanwhile_is_refused(visibility: str) -> None:
+    """A writer that has not read it yet finds it as it appends: its place is no answer."""
+    broker = Broker()
+    one, two = (writer_of(broker, shared=True, visibility=visibility).acquire() for _ in range(2))
+    first = one.append([b"1"], batch_id="x")
+    with pytest.raises(AppendRefused, match="other records"):
+        two.append([b"2"], batch_id="x")
+    assert two.append([b"1"], batch_id="x") == first

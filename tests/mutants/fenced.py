@@ -237,6 +237,16 @@ FENCED = [
         ),
     ),
     Mutant(
+        "answer-of-another-append",
+        "An append with the id of another append is refused, whenever that came.",
+        "coopconsume/fenced/appender.py",
+        "            elif deadline is None:\n",
+        "            elif True:\n",
+        (
+            "tests/model/test_fenced_sessions.py::test_an_id_that_another_append_took_meanwhile_is_refused",
+        ),
+    ),
+    Mutant(
         "multi-log-answer-of-another-append",
         "An append over several logs with the id of another append is refused.",
         "coopconsume/fenced/multi.py",
