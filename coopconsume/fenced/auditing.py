@@ -198,8 +198,7 @@ def repair(
     *,
     apply: bool = False,
     owner: str | None = None,
-    engine: str | Engine = "kafka-python",
-    timeout: float = 30.0,
+    **how: Unpack[ReaderOptions],
 ) -> tuple[AuditFinding, ...]:
     """Finds gaps in the sequence numbers of a log, and accepts that their records are lost.
 
@@ -213,11 +212,11 @@ def repair(
     Returns:
         The gaps that no earlier repair has accepted, each at the batch behind it.
     """
-    _, found = audit(options, topic, partition, engine=engine, timeout=timeout)
+    _, found = audit(options, topic, partition, **how)
     if apply and found.gaps:
         writer = FencedWriter(
             options, topic, partition, visibility=found.visibility or "read_committed",
-            owner=owner, engine=engine, timeout=timeout, fence_owner=True,
+            owner=owner, fence_owner=True, **how,
         )  # fmt: skip
         with closing(writer):
             writer.acquire(repairs=[gap.offset for gap in found.gaps])
