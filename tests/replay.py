@@ -318,7 +318,7 @@ class Replay:
                 return events.DecisionsApplied(made)  # type: ignore[arg-type]
             case "HolesFound":
                 holes = line["holes"]
-                return events.HolesFound(line["part"], holes and OffsetRanges(holes))
+                return events.HolesFound(line["index"], holes and OffsetRanges(holes))
             case "BlockersRead":
                 return None  # Keys are for people.
             case "ParcelWritten":

@@ -143,7 +143,7 @@ class EpochState:
         self.refresh_ends(force=True)
 
     def _make_partition(self, owned: Owned) -> Partition:
-        part = len(self.partitions)
+        index = len(self.partitions)
         ranges, later = owned.ranges, []
         in_doubt = self.assignment.in_doubt((owned.topic, owned.partition))
         if not (owned.is_cooperative or self._work.ordering == "partition"):
@@ -151,11 +151,11 @@ class EpochState:
             ranges = difference(ranges, [one for gain in later for one in gain.ranges])
             in_doubt = self._in_doubt(owned)[0]
         partition = Partition(
-            part, owned.topic, owned.partition,
+            index, owned.topic, owned.partition,
             stable=owned.stable, committed=owned.committed,
             shares=(
                 [(slot, ranges) for slot in range(self._slots)] if owned.is_cooperative
-                else deal(ranges, self._slots, part, self._work.ordering)
+                else deal(ranges, self._slots, index, self._work.ordering)
             ),
             stock=Stock() if owned.is_cooperative else None,
             ordering=self._work.ordering, whole=owned.is_whole and not later,
@@ -331,7 +331,7 @@ class EpochState:
         except (BrokerUnreachable, CommitLogUnavailable) as error:
             log.warning("%s; trying again", error)
             self._starts_at = -math.inf
-        return any(read.first < self.partitions[read.part].stable for read in reads)
+        return any(read.first < self.partitions[read.index].stable for read in reads)
 
     def look_again(self) -> None:
         """Has the next `refresh_ends` read both ends of the logs, as a slot could not read."""
@@ -494,11 +494,11 @@ class EpochState:
             holes = self._audit.look(span)
         except Exception as error:  # noqa: BLE001 - looked at again later
             log.warning("could not look for holes in %s-%d: %s", span.topic, span.partition, error)
-        self._post(HolesFound(partition.part, holes))
+        self._post(HolesFound(partition.index, holes))
 
     def looked(self, event: HolesFound) -> None:
         """Takes the holes that a look at the log has found."""
-        partition, holes = self.partitions[event.part], event.holes
+        partition, holes = self.partitions[event.index], event.holes
         self._auditing = False
         if holes is None:
             self._starts_at = -math.inf  # Perhaps records were deleted.

@@ -167,7 +167,7 @@ class SlotProgressed(JobEvent):
 
 @dataclass(frozen=True)
 class CallReported(JobEvent):
-    """A slot names its oldest handler call: index of the partition, offset, seconds; or None."""
+    """A slot names its oldest handler call: part, offset, seconds; or None."""
 
     batch: int
     slot: int
@@ -292,7 +292,7 @@ class HolesFound(JobEvent):
     None: the log could not be read.
     """
 
-    part: int
+    index: int
     holes: OffsetRanges | None
 
 

@@ -30,7 +30,7 @@ class AtCrash:
     """The records that a worker ran handlers on when it died.
 
     Attributes:
-        running: Their (index of the partition, offset).
+        running: Their (part, offset).
         overdue: Those of them whose handlers ran longer than their time limit.
         pid: The process id of the worker.
     """
@@ -44,7 +44,7 @@ class CrashJournal:
     """Notes the record of each seat of this process.
 
     Attributes:
-        cells: Two for each seat, from `FIRST` on: index of the partition + 1, negative if it is
+        cells: Two for each seat, from `FIRST` on: part + 1, negative if it is
             overdue, 0 if no handler runs; and the offset.
 
     Args:

@@ -175,7 +175,7 @@ class TimeBox:
         self.enter_all([(part, offset)], seat)
 
     def enter_all(self, rows: Sequence[tuple[int, int]], first: int = 0) -> None:
-        """A handler starts with several records: (index of the partition, offset)."""
+        """A handler starts with several records: (part, offset)."""
         for seat, (part, offset) in enumerate(rows, first):
             self.journal.enter(seat, part, offset)
         if self.is_closed:
@@ -439,7 +439,7 @@ def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> InputRow:
 def records_of(
     batch: pa.RecordBatch, outcome: TaskOutcome, numbers: Iterator[int], reads: Iterator[None]
 ) -> Iterator[tuple[int, int, int, Record, None]]:
-    """Yields the rows as handlers see them, with row number, index of the partition and offset.
+    """Yields the rows as handlers see them, with row number, part and offset.
 
     With each row its number is taken from ``numbers``, and then an item of ``reads``. Records are
     made one at a time, without a line of Python for each.

@@ -1,6 +1,6 @@
 """The rows that a slot gets from Spark, in Arrow batches. Task-side code.
 
-Columns, by index: partition (see `BatchSpec.partitions`), offset, key hash, key, value, timestamp
+Columns, by index: part (see `BatchSpec.partitions`), offset, key hash, key, value, timestamp
 and, where a batch carries them, headers.
 """
 

@@ -57,9 +57,10 @@ class BatchSpec:
 
     Attributes:
         batch: Number of the batch in this run.
-        partitions: (topic, partition) by the index that the rows carry.
+        partitions: (topic, partition) by *part*, the index of a partition in this batch. Rows,
+            slots and reports name partitions by it.
         slots: Slot number by the index of the Spark task.
-        work: For each slot, its work by index of the partition.
+        work: For each slot, its work by part.
         ordering: What is handled strictly one after another.
         concurrency: Handlers that run side by side in a slot.
         batch_time: Seconds, from the first record, after which no handler starts.
@@ -225,7 +226,7 @@ class SlotReport:
     Attributes:
         unknown: This is a second run of a Spark task: nothing was started, and what the first run
             did is not known. ``crashed``: it is known that its worker has ended, and nothing of it
-            counts. ``suspects``: (index of the partition, offset) of the records that were at work
+            counts. ``suspects``: (part, offset) of the records that were at work
             then and may have ended it; those that certainly did are among the failures.
             ``overdue``: it was ended, as a handler did not end in time.
         outputs: Rows that handlers returned, as an Arrow IPC stream with the columns ``_part``,

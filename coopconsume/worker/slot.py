@@ -138,7 +138,7 @@ class SlotRunner:
         )
 
     def _with_part(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Adds the index of the partition, which Spark does not send if there is only one."""
+        """Adds the column ``part``, which Spark does not send if there is only one."""
         if len(self._spec.partitions) > 1:
             return batch
         part = pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows)

@@ -289,14 +289,14 @@ class Unreliable(World):
     @contextlib.contextmanager
     def deferring(self):
         """What gives rows is not committed before they are written."""
-        before = {p.part: p.unsaved for p in self.partitions}
+        before = {p.index: p.unsaved for p in self.partitions}
         yield
         for p in self.partitions:
-            new = (p.unsaved - before[p.part]).offsets().tolist()
-            giving = {o: self.dealt(p.part, o) for o in new if (p.part, o) in self.giving}
+            new = (p.unsaved - before[p.index]).offsets().tolist()
+            giving = {o: self.dealt(p.index, o) for o in new if (p.index, o) in self.giving}
             if giving:
                 p.defer(OffsetRanges.from_offsets(list(giving)))
-                self.deliveries.add(rows_of(p.part, giving))
+                self.deliveries.add(rows_of(p.index, giving))
         self.show()
 
     def show(self):
@@ -388,20 +388,20 @@ def test_a_destination_holds_back_its_own_records_alone(world, data):
         raise AssertionError("the world did not come to rest")
     assert not world.breaks
     for p in world.partitions:
-        held = [o for q, o in world.bad if q == p.part]
-        lanes = {p.lane(world.dealt(p.part, o), o): o for o in sorted(held, reverse=True)}
-        for offset in world.logs[p.part]:
-            at = (p.part, offset)
-            is_done = offset < p.stable or offset in world.committed[p.part].ranges
+        held = [o for q, o in world.bad if q == p.index]
+        lanes = {p.lane(world.dealt(p.index, o), o): o for o in sorted(held, reverse=True)}
+        for offset in world.logs[p.index]:
+            at = (p.index, offset)
+            is_done = offset < p.stable or offset in world.committed[p.index].ranges
             first = lanes.get(p.lane(world.dealt(*at), offset), offset + 1)
             if at in world.bad:
                 assert not is_done
                 # One behind a record of its lane that was refused may never have started.
-                assert offset > first or offset in world.pending[p.part]
+                assert offset > first or offset in world.pending[p.index]
             elif offset < first:
                 assert is_done, f"{at} is held back by nothing"
         if not held:
-            assert p.stable >= world.ends[p.part]
+            assert p.stable >= world.ends[p.index]
             continue
         blocker = p.blocker(0.0)
         assert blocker is not None

@@ -87,7 +87,7 @@ class AtLimit(World):
             holes = p.holes()
             if holes:
                 p.amend(holes)
-            log = self.committed[p.part]
+            log = self.committed[p.index]
             log.amend(p.unsaved_holes)
             p.saved(OffsetRanges(), log.stable_offset, p.unsaved_holes)
             before = log.ranges.range_count
@@ -95,11 +95,11 @@ class AtLimit(World):
             trial = log.copy(max_ranges=self.limit)
             if fit and fit.last >= trial.stable_offset:
                 trial.commit(fit)
-            self.committed[p.part] = trial.copy(max_ranges=None)
+            self.committed[p.index] = trial.copy(max_ranges=None)
             assert trial.ranges.range_count <= max(before, self.limit)
             p.saved(fit, trial.stable_offset, OffsetRanges())
             for offset in fit.offsets().tolist():
-                self.pending[p.part].pop(offset, None)
+                self.pending[p.index].pop(offset, None)
 
 
 @st.composite

@@ -71,32 +71,32 @@ class World:
         self.crashes, self.most_crashes = 0, 3
         self.start()
 
-    def failed(self, part):
+    def failed(self, index):
         """The pending records of a partition, as the commit log has them."""
-        return [Failed(*one) for one in self.pending[part].values()]
+        return [Failed(*one) for one in self.pending[index].values()]
 
     def start(self):
         """Start again from what was committed, as a process does after a kill."""
         self.partitions = []
-        for part, commits in self.committed.items():
-            self.forget(part, commits.uncommitted(0, self.ends[part]))
-        for part in sorted(self.logs):
-            commits = self.committed[part]
+        for index, commits in self.committed.items():
+            self.forget(index, commits.uncommitted(0, self.ends[index]))
+        for index in sorted(self.logs):
+            commits = self.committed[index]
             p = Partition(
-                part, "t", part, stable=commits.stable_offset, committed=commits.ranges,
-                shares=deal(self.ranges, self.slots, part, self.ordering), ordering=self.ordering,
+                index, "t", index, stable=commits.stable_offset, committed=commits.ranges,
+                shares=deal(self.ranges, self.slots, index, self.ordering), ordering=self.ordering,
                 whole=self.ranges == (KeyRange(),),
             )  # fmt: skip
-            p.restore(self.failed(part))
-            p.end = max(self.seen[part], p.stable)
+            p.restore(self.failed(index))
+            p.end = max(self.seen[index], p.stable)
             self.partitions.append(p)
         self.busy = {}
-        #: Slots that have given their records back: (slot, parts, final report, kept by part).
+        #: Slots that have given their records back: (slot, indexes, final report, kept by index).
         self.stuck = []
         #: Until when handlers may work on kept records.
         self.at_work = {}
         self.relieve = None
-        #: Slots, parts, reports and rows at work of slots that start none of some keys.
+        #: Slots, indexes, reports and rows at work of slots that start none of some keys.
         self.acknowledged = []
         #: Key ranges that slots may start nothing more of, and what they had at work then.
         self.moved, self.withheld = (), None
@@ -105,17 +105,17 @@ class World:
         #: Slots that get nothing that comes to others, as if their last task were in doubt.
         self.closed = frozenset()
 
-    def forget(self, part, offsets, ranges=None):
+    def forget(self, index, offsets, ranges=None):
         """Offsets are undone: whatever handlers made of them, they must be handled again."""
         for offset in offsets.offsets().tolist():
-            if self.owns(part, offset, ranges):
-                self.succeeded.pop((part, offset), None)
-                self.dead.discard((part, offset))
-                self.filtered.discard((part, offset))
+            if self.owns(index, offset, ranges):
+                self.succeeded.pop((index, offset), None)
+                self.dead.discard((index, offset))
+                self.filtered.discard((index, offset))
 
-    def owns(self, part, offset, ranges=None):
+    def owns(self, index, offset, ranges=None):
         """Whether a record is of some key ranges, by default ours; a hole is anybody's."""
-        dealt_by = deal_hash(offset, self.logs[part].get(offset))
+        dealt_by = deal_hash(offset, self.logs[index].get(offset))
         return any(r.contains(dealt_by) for r in ranges or self.ranges)
 
     @property
@@ -123,9 +123,9 @@ class World:
         """The records that the filter of this run of the process drops."""
         return self.filters[self.crashes % len(self.filters)] if self.filters else frozenset()
 
-    def undo(self, part, first, last):
+    def undo(self, index, first, last):
         """An operator makes some offsets undone, which ends the epoch; other failures stay."""
-        commits, undone = self.committed[part], OffsetRanges([(first, last)])
+        commits, undone = self.committed[index], OffsetRanges([(first, last)])
         lowest = min(first, commits.stable_offset)
         below = (
             OffsetRanges([(lowest, commits.stable_offset - 1)])
@@ -133,9 +133,9 @@ class World:
             else OffsetRanges()
         )
         done = (below | commits.ranges) - undone
-        self.committed[part] = PartitionCommits(lowest, done, max_ranges=None)
+        self.committed[index] = PartitionCommits(lowest, done, max_ranges=None)
         for offset in undone.offsets().tolist():
-            self.pending[part].pop(offset, None)
+            self.pending[index].pop(offset, None)
         self.start()
 
     def handler(self, record: Record):
@@ -176,17 +176,17 @@ class World:
         found = []
         for read in plan.reads:
             for offset in range(read.first, read.last + 1):
-                if offset not in self.logs[read.part] or offset not in plan.wanted[read.part]:
+                if offset not in self.logs[read.index] or offset not in plan.wanted[read.index]:
                     continue
-                if read.part not in plan.work[slot]:
+                if read.index not in plan.work[slot]:
                     continue
-                key = self.logs[read.part][offset]
+                key = self.logs[read.index][offset]
                 dealt_by = deal_hash(offset, key)
-                ranges = self.partitions[read.part].shares[slot].staying
+                ranges = self.partitions[read.index].shares[slot].staying
                 if any(r.contains(dealt_by) for r in ranges):
-                    is_dropped = (read.part, offset) in self.dropped
+                    is_dropped = (read.index, offset) in self.dropped
                     shown = (None, None) if is_dropped else (key, b"v")
-                    found.append((read.part, offset, dealt_by, *shown, 0, is_dropped))
+                    found.append((read.index, offset, dealt_by, *shown, 0, is_dropped))
         return sorted(found, key=lambda row: (row[1], row[0]))
 
     def awake(self):
@@ -209,7 +209,7 @@ class World:
         """The loop sees the present ends of the logs."""
         self.seen = dict(self.ends)
         for p in self.partitions:
-            p.end = self.ends[p.part]
+            p.end = self.ends[p.index]
 
     def launch(self, window, *, batch_time, relief=None):
         """Plan a batch for the free slots and run the slots' code; the reports come back later.
@@ -225,10 +225,10 @@ class World:
         plan = plan_batch(self.awake(), free, self.now, limits) or self.early_plan(free, limits)
         if plan is None:
             return False
-        parts = sorted(plan.wanted)
+        indexes = plan.indexes
         spec = BatchSpec(
-            batch=self.batch, partitions=tuple(("t", p) for p in parts), slots=plan.slots,
-            work={s: {parts.index(p): w for p, w in of.items()} for s, of in plan.work.items()},
+            batch=self.batch, partitions=tuple(("t", p) for p in indexes), slots=plan.slots,
+            work={s: {plan.parts[p]: w for p, w in of.items()} for s, of in plan.work.items()},
             ordering=self.ordering, concurrency=self.concurrency, batch_time=batch_time,
             handler_timeout=60.0, headers=False, filters=bool(self.filters), park=self.park,
         )  # fmt: skip
@@ -238,7 +238,7 @@ class World:
         types += [pa.bool_()] if self.filters else []
         dealt = {slot: self.rows(plan, slot) for slot in plan.slots}
         for slot in plan.slots:
-            rows = [(parts.index(r[0]), *r[1:]) for r in dealt[slot]]
+            rows = [(indexes.index(r[0]), *r[1:]) for r in dealt[slot]]
             batches = []
             for i in range(0, len(rows), 3):
                 columns = list(zip(*rows[i : i + 3], strict=True))[: len(types)]
@@ -246,11 +246,11 @@ class World:
                 batches.append(
                     pa.RecordBatch.from_arrays(arrays, names=list("abcdefg")[: len(types)])
                 )
-            given = [] if relief is None else self.relieved_at(relief, runner, slot, parts)
+            given = [] if relief is None else self.relieved_at(relief, runner, slot, indexes)
             report = runner.run(slot, batches)
             self.relieve = self.withheld = None
             assert self.park or {(d.partition, d.offset) for d in report.dead} <= self.dead
-            self.busy[slot] = (parts, report, set(plan.work[slot]), given)
+            self.busy[slot] = (indexes, report, set(plan.work[slot]), given)
         return True
 
     def early_plan(self, free, limits):
@@ -267,13 +267,13 @@ class World:
         self.early_plans += plan is not None
         if plan is not None and self.early_plans % 3 == 0:
             for slot in plan.slots:
-                for part in plan.work[slot]:
-                    self.partitions[part].unknown(slot)
+                for index in plan.work[slot]:
+                    self.partitions[index].unknown(slot)
             return None
         self.now = begins_at if plan is not None else self.now
         return plan
 
-    def relieved_at(self, number, runner, slot, parts):
+    def relieved_at(self, number, runner, slot, indexes):
         """Has a slot give its records back in a handler call; its report of that comes in a list.
 
         From then on the handlers of the records that it keeps take long.
@@ -289,98 +289,100 @@ class World:
                 self.leave(self.soon)
             if self.moved:
                 some = [(one.first, one.last) for one in self.moved]
-                outcome.withhold(1, dict.fromkeys(range(len(parts)), some))
+                outcome.withhold(1, dict.fromkeys(range(len(indexes)), some))
                 report = outcome.take_report(1)
-                self.withheld = {(parts[i], offset) for i, offset, _ in report.leaving[1]}
-                for part in parts:
-                    at_work = {o: key for i, o, key in report.leaving[1] if parts[i] == part}
-                    found = report.partitions.get(parts.index(part), PartitionReport())
-                    self.acknowledged.append((slot, part, found, at_work))
+                self.withheld = {(indexes[i], offset) for i, offset, _ in report.leaving[1]}
+                for index in indexes:
+                    at_work = {o: key for i, o, key in report.leaving[1] if indexes[i] == index}
+                    found = report.partitions.get(indexes.index(index), PartitionReport())
+                    self.acknowledged.append((slot, index, found, at_work))
                 return
             outcome.want_relief()
             report = outcome.take_report(1)
             given.append(report)
-            self.at_work |= {(parts[i], offset): math.inf for i, offset, _ in report.kept}
+            self.at_work |= {(indexes[i], offset): math.inf for i, offset, _ in report.kept}
 
         self.relieve = relieve
         return given
 
     def take_back(self, slot):
         """The report of a slot that gives its records back reaches the driver."""
-        parts, final, planned, given = self.busy.pop(slot)
+        indexes, final, planned, given = self.busy.pop(slot)
         report = given[0]
-        kept = {part: [] for part in planned}
+        kept = {index: [] for index in planned}
         for i, *record in report.kept:
-            kept[parts[i]].append(record)
-        for part in planned:
-            outcome = report.partitions.get(parts.index(part), PartitionReport())
-            self.partitions[part].given_back(slot, outcome, kept[part], self.now)
-            self.note_failures(part, outcome)
-        offsets = {part: OffsetRanges.from_offsets([o for o, _ in of]) for part, of in kept.items()}
-        self.stuck.append((slot, parts, final, offsets))
+            kept[indexes[i]].append(record)
+        for index in planned:
+            outcome = report.partitions.get(indexes.index(index), PartitionReport())
+            self.partitions[index].given_back(slot, outcome, kept[index], self.now)
+            self.note_failures(index, outcome)
+        offsets = {
+            index: OffsetRanges.from_offsets([o for o, _ in of]) for index, of in kept.items()
+        }
+        self.stuck.append((slot, indexes, final, offsets))
 
     def end_stuck(self, number, *, lost):
         """The handlers of the records that a slot kept have ended, or nobody knows of them."""
-        _, parts, final, kept = self.stuck.pop(number)
+        _, indexes, final, kept = self.stuck.pop(number)
         due = self.now + 30 if lost else self.now
         for i, outcome in final.partitions.items():
             if not lost:
-                self.partitions[parts[i]].kept_progressed(kept[parts[i]], outcome, self.now)
-                self.note_failures(parts[i], outcome)
-        for part, offsets in kept.items():
-            partition = self.partitions[part]
-            self.at_work |= {(part, o): due for o in offsets.offsets().tolist()}
+                self.partitions[indexes[i]].kept_progressed(kept[indexes[i]], outcome, self.now)
+                self.note_failures(indexes[i], outcome)
+        for index, offsets in kept.items():
+            partition = self.partitions[index]
+            self.at_work |= {(index, o): due for o in offsets.offsets().tolist()}
             if lost:
-                self.forget(part, offsets - partition.done)
+                self.forget(index, offsets - partition.done)
             partition.kept_ended(offsets, due)
 
     def hear(self):
         """Slots have reported what is at work of the key ranges that are to be given up."""
         reported, self.acknowledged = self.acknowledged, []
-        for slot, part, outcome, at_work in reported:
-            self.partitions[part].progressed(slot, outcome, self.now)
-            self.note_failures(part, outcome)
-            self.partitions[part].dealer.withheld(slot, at_work)
+        for slot, index, outcome, at_work in reported:
+            self.partitions[index].progressed(slot, outcome, self.now)
+            self.note_failures(index, outcome)
+            self.partitions[index].dealer.withheld(slot, at_work)
 
     def deliver(self, slot, *, lost):
         """A slot's report reaches the driver, or never does."""
         self.hear()
-        parts, report, planned, given = self.busy[slot]
+        indexes, report, planned, given = self.busy[slot]
         if given and not lost:  # It comes with the final report.
             self.take_back(slot)
             self.end_stuck(-1, lost=False)
             return
         del self.busy[slot]
         if lost:
-            for part in planned:
-                share = self.partitions[part].shares[slot]
-                lost = (share.in_flight or OffsetRanges()) - self.partitions[part].done
-                self.forget(part, lost, share.ranges)
-                self.partitions[part].unknown(slot)
+            for index in planned:
+                share = self.partitions[index].shares[slot]
+                lost = (share.in_flight or OffsetRanges()) - self.partitions[index].done
+                self.forget(index, lost, share.ranges)
+                self.partitions[index].unknown(slot)
                 for offset in lost.offsets().tolist():
-                    self.at_work.pop((part, offset), None)
+                    self.at_work.pop((index, offset), None)
             return
         for i, outcome in report.partitions.items():
-            part = parts[i]
-            self.partitions[part].reported(slot, outcome, self.now)
-            self.note_failures(part, outcome)
+            index = indexes[i]
+            self.partitions[index].reported(slot, outcome, self.now)
+            self.note_failures(index, outcome)
 
     def progress(self, slot, data):
         """A slot reports some of its records while it works: of a key none without lower ones."""
         self.hear()
-        parts, report, _, given = self.busy[slot]
+        indexes, report, _, given = self.busy[slot]
         if given:
             self.take_back(slot)
             return
         for i, outcome in report.partitions.items():
-            part = parts[i]
+            index = indexes[i]
             done = unpack_offsets(outcome.done).to_pylist()
             failed = {f.offset: f for f in outcome.failed}
             some = sorted({*done, *failed})
             cut = data.draw(st.sampled_from(some)) if some else -1
-            key = data.draw(st.sampled_from([None, *sorted({*self.logs[part].values()} - {None})]))
+            key = data.draw(st.sampled_from([None, *sorted({*self.logs[index].values()} - {None})]))
 
-            def is_reported(offset, cut=cut, key=key, log=self.logs[part]):
+            def is_reported(offset, cut=cut, key=key, log=self.logs[index]):
                 return offset <= cut and (self.ordering == "partition" or log[offset] != key)
 
             some_of_it = PartitionReport(
@@ -391,13 +393,13 @@ class World:
             rest = [o for o in done if not is_reported(o)]
             outcome.done = pack_offsets(pa.array(rest, pa.int64()))
             outcome.failed = [f for o, f in failed.items() if not is_reported(o)]
-            self.partitions[part].progressed(slot, some_of_it, self.now)
-            self.note_failures(part, some_of_it)
+            self.partitions[index].progressed(slot, some_of_it, self.now)
+            self.note_failures(index, some_of_it)
 
-    def note_failures(self, part, outcome):
+    def note_failures(self, index, outcome):
         """The commit log has the failed records as pending."""
         for f in outcome.failed:
-            self.pending[part][f.offset] = (
+            self.pending[index][f.offset] = (
                 f.offset, f.key_hash, f.attempts, self.now + f.delay, f.error,
             )  # fmt: skip
 
@@ -406,14 +408,14 @@ class World:
         for p in self.partitions:
             for waiting in p.parked:
                 offset = waiting.offset
-                if discard(p.part, offset):
-                    self.dead.add((p.part, offset))
-                    self.committed[p.part].amend([(offset, offset)])
-                    self.pending[p.part].pop(offset)
+                if discard(p.index, offset):
+                    self.dead.add((p.index, offset))
+                    self.committed[p.index].amend([(offset, offset)])
+                    self.pending[p.index].pop(offset)
                     p.discard(offset, self.now)
-                    p.saved(OffsetRanges(), self.committed[p.part].stable_offset, OffsetRanges())
+                    p.saved(OffsetRanges(), self.committed[p.index].stable_offset, OffsetRanges())
                 else:
-                    self.pending[p.part][offset] = (offset, waiting.key_hash, 0, 0.0, "")
+                    self.pending[p.index][offset] = (offset, waiting.key_hash, 0, 0.0, "")
                     p.replay(offset, self.now)
 
     def commit(self):
@@ -421,18 +423,18 @@ class World:
         for p in [p for p in self.partitions if not p.is_quiet]:
             holes = p.holes()
             for hole in holes.offsets().tolist():
-                assert hole not in self.logs[p.part], f"{hole} of partition {p.part} is no hole"
+                assert hole not in self.logs[p.index], f"{hole} of partition {p.index} is no hole"
             if holes:
                 p.amend(holes)
             offsets, holes = p.unsaved, p.unsaved_holes
             filtered = (offsets & p.unsaved_filtered).offsets().tolist()
-            self.filtered |= {(p.part, offset) for offset in filtered}
-            assert {(p.part, offset) for offset in filtered} <= self.dropped, "it passes"
+            self.filtered |= {(p.index, offset) for offset in filtered}
+            assert {(p.index, offset) for offset in filtered} <= self.dropped, "it passes"
             if offsets or holes:
-                self.committed[p.part].amend(offsets | holes)
-                p.saved(offsets, self.committed[p.part].stable_offset, holes)
+                self.committed[p.index].amend(offsets | holes)
+                p.saved(offsets, self.committed[p.index].stable_offset, holes)
                 for offset in offsets.offsets().tolist():
-                    self.pending[p.part].pop(offset, None)
+                    self.pending[p.index].pop(offset, None)
 
     def step(self, what, data, *, rough, most=12, hasty=False):
         """Launch, deliver, commit, restart or wait: as drawn where it is rough, else smoothly."""
@@ -460,9 +462,9 @@ class World:
             self.start()
         elif what == "u" and self.crashes < self.most_crashes:
             self.crashes += 1
-            part = data.draw(st.sampled_from(sorted(self.logs)))
-            first = data.draw(st.integers(0, max(0, self.ends[part] - 1)))
-            self.undo(part, first, data.draw(st.integers(first, max(first, self.ends[part] - 1))))
+            index = data.draw(st.sampled_from(sorted(self.logs)))
+            first = data.draw(st.integers(0, max(0, self.ends[index] - 1)))
+            self.undo(index, first, data.draw(st.integers(first, max(first, self.ends[index] - 1))))
         elif what == "m":
             for p in self.partitions:
                 p.is_quiet, p.dealer.undealt_since = False, self.now
@@ -495,17 +497,17 @@ class World:
         self.moved, self.ranges = (), difference(self.ranges, moved)
         for p in self.partitions:
             p.has_left(self.now)
-            for offset in range(self.ends[p.part]) if permanently else ():
-                if offset in self.logs[p.part] and self.owns(p.part, offset):
+            for offset in range(self.ends[p.index]) if permanently else ():
+                if offset in self.logs[p.index] and self.owns(p.index, offset):
                     continue
-                if offset in self.logs[p.part] and not self.owns(p.part, offset, moved):
+                if offset in self.logs[p.index] and not self.owns(p.index, offset, moved):
                     continue
-                at = (p.part, offset)
-                if offset in self.logs[p.part] and at not in self.dead | self.filtered:
+                at = (p.index, offset)
+                if offset in self.logs[p.index] and at not in self.dead | self.filtered:
                     self.succeeded[at] = 1
-                self.committed[p.part].amend([(offset, offset)])
-                self.pending[p.part].pop(offset, None)
-            p.saved(OffsetRanges(), self.committed[p.part].stable_offset, OffsetRanges())
+                self.committed[p.index].amend([(offset, offset)])
+                self.pending[p.index].pop(offset, None)
+            p.saved(OffsetRanges(), self.committed[p.index].stable_offset, OffsetRanges())
         return True
 
     def shares(self, ranges, data):
@@ -516,22 +518,22 @@ class World:
 
     def others_work(self, data):
         """The other member does some of each key, in its order; the next record may have failed."""
-        for part, log in self.logs.items():
+        for index, log in self.logs.items():
             cuts, done = {}, []
             for offset, key in log.items():
-                at = (part, offset)
-                if self.owns(part, offset) or self.succeeded[at]:
+                at = (index, offset)
+                if self.owns(index, offset) or self.succeeded[at]:
                     continue
                 lane = offset if key is None or self.ordering == "none" else key
                 if cuts.setdefault(lane, data.draw(st.integers(0, 3))) > 0:
                     cuts[lane] -= 1
                     done.append(offset)
                     self.succeeded[at] = 1
-                    self.pending[part].pop(offset, None)
+                    self.pending[index].pop(offset, None)
                 elif cuts[lane] == 0 and data.draw(st.booleans()):
                     cuts[lane] = -1
-                    self.pending[part][offset] = (offset, deal_hash(offset, key), 1, self.now, "")
-            self.committed[part].amend([(offset, offset) for offset in done])
+                    self.pending[index][offset] = (offset, deal_hash(offset, key), 1, self.now, "")
+            self.committed[index].amend([(offset, offset) for offset in done])
 
     def extend(self, ranges, data):
         """The other member is gone, and its key ranges are ours; its handlers may still be at work.
@@ -542,17 +544,17 @@ class World:
         until = self.now + 45
         for p in self.partitions:
             doubts, is_wide = [], self.ordering != "key" or data.draw(st.booleans())
-            for offset, key in self.logs[p.part].items():
-                at = (p.part, offset)
-                is_open = self.owns(p.part, offset, ranges) and not self.succeeded[at]
+            for offset, key in self.logs[p.index].items():
+                at = (p.index, offset)
+                is_open = self.owns(p.index, offset, ranges) and not self.succeeded[at]
                 if is_open and data.draw(st.integers(0, 1 if is_wide else 4)) == 0:
                     self.at_work[at] = until
                     doubts += [(KeyRange(*[deal_hash(offset, key)] * 2), until)]
-            commits = self.committed[p.part]
+            commits = self.committed[p.index]
             p.extend(
                 Gain(
                     ranges, commits.stable_offset, commits.ranges,
-                    list(self.failed(p.part)), () if is_wide else doubts,
+                    list(self.failed(p.index)), () if is_wide else doubts,
                     until if is_wide and doubts else 0.0,
                 )
             )  # fmt: skip
@@ -583,9 +585,9 @@ keys = st.sampled_from([None, b"a", b"b", b"c", b"d"])
 def worlds(draw):
     """A world of one or two partitions with holes, keys and planned failures."""
     logs = {}
-    for part in range(draw(st.integers(1, 2))):
+    for index in range(draw(st.integers(1, 2))):
         offsets = draw(st.lists(st.integers(0, 40), max_size=25, unique=True))
-        logs[part] = {offset: draw(keys) for offset in sorted(offsets)}
+        logs[index] = {offset: draw(keys) for offset in sorted(offsets)}
     every = [(p, o) for p, log in logs.items() for o in log]
     failing = draw(st.lists(st.sampled_from(every), max_size=6)) if every else []
     world = World(
@@ -633,10 +635,10 @@ def test_keys_that_stay_go_on_while_others_are_given_up(world, piece, when, data
     world.most_crashes = 0  # Who starts again reads all keys.
     world.run(data, 600)
     assert not world.breaks
-    for part, log in world.logs.items():
+    for index, log in world.logs.items():
         for offset in log:
-            at = (part, offset)
-            if not world.owns(part, offset):
+            at = (index, offset)
+            if not world.owns(index, offset):
                 assert world.calls[at] == before[at], "a key that is given up was handled"
             elif not world.filters:
                 assert world.succeeded[at] or at in world.dead, f"{at} is lost"
@@ -663,10 +665,10 @@ def test_keys_that_were_given_up_come_back(world, piece, when, later, data):
     world.most_crashes = 0  # Who starts again knows nothing of the other owner.
     world.run(data, 600)
     assert not world.breaks
-    for part, log in world.logs.items():
-        assert world.committed[part].stable_offset >= world.ends[part]
+    for index, log in world.logs.items():
+        assert world.committed[index].stable_offset >= world.ends[index]
         for offset in log:
-            at = (part, offset)
+            at = (index, offset)
             is_done = world.succeeded[at] or at in world.dead | world.filtered
             assert is_done, f"{at} is lost"
 
@@ -681,7 +683,7 @@ def test_keys_that_stay_go_on_while_others_come(world, piece, when, goes_again, 
     for _ in range(when):
         world.step(data.draw(st.sampled_from("llddpcw")), data, rough=True)
     world.extend(theirs, data)
-    every = [(part, offset) for part, log in world.logs.items() for offset in log]
+    every = [(index, offset) for index, log in world.logs.items() for offset in log]
     before = {at for at in every if world.owns(*at, theirs) and world.succeeded[at]}
     world.most_crashes = 0  # Who starts again knows nothing of the earlier owner.
     if goes_again:
@@ -692,11 +694,11 @@ def test_keys_that_stay_go_on_while_others_come(world, piece, when, goes_again, 
         assert any(world.step(s, data, rough=False) or world.has_left(moved) for s in steps)
     world.run(data, 600)
     assert not world.breaks
-    for part, log in world.logs.items():
+    for index, log in world.logs.items():
         if not goes_again:
-            assert world.committed[part].stable_offset >= world.ends[part]
+            assert world.committed[index].stable_offset >= world.ends[index]
         for offset in log:
-            at = (part, offset)
+            at = (index, offset)
             is_done = world.succeeded[at] or at in world.dead | world.filtered
             assert is_done, f"{at} is lost"
             assert at not in before or not world.calls[at], f"{at} was done by its earlier owner"
@@ -706,10 +708,10 @@ def any_run(world, data):
     """Let a world come to rest, and check the outcome of its records."""
     troubled = world.run(data, 600, hasty=True)
     assert not world.breaks
-    for part, log in world.logs.items():
-        assert world.committed[part].stable_offset >= world.ends[part]
+    for index, log in world.logs.items():
+        assert world.committed[index].stable_offset >= world.ends[index]
         for offset in log:
-            at = (part, offset)
+            at = (index, offset)
             is_done = world.succeeded[at] or at in world.dead | world.filtered
             assert is_done, f"{at} is lost"
     lossless = world.crashes == 0 and not troubled
@@ -734,11 +736,13 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
             continue
         if not all(p.is_drained and not p.unsaved for p in world.partitions):
             continue
-        held = {(p.part, o) for p in world.partitions for s in p.shares.values() for o in s.stuck()}
+        held = {
+            (p.index, o) for p in world.partitions for s in p.shares.values() for o in s.stuck()
+        }
         for p in world.partitions:
             assert p.is_settled(p.end)
-            for offset in world.logs[p.part]:
-                at = (p.part, offset)
+            for offset in world.logs[p.index]:
+                at = (p.index, offset)
                 is_done = world.succeeded[at] or at in world.dead | world.filtered
                 assert is_done or at in held, f"{at} is lost"
         if not held and not any(p.unsaved_holes for p in world.partitions):
@@ -747,8 +751,8 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
     else:
         raise AssertionError("the world did not come to rest")
     assert not world.breaks
-    for part in world.logs:
-        assert world.committed[part].stable_offset >= world.ends[part]
+    for index in world.logs:
+        assert world.committed[index].stable_offset >= world.ends[index]
 
 
 def test_a_discarded_record_below_the_stable_offset_is_not_tried_again():

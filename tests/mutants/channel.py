@@ -736,7 +736,7 @@ CHANNEL_DRIVER = [
         "rows-of-progress-forgotten",
         "Rows, letters and failures of a progressive report are written and committed.",
         "coopconsume/runtime/dispatch/dispatcher.py",
-        "running.epoch_state.committer.take(report, parts, now)\n        self._note(running, report)\n        self.leases.taken",
+        "running.epoch_state.committer.take(report, partitions, now)\n        self._note(running, report)\n        self.leases.taken",
         "self._note(running, report)\n        self.leases.taken",
         (_CHANNELS + "test_a_report_that_was_not_acknowledged_counts_once",),
     ),

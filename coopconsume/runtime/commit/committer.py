@@ -224,26 +224,27 @@ class Committer:
         """When the next append may begin, on the monotonic clock."""
         return self._begun_at + self._interval
 
-    def take(self, report: SlotReport, parts: Sequence[Partition], now: float) -> None:
+    def take(self, report: SlotReport, partitions: Sequence[Partition], now: float) -> None:
         """Takes the report of a slot: failed records, dead letters and outputs.
 
         The partitions take the offsets that are done.
 
         Args:
             report: The report.
-            parts: The partitions, by the index that it uses.
+            partitions: Of its batch, by part.
             now: The time, on the monotonic clock.
         """
         unsaved = self._unsaved
         unsaved.since = unsaved.since or now
         cooperative = self._acquirer is not None
-        parked = self.outbox.take(report, parts)
-        for i, outcome in report.partitions.items():
+        parked = self.outbox.take(report, partitions)
+        for part, outcome in report.partitions.items():
             if outcome.failed:
-                unsaved.pending.setdefault((parts[i].topic, parts[i].partition), []).extend(
+                p = partitions[part]
+                unsaved.pending.setdefault((p.topic, p.partition), []).extend(
                     pending_of(f)
                     for f in outcome.failed
-                    if (i, f.offset) not in parked and parts[i].has(f.key_hash)
+                    if (part, f.offset) not in parked and p.has(f.key_hash)
                 )
         shown = self.outbox.show()
         if not cooperative:  # There they stay with this member.

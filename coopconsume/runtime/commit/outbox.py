@@ -154,21 +154,21 @@ class Outbox:
 
     # -- what comes in
 
-    def take(self, report: SlotReport, parts: Sequence[Partition]) -> set[tuple[int, int]]:
+    def take(self, report: SlotReport, partitions: Sequence[Partition]) -> set[tuple[int, int]]:
         """Takes what a slot reported: letters, rows, and the offsets that stand or fall with them.
 
         Args:
             report: The report.
-            parts: The partitions that it counts by index.
+            partitions: Of its batch, by part.
 
         Returns:
-            Failures that are parked once their letter is written: index of the partition, offset.
+            Failures that are parked once their letter is written: part and offset.
         """
-        letters, parked = self._letters_of(report, parts)
+        letters, parked = self._letters_of(report, partitions)
         sink, is_stateful = self._work.outputs, self._work.state is not None
         # A record must not be committed before an earlier one of its key, whose state it has seen.
         parcel = letters if is_stateful else Parcel()
-        names = tuple((p.topic, p.partition) for p in parts)
+        names = tuple((p.topic, p.partition) for p in partitions)
         if not is_stateful:
             self._add(self._letters, letters)
         if report.outputs is not None and sink is not None:
@@ -176,13 +176,13 @@ class Outbox:
             parcel.offsets |= offsets_of_rows(names, report.outputs)
         hears_all = sink is not None and sink.hears_all
         if is_stateful or hears_all:
-            for i, outcome in report.partitions.items():
+            for part, outcome in report.partitions.items():
                 done = OffsetRanges.from_offsets(outcome.done_offsets.to_numpy())
                 if hears_all and outcome.filtered:
                     # An attempt before a change of the filter may have left rows.
                     filtered = unpack_offsets(outcome.filtered).to_numpy()
                     done |= OffsetRanges.from_offsets(filtered)
-                parcel.offsets[names[i]] = done - parts[i].undelivered
+                parcel.offsets[names[part]] = done - partitions[part].undelivered
         if is_stateful:
             parcel.slots.add(report.slot)
             parcel.changes += [] if report.changes is None else [(names, report.changes)]
@@ -194,22 +194,23 @@ class Outbox:
         return not (self._in_order and self._rows.concerns(slot))
 
     def _letters_of(
-        self, report: SlotReport, parts: Sequence[Partition]
+        self, report: SlotReport, partitions: Sequence[Partition]
     ) -> tuple[Parcel, set[tuple[int, int]]]:
         parcel = Parcel(letters=list(report.dead) if self._work.dead_letters else [])
         places: dict[TopicPartition, list[int]] = {}
         for letter in parcel.letters:
             places.setdefault((letter.topic, letter.partition), []).append(letter.offset)
         parked: set[tuple[int, int]] = set()
+        names = tuple((p.topic, p.partition) for p in partitions)
         #: What a late handler gave up: its key has another owner, who decides.
         strange: set[tuple[str, int, int]] = set()
-        for i, outcome in report.partitions.items() if places else ():
-            tp = parts[i].topic, parts[i].partition
+        for part, outcome in report.partitions.items() if places else ():
+            tp = names[part]
             for failure in outcome.failed:
                 if failure.delay == math.inf and failure.offset in places.get(tp, ()):
                     places[tp].remove(failure.offset)
-                    parked.add((i, failure.offset))
-                    if not parts[i].has(failure.key_hash):
+                    parked.add((part, failure.offset))
+                    if not partitions[part].has(failure.key_hash):
                         strange.add((*tp, failure.offset))
                         continue
                     parcel.pending.setdefault(tp, []).append(pending_of(failure))

@@ -28,7 +28,7 @@ class Parcel:
         offsets: What is done once they are written.
         pending: What is parked once they are written.
         letters: Dead letters.
-        rows: Rows that handlers returned, with the partitions by the index that rows use.
+        rows: Rows that handlers returned, with their partitions by part.
         changes: Changes of the state, in the same form.
         slots: The slots that have handled its records.
         failures: Failed attempts to write it.

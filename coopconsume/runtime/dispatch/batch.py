@@ -86,7 +86,7 @@ class Running:
     heard_at: dict[int, float] = field(default_factory=dict)
     #: When a slot was first seen to be connected.
     met_at: dict[int, float] = field(default_factory=dict)
-    #: Long handler calls by slot: partition, offset and start.
+    #: Long handler calls by slot: part, offset and start.
     calls: dict[int, tuple[int, int, float]] = field(default_factory=dict)
     #: Of slots that have given their records back, the records that they keep, by partition.
     kept: dict[int, dict[int, OffsetRanges]] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Running:
     is_real_time: bool = False
     #: Why a real-time run ends; empty: it goes on, or its time is over.
     ending: str = ""
-    #: Of its slots, the partitions whose holes they report.
+    #: Of its slots, the partitions whose holes they report, by index.
     finders: Mapping[int, Collection[int]] = field(default_factory=dict)
     #: Where the logs end from which slots read chunks, by partition; None: slots have key ranges.
     ends: Mapping[int, int] | None = None
@@ -127,8 +127,8 @@ class Running:
 
     @property
     def names(self) -> list[tuple[str, int]]:
-        """Returns (topic, partition) by the index that reports name partitions by."""
-        return [(p.topic, p.partition) for p in self.parts]
+        """(topic, partition) by part."""
+        return [(p.topic, p.partition) for p in self.partitions]
 
     @property
     def connections(self) -> set[tuple[int, int]]:
@@ -136,18 +136,18 @@ class Running:
         return {(self.number, slot) for slot in self.waiting if self.channel is not None}
 
     @property
-    def parts(self) -> list[Partition]:
-        """Its partitions, by the index that reports name them by."""
-        return [self.epoch_state.partitions[part] for part in sorted(self.plan.wanted)]
+    def partitions(self) -> list[Partition]:
+        """Its partitions by part, see `BatchPlan.indexes`."""
+        return [self.epoch_state.partitions[index] for index in self.plan.indexes]
 
     @property
     def is_idle(self) -> bool:
         """Whether it is a real-time run all of whose slots wait for records."""
         return self.is_real_time and not any(
-            part.shares[slot].reading
-            for part in self.parts
+            partition.shares[slot].reading
+            for partition in self.partitions
             for slot in self.waiting
-            if slot in part.shares
+            if slot in partition.shares
         )
 
     def given(self, slot: int) -> dict[int, OffsetRanges]:
@@ -156,21 +156,23 @@ class Running:
         Chunks that it has got may be read by now, as far as the log reaches.
         """
         if self.is_real_time:
-            partitions = {part: self.epoch_state.partitions[part] for part in self.plan.work[slot]}
-            return {
-                part: (one.shares[slot].in_flight or OffsetRanges()).clip(0, one.end - 1)
-                for part, one in partitions.items()
+            partitions = {
+                index: self.epoch_state.partitions[index] for index in self.plan.work[slot]
             }
-        return {part: OffsetRanges(work.ranges) for part, work in self.plan.work[slot].items()}
+            return {
+                index: (one.shares[slot].in_flight or OffsetRanges()).clip(0, one.end - 1)
+                for index, one in partitions.items()
+            }
+        return {index: OffsetRanges(work.ranges) for index, work in self.plan.work[slot].items()}
 
     def left(self, slot: int) -> dict[int, OffsetRanges]:
         """The offsets of `given` that no report has named yet, by partition."""
         nothing, partitions = OffsetRanges(), self.epoch_state.partitions
         if slot in self.kept:
-            return {part: o - partitions[part].done for part, o in self.kept[slot].items()}
+            return {index: o - partitions[index].done for index, o in self.kept[slot].items()}
         return {
-            part: offsets & (partitions[part].shares[slot].in_flight or nothing)
-            for part, offsets in self.given(slot).items()
+            index: offsets & (partitions[index].shares[slot].in_flight or nothing)
+            for index, offsets in self.given(slot).items()
         }
 
     @property
@@ -179,8 +181,8 @@ class Running:
         return {
             slot: {
                 (p.topic, p.partition): tuple((r.first, r.last) for r in p.shares[slot].staying)
-                for p in self.parts
-                if p.part in self.plan.work[slot]
+                for p in self.partitions
+                if p.index in self.plan.work[slot]
             }
             for slot in self.plan.slots
         }
@@ -201,12 +203,14 @@ def spec_of(options: Options, work: Work, running: Running, slots: int) -> Batch
         slots: Of the job, which share its rate.
     """
     plan = running.plan
-    index = {part: i for i, part in enumerate(sorted(plan.wanted))}
     return BatchSpec(
         batch=running.number,
         partitions=tuple(running.names),
         slots=plan.slots,
-        work={slot: {index[p]: w for p, w in of.items()} for slot, of in plan.work.items()},
+        work={
+            slot: {plan.parts[index]: w for index, w in of.items()}
+            for slot, of in plan.work.items()
+        },
         ordering=work.ordering,
         concurrency=work.concurrency,
         batch_time=options.batch_time,
@@ -243,7 +247,7 @@ def run_batch(
         options: Of the consumer.
         work: What to do.
         running: The batch.
-        partitions: By their index in the run.
+        partitions: Of the epoch, by index.
         slices: Spark partitions to read in, at least.
         slots: Of the job, which share its rate.
         send: Takes reports as tasks end; None: they come back as rows.
@@ -255,9 +259,9 @@ def run_batch(
     plan, spec = running.plan, spec_of(options, work, running, slots)
     spans = []
     for read in plan.reads:
-        partition = partitions[read.part]
+        partition = partitions[read.index]
         spans.append(Span(partition.topic, partition.partition, read.first, read.last))
-    wanted = [_wanted(p, plan, plan.slots) for p in running.parts]
+    wanted = [_wanted(p, plan, plan.slots) for p in running.partitions]
     runner = SlotRunner(
         spec,
         work.handler,
@@ -295,12 +299,12 @@ def _have_records(
     whether the slots' offsets are holes.
     """
     plan = running.plan
-    parts = sorted({part for slot in slots for part in plan.work[slot]})
-    wanted = [_wanted(p, plan, slots) for p in (partitions[part] for part in parts)]
+    indexes = sorted({index for slot in slots for index in plan.work[slot]})
+    wanted = [_wanted(partitions[index], plan, slots) for index in indexes]
     spans = [
-        Span(partitions[read.part].topic, partitions[read.part].partition, read.first, read.last)
+        Span(partitions[read.index].topic, partitions[read.index].partition, read.first, read.last)
         for read in plan.reads
-        if read.part in parts
+        if read.index in indexes
     ]
 
     def look() -> bool:
@@ -323,19 +327,19 @@ def rates_of(options: Options, slots: int) -> Rates:
 
 def _description(running: Running) -> str:
     """Returns what Spark's user interface shows of a batch."""
-    parts, offsets = len(running.plan.wanted), running.plan.span
+    count, offsets = len(running.plan.wanted), running.plan.span
     return (
-        f"{running.title} batch {running.number}: {parts:,} partition{'s' * (parts != 1)}, "
+        f"{running.title} batch {running.number}: {count:,} partition{'s' * (count != 1)}, "
         f"{offsets:,} offset{'s' * (offsets != 1)}"
     )
 
 
 def _wanted(partition: Partition, plan: BatchPlan, slots: Iterable[int]) -> WantedRows:
     """Returns which rows of a partition some slots get."""
-    own = [slot for slot in slots if partition.part in plan.work[slot]]
-    place = partition.topic, partition.partition, plan.wanted[partition.part]
+    own = [slot for slot in slots if partition.index in plan.work[slot]]
+    place = partition.topic, partition.partition, plan.wanted[partition.index]
     if partition.stock is not None:
-        work = [(plan.work[slot][partition.part].ranges, slot) for slot in own]
+        work = [(plan.work[slot][partition.index].ranges, slot) for slot in own]
         return WantedRows(*place, slices=tuple((OffsetRanges(some), slot) for some, slot in work))
     return WantedRows(
         *place,

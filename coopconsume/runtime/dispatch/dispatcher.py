@@ -713,7 +713,7 @@ class Dispatcher:
         """Notes what a final report says of its worker and of the size of records."""
         if report.crashed:
             log_ended_worker(report, running.names)
-            at_work = _by_part(report.suspects, sorted(running.plan.wanted))
+            at_work = _by_index(report.suspects, running.plan.indexes)
             charged = report.failures > 0
             self._crashes.crashed(
                 running.epoch_state.partitions, report.slot, running.left(report.slot),
@@ -740,7 +740,7 @@ class Dispatcher:
         running.handled_before[slot] = running.handled_before.get(slot, 0) + report.handled
         running.handled += report.handled
         running.filtered += report.filtered
-        now, parts = time.monotonic(), running.parts
+        now, partitions = time.monotonic(), running.partitions
         running.heard_at[slot] = now
         if report.kept is not None and slot not in running.kept:
             give_back(running, report, now)
@@ -749,15 +749,15 @@ class Dispatcher:
         elif slot in running.kept:
             settle_kept(running, report, now)
         else:
-            for i, outcome in report.partitions.items():
-                parts[i].progressed(slot, outcome, now)
+            for part, outcome in report.partitions.items():
+                partitions[part].progressed(slot, outcome, now)
             if report.leaving is not None and report.leaving[0] == running.epoch_state.leavings:
-                for i, partition in enumerate(parts):
-                    at_work = {o: key for part, o, key in report.leaving[1] if part == i}
+                for part, partition in enumerate(partitions):
+                    at_work = {o: key for at, o, key in report.leaving[1] if at == part}
                     partition.dealer.withheld(slot, at_work)
         if self._chunks is not None and running.is_real_time:
             self._chunks.progressed(running, report, now)
-        running.epoch_state.committer.take(report, parts, now)
+        running.epoch_state.committer.take(report, partitions, now)
         self._note(running, report)
         self.leases.taken(report)
 
@@ -768,7 +768,7 @@ class Dispatcher:
             return
         if call is None:
             running.calls.pop(slot, None)
-        elif call[0] in range(len(running.parts)):
+        elif call[0] in range(len(running.plan.indexes)):
             part, offset, seconds = call
             running.calls[slot] = part, offset, time.monotonic() - seconds
 
@@ -789,14 +789,14 @@ class Dispatcher:
         self._carryover.failed(report.slot, report.streak, restarts=restarts)
 
     def _take_in(self, running: Running, report: SlotReport, now: float) -> None:
-        parts = running.parts
+        partitions = running.partitions
         if report.slot in running.kept:
             settle_kept(running, report, now)
             end_kept(running, report.slot, now)
         else:
-            for i, outcome in report.partitions.items():
-                parts[i].reported(report.slot, outcome, now)
-        running.epoch_state.committer.take(report, parts, now)
+            for part, outcome in report.partitions.items():
+                partitions[part].reported(report.slot, outcome, now)
+        running.epoch_state.committer.take(report, partitions, now)
 
     def _lost(self, running: Running, slot: int, now: float) -> None:
         """Takes the loss of a slot: its work waits until the life of the batch is over."""
@@ -809,8 +809,8 @@ class Dispatcher:
             end_kept(running, slot, over)
         else:
             self.barred[slot] = over
-            for part in running.plan.work[slot]:
-                running.epoch_state.partitions[part].unknown(slot)
+            for index in running.plan.work[slot]:
+                running.epoch_state.partitions[index].unknown(slot)
         self._meter.lost(slot)
         self._crashes.crashed(running.epoch_state.partitions, slot, given, None, charged=False)
         if running.is_real_time and self._real_time is not None:
@@ -864,12 +864,12 @@ class Dispatcher:
     def _withdrawn(self, running: Running, slot: int) -> None:
         """Plans the records of a slot that has started nothing again, at once."""
         self._free(running, slot)
-        for part in running.plan.work[slot]:
-            running.epoch_state.partitions[part].unknown(slot)
+        for index in running.plan.work[slot]:
+            running.epoch_state.partitions[index].unknown(slot)
 
     def _reported_nothing(self, running: Running, slot: int) -> None:
-        parts = sorted(running.plan.wanted)
-        seen = {parts.index(part): PartitionReport() for part in running.plan.work[slot]}
+        plan = running.plan
+        seen = {plan.parts[index]: PartitionReport() for index in plan.work[slot]}
         self._free(running, slot)
         report = SlotReport(running.number, slot, partitions=seen)
         self._take_in(running, report, time.monotonic())
@@ -899,9 +899,11 @@ def _report(data: bytes) -> SlotReport:
     return report
 
 
-def _by_part(at_work: Sequence[tuple[int, int]], parts: Sequence[int]) -> dict[int, OffsetRanges]:
-    """Records at work, named by the partitions' index in their batch, by partition."""
+def _by_index(
+    at_work: Sequence[tuple[int, int]], indexes: Sequence[int]
+) -> dict[int, OffsetRanges]:
+    """Returns records at work, which are named by part, by the index of their partition."""
     found: dict[int, list[int]] = {}
-    for i, offset in at_work:
-        found.setdefault(parts[i], []).append(offset)
-    return {part: OffsetRanges.from_offsets(offsets) for part, offsets in found.items()}
+    for part, offset in at_work:
+        found.setdefault(indexes[part], []).append(offset)
+    return {index: OffsetRanges.from_offsets(offsets) for index, offsets in found.items()}

@@ -52,16 +52,16 @@ def slow_slots(
 
 def give_back(running: Running, report: SlotReport, now: float) -> None:
     """Takes the report of a slot that gives its records back."""
-    slot, parts = report.slot, sorted(running.plan.wanted)
+    slot, plan = report.slot, running.plan
     kept: dict[int, list[tuple[int, int]]] = {}
-    for i, offset, key_hash in report.kept or ():
-        kept.setdefault(parts[i], []).append((offset, key_hash))
-    for part in running.plan.work[slot]:
-        outcome = report.partitions.get(parts.index(part), PartitionReport())
-        running.epoch_state.partitions[part].given_back(slot, outcome, kept.get(part, ()), now)
+    for part, offset, key_hash in report.kept or ():
+        kept.setdefault(plan.indexes[part], []).append((offset, key_hash))
+    for index in plan.work[slot]:
+        outcome = report.partitions.get(plan.parts[index], PartitionReport())
+        running.epoch_state.partitions[index].given_back(slot, outcome, kept.get(index, ()), now)
     running.kept[slot] = {
-        part: OffsetRanges.from_offsets([offset for offset, _ in records])
-        for part, records in kept.items()
+        index: OffsetRanges.from_offsets([offset for offset, _ in records])
+        for index, records in kept.items()
     }
     running.first_report = running.first_report or now
     running.stopped.add(slot)
@@ -73,21 +73,21 @@ def give_back(running: Running, report: SlotReport, now: float) -> None:
 
 def settle_kept(running: Running, report: SlotReport, now: float) -> None:
     """Takes the report of a slot on the records that it kept."""
-    parts = sorted(running.plan.wanted)
-    for i, outcome in report.partitions.items():
-        kept = running.kept[report.slot].get(parts[i])
+    partitions = running.partitions
+    for part, outcome in report.partitions.items():
+        kept = running.kept[report.slot].get(partitions[part].index)
         if kept is not None:
-            running.epoch_state.partitions[parts[i]].kept_progressed(kept, outcome, now)
+            partitions[part].kept_progressed(kept, outcome, now)
 
 
 def end_kept(running: Running, slot: int, due: float) -> None:
     """Plans the kept records of a slot again that are not done, from an instant on."""
-    for part, kept in running.kept[slot].items():
-        running.epoch_state.partitions[part].kept_ended(kept, due)
+    for index, kept in running.kept[slot].items():
+        running.epoch_state.partitions[index].kept_ended(kept, due)
 
 
 def _named(running: Running, kept: dict[int, list[tuple[int, int]]]) -> Iterator[str]:
-    for part, records in kept.items():
-        partition = running.epoch_state.partitions[part]
+    for index, records in kept.items():
+        partition = running.epoch_state.partitions[index]
         for offset, _ in records[:3]:
             yield f"{partition.topic}-{partition.partition}@{offset}"

@@ -93,9 +93,9 @@ class SlotRequests:
         if not _is_time_to_ask(running, slot):
             return
         ranges = {
-            i: [(one.first, one.last) for one in part.shares[slot].leaving]
-            for i, part in enumerate(running.parts)
-            if part in partitions and slot in part.shares
+            part: [(one.first, one.last) for one in partition.shares[slot].leaving]
+            for part, partition in enumerate(running.partitions)
+            if partition in partitions and slot in partition.shares
         }
         self._leases.withhold((running.number, slot), running.epoch_state.leavings, ranges)
 
@@ -114,8 +114,8 @@ def _is_late(running: Running, slot: int, partitions: Iterable[Partition]) -> bo
         if slot not in running.kept:
             if slot in partition.shares and partition.shares[slot].leaving_at_work:
                 return True
-        elif partition.part in running.kept[slot]:
-            kept = running.kept[slot][partition.part]
+        elif partition.index in running.kept[slot]:
+            kept = running.kept[slot][partition.index]
             if any(offset in kept for offset in partition.dealer.kept_leaving()):
                 return True
     return False

@@ -36,27 +36,27 @@ class AheadSizes:
         self._concurrency = concurrency
         self._windows: dict[int, _Window] = {}
 
-    def of(self, part: int, now: float) -> int:
+    def of(self, index: int, now: float) -> int:
         """Returns how many offsets of a partition the job is to hold ahead."""
-        window = self._window(part, now)
+        window = self._window(index, now)
         least = 2 * self._slots * self._concurrency
         return max(least, min(_MOST, max(window.count, window.before)))
 
-    def slice_of(self, part: int, now: float) -> int:
+    def slice_of(self, index: int, now: float) -> int:
         """Returns how many of them one slot is to have."""
-        return max(self._concurrency, self.of(part, now) // (2 * self._slots))
+        return max(self._concurrency, self.of(index, now) // (2 * self._slots))
 
-    def handed_out(self, part: int, count: int, now: float) -> None:
+    def handed_out(self, index: int, count: int, now: float) -> None:
         """Notes that slots got offsets of a partition."""
-        self._window(part, now).count += count
+        self._window(index, now).count += count
 
     def forget(self) -> None:
         """Forgets all partitions: the epoch has ended."""
         self._windows.clear()
 
-    def _window(self, part: int, now: float) -> _Window:
-        window = self._windows.setdefault(part, _Window(now))
+    def _window(self, index: int, now: float) -> _Window:
+        window = self._windows.setdefault(index, _Window(now))
         if now - window.since >= SECONDS:
             is_next = now - window.since < 2 * SECONDS
-            window = self._windows[part] = _Window(now, before=window.count if is_next else 0)
+            window = self._windows[index] = _Window(now, before=window.count if is_next else 0)
         return window

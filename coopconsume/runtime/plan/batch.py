@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from assignors import MAX_KEY_HASH
@@ -36,6 +37,19 @@ class BatchPlan:
     wanted: Mapping[int, OffsetRanges]
     fraction: float = 1.0
 
+    @cached_property
+    def indexes(self) -> tuple[int, ...]:
+        """The partitions of the batch, each by its index in the epoch, ascending.
+
+        A *part* is an index in this tuple. Rows, slots and their reports name partitions by it.
+        """
+        return tuple(sorted(self.wanted))
+
+    @cached_property
+    def parts(self) -> dict[int, int]:
+        """The part of each partition, by its index in the epoch."""
+        return {index: part for part, index in enumerate(self.indexes)}
+
     @property
     def slots(self) -> tuple[int, ...]:
         """The slots that have work, ascending."""
@@ -62,26 +76,26 @@ def plan_batch(
     partitions: Sequence[Partition], slots: Sequence[int], now: float, limits: Limits
 ) -> BatchPlan | None:
     """Returns the next batch for these free slots; None if there is no work for them."""
-    windows = deal_window({p.part: p.backlog(slots, now) for p in partitions}, limits.window)
+    windows = deal_window({p.index: p.backlog(slots, now) for p in partitions}, limits.window)
     work: dict[int, dict[int, PartitionWork]] = {}
     wanted: dict[int, OffsetRanges] = {}
     reads: list[Read] = []
     hashes = 0
     for partition in partitions:
-        part = partition.part
-        if part not in windows:
+        index = partition.index
+        if index not in windows:
             continue
-        own = Limits(windows[part], limits.max_pending, limits.max_ranges)
+        own = Limits(windows[index], limits.max_pending, limits.max_ranges)
         planned = partition.plan(slots, now, own)
         union = OffsetRanges()
         for slot, offsets in planned.items():
-            work.setdefault(slot, {})[part] = partition.work(slot)
+            work.setdefault(slot, {})[index] = partition.work(slot)
             union |= offsets
         if union:
-            wanted[part] = union
+            wanted[index] = union
             # Every wanted offset is read: one that is not would count as a hole.
             spans = covering(union, partition.reach)
-            found = [Read(part, first, last) for first, last in spans]
+            found = [Read(index, first, last) for first, last in spans]
             if partition.stock is not None:
                 hashes += _span(found) * (MAX_KEY_HASH + 1)  # All of it is for these slots.
             else:

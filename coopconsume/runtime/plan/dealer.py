@@ -26,7 +26,7 @@ class Dealer:
     """The key ranges of a partition that come and go, and how they are dealt to slots.
 
     Args:
-        part: Index of the partition.
+        index: Index of the partition.
         ordering: What is handled strictly one after another.
         shares: The shares of the partition, by slot; they are replaced in place.
         lane: Returns the lane of a record, from its key hash and offset.
@@ -39,7 +39,7 @@ class Dealer:
 
     def __init__(
         self,
-        part: int,
+        index: int,
         ordering: Ordering,
         shares: dict[int, SlotShare],
         lane: Callable[[int, int], int],
@@ -47,7 +47,7 @@ class Dealer:
         self.gains: list[Gain] = []
         self.undealt_since: float | None = None
         self.shares = shares
-        self._part = part
+        self._index = index
         self._ordering = ordering
         self._lane = lane
 
@@ -131,7 +131,9 @@ class Dealer:
         ranges, later = cut(ranges, part_of(len(free), sum(r.size for r in ranges), busy))
         if not (is_urgent or later or is_uneven([before[slot] for slot in free])):
             return None
-        dealt = [(free[n], some) for n, some in deal(ranges, len(free), self._part, self._ordering)]
+        dealt = [
+            (free[n], some) for n, some in deal(ranges, len(free), self._index, self._ordering)
+        ]
         todo = _todo_of(shares, gains, stable, done)
         self._deal([*dealt, *([(_NO_SLOT, later)] if later else [])], shares, *todo)
         self.gains = [gain for gain in self.gains if gain not in gains]

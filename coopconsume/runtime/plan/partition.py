@@ -36,7 +36,8 @@ class Partition:
     """Everything the loop knows of one partition.
 
     Args:
-        part: Index of the partition in this run.
+        index: Its index among the partitions of the epoch. A batch has some of them, and names them
+            by *part*: see `BatchPlan.indexes`.
         topic, partition: Which.
         stable: The stable offset in the commit log.
         committed: What the log has above it.
@@ -52,7 +53,7 @@ class Partition:
 
     def __init__(
         self,
-        part: int,
+        index: int,
         topic: str,
         partition: int,
         *,
@@ -65,7 +66,7 @@ class Partition:
         max_outputs_waiting: int | None = None,
         stock: Stock | None = None,
     ) -> None:
-        self.part = part
+        self.index = index
         self.stock = stock
         self.topic = topic
         self.partition = partition
@@ -113,7 +114,7 @@ class Partition:
             position, gaps = MAX_OFFSET, OffsetRanges()
         self.shares = {slot: SlotShare(slot, ranges, position, gaps) for slot, ranges in shares}
         #: Deals key ranges that come or go.
-        self.dealer = Dealer(part, ordering, self.shares, self.lane)
+        self.dealer = Dealer(index, ordering, self.shares, self.lane)
 
     # -- what is known
 

@@ -27,7 +27,7 @@ STRETCH = 250_000
 class Read:
     """Offsets ``first`` to ``last``, both included, of the partition with this index."""
 
-    part: int
+    index: int
     first: int
     last: int
 

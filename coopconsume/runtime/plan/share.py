@@ -377,11 +377,11 @@ class SlotShare:
 
 
 def deal(
-    ranges: tuple[KeyRange, ...], slots: int, part: int, ordering: Ordering
+    ranges: tuple[KeyRange, ...], slots: int, index: int, ordering: Ordering
 ) -> list[tuple[int, tuple[KeyRange, ...]]]:
     """Returns the key ranges of a partition that each slot gets."""
     if ordering == "partition":
-        return [(part % slots, ranges)]
+        return [(index % slots, ranges)]
     dealt: dict[int, list[KeyRange]] = {}
     for key_range in ranges:
         # A range may be narrower than there are slots.

@@ -64,9 +64,9 @@ def deal_ahead(
     at_work = {
         slot: sum(p.shares[slot].reading for p in partitions if slot in p.shares) for slot in slots
     }
-    most = max(sizes.slice_of(partition.part, now) for partition in stocks)
+    most = max(sizes.slice_of(partition.index, now) for partition in stocks)
     for partition in stocks:
-        size = sizes.slice_of(partition.part, now)
+        size = sizes.slice_of(partition.index, now)
         if partition.stock is None or _undealt(partition):
             continue  # All slots have their size of what is there.
         for slot in sorted(slots, key=at_work.__getitem__):

@@ -46,8 +46,8 @@ class LiveChunks:
             running: The run, or None.
         """
         now = time.monotonic()
-        parts = [] if running is None else [one for one in running.parts if one.is_ours]
-        return {(one.topic, one.partition): self._ahead_sizes.of(one.part, now) for one in parts}
+        ours = [] if running is None else [p for p in running.partitions if p.is_ours]
+        return {(p.topic, p.partition): self._ahead_sizes.of(p.index, now) for p in ours}
 
     def hand_out(self, running: Running | None, now: float) -> None:
         """Hands acquired offsets out to the slots of a run, if one runs."""
@@ -58,27 +58,29 @@ class LiveChunks:
             slot for slot in sorted(running.active - running.stopped)
             if self._leases.has_met((running.number, slot))
         ]  # fmt: skip
-        parts = [partition for partition in running.parts if partition.is_ours]
+        ours = [partition for partition in running.partitions if partition.is_ours]
         at_work = {
-            slot: any(p.shares[slot].reading for p in parts if slot in p.shares) for slot in slots
+            slot: any(p.shares[slot].reading for p in ours if slot in p.shares) for slot in slots
         }
         wanted = {slot: self._sizes.of_live(slot, now, is_at_work=at_work[slot]) for slot in slots}
         self._wanted = wanted or None
-        deal_stock(parts, slots, wanted, now)
-        deal_ahead(parts, slots, self._ahead_sizes, now)
+        deal_stock(ours, slots, wanted, now)
+        deal_ahead(ours, slots, self._ahead_sizes, now)
         for slot in slots:
             work = {}
-            for i, partition in enumerate(running.parts):
+            for part, partition in enumerate(running.partitions):
                 one = partition.hand_out(slot, now) if partition.is_ours else None
                 if one is not None:
-                    work[i] = one
-                    self._ahead_sizes.handed_out(partition.part, len(OffsetRanges(one.ranges)), now)
+                    work[part] = one
+                    self._ahead_sizes.handed_out(
+                        partition.index, len(OffsetRanges(one.ranges)), now
+                    )
             if work:
                 self._leases.hand_out((running.number, slot), work)
 
     def progressed(self, running: Running, report: SlotReport, now: float) -> None:
         """Learns the speed of a slot from its progressive report."""
-        is_busy = left_of(running.parts, report.slot) > 0
+        is_busy = left_of(running.partitions, report.slot) > 0
         handled = report.handled + report.filtered
         self._sizes.progressed(report.slot, handled, now, is_busy=is_busy)
 

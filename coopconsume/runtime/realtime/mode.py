@@ -106,9 +106,9 @@ class RealTimeMode:
         """Whether a slot reads its share, or was seen to read it not long ago."""
         first = share.position if partition.stock is None else share.unread.first
         if share.reading or first is None or first >= partition.end:
-            read_at.pop((partition.part, share.slot), None)
+            read_at.pop((partition.index, share.slot), None)
             return True
-        return now - read_at.setdefault((partition.part, share.slot), now) <= STALLED
+        return now - read_at.setdefault((partition.index, share.slot), now) <= STALLED
 
     def _is_full(self, partition: Partition) -> bool:
         return partition.is_at_limit or partition.held_back >= self.max_pending

@@ -32,10 +32,10 @@ def plan_run(partitions: Sequence[Partition]) -> BatchPlan | None:
         for slot in partition.shares:
             one = partition.read_by(slot)
             if one is not None:
-                work.setdefault(slot, {})[partition.part] = one
+                work.setdefault(slot, {})[partition.index] = one
     if not work:
         return None
-    return BatchPlan((), work, {partition.part: OffsetRanges() for partition in partitions})
+    return BatchPlan((), work, {partition.index: OffsetRanges() for partition in partitions})
 
 
 def finders_of_holes(partitions: Sequence[Partition]) -> dict[int, set[int]]:
@@ -51,7 +51,7 @@ def finders_of_holes(partitions: Sequence[Partition]) -> dict[int, set[int]]:
     for partition in partitions:
         for slot, share in partition.shares.items():
             if any(key_range.contains(0) for key_range in share.staying):
-                found.setdefault(slot, set()).add(partition.part)
+                found.setdefault(slot, set()).add(partition.index)
                 share.holes_from = share.position
     return found
 
@@ -78,9 +78,8 @@ def run_slots(
         As for a batch.
     """
     plan, duration = running.plan, work.real_time or 0.0
-    index = {part: i for i, part in enumerate(sorted(plan.wanted))}
     key_ranges = running.key_ranges
-    place = {(p.topic, p.partition): i for i, p in enumerate(running.parts)}
+    part_of = {name: part for part, name in enumerate(running.names)}
     spec = replace(
         spec_of(options, work, running, slots),
         batch_time=duration + options.batch_time,
@@ -88,17 +87,17 @@ def run_slots(
             duration=duration,
             kafka=options.kafka,
             key_ranges={
-                slot: {place[tp]: ranges for tp, ranges in of.items()}
+                slot: {part_of[tp]: ranges for tp, ranges in of.items()}
                 for slot, of in key_ranges.items()
             },
             finds_holes={
-                slot: frozenset(index[part] for part in parts)
-                for slot, parts in running.finders.items()
+                slot: frozenset(plan.parts[index] for index in indexes)
+                for slot, indexes in running.finders.items()
             },
             record_filter=options.record_filter,
             cache_bytes=options.max_bytes_key_range_hashing,
             cache_content=options.key_range_hashing_content,
-            ends=running.ends and {index[part]: end for part, end in running.ends.items()},
+            ends=running.ends and {plan.parts[index]: end for index, end in running.ends.items()},
         ),
     )
     runner = RealTimeRunner(

@@ -64,8 +64,8 @@ class RealTimeRuns:
     def begins(self, running: Running) -> None:
         """Notes that a run is about to be given to Spark."""
         running.is_real_time = True
-        running.finders = finders_of_holes(running.parts)
-        running.ends = {p.part: p.end for p in running.parts if p.stock is not None} or None
+        running.finders = finders_of_holes(running.partitions)
+        running.ends = {p.index: p.end for p in running.partitions if p.stock is not None} or None
         self._why_not = ""
         log.info("real time on %d slots for %g s", len(running.plan.slots), self._duration)
 
@@ -106,7 +106,7 @@ class RealTimeRuns:
             return
         # Partitions that came since the run has begun are not in it, and may be quiet.
         known, ours = running.plan.wanted, running.epoch_state.ours
-        partitions = [p for p in ours if not p.is_quiet or p.part not in known]
+        partitions = [p for p in ours if not p.is_quiet or p.index not in known]
         why = self.mode.why_end(partitions, running.read_at, now) if ours else "nothing is left"
         if why:
             self.end(running, why, now, failed="does not read" in why)

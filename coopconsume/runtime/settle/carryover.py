@@ -39,21 +39,21 @@ class SlotCarryover:
         self,
         slot: int,
         gates: Mapping[int | None, float],
-        parts: Sequence[TopicPartition],
+        names: Sequence[TopicPartition],
         now: float,
     ) -> None:
-        """Notes in how many seconds a slot's gates open; partitions by their index in parts."""
+        """Notes in how many seconds a slot's gates open, by part; names are those of the parts."""
         opens = self._opens.setdefault(slot, {})
-        opens |= {None if i is None else parts[i]: now + left for i, left in gates.items()}
+        opens |= {None if part is None else names[part]: now + left for part, left in gates.items()}
 
     def gates(
-        self, slots: Iterable[int], parts: Sequence[TopicPartition], now: float
+        self, slots: Iterable[int], names: Sequence[TopicPartition], now: float
     ) -> dict[int, dict[int | None, float]]:
-        """Returns in how many seconds the gates of each slot open, by index in parts."""
-        index: dict[TopicPartition | None, int | None] = {p: i for i, p in enumerate(parts)}
-        index[None] = None
+        """Returns in how many seconds the gates of each slot open, by part."""
+        parts: dict[TopicPartition | None, int | None] = {p: i for i, p in enumerate(names)}
+        parts[None] = None
         return {
-            slot: {index[p]: at - now for p, at in self._opens[slot].items() if p in index}
+            slot: {parts[p]: at - now for p, at in self._opens[slot].items() if p in parts}
             for slot in slots
             if slot in self._opens
         }

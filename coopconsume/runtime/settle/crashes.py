@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from coopconsume.runtime.plan import Partition
 
-    Parts = Mapping[int, OffsetRanges]
+    ByIndex = Mapping[int, OffsetRanges]
 
 log = logging.getLogger(__name__)
 
@@ -46,36 +46,36 @@ class Crashes:
         for slot, suspects in self._bisects.items():
             suspects.narrow(partial(_open_of, partitions, slot))
 
-    def confine(self, partitions: Sequence[Partition], slots: Iterable[int]) -> dict[int, Parts]:
+    def confine(self, partitions: Sequence[Partition], slots: Iterable[int]) -> dict[int, ByIndex]:
         """Limits slots whose workers keep crashing to part of their work.
 
         Returns:
             What such slots may start, by partition.
         """
-        allowed: dict[int, Parts] = {}
+        allowed: dict[int, ByIndex] = {}
         if not self._bisects:
             return allowed
         for slot in slots:
             some = self._bisects[slot].allowed if slot in self._bisects else None
             if some is not None:
                 allowed[slot] = some
-            for part, partition in enumerate(partitions):
+            for index, partition in enumerate(partitions):
                 if slot in partition.shares:
-                    only = None if some is None else some.get(part, OffsetRanges())
+                    only = None if some is None else some.get(index, OffsetRanges())
                     partition.shares[slot].only = only
         return allowed
 
-    def passed(self, partitions: Sequence[Partition], slot: int, given: Parts) -> None:
+    def passed(self, partitions: Sequence[Partition], slot: int, given: ByIndex) -> None:
         """Drops the suspects that a slot has handled; those that are left to do stay suspected."""
-        shares = {part: partitions[part].shares[slot] for part in given}
-        self._bisects[slot].passed({part: o - shares[part].todo for part, o in given.items()})
+        shares = {index: partitions[index].shares[slot] for index in given}
+        self._bisects[slot].passed({index: o - shares[index].todo for index, o in given.items()})
 
     def crashed(
         self,
         partitions: Sequence[Partition],
         slot: int,
-        given: Parts,
-        at_work: Parts | None,
+        given: ByIndex,
+        at_work: ByIndex | None,
         *,
         charged: bool,
     ) -> None:
@@ -92,18 +92,18 @@ class Crashes:
         suspects.crashed(given, at_work, charged=charged)
         culprit = suspects.culprit
         if culprit is not None:
-            part, offset = culprit
-            partition = partitions[part]
+            index, offset = culprit
+            partition = partitions[index]
             partition.charge(offset)
             log.warning(
                 "%s-%d@%d crashed its worker repeatedly: attempt %d",
                 partition.topic, partition.partition, offset, partition.attempts[offset],
             )  # fmt: skip
             if self._max_attempts is None:
-                suspects.passed({part: OffsetRanges([(offset, offset)])})
+                suspects.passed({index: OffsetRanges([(offset, offset)])})
 
 
 def _open_of(
-    partitions: Sequence[Partition], slot: int, part: int, offsets: OffsetRanges
+    partitions: Sequence[Partition], slot: int, index: int, offsets: OffsetRanges
 ) -> OffsetRanges:
-    return partitions[part].open_of(slot, offsets)
+    return partitions[index].open_of(slot, offsets)

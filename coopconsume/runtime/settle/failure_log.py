@@ -59,11 +59,11 @@ class FailureLog:
 
         Args:
             report: What a slot has reported; each report once.
-            names: Topic and partition, by the index that the report uses.
+            names: Topic and partition, by part.
         """
         failures = [
-            (names[index], one)
-            for index, outcome in report.partitions.items()
+            (names[part], one)
+            for part, outcome in report.partitions.items()
             for one in chain(outcome.failed, outcome.retrying)
         ]
         parked = set()

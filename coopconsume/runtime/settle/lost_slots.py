@@ -23,7 +23,7 @@ def log_ended_worker(report: SlotReport, names: Sequence[tuple[str, int]]) -> No
 
     Args:
         report: Of the second attempt of the slot's task.
-        names: Topic and partition, by the index that the report uses.
+        names: Topic and partition, by part.
     """
     reason = _why(report, names)
     log.warning(

@@ -15,7 +15,7 @@ from commits import OffsetRanges
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    Parts = Mapping[int, OffsetRanges]
+    ByIndex = Mapping[int, OffsetRanges]
 
 #: Crashes in a row after which a slot gets less work.
 _CRASHES = 2
@@ -32,7 +32,7 @@ class PoisonBisect:
         self.crashes = 0
         self._suspects: dict[int, OffsetRanges] = {}
 
-    def crashed(self, given: Parts, at_work: Parts | None, *, charged: bool) -> None:
+    def crashed(self, given: ByIndex, at_work: ByIndex | None, *, charged: bool) -> None:
         """Takes the crash of a worker of the slot.
 
         Args:
@@ -45,12 +45,12 @@ class PoisonBisect:
             return
         seen = given if at_work is None else at_work
         # Earlier suspects do not narrow it: another record may have killed the worker this time.
-        self._suspects = {part: offsets for part, offsets in seen.items() if offsets}
+        self._suspects = {index: offsets for index, offsets in seen.items() if offsets}
         self.crashes += 1
 
-    def passed(self, given: Parts) -> None:
+    def passed(self, given: ByIndex) -> None:
         """Clears the records that the slot has handled without a crash."""
-        self.narrow(lambda part, offsets: offsets - given.get(part, OffsetRanges()))
+        self.narrow(lambda index, offsets: offsets - given.get(index, OffsetRanges()))
 
     def narrow(self, left_of: Callable[[int, OffsetRanges], OffsetRanges]) -> None:
         """Drops suspects that are not left to do.
@@ -58,8 +58,8 @@ class PoisonBisect:
         Args:
             left_of: Returns what is left of the suspected offsets of a partition.
         """
-        left = {part: left_of(part, offsets) for part, offsets in self._suspects.items()}
-        self._suspects = {part: offsets for part, offsets in left.items() if offsets}
+        left = {index: left_of(index, offsets) for index, offsets in self._suspects.items()}
+        self._suspects = {index: offsets for index, offsets in left.items() if offsets}
         if not self._suspects:
             self._clear()
 
@@ -75,10 +75,10 @@ class PoisonBisect:
             return None
         left = max(1, _count(self._suspects) // 2)
         chosen: dict[int, OffsetRanges] = {}
-        for part, offsets in sorted(self._suspects.items()):
+        for index, offsets in sorted(self._suspects.items()):
             taken = _lowest(offsets, left)
             if taken:
-                chosen[part] = taken
+                chosen[index] = taken
                 left -= len(taken)
         return chosen
 
@@ -87,17 +87,17 @@ class PoisonBisect:
         """(partition, offset) of the last suspect, once enough workers have died over it."""
         if self.crashes < _CRASHES or _count(self._suspects) != 1:
             return None
-        ((part, offsets),) = self._suspects.items()
+        ((index, offsets),) = self._suspects.items()
         assert offsets.first is not None
-        return part, offsets.first
+        return index, offsets.first
 
     def _clear(self) -> None:
         self.crashes = 0
         self._suspects = {}
 
 
-def _count(parts: Parts) -> int:
-    return sum(len(offsets) for offsets in parts.values())
+def _count(offsets: ByIndex) -> int:
+    return sum(map(len, offsets.values()))
 
 
 def _lowest(offsets: OffsetRanges, count: int) -> OffsetRanges:

@@ -147,8 +147,8 @@ class SlotChannel:
             drain: Has a real-time slot read no more records; called at once if the driver has said
                 so before.
             withhold: Has the slot start no more records of some key ranges, see `TaskOutcome`.
-            hand_out: Has a real-time slot read and handle some more offsets, by index of the
-                partition; called at once with those that came before.
+            hand_out: Has a real-time slot read and handle some more offsets, by part; called at
+                once with those that came before.
         """
         with self._lock:
             self._make_report, self._halt_slot, self._relieve = cut, halt, relieve

@@ -146,7 +146,7 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
 
 
 def encode_chunks(work: Mapping[int, PartitionWork]) -> bytes:
-    """Returns the offsets that a real-time slot gets, by index of the partition, as bytes."""
+    """Returns the offsets that a real-time slot gets, by part, as bytes."""
     parts = _Parts()
     header = [
         [

@@ -195,7 +195,7 @@ class ChannelServer:
         Args:
             at: As (batch, slot).
             number: The slot's report about it has the same number.
-            ranges: (first, last) key hashes, by the index of the partition in its batch.
+            ranges: (first, last) key hashes, by part.
         """
         self._unsent.append((at, Frame.WITHHOLD, encode_withhold(number, ranges)))
         self._wake()
@@ -210,7 +210,7 @@ class ChannelServer:
 
         Args:
             at: As (batch, slot).
-            work: The offsets, by the index of the partition in its batch.
+            work: The offsets, by part.
         """
         self._unsent.append((at, Frame.CHUNKS, encode_chunks(work)))
         self._wake()
