@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from random import Random
 
 #: Failures in a row from which on they may be lasting.
 _ENOUGH: Final = 3
@@ -17,6 +20,8 @@ class Backoff:
     Attributes:
         first: Seconds of the pause after the first failure.
         longest: Seconds of a pause, at most.
+        jitter: Draws a pause from half of these seconds to all of them, so that others that failed
+            at the same time do not try again together; None: no jitter.
         failures: Failures since the last success.
         pause: Seconds of the pause after the last of them.
         not_before: When the next attempt is due.
@@ -24,6 +29,7 @@ class Backoff:
 
     first: float
     longest: float
+    jitter: Random | None = None
     failures: int = 0
     pause: float = 0.0
     not_before: float = -math.inf
@@ -42,6 +48,8 @@ class Backoff:
         """
         # The exponent is bounded first: 2.0 ** 2000 is an error, not infinity.
         pause = min(self.longest, self.first * 2.0 ** min(60, self.failures))
+        if self.jitter is not None:
+            pause *= 0.5 + 0.5 * self.jitter.random()
         self.failures, self._since = self.failures + 1, min(self._since, now)
         self.pause, self._is_denied = self.longest if is_denied else pause, is_denied
         self.not_before = now + self.pause

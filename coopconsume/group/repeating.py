@@ -44,14 +44,14 @@ def repeated(
     """
     over = over or threading.Event()
     started, is_known = time.monotonic(), True
-    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, random.Random())  # noqa: S311 - no secret
     while True:
         try:
             return call()
         except (CommitLogUnavailable, CommitStoreBusy) as error:
             is_known = is_known and isinstance(error, CommitStoreBusy)
             took = time.monotonic() - started
-            pause = backoff.failed(started + took) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+            pause = backoff.failed(started + took)
             if over.is_set() or took + pause > limit:
                 if is_known:
                     raise

@@ -45,9 +45,10 @@ from functools import reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from commits import OffsetRanges
+from coopconsume.backoff import Backoff
 from coopconsume.queue.replica import ReplicaAnswer, ReplicaState
 from coopconsume.queue.rows import Offsets, ReplicaRow, common, minus, union
-from coopconsume.queue.timing import MARGIN, Backoff, QuorumLimit
+from coopconsume.queue.timing import MARGIN, QuorumLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -58,6 +59,8 @@ __all__ = ["AppendRow", "Granted", "QueueMember", "Settled"]
 Settlement: TypeAlias = Literal["accept", "reject", "release", "renew"]
 
 _WINDOW = 10_000
+#: Pauses after requests without a majority, in multiples of the time limit of a quorum.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 8.0
 _KEPT_SENT = 1_000
 
 
@@ -166,7 +169,7 @@ class QueueMember:
         self._local = local
         self._majority = replicas // 2 + 1
         self._random = random
-        self._backoff = Backoff(random)
+        self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, random)
         self._request = 0
         self._silent: set[int] = set()
         self._acquisition: _Acquisition | None = None
@@ -493,9 +496,10 @@ class QueueMember:
             self._mine.append((found.until + self._hold * MARGIN, granted))
         left = minus(found.asked, granted)
         if not left:
-            self._backoff.reset()
+            self._backoff.succeeded()
             return []
-        self._waiting.append((now + self._backoff.next(self.limit.seconds), left))
+        pause = self.limit.seconds * self._backoff.failed(now)
+        self._waiting.append((now + pause, left))
         row = ReplicaRow("release", self.holder, found.request, left)
         return [AppendRow(replica, row) for replica in found.replicas]
 

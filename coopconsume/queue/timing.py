@@ -1,15 +1,11 @@
-"""Time limits and back-off of a queue's consumer. Pure: the caller passes the time."""
+"""Time limits of a queue's consumer. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from random import Random
-
-__all__ = ["MARGIN", "Backoff", "QuorumLimit"]
+__all__ = ["MARGIN", "QuorumLimit"]
 
 MARGIN = 0.1
 """The part of a hold that its holder does not use. Clock rates may differ by half of it."""
@@ -49,31 +45,3 @@ class QuorumLimit:
             return self._first
         slow = ordered[min(len(ordered) - 1, int(_PERCENTILE * len(ordered)))]
         return max(self._floor, min(self._ceiling, slow))
-
-
-class Backoff:
-    """The wait after requests that got no majority: it doubles, with jitter from half to all of it.
-
-    Args:
-        random: The source of the jitter.
-    """
-
-    _DOUBLINGS = 3
-
-    def __init__(self, random: Random) -> None:
-        self._random = random
-        self._failures = 0
-
-    def reset(self) -> None:
-        """Start again after a success."""
-        self._failures = 0
-
-    def next(self, limit: float) -> float:
-        """Return the next wait in seconds.
-
-        Args:
-            limit: The current quorum time limit in seconds; the first wait is at most that long.
-        """
-        wait: float = limit * 2**self._failures * (0.5 + 0.5 * self._random.random())
-        self._failures = min(self._failures + 1, self._DOUBLINGS)
-        return wait

@@ -368,11 +368,11 @@ QUEUE = [
         (_RULES + "test_the_quorum_time_limit_follows_recent_answers",),
     ),
     Mutant(
-        "queue-back-off-without-end",
+        "back-off-without-end",
         "The back-off has a bound.",
-        _TIMING,
-        "min(self._failures + 1, self._DOUBLINGS)",
-        "self._failures + 1",
+        "coopconsume/backoff.py",
+        "min(self.longest, self.first * 2.0 ** min(60, self.failures))",
+        "self.first * 2.0 ** min(60, self.failures)",
         (_RULES + "test_back_off_doubles_with_jitter_and_starts_again",),
     ),
 ]

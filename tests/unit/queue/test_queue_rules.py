@@ -7,11 +7,12 @@ import random
 import pytest
 
 from commits import OffsetRanges
+from coopconsume.backoff import Backoff
 from coopconsume.errors import QueueLogFormat
 from coopconsume.queue.member import AppendRow, QueueMember
 from coopconsume.queue.replica import NOBODY, ReplicaAnswer, ReplicaState
 from coopconsume.queue.rows import ReplicaRow, decode, encode
-from coopconsume.queue.timing import MARGIN, Backoff, QuorumLimit
+from coopconsume.queue.timing import MARGIN, QuorumLimit
 
 HOLD = 10.0
 
@@ -608,9 +609,9 @@ def test_the_quorum_time_limit_follows_recent_answers():
 
 def test_back_off_doubles_with_jitter_and_starts_again():
     """From half of the wait to all of it."""
-    backoff = Backoff(random.Random(3))
-    waits = [backoff.next(1.0) for _ in range(6)]
+    backoff = Backoff(1.0, 8.0, random.Random(3))
+    waits = [backoff.failed(0.0) for _ in range(6)]
     for wait, most in zip(waits, (1, 2, 4, 8, 8, 8), strict=True):
         assert most / 2 <= wait <= most
-    backoff.reset()
-    assert backoff.next(1.0) <= 1.0
+    backoff.succeeded()
+    assert backoff.failed(0.0) <= 1.0
