@@ -12,7 +12,7 @@ from commits.errors import (
     IndividualCommitTooOld,
     MaxIndividualCommitsReached,
 )
-from commits.group import Answer
+from commits.fold import Answer
 from commits.ownership import in_force
 from commits.partition import CommitResult, PartitionCommits
 from commits.requests import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from commits.acquisitions import Acquisition
-    from commits.group import GroupState
+    from commits.fold import GroupState
     from commits.model import AcquireRequest, Epoch, OffsetAndEpoch, Pending, TopicPartition
     from commits.offsets import OffsetRanges, Pairs
 

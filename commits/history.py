@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commits.group import Answer
+    from commits.fold import Answer
     from commits.model import Doubt
     from commits.rows import Event, Part
 

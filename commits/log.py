@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from commits.engine import LogEngine, Tail
-    from commits.group import Answer
+    from commits.fold import Answer
     from commits.model import Doubt
     from commits.rows import Event
 

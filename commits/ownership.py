@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from commits.engine import LogEngine
-    from commits.group import Answer, GroupState
+    from commits.fold import Answer, GroupState
     from commits.model import Assignment, OwnedShare
 
 __all__ = ["Ownership", "in_force"]

@@ -21,10 +21,9 @@ from commits.errors import (
     CorruptCommitLog,
     RepairRefused,
 )
-from commits.fold import LogState
+from commits.fold import LogState, PartitionState
 from commits.offsets import OffsetRanges
 from commits.partition import PartitionCommits
-from commits.partition_state import PartitionState
 from commits.rows import decode, encode
 from commits.secrets import hidden
 from commits.snapshot import newest_snapshot, snapshot_events

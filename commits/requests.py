@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commits.errors import CommitRefused, IndividualCommitTooOld, MaxIndividualCommitsReached
+from commits.fold import PartitionState
 from commits.offsets import MAX_OFFSET, OffsetRanges, exact_integer
-from commits.partition_state import PartitionState
 from commits.rows import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from commits.group import GroupState
+    from commits.fold import GroupState
     from commits.model import AcquireRequest, Pending, TopicPartition
     from commits.offsets import Pairs
     from commits.partition import CommitResult

@@ -12,14 +12,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from commits.acquisitions import Acquisition, Acquisitions
-from commits.fold import LogState
+from commits.fold import Answer, GroupState, KnownPrimary, LogState, PartitionState
 from commits.grants import GrantState, ShareOwner
-from commits.group import Answer, GroupState
 from commits.ids import CommitIds
 from commits.model import Doubt, Epoch, OffsetAndEpoch, OwnedShare
 from commits.offsets import MAX_OFFSET, OffsetRanges
 from commits.partition import CommitResult, PartitionCommits
-from commits.partition_state import KnownPrimary, PartitionState
 from commits.rows import Event, Part
 
 if TYPE_CHECKING:

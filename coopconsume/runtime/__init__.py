@@ -1,11 +1,12 @@
 """A running job on the driver: plan, read, dispatch, settle, commit; and `poll`.
 
-    loop ─┬─ epoch_state ── plan         what is done, what each slot has left, what is read next
-          ├─ dispatch ──┬── read         the records of a batch, by Spark
-          │             └── settle       what slots report: crashes, failures
-          └─ commit ────┬── outbox       dead letters and outputs
-                        ├── log_calls    one append to the commit log
-                        └── mirror       the group's offsets in Kafka
+A turn of the `loop` takes a batch through these folders, from top to bottom:
+
+    plan        what is done, what each slot has left, what is read next
+    read        the records of a batch, by Spark
+    dispatch    the Spark job of a batch, the leases of its slots, their reports
+    settle      what reports say of workers: crashes, failures, what a slot keeps
+    commit      dead letters and outputs, one append to the commit log, offsets in Kafka
 
 `loop` handles `events` one at a time, in one thread. `realtime` runs long Spark jobs in place of
 batches. `status` says what a job does. `poll` implements `poll`, `commit`, `retry` and `reject`.

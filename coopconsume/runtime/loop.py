@@ -86,8 +86,7 @@ if TYPE_CHECKING:
     from coopconsume.errors import CoopConsumeError
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.membership import Membership
-    from coopconsume.runtime.commit.committer import Committer
-    from coopconsume.runtime.commit.unsaved import CommitMark
+    from coopconsume.runtime.commit.committer import CommitMark, Committer
     from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.status.progress import Meter
     from coopconsume.runtime.work import Work

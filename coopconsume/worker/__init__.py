@@ -1,6 +1,6 @@
 """What runs in a Spark task: a slot's part of a batch, from rows to a report.
 
-    slot ── one after another ─── handling ──────┐
+    slot ── one after another ─── slot ──────────┐
       ├──── on threads ────────── thread_runner ─┤
       ├──── coroutines ────────── async_runner ──┼──> outcome ──> report
       └──── frame handlers ────── frames ────────┘

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from coopconsume.record import Record
-    from coopconsume.worker.handling import TimeBox
     from coopconsume.worker.outcome import TaskOutcome
+    from coopconsume.worker.time_box import TimeBox
 
     AsyncHandler = Callable[[Record], Awaitable[Any]]
 

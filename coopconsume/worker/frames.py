@@ -22,8 +22,8 @@ from coopconsume.worker.input_rows import InputRow, headers_of, rows_of, wanted_
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Sequence
 
-    from coopconsume.worker.handling import TimeBox
     from coopconsume.worker.outcome import TaskOutcome
+    from coopconsume.worker.time_box import TimeBox
 
 Format = Literal["arrow", "pandas"]
 

@@ -1,33 +1,51 @@
 """Runs the part of a batch that belongs to one slot, in a Spark task.
 
-The rows of a slot arrive in ascending offsets within each partition. Task-side code: it needs only
-the standard library, pyarrow and PySpark's worker.
+The rows of a slot arrive in ascending offsets within each partition. The serial runner is here,
+too: one record after another in the task's thread. A record that fails blocks its lane (see
+`coopconsume.worker.key_queues`) for the rest of the batch, and no other. Task-side code: it needs
+only the standard library, pyarrow and PySpark's worker.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import pickle
 import time
+from array import array
+from bisect import bisect_left
 from dataclasses import replace
 from inspect import iscoroutinefunction
-from itertools import chain
+from itertools import chain, repeat, starmap
+from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from coopconsume.errors.state import StateNotReadable
+from coopconsume.record import Record
+from coopconsume.state.value import State
 from coopconsume.worker.async_runner import run_coroutines
 from coopconsume.worker.crash_journal import CrashJournal, journal_path, read_journal
 from coopconsume.worker.frames import FrameHandler, run_frames
-from coopconsume.worker.handling import TimeBox, run_serial
-from coopconsume.worker.input_rows import KEY
+from coopconsume.worker.input_rows import (
+    HASH,
+    KEY,
+    OFFSET,
+    STAMP,
+    VALUE,
+    InputRow,
+    headers_of,
+    wanted_rows,
+)
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import SlotReport
 from coopconsume.worker.thread_runner import run_threads
+from coopconsume.worker.time_box import TimeBox
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from commits.model import TopicPartition
@@ -35,12 +53,18 @@ if TYPE_CHECKING:
     from coopconsume.state.slot import SlotState
     from coopconsume.worker.channel.client import SlotChannel
     from coopconsume.worker.crash_journal import AtCrash
-    from coopconsume.worker.handling import Handler
     from coopconsume.worker.report import BatchSpec
 
+    Handler = Callable[[Record], Any]
     Send = Callable[[bytes], None]
 
 REPORT_SCHEMA = "slot int, report binary"
+#: Where a call takes less than this on average, in seconds, the clock is read once for a block of
+#: so many rows.
+_FAST = 5e-6
+_BLOCK = 16
+#: Seconds between two reads of the clock after which the process may have been frozen.
+_LONG = 0.1
 
 _current_slot = -1
 
@@ -327,3 +351,292 @@ def is_async(handler: Handler) -> bool:
     """Whether calling the handler returns a coroutine."""
     call = getattr(handler, "__call__", None)  # noqa: B004 - a method's kind, not its being there
     return iscoroutinefunction(handler) or iscoroutinefunction(call)
+
+
+def run_serial(  # noqa: C901 - one loop, called for each record
+    batches: Iterable[pa.RecordBatch], handler: Handler, outcome: TaskOutcome, time_box: TimeBox
+) -> None:
+    """Handles the rows one after another in the task's own thread; by far the cheapest runner."""
+    report, blocked, cells = outcome.report, outcome.blocked, time_box.journal.cells
+    code, place = time_box.journal.FIRST, time_box.journal.FIRST + 1
+    handled, lock = 0, outcome.lock
+    progress = RowProgress(outcome, time_box.check_lease)
+    keeps = progress.keep
+    outcome.give_back = time_box.give_back
+    for raw in batches:
+        report.value_bytes += raw.nbytes
+        batch = wanted_rows(raw, outcome.work)
+        report.rows += batch.num_rows
+        hashes, at_work = batch.column(HASH), None
+        numbers, reads = progress.begin(batch)
+        time_box.begin()
+        for i, part, offset, record, _ in records_of(batch, outcome, numbers, reads):
+            if time_box.is_over and (handled or time_box.stopped):
+                report.timed_out = True
+                at_work, cells[code] = None, 0  # No handler runs from now on.
+                progress.skip(i)
+                outcome.resume_from(part, record.offset)
+                continue
+            if blocked[part] and outcome.is_blocked(row := _row(part, hashes[i], record)):
+                progress.skip(i)
+                outcome.block(row)
+                continue
+            handled += 1
+            cells[place] = offset
+            if part != at_work:
+                at_work, cells[code] = part, part + 1
+                if time_box.is_closed:
+                    time_box.refuse()
+            try:
+                answer = handler(record)
+                if answer is not None:
+                    is_kept = type(answer) is State and keeps(i, answer)
+                    answer = None if is_kept else outcome.checked(answer)
+            except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
+                answer = error
+            if answer is not None:
+                outcome.number = handled
+                at_work, cells[code] = None, 0
+                with lock:
+                    if not outcome.settle(_row(part, hashes[i], record), record, answer):
+                        progress.failed(i)
+                        time_box.is_over = time_box.is_over or bool(report.tripped)
+                    progress.settled = i + 1
+        cells[code] = 0
+        progress.end()
+        report.handled = outcome.number = handled
+
+
+class RowProgress:
+    """How far a slot is in the Arrow batch that it handles row by row.
+
+    Another thread may ask for it at any time, at no cost for the loop over the rows: the length
+    hint of the iterator of row numbers shows which row was drawn last, and all rows before it are
+    finished.
+
+    Attributes:
+        settled: At least so many rows, from the first one on, have their answers in the outcome.
+        started: When the first row of each block was drawn for its handler call, in seconds since
+            the epoch; NaN: it was not called. A block is one row, or `_BLOCK` rows of a handler
+            that takes so little time that to read the clock for each call would cost as much.
+
+    Args:
+        outcome: Takes what is done.
+        stood_still: Called at a read of the clock that comes long after the one before.
+    """
+
+    def __init__(self, outcome: TaskOutcome, stood_still: Callable[[], None]) -> None:
+        self._outcome = outcome
+        self._stood_still = stood_still
+        self._read_at = 0.0
+        self._batch: pa.RecordBatch | None = None
+        self._numbers: Iterator[int] = iter(())
+        self._skipped: list[int] = []
+        self.started = array("d")
+        #: Changes of the state that are kept by columns: rows in ascending order, values, and when
+        #: these are gone.
+        self._changed: list[int] = []
+        self._values: list[Any] = []
+        self._expiry: list[dt.datetime | None] = []
+        changes = outcome.changes
+        by_key = changes is not None and not outcome.spec.has_ordering_keys
+        self._check = changes.check_of("value") if changes is not None and by_key else None
+        self._first = 0
+        self._block = 1
+        self._is_fast = False
+        self.settled = 0
+        outcome.flush = self.flush
+        outcome.at_work = self.at_work
+
+    def begin(self, batch: pa.RecordBatch) -> tuple[Iterator[int], Iterator[None]]:
+        """Begins with an Arrow batch.
+
+        Returns:
+            The numbers of its rows, and an iterator with an item for each row that reads the clock
+            at the first row of each block.
+        """
+        with self._outcome.lock:
+            self._batch, self._numbers, self._skipped = batch, iter(range(batch.num_rows)), []
+            self._first = self.settled = 0
+            self._block = _BLOCK if self._is_fast and batch.num_rows % _BLOCK == 0 else 1
+            self.started = array("d")
+        reads = starmap(self._read_clock, repeat(()))
+        if self._block > 1:
+            others = [repeat(None)] * (self._block - 1)
+            return self._numbers, chain.from_iterable(zip(reads, *others))  # noqa: B905
+        return self._numbers, reads
+
+    def _read_clock(self) -> None:
+        now = time.time()
+        self.started.append(now)
+        # The clock may have been set back meanwhile.
+        if not 0.0 <= now - self._read_at < _LONG:
+            self._stood_still()
+        self._read_at = now
+
+    def skip(self, number: int) -> None:
+        """Notes a row whose handler is not called."""
+        if number % self._block == 0:
+            self.started[number // self._block] = math.nan
+        self._skipped.append(number)
+
+    def keep(self, number: int, state: State) -> bool:
+        """Keeps the change of the state that the handler of a row has made.
+
+        Returns:
+            False: `TaskOutcome.settle` has to do it, as there are output rows, or as the value does
+            not surely fit.
+        """
+        if self._check is None or state.answer is not None:
+            return False
+        value, expires = state.left()
+        try:
+            value = self._check(value)
+        except Exception:  # noqa: BLE001 - whatever it is, Arrow has the last word
+            return False
+        state.pass_on(value, expires)
+        self._values.append(value)
+        self._expiry.append(expires)
+        self._changed.append(number)
+        return True
+
+    def failed(self, number: int) -> None:
+        """Notes a row that was handled and is not done. Called with the outcome's lock held."""
+        self._skipped.append(number)
+        self._outcome.ended += 1
+
+    def flush(self) -> None:
+        """Notes the rows that are done so far. Called with the outcome's lock held."""
+        if self._batch is not None:
+            # Looked at before the list of skipped rows, to which a row is added before the next
+            # one is drawn.
+            self._done(max(self._first, self.settled, self._drawn - 1))
+
+    @property
+    def _drawn(self) -> int:
+        """Rows of the Arrow batch that were drawn; the handler may be at work on the last one."""
+        assert self._batch is not None
+        rows: int = self._batch.num_rows
+        return rows - length_hint(self._numbers)
+
+    def at_work(self) -> list[tuple[int, int, int]]:
+        """Returns the rows that were drawn and are not known to be finished or skipped.
+
+        The handler runs on the last one at most. Called with the outcome's lock held.
+        """
+        if self._batch is None:
+            return []
+        part, offset, key_hash = (self._batch.column(n) for n in (0, OFFSET, HASH))
+        drawn = range(max(self._first, self.settled), self._drawn)
+        return [
+            (part[i].as_py(), offset[i].as_py(), key_hash[i].as_py())
+            for i in drawn
+            if i not in self._skipped
+        ]
+
+    def end(self) -> None:
+        """All rows of the Arrow batch are finished."""
+        assert self._batch is not None
+        with self._outcome.lock:
+            rows = self._batch.num_rows
+            self._done(rows)
+            self._batch = None
+        self._is_fast = rows > 0 and time.time() - self.started[0] < rows * _FAST
+
+    def _done(self, end: int) -> None:
+        assert self._batch is not None
+        if self._changed:
+            self._add_changes(self._batch, end)
+        first, self._first = self._first, end
+        skipped = [i - first for i in self._skipped if first <= i < end]
+        self._outcome.ended += end - first - len(skipped)
+        rows = self._batch.slice(first, end - first)
+        block = self._block
+        blocks = slice(-(-first // block), -(-end // block))
+        at = self.started[blocks]
+        # Without a copy: this is done for each record.
+        starts = pa.Array.from_buffers(pa.float64(), len(at), [None, pa.py_buffer(at)])
+        begin = rows
+        if block > 1:
+            begin = rows.take(
+                pa.array(range(blocks.start * block - first, len(rows), block), pa.int64())
+            )
+        self._outcome.count_starts(begin, starts, block)
+        self._count_calls(starts, self.started[blocks.stop : blocks.stop + 1])
+        done_rows(self._outcome, rows, skipped)
+
+    def _add_changes(self, batch: pa.RecordBatch, end: int) -> None:
+        """Adds the changes of the rows before one; the handler may add others meanwhile."""
+        changes, count = self._outcome.changes, bisect_left(self._changed, end)
+        assert changes is not None
+        rows, values, expiry = self._changed[:count], self._values[:count], self._expiry[:count]
+        del self._changed[:count], self._values[:count], self._expiry[:count]
+        found = batch.take(pa.array(rows, pa.int64()))
+        _, value_type, expires_type = changes.schema.types
+        changes.add_columns([
+            found.column(KEY), pa.array(values, value_type), pa.array(expiry, expires_type),
+            found.column(0), found.column(OFFSET), found.column(HASH),
+        ])  # fmt: skip
+
+    def _count_calls(self, starts: pa.Array, following: array[float]) -> None:
+        """Counts the times of calls: each lasts until the next one, as each clock read has a cost.
+
+        Settling a failed record counts as part of its call.
+        """
+        begun = starts.filter(pc.is_finite(starts))
+        if len(begun):
+            last = [at for at in following if math.isfinite(at)] or [time.time()]
+            ends = pa.concat_arrays([begun[1:], pa.array(last)])
+            calls = self._outcome.report.calls
+            calls.add_all(pc.subtract(ends, begun))
+            # Of a block, one call counts with all of the time.
+            calls.counts[0] += (self._block - 1) * len(begun)
+
+
+def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> InputRow:
+    return InputRow(part, record.offset, key_hash.as_py(), *record[3:7])
+
+
+def records_of(
+    batch: pa.RecordBatch, outcome: TaskOutcome, numbers: Iterator[int], reads: Iterator[None]
+) -> Iterator[tuple[int, int, int, Record, None]]:
+    """Yields the rows as handlers see them, with row number, part and offset.
+
+    With each row its number is taken from ``numbers``, and then an item of ``reads``. Records are
+    made one at a time, without a line of Python for each.
+    """
+    rows, names = batch.num_rows, outcome.spec.partitions
+    offsets, keys, values, stamps = (
+        batch.column(n).to_pylist() for n in (OFFSET, KEY, VALUE, STAMP)
+    )
+    topics: Iterable[str]
+    of_parts: Iterable[int]
+    if len(outcome.work) == 1:
+        (part,) = outcome.work
+        parts = [part] * rows
+        topics, of_parts = repeat(names[part][0], rows), repeat(names[part][1], rows)
+    else:
+        parts = batch.column(0).to_pylist()
+        topics = map([topic for topic, _ in names].__getitem__, parts)
+        of_parts = map([number for _, number in names].__getitem__, parts)
+    attempts: Iterable[int] = repeat(1, rows)
+    headers = headers_of(batch)
+    if outcome.retried:
+        attempts = map(outcome.attempt, parts, offsets)
+        headers = map(outcome.headers, parts, offsets, headers)
+    fields = zip(topics, of_parts, offsets, keys, values, stamps, headers, attempts, strict=True)
+    records = map(tuple.__new__, repeat(Record), fields)  # `Record._make` is Python.
+    return zip(numbers, parts, offsets, records, reads)  # noqa: B905
+
+
+def done_rows(outcome: TaskOutcome, batch: pa.RecordBatch, skipped: list[int]) -> None:
+    """Notes the rows of a batch as done, except those at some indexes."""
+    parts_and_done = batch.select([0, OFFSET, STAMP])
+    if skipped:
+        left = set(skipped)
+        keep = pa.array([i for i in range(batch.num_rows) if i not in left], pa.int64())
+        parts_and_done = parts_and_done.take(keep)
+    parts, done = parts_and_done.column(0), parts_and_done.select([1, 2])
+    for part, chunks in outcome.done.items():
+        whole = len(outcome.done) == 1
+        chunks.append(done if whole else done.filter(pc.equal(parts, part)))

@@ -12,14 +12,16 @@ from coopconsume.worker.input_rows import InputRow, rows_of, wanted_rows
 from coopconsume.worker.key_scheduler import KeyScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     import pyarrow as pa
 
     from coopconsume.record import Record
-    from coopconsume.worker.handling import Handler, TimeBox
     from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.rate_limit import Lane
+    from coopconsume.worker.time_box import TimeBox
+
+    Handler = Callable[[Record], Any]
 
 #: Rows that are admitted each time the lock is taken.
 _CHUNK = 256

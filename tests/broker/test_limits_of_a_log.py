@@ -14,9 +14,10 @@ from commits import ACCEPT_RANGE_FETCH, MAX_NUM_RANGES, OffsetRanges, PartitionC
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
+from coopconsume.runtime.commit.committer import Unsaved
+from coopconsume.runtime.commit.log_calls import save
 from coopconsume.runtime.commit.outbox import fitting, write
 from coopconsume.runtime.commit.parcels import Parcel, Written
-from coopconsume.runtime.commit.unsaved import Unsaved, save
 from coopconsume.runtime.work import Work
 from tests.broker.member_process import ReportingWorker
 from tests.lost_answers import lose

@@ -22,8 +22,7 @@ from commits import (
     Pending,
     Wanted,
 )
-from commits.fold import LogState
-from commits.group import GroupState
+from commits.fold import GroupState, LogState
 from commits.requests import request_events
 from commits.rows import Event, Part
 

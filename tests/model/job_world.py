@@ -35,10 +35,10 @@ from coopconsume.runtime.dispatch.latest_start import LatestStart
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.status.progress import Meter
 from coopconsume.runtime.work import Work
-from coopconsume.worker.handling import TimeBox
 from coopconsume.worker.realtime.source import Fetched, ReadFailed
 from coopconsume.worker.realtime.wanted import WantedOffsets
 from coopconsume.worker.report import Reads, SlotReport
+from coopconsume.worker.time_box import TimeBox
 
 TP = ("t", 0)
 _PATIENCE = float(os.environ.get("COOPCONSUME_TEST_PATIENCE", "120"))

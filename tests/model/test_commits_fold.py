@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from pyarrow import array
 
 from commits import Epoch, OffsetRanges, Pending
+from commits import fold as fold_module
 from commits import grants as grants_module
-from commits import group as group_module
 from commits.acquisitions import Acquisitions
-from commits.fold import LogState
-from commits.group import Answer
+from commits.fold import Answer, LogState
 from commits.rows import Event, Part, decode, divided, encode
 from commits.snapshot import newest_snapshot, snapshot_events
 from tests.examples import examples
@@ -498,8 +497,8 @@ def test_the_fold_agrees_with_a_naive_model(
     whole log, and so do the rows of the table.
     """
     with (
-        mock.patch.object(group_module, "KEPT_ANSWERS", kept.answers),
-        mock.patch.object(group_module, "KEPT_RESULTS", kept.results),
+        mock.patch.object(fold_module, "KEPT_ANSWERS", kept.answers),
+        mock.patch.object(fold_module, "KEPT_RESULTS", kept.results),
         mock.patch.object(grants_module, "KEPT_UNCHANGED", kept.unchanged),
     ):
         fold_and_compare(steps, cuts, kept)

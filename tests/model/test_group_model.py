@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from assignors import KeyRange, Share, StickyKeyRangeAssignor, coverage, wire
 from commits import Epoch, FencedMember, OffsetRanges, OwnedShare
-from commits.group import Answer, GroupState
+from commits.fold import Answer, GroupState
 from commits.model import as_shares
 from commits.rows import Event, Part
 from coopconsume.errors import AssignmentConflict

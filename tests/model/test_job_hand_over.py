@@ -17,7 +17,7 @@ from coopconsume.group import GroupMember
 from coopconsume.group.owned import EpochGrant
 from coopconsume.runtime.dispatch.dispatcher import Dispatcher
 from coopconsume.runtime.dispatch.slot_leases import SlotLeases
-from coopconsume.worker.handling import TimeBox
+from coopconsume.worker.time_box import TimeBox
 from tests.model.job_group import HIGH, KEYS, LIFE_MS, LOW, WHOLE, Group, slot_mates
 from tests.model.job_world import _PATIENCE, TP, until
 

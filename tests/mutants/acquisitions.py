@@ -45,7 +45,7 @@ ACQUISITIONS = [
     Mutant(
         "chunk-counts-twice",
         "What another member has committed does not count again under a later commit's id.",
-        "commits/partition_state.py",
+        "commits/fold.py",
         "not_held=taken | before)",
         "not_held=taken)",
         (_RULES + "test_a_late_commit_counts_for_what_nobody_else_has", _MODEL),
@@ -53,7 +53,7 @@ ACQUISITIONS = [
     Mutant(
         "chunk-keeps-pending",
         "A record that is reported as pending leaves its chunk.",
-        "commits/partition_state.py",
+        "commits/fold.py",
         "from_offsets([one.offset for one in pending])",
         "from_offsets([])",
         (_RULES + "test_pending_records_are_acquired_by_name",),
@@ -85,7 +85,7 @@ ACQUISITIONS = [
     Mutant(
         "chunk-request-forgotten",
         "A repeated request is known as long as its chunk is held.",
-        "commits/group.py",
+        "commits/fold.py",
         "return bool(self.acquired(event.id))",
         "return False",
         (_RULES + "test_a_repeated_request_gets_the_same_chunk",),
@@ -93,7 +93,7 @@ ACQUISITIONS = [
     Mutant(
         "chunk-survives-key-ranges",
         "Chunks end with an epoch that shares by key range, and leave doubts.",
-        "commits/group.py",
+        "commits/fold.py",
         "        if not new.is_cooperative:\n",
         "        if new.is_cooperative is None:\n",
         (_RULES + "test_key_ranges_take_over_what_is_committed",),
@@ -101,7 +101,7 @@ ACQUISITIONS = [
     Mutant(
         "chunk-returned-while-at-work",
         "A member that may still be at work on a partition does not return its chunks there.",
-        "commits/group.py",
+        "commits/fold.py",
         "if at not in at_work and (",
         "if (",
         (_RULES + "test_a_member_that_leaves_returns_its_chunks",),
@@ -109,7 +109,7 @@ ACQUISITIONS = [
     Mutant(
         "chunk-below-the-log-start",
         "Retention takes offsets out of chunks.",
-        "commits/group.py",
+        "commits/fold.py",
         "state.acquisitions.clip(state.commits.stable_offset, MAX_OFFSET)",
         "pass",
         (_RULES + "test_ends_of_logs_bound_chunks",),

@@ -44,7 +44,7 @@ CHANNEL = [
     Mutant(
         "frozen-slot-goes-on",
         "A slot that was frozen beyond its lease starts no more records.",
-        "coopconsume/worker/handling.py",
+        "coopconsume/worker/slot.py",
         "if not 0.0 <= now - self._read_at < _LONG:",
         "if now < 0:",
         (_TIMES + "test_a_slot_that_stood_still_looks_at_its_lease_before_it_starts_more",),
@@ -244,7 +244,7 @@ CHANNEL = [
     Mutant(
         "late-worker-is-ended",
         "A worker that runs no handler is not ended, however late its report.",
-        "coopconsume/worker/handling.py",
+        "coopconsume/worker/time_box.py",
         "        if self.journal.is_at_work:\n            self.end_worker()",
         "        self.end_worker()",
         (
@@ -254,7 +254,7 @@ CHANNEL = [
     Mutant(
         "handler-starts-after-its-time",
         "No handler starts once the time of running ones is over.",
-        "coopconsume/worker/handling.py",
+        "coopconsume/worker/time_box.py",
         "        if self.is_closed:\n            self.refuse()\n",
         "",
         (_CRASHES + "test_no_handler_starts_once_the_time_of_running_ones_is_over",),
@@ -262,7 +262,7 @@ CHANNEL = [
     Mutant(
         "row-at-work-is-done",
         "A record whose handler runs is in no progressive report.",
-        "coopconsume/worker/handling.py",
+        "coopconsume/worker/slot.py",
         "self._done(max(self._first, self.settled, self._drawn - 1))",
         "self._done(max(self._first, self.settled, self._drawn))",
         (_UNION,),
@@ -270,7 +270,7 @@ CHANNEL = [
     Mutant(
         "failed-rows-are-done",
         "A progressive report counts no failed record as done.",
-        "coopconsume/worker/handling.py",
+        "coopconsume/worker/slot.py",
         "skipped = [i - first for i in self._skipped if first <= i < end]",
         "skipped = [i for i in self._skipped if first <= i < end]",
         (_UNION,),
@@ -302,7 +302,7 @@ CHANNEL = [
     Mutant(
         "stopped-slot-starts-one",
         "A slot that was stopped before its rows came starts none.",
-        "coopconsume/worker/handling.py",
+        "coopconsume/worker/slot.py",
         "if time_box.is_over and (handled or time_box.stopped):",
         "if time_box.is_over and handled:",
         (_SLOT + "test_a_slot_that_is_stopped_as_its_rows_come_starts_nothing",),
@@ -326,7 +326,7 @@ CHANNEL = [
     Mutant(
         "grace-from-the-time-box",
         "Handlers of a halted slot have the handler timeout from the halt on.",
-        "coopconsume/worker/handling.py",
+        "coopconsume/worker/time_box.py",
         "over = time.monotonic() if self._halted_at is None else self._halted_at",
         "over = time.monotonic()",
         (_SLOT + "test_a_halted_slot_has_the_handler_timeout_from_the_halt_on",),
@@ -334,7 +334,7 @@ CHANNEL = [
     Mutant(
         "idle-slot-is-ended",
         "A slot that was halted before it began is not ended.",
-        "coopconsume/worker/handling.py",
+        "coopconsume/worker/time_box.py",
         "            if not self.stopped:  # Otherwise",
         "            if self._time:  # Else",
         (_SLOT + "test_a_slot_that_was_halted_before_it_began_is_not_ended",),
@@ -366,7 +366,7 @@ CHANNEL = [
     Mutant(
         "relieved-serial-goes-on",
         "A slot that gives its records back starts none of them, one handler at a time.",
-        "coopconsume/worker/handling.py",
+        "coopconsume/worker/slot.py",
         "    outcome.give_back = time_box.give_back\n",
         "",
         (_GIVEN,),
@@ -390,7 +390,7 @@ CHANNEL = [
     Mutant(
         "drawn-row-is-not-kept",
         "A slot keeps the row that it has drawn.",
-        "coopconsume/worker/handling.py",
+        "coopconsume/worker/slot.py",
         "drawn = range(max(self._first, self.settled), self._drawn)",
         "drawn = range(max(self._first, self.settled), self._drawn + 1)[:-2]",
         (

@@ -202,7 +202,7 @@ COMMITS = [
     Mutant(
         "repeated-commit-counts-again",
         "A commit that is repeated with its id counts once.",
-        "commits/group.py",
+        "commits/fold.py",
         "known = self.answers.get(event.id)",
         "known = None",
         (_STORE + "test_a_repeated_commit_gets_its_first_answer",),
@@ -210,7 +210,7 @@ COMMITS = [
     Mutant(
         "forgotten-answer-counts-as-done",
         "A repeat is refused where the first commit was, also once its answer is forgotten.",
-        "commits/group.py",
+        "commits/fold.py",
         "if not answer.counted or at in refused or refusal:",
         "if not answer.counted or refusal:",
         (
@@ -220,7 +220,7 @@ COMMITS = [
     Mutant(
         "refused-commit-is-done-at-its-repeat",
         "A commit that was refused everywhere is refused again once its answer is forgotten.",
-        "commits/group.py",
+        "commits/fold.py",
         "if not answer.counted or at in refused or refusal:",
         "if not answer.counted or at in refused:",
         ("tests/unit/commits/test_commit_growth.py::test_a_refused_commit_is_refused_again",),
@@ -228,7 +228,7 @@ COMMITS = [
     Mutant(
         "unchanged-commit-forgotten",
         "The repeat of a commit that changed nothing changes nothing while its epoch is in force.",
-        "commits/group.py",
+        "commits/fold.py",
         "grant.note_unchanged(event.member, event.id)",
         "pass",
         (
@@ -238,7 +238,7 @@ COMMITS = [
     Mutant(
         "snapshot-carries-all-answers",
         "A snapshot carries some answers of partitions, and no more.",
-        "commits/group.py",
+        "commits/fold.py",
         "if self._kept_results > KEPT_RESULTS:",
         "if False:",
         ("tests/unit/commits/test_commit_growth.py::test_a_snapshot_does_not_carry_old_answers",),

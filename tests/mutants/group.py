@@ -33,7 +33,7 @@ GROUP = [
     Mutant(
         "commits-under-any-epoch",
         "A commit counts only under the epoch in force.",
-        "commits/group.py",
+        "commits/fold.py",
         'return "its epoch is not in force" if grant is None else',
         'return "" if grant is None else',
         (_STORE + "test_a_fenced_zombie_writes_but_never_counts", _FOLD),
@@ -41,7 +41,7 @@ GROUP = [
     Mutant(
         "previous-not-checked",
         "An epoch counts only if the one that its leader noted is in force.",
-        "commits/group.py",
+        "commits/fold.py",
         "if event.previous != in_force:",
         "if event.previous is False:",
         (_EVENTS + "test_an_epoch_counts_only_if_the_one_its_leader_noted_is_in_force",),
@@ -49,7 +49,7 @@ GROUP = [
     Mutant(
         "number-used-twice",
         "The number of an epoch is above all that were seen.",
-        "commits/group.py",
+        "commits/fold.py",
         "event.epoch.number > self.highest",
         "event.epoch.number >= self.highest",
         (_FOLD,),
@@ -57,7 +57,7 @@ GROUP = [
     Mutant(
         "replaced-member-counts",
         "A member id that was taken over does not commit.",
-        "commits/group.py",
+        "commits/fold.py",
         'grant.fenced[replaced] = f"taken over by {event.member!r}"',
         "pass",
         (_STORE + "test_a_static_member_is_taken_over_by_its_new_process",),
@@ -65,7 +65,7 @@ GROUP = [
     Mutant(
         "released-member-counts",
         "A member that released its shares does not commit.",
-        "commits/group.py",
+        "commits/fold.py",
         "grant.fenced[event.member] = RELEASED",
         "pass",
         (_STORE + "test_a_member_that_released_may_not_commit",),
@@ -89,7 +89,7 @@ GROUP = [
     Mutant(
         "claimed-work-not-in-doubt",
         "A claim waits for the work of the member of the group that had its share.",
-        "commits/group.py",
+        "commits/fold.py",
         "self._loosen(grant, member, grant.doubts_of(member, left))",
         "pass",
         (_GROUP,),
@@ -97,7 +97,7 @@ GROUP = [
     Mutant(
         "claim-not-exclusive",
         "A claim does not overlap a live one.",
-        "commits/group.py",
+        "commits/fold.py",
         'if in_the_way and not event.detail.get("takeover"):\n            return Answer(counted=False, reason="a share is held"',
         'if in_the_way is False:\n            return Answer(counted=False, reason="a share is held"',
         (_STORE + "test_claims_exclude_each_other",),
@@ -105,7 +105,7 @@ GROUP = [
     Mutant(
         "nothing-in-doubt",
         "What a member did not hand over is in doubt for its next owner.",
-        "commits/group.py",
+        "commits/fold.py",
         "left = grant.doubts if grant.is_cooperative else grant.left_behind()",
         "left = grant.doubts",
         (_STORE + "test_what_was_not_handed_over_is_in_doubt", _GROUP),
@@ -274,7 +274,7 @@ TOPICS = [
     Mutant(
         "followed-cut-is-a-new-one",
         "A cut that the commit log has followed is no other cut.",
-        "commits/group.py",
+        "commits/fold.py",
         "            state.reached = None\n            return",
         "            return",
         (
@@ -301,7 +301,7 @@ TOPICS = [
     Mutant(
         "last-leader-epoch-wins",
         "Of two ends of a log the higher one is kept, with its leader epoch.",
-        "commits/group.py",
+        "commits/fold.py",
         "(state.reached, reached.get(part.topic_partition))",
         "(reached.get(part.topic_partition),)",
         (_FOLD,),

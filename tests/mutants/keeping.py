@@ -142,7 +142,7 @@ KEEPING = [
     Mutant(
         "partial-release-forgets-doubts",
         "What is released while it runs is in doubt.",
-        "commits/group.py",
+        "commits/fold.py",
         "            self._doubt(grant, doubts)\n            return Answer(counted=True)",
         "            return Answer(counted=True)",
         (_GROUP,),
@@ -150,7 +150,7 @@ KEEPING = [
     Mutant(
         "partial-release-fences",
         "A member that releases part of its shares commits on.",
-        "commits/group.py",
+        "commits/fold.py",
         "            self._doubt(grant, doubts)\n            return Answer(counted=True)",
         "            self._doubt(grant, doubts)\n            grant.fenced[event.member] = RELEASED\n            return Answer(counted=True)",
         (_EVENTS + "test_a_member_that_releases_a_share_keeps_the_others",),
@@ -409,7 +409,7 @@ KEEPING = [
     Mutant(
         "rest-of-a-wait-unread",
         "A release says for how long an earlier owner may still be at work.",
-        "commits/group.py",
+        "commits/fold.py",
         'if "left_ms" in event.detail:',
         'if "left" in event.detail:',
         (

@@ -32,7 +32,7 @@ RETRIES = [
     Mutant(
         "running-call-counted",
         "A handler call is counted once it has ended.",
-        "coopconsume/worker/handling.py",
+        "coopconsume/worker/slot.py",
         "self._count_calls(starts, self.started[blocks.stop : blocks.stop + 1])",
         "self._count_calls(pa.array(self.started[blocks.start : blocks.stop + 1]), self.started[blocks.stop : blocks.stop + 1])",
         (_HISTOGRAM + "test_calls_of_a_plain_handler_last_until_the_next_one",),
@@ -40,7 +40,7 @@ RETRIES = [
     Mutant(
         "block-counted-as-one-call",
         "Each call of a block that is timed as a whole counts.",
-        "coopconsume/worker/handling.py",
+        "coopconsume/worker/slot.py",
         "calls.counts[0] += (self._block - 1) * len(begun)",
         "pass",
         (_HISTOGRAM + "test_calls_that_take_microseconds_are_timed_in_blocks",),
@@ -48,7 +48,7 @@ RETRIES = [
     Mutant(
         "slow-calls-timed-in-blocks",
         "Only calls that take microseconds are timed in blocks.",
-        "coopconsume/worker/handling.py",
+        "coopconsume/worker/slot.py",
         "time.time() - self.started[0] < rows * _FAST",
         "True",
         (_HISTOGRAM + "test_calls_that_take_microseconds_are_timed_in_blocks",),
@@ -438,7 +438,7 @@ DENIED = [
     Mutant(
         "blocked-rows-count-as-starts",
         "A record that waits behind an earlier one of its key has not started.",
-        "coopconsume/worker/handling.py",
+        "coopconsume/worker/slot.py",
         "            self.started[number // self._block] = math.nan\n",
         "            pass\n",
         (_HISTOGRAM + "test_a_slot_counts_the_starts_of_first_attempts",),

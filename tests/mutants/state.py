@@ -16,7 +16,7 @@ _RULES = "coopconsume/testing/history/rules.py"
 _PLANTED = "tests/model/test_checker_planted.py::test_a_fault_planted_in_a_right_run_is_found"
 _RESETTING = "coopconsume/state/resetting.py"
 _RESET = "tests/unit/state/test_state_reset.py::"
-_HANDLING = "coopconsume/worker/handling.py"
+_RUNNER = "coopconsume/worker/slot.py"
 _IN_REPORTS = (
     "tests/model/test_progress_model.py"
     "::test_changes_of_the_state_are_in_the_reports_of_their_records"
@@ -36,7 +36,7 @@ STATE = [
     Mutant(
         "changes-before-their-records",
         "A report has the changes of the records that it counts as done, and no others.",
-        _HANDLING,
+        _RUNNER,
         "changes, count = self._outcome.changes, bisect_left(self._changed, end)",
         "changes, count = self._outcome.changes, len(self._changed)",
         (_IN_REPORTS,),
@@ -44,7 +44,7 @@ STATE = [
     Mutant(
         "kept-change-not-seen",
         "The next record of a key sees a change that is kept by columns.",
-        _HANDLING,
+        _RUNNER,
         "state.pass_on(value, expires)",
         "pass",
         (_IN_REPORTS,),

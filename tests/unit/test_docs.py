@@ -52,7 +52,8 @@ def _named(text: str) -> set[str]:
 
 def test_the_life_of_a_record_names_what_is_in_the_code() -> None:
     """Files, classes, methods and functions of the page."""
-    named = _named((DOCS / "explanation" / "life-of-a-record.md").read_text())
+    page = (DOCS / "explanation" / "life-of-a-record.md").read_text()
+    named = _named(page)
     files = {name for name in named if name.endswith((".py", "/"))}
     assert len(files) > 20
     for name in files:
@@ -64,6 +65,20 @@ def test_the_life_of_a_record_names_what_is_in_the_code() -> None:
         owner, _, attribute = name.rpartition(".")
         assert re.search(rf"(class|def) {attribute}\b", sources), name
         assert not owner or f"class {owner}" in sources, name
+    for name, file in re.findall(r"`([A-Za-z_.]+)` \(`([\w/]+\.py)`\)", page):
+        path = ROOT / file if (ROOT / file).exists() else ROOT / "coopconsume" / file
+        owner, _, attribute = name.rpartition(".")
+        assert re.search(rf"(class|def) {attribute}\b", path.read_text()), (name, file)
+        assert not owner or f"class {owner}" in path.read_text(), (name, file)
+
+
+@pytest.mark.parametrize("title", ["A batch", "A commit"])
+def test_a_batch_and_a_commit_pass_ten_files_at_most(title: str) -> None:
+    """The files that make the next call or keep what becomes of the records, as the page says."""
+    page = (DOCS / "explanation" / "life-of-a-record.md").read_text()
+    section = page.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    files = set(re.findall(r"`([\w/]+\.py)`", section))
+    assert 5 < len(files) <= 10, files
 
 
 def test_the_generated_tables_are_those_of_the_code() -> None:

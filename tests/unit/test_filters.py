@@ -21,7 +21,6 @@ from coopconsume.options import Options
 from coopconsume.runtime.plan import Limits, Partition, plan_batch
 from coopconsume.runtime.plan.window import LARGEST_WINDOW, Window
 from coopconsume.runtime.status.progress import Meter
-from coopconsume.worker.handling import TimeBox
 from coopconsume.worker.report import (
     PartitionReport,
     PartitionWork,
@@ -30,6 +29,7 @@ from coopconsume.worker.report import (
     unpack_offsets,
 )
 from coopconsume.worker.slot import _until_halted
+from coopconsume.worker.time_box import TimeBox
 from tests.model.polling_world import Log, Member, in_memory
 from tests.unit.worker.slot_harness import WAYS, done, prepared, run
 

@@ -8,7 +8,7 @@ import math
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from commits import (
@@ -21,7 +21,6 @@ from coopconsume.group.primary import WRITE_WITHIN
 from coopconsume.runtime.commit.log_calls import LogCalls
 from coopconsume.runtime.commit.mirror import Mirror
 from coopconsume.runtime.commit.outbox import Outbox, pending_of
-from coopconsume.runtime.commit.unsaved import CommitMark, Unsaved
 from coopconsume.runtime.plan.acquiring import Acquirer
 from coopconsume.runtime.trace import CommitStarted, Trace
 
@@ -58,6 +57,44 @@ _LINGER = 0.1
 _REFUSED_WAIT = 0.5
 #: Seconds between two reads of decisions on parked records.
 _DECIDE_EVERY = 2.0
+
+
+@dataclass
+class Unsaved:
+    """What has come in since the last commit, beside the offsets that are done.
+
+    Attributes:
+        since: When the first of it came, on the monotonic clock; 0: nothing has.
+        pending: Records that failed, for the commit log.
+    """
+
+    since: float = 0.0
+    pending: dict[TopicPartition, list[Pending]] = field(default_factory=dict)
+
+    def put_back(self, kept: Mapping[TopicPartition, list[Pending]]) -> None:
+        """Takes back failed records that could not be written; later failures of them count."""
+        for tp, pending in kept.items():
+            self.pending.setdefault(tp, [])[:0] = pending
+
+    def add(self, pending: Mapping[TopicPartition, list[Pending]], now: float) -> None:
+        """Takes failed records, which are pending from now on."""
+        for tp, records in pending.items():
+            self.pending.setdefault(tp, []).extend(records)
+        if pending:
+            self.since = self.since or now
+
+
+@dataclass(frozen=True)
+class CommitMark:
+    """What was not committed at some time.
+
+    Attributes:
+        count: `Committer.count` once a commit that began after this time is answered.
+        offsets: The offsets that were not committed, by partition.
+    """
+
+    count: int
+    offsets: Mapping[TopicPartition, OffsetRanges]
 
 
 class Committer:

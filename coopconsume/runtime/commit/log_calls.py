@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
-from commits import FencedMember
-from coopconsume.runtime.commit.unsaved import save
+from commits import FencedMember, MaxIndividualCommitsReached, OffsetRanges
 from coopconsume.runtime.decisions import apply_decisions
-from coopconsume.runtime.events import CommitFailed, CommitFenced, DecisionsApplied, LogRead
+from coopconsume.runtime.events import (
+    CommitAnswered,
+    CommitFailed,
+    CommitFenced,
+    DecisionsApplied,
+    LogRead,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from commits import AcquireRequest, OffsetRanges, Pending
+    from commits import AcquireRequest, CommitResult, Pending
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import Failed
@@ -102,3 +108,73 @@ class LogCalls:
         except Exception as error:  # noqa: BLE001 - the next look may do
             log.warning("decisions on parked records could not be applied yet: %s", error)
         self._post(DecisionsApplied(applied))
+
+
+def save(
+    assignment: EpochAssignment,
+    offsets: Mapping[TopicPartition, OffsetRanges],
+    holes: Mapping[TopicPartition, OffsetRanges],
+    pending: Mapping[TopicPartition, list[Pending]],
+    commit_id: str,
+    written: Written | None = None,
+    filtered: Mapping[TopicPartition, OffsetRanges] | None = None,
+    request: AcquireRequest | None = None,
+) -> CommitAnswered:
+    """Commits offsets that are done; reports those that the limit on ranges leaves out.
+
+    Args:
+        assignment: What is owned.
+        offsets: What is done.
+        holes: What is proven never to be delivered.
+        pending: What failed.
+        commit_id: The id of the commit; with a parcel, the id under which it was written.
+        written: Outputs that were written; they count only with this commit, so all of their
+            records are committed.
+        filtered: Those of ``offsets`` that the filter dropped.
+        request: Chunks of a cooperative epoch to acquire in the same append.
+
+    Raises:
+        commits.FencedMember: Another member holds the group.
+        commits.CommitLogUnavailable: The log did not answer.
+    """
+    started = time.monotonic()
+    fit = assignment.affordable(offsets, holes)
+    left = {tp: done - fit[tp] for tp, done in offsets.items()}
+    reported = {tp: list(records) for tp, records in pending.items()}
+    if written is not None:
+        for tp, done in written.parcel.offsets.items():
+            fit[tp] = fit.get(tp, OffsetRanges()) | done
+        for tp, records in written.parcel.pending.items():
+            reported.setdefault(tp, []).extend(records)
+    dropped = {tp: len(fit[tp] & some) for tp, some in (filtered or {}).items() if tp in fit}
+    results: Mapping[TopicPartition, CommitResult] = {}
+    try:
+        if fit or reported or holes or request is None:
+            results = assignment.commit(
+                fit, pending=reported, holes=holes, filtered=dropped, commit_id=commit_id,
+                limited=written is None, request=request,
+            )  # fmt: skip
+        else:
+            assignment.acquire(request)
+    except MaxIndividualCommitsReached as error:
+        # Other members were quicker.
+        results = error.results or {}
+    refused = {tp for tp, result in results.items() if result.status == "refused"}
+    answered = {
+        tp: (fit.get(tp, OffsetRanges()), result.stable_offset)
+        for tp, result in results.items()
+        if tp not in refused
+    }
+    over_limit = frozenset(refused | {tp for tp, some in left.items() if some})
+    later = {tp: records for tp, records in reported.items() if tp in refused}
+    failed = {
+        tp: OffsetRanges.from_offsets([one.offset for one in records])
+        for tp, records in reported.items()
+        if tp not in refused
+    }
+    not_held = {tp: result.not_held for tp, result in results.items() if result.not_held}
+    took = (written.took if written else 0.0, time.monotonic() - started)
+    acquired = None if request is None else assignment.acquired(request)
+    return CommitAnswered(
+        answered, holes, took, over_limit, later, time.time(), failed, not_held, acquired
+    )

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from commits.model import TopicPartition
     from coopconsume.worker.channel.client import SlotChannel
-    from coopconsume.worker.handling import TimeBox
     from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.realtime.source import Source
     from coopconsume.worker.report import BatchSpec, PartitionWork
+    from coopconsume.worker.time_box import TimeBox
 
     OpenSource = Callable[[BatchSpec, int, Mapping[TopicPartition, int]], Source]
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from commits.group import Answer, GroupState
+    from commits.fold import Answer, GroupState
 
 P0 = ("t", 0)
 FIRST = Epoch(1, "n")
@@ -134,7 +134,7 @@ def test_a_repeated_request_gets_the_same_chunk() -> None:
     log = Log()
     assert log.acquire("r1", "a") == [(40, 44)]
     assert log.acquire("r1", "a") == [(40, 44)]
-    with mock.patch("commits.group.KEPT_ANSWERS", 1):
+    with mock.patch("commits.fold.KEPT_ANSWERS", 1):
         for name in ("r2", "r3", "r4"):  # each drops one more of the answers
             log.acquire(name, "b", 1, 46)
         assert "r1/request" not in log.group.answers

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from commits import CommitIds, CommitStore, Epoch, OffsetRanges, PartitionCommits
 from commits.engine import TailGone
-from commits.fold import LogState
-from commits.group import KEPT_ANSWERS, KEPT_RESULTS
+from commits.fold import KEPT_ANSWERS, KEPT_RESULTS, LogState
 from commits.rows import Event, Part
 from commits.snapshot import newest_snapshot, snapshot_events
 from coopconsume.runtime.decisions import Decision, decide, decided
@@ -163,7 +162,7 @@ def test_a_refused_commit_is_refused_again(*, is_ended: bool) -> None:
     end = Event("epoch", "e-2", "", "g", Epoch(2, "n"), previous=EPOCH, detail=detail)
     other = Event("epoch", "e-3", "", "h", EPOCH, detail={"members": {}, "topic_ids": {}})
     list(log.fold([end, other] if is_ended else [other]))
-    with mock.patch("commits.group.KEPT_RESULTS", 0):
+    with mock.patch("commits.fold.KEPT_RESULTS", 0):
         list(log.fold([commit_of("run-1", {("t", 0): 0})]))
     assert not log.groups["", "g"].answers["run-0"].results
     forgotten = newest_snapshot(snapshot_events(log, "s"))
@@ -216,7 +215,7 @@ def test_a_writer_that_slept_through_a_snapshot_gets_an_answer(
         engine.tail = tail
         raise TailGone("cleaned away")
 
-    with mock.patch("commits.group.KEPT_ANSWERS", 1):
+    with mock.patch("commits.fold.KEPT_ANSWERS", 1):
         engine.append = asleep
         start = store.start("g", epoch, "m", {("t", 0): 5})
         assert start["t", 0].status == "duplicate"

@@ -141,7 +141,7 @@ def _calls(path: Path, stale: CommitStore) -> list[Callable[[], object]]:
 @pytest.mark.parametrize(
     ("of", "calls"),
     [
-        ("commits.group.GroupState.fold", slice(5)),
+        ("commits.fold.GroupState.fold", slice(5)),
         ("commits.rows._event", slice(5)),
         ("commits.path_engine._snapshot_rows", slice(3)),
         ("commits.snapshot._group_from_event", slice(3)),

@@ -28,8 +28,7 @@ from commits import (
 )
 from commits.engine import AppendConflict
 from commits.entries import VersionEntry
-from commits.fold import LogState
-from commits.group import GroupState
+from commits.fold import GroupState, LogState
 from commits.log import VACUUM_SEGMENTS
 from commits.rows import SCHEMA, Event, decode, encode
 from commits.snapshot import newest_snapshot, snapshot_events

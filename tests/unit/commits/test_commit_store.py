@@ -275,7 +275,7 @@ def test_whether_a_commit_counted_is_known_without_its_answer(store: CommitStore
     """A repeat is a duplicate, whether the commit changed something or not."""
     epoch = opened(store)
     store.commit("g", epoch, "m", {P0: [(0, 4)]}, commit_id="run-1")
-    with mock.patch("commits.group.KEPT_RESULTS", 0):
+    with mock.patch("commits.fold.KEPT_RESULTS", 0):
         old = store.commit(
             "g", epoch, "m", {P0: [(0, 4)], P1: []}, commit_id="run-2", too_old="report"
         )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from commits import Epoch, OffsetRanges
-from commits.fold import LogState
-from commits.group import GroupState
+from commits.fold import GroupState, LogState
 from commits.rows import Event, Part
 from commits.snapshot import newest_snapshot, snapshot_events
 

@@ -21,8 +21,8 @@ from coopconsume.runtime.settle.crashes import Crashes
 from coopconsume.runtime.settle.poison_bisect import PoisonBisect
 from coopconsume.worker.crash_journal import CrashJournal, read_journal
 from coopconsume.worker.frames import FrameHandler
-from coopconsume.worker.handling import OUTLIVED, TimeBox
 from coopconsume.worker.report import PartitionWork
+from coopconsume.worker.time_box import OUTLIVED, TimeBox
 from tests.unit.worker.slot_harness import PATIENCE, WAYS, done, in_way, prepared, run
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coopconsume.record import Retry
-from coopconsume.worker import handling
+from coopconsume.worker import slot, time_box
 from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
 from coopconsume.worker.frames import FrameHandler
@@ -154,7 +154,7 @@ def test_calls_of_a_plain_handler_last_until_the_next_one(monkeypatch):
     """Each is in one report: those that have ended, in the progressive one; then the rest."""
     now, cut = [0.0], []
     clock = SimpleNamespace(monotonic=time.monotonic, time=lambda: now[0])
-    monkeypatch.setattr(handling, "time", clock)
+    monkeypatch.setattr(slot, "time", clock)
     seconds = [0.0, 2**-11, 0.75, 2**-12, 3.0, 7.0]  # Exact as floats.
 
     def handler(record):
@@ -165,7 +165,7 @@ def test_calls_of_a_plain_handler_last_until_the_next_one(monkeypatch):
     rows = [(0, o, b"%d" % o) for o in range(6)]
     runner, batches = prepared(handler, rows, batch_rows=3)
     outcome = runner._outcome(3)
-    handling.run_serial(batches, handler, outcome, handling.TimeBox(outcome.spec, Journal()))
+    slot.run_serial(batches, handler, outcome, time_box.TimeBox(outcome.spec, Journal()))
 
     def counts(times):
         found = Histogram()
@@ -185,7 +185,7 @@ def test_calls_that_take_microseconds_are_timed_in_blocks(monkeypatch):
         reads.append(now[0])
         return now[0]
 
-    monkeypatch.setattr(handling, "time", SimpleNamespace(monotonic=time.monotonic, time=read))
+    monkeypatch.setattr(slot, "time", SimpleNamespace(monotonic=time.monotonic, time=read))
 
     def handler(record):
         if record.offset == 70:
@@ -195,7 +195,7 @@ def test_calls_that_take_microseconds_are_timed_in_blocks(monkeypatch):
     rows = [(0, o, b"%d" % o) for o in range(160)]
     runner, batches = prepared(handler, rows, batch_rows=64)
     outcome = runner._outcome(3)
-    handling.run_serial(batches, handler, outcome, handling.TimeBox(outcome.spec, Journal()))
+    slot.run_serial(batches, handler, outcome, time_box.TimeBox(outcome.spec, Journal()))
     assert 64 + 4 + 32 <= len(reads) < 160 - 40, "the second batch is fast, the third is not"
     early, late = cut[0], outcome.close()
     assert early.calls.count + late.calls.count == 160
@@ -210,9 +210,9 @@ def test_a_slot_that_stood_still_looks_at_its_lease_before_it_starts_more(
 ):
     """The thread that keeps the lease comes to it later. Fast calls are in blocks of 16."""
     now, started = [1e9], []
-    monkeypatch.setattr(
-        handling, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
-    )
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
+    for module in (slot, time_box):
+        monkeypatch.setattr(module, "time", clock)
 
     def handler(record):
         started.append(record.offset)
@@ -221,11 +221,11 @@ def test_a_slot_that_stood_still_looks_at_its_lease_before_it_starts_more(
     rows = [(0, o, b"%d" % o) for o in range(320)]
     runner, batches = prepared(handler, rows, batch_rows=64)
     outcome = runner._outcome(3)
-    time_box = handling.TimeBox(outcome.spec, Journal())
-    time_box.may_start = lambda at: at < 1e9 + 5.0
-    handling.run_serial(batches, handler, outcome, time_box)
+    box = time_box.TimeBox(outcome.spec, Journal())
+    box.may_start = lambda at: at < 1e9 + 5.0
+    slot.run_serial(batches, handler, outcome, box)
     assert 100 <= started[-1] <= 100 + most
-    assert time_box.stopped == "lease"
+    assert box.stopped == "lease"
     report = outcome.close()
     assert report.partitions[0].resume == started[-1] + 1
     assert done(report) == started

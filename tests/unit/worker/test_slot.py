@@ -12,9 +12,9 @@ import pytest
 
 from coopconsume.record import Record, Reject, Retry, RetryPolicy
 from coopconsume.worker.crash_journal import CrashJournal
-from coopconsume.worker.handling import TimeBox
 from coopconsume.worker.report import PartitionWork, pack_offsets, unpack_offsets
 from coopconsume.worker.slot import current_slot, resolve_handler
+from coopconsume.worker.time_box import TimeBox
 from tests.unit.worker.slot_harness import WAYS, Together, done, in_way, prepared, run
 
 

@@ -20,11 +20,11 @@ from coopconsume.worker.channel.server import ChannelServer
 from coopconsume.worker.channel.spec import ChannelSpec
 from coopconsume.worker.crash_journal import CrashJournal
 from coopconsume.worker.frames import FrameHandler
-from coopconsume.worker.handling import OUTLIVED, TimeBox
 from coopconsume.worker.input_rows import InputRow
 from coopconsume.worker.key_scheduler import KeyScheduler
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.report import unpack_offsets
+from coopconsume.worker.time_box import OUTLIVED, TimeBox
 from tests.unit.worker.slot_harness import PATIENCE, WAYS, done, in_way, prepared
 
 FOUR_WAYS = [*WAYS, "frames"]
