@@ -18,7 +18,7 @@ from coopconsume.runtime.commit.parcels import Parcel
 from coopconsume.runtime.plan import Limits, Partition, Waiting, plan_batch
 from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, pack_offsets
 from tests.examples import examples
-from tests.model.test_loop_model import World, keys
+from tests.model.loop_world import World, keys
 
 TP = ("t", 0)
 

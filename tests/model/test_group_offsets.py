@@ -19,7 +19,7 @@ from commits.rows import Part
 from coopconsume.group.beginning import Beginning, LogFacts, beginning
 from coopconsume.kafka.cluster import Primary
 from tests.examples import examples
-from tests.model.test_group_model import Log
+from tests.model.group_world import Log
 
 TOPIC = "t"
 PICK = st.integers(0, 9)

@@ -20,7 +20,7 @@ from coopconsume.runtime.plan.range_limit import (
 )
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
 from tests.examples import examples
-from tests.model.test_loop_model import World, keys
+from tests.model.loop_world import World, keys
 
 sets = st.sets(st.integers(0, 40), max_size=30)
 

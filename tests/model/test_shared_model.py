@@ -11,8 +11,8 @@ from assignors import KeyRange
 from commits import OffsetRanges, PartitionCommits
 from coopconsume import RetryPolicy
 from tests.examples import examples
+from tests.model.loop_world import keys
 from tests.model.test_limits_model import AtLimit
-from tests.model.test_loop_model import keys
 
 
 class Member(AtLimit):
