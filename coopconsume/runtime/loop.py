@@ -72,6 +72,7 @@ from coopconsume.runtime.events import (
 )
 from coopconsume.runtime.plan.range_limit import LimitWatch
 from coopconsume.runtime.realtime.checks import check_workers
+from coopconsume.runtime.status.batches import batch_facts, longest_silence, oldest_call
 from coopconsume.runtime.status.waiting import JobFacts, waiting_for
 from coopconsume.runtime.trace import JobEnded, JobStarted, Trace, TurnBegun
 
@@ -465,8 +466,9 @@ class Job:
         if now - self._waits_at < _WAITS_EVERY or is_about_to_begin:
             return
         self._waits_at = now
-        self._meter.silent = self._dispatcher.silent(self._epoch_state, now)
-        self._meter.oldest_call = self._dispatcher.oldest_call(self._epoch_state, now)
+        batches = self._dispatcher.of(self._epoch_state)
+        self._meter.silent = longest_silence(batches, now)
+        self._meter.oldest_call = oldest_call(batches, now)
         is_paused = self._is_paused or self._dispatcher.breaker.state == "open"
         found = None
         if is_paused or self._meter.is_quiet:
@@ -480,7 +482,9 @@ class Job:
         breaker, hand_over = dispatcher.breaker, self._hand_over
         return JobFacts(
             partitions=epoch_state.ours,
-            batches=dispatcher.facts(epoch_state, now),
+            batches=batch_facts(
+                dispatcher.of(epoch_state), dispatcher.leases, self._spark, self._meter.title, now
+            ),
             hand_over=None if hand_over is None else hand_over.until - now,
             is_stopping=self._stopping,
             is_paused=self._is_paused,

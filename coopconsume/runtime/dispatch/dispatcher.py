@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges
-from coopconsume.classic import interrupt, open_mailbox, running_tasks, why_ended
+from coopconsume.classic import interrupt, open_mailbox, why_ended
 from coopconsume.errors import HandlerFailed, SessionUnusable
 from coopconsume.group.owned import LEASE
 from coopconsume.kafka.security.access import refused_by_spark
@@ -40,7 +40,6 @@ from coopconsume.runtime.settle.crashes import Crashes
 from coopconsume.runtime.settle.failure_log import FailureLog
 from coopconsume.runtime.settle.failures import FailuresInARow, reason
 from coopconsume.runtime.settle.lost_slots import log_ended_worker, log_lost_slot
-from coopconsume.runtime.status.waiting import BatchFacts
 from coopconsume.runtime.trace import BatchStarted, BatchWithheld, Trace
 from coopconsume.worker.report import PartitionReport, SlotReport
 
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
     from coopconsume.runtime.events import JobEvent
     from coopconsume.runtime.plan import BatchPlan, Partition
     from coopconsume.runtime.status.progress import Meter
-    from coopconsume.runtime.status.waiting import OldestCall
     from coopconsume.runtime.work import Work
 
 log = logging.getLogger(__name__)
@@ -240,56 +238,6 @@ class Dispatcher:
             return None
         now = time.monotonic()
         return next((one for one in self.of(epoch_state) if runs.reads_on(one, now)), None)
-
-    def facts(self, epoch_state: EpochState, now: float) -> list[BatchFacts]:
-        """Returns what is known of the batches of an epoch, for people."""
-        return [
-            self._facts_of(running, now)
-            for running in self.of(epoch_state)
-            if running.waiting
-            and running.begins_at <= now
-            and not (running.is_idle and self._has_met(running))
-        ]
-
-    def _has_met(self, running: Running) -> bool:
-        return all(self.leases.has_met(at) for at in running.connections)
-
-    def silent(self, epoch_state: EpochState | None, now: float) -> float:
-        """Returns for how long the slot that is silent for longest has reported nothing."""
-        silences = [
-            now - running.heard_at.get(slot, running.begins_at)
-            for running in self.of(epoch_state)
-            for slot in running.waiting
-            if not running.is_idle
-        ]
-        return max(silences, default=0.0)
-
-    def oldest_call(self, epoch_state: EpochState | None, now: float) -> OldestCall | None:
-        """Returns the handler call that has run for longest; None: none takes long."""
-        calls = [
-            found for one in self.of(epoch_state) if (found := one.oldest_call(now)) is not None
-        ]
-        return max(calls, key=lambda call: call.seconds, default=None)
-
-    def _facts_of(self, running: Running, now: float) -> BatchFacts:
-        heard = [running.begins_at, *running.heard_at.values()]
-        heard += [running.first_report] if running.first_report is not None else []
-        started, tasks = None, None
-        if running.channel is not None:
-            started = sum(self.leases.has_met(at) for at in running.connections)
-            if not (started or running.reports_more):
-                tasks = self._tasks_of_spark()
-        return BatchFacts(
-            running.number, now - running.begins_at, len(running.waiting), started,
-            now - max(heard), tasks, running.oldest_call(now),
-        )  # fmt: skip
-
-    def _tasks_of_spark(self) -> int | None:
-        try:
-            return running_tasks(self._spark, self._meter.title)
-        except Exception:
-            log.debug("Spark does not say what it runs", exc_info=True)
-            return None
 
     def unsure(self, epoch_state: EpochState) -> set[int]:
         """Returns slots with unknown records at work; slots that keep records have named them."""
