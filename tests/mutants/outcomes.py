@@ -106,9 +106,9 @@ RETRIES = [
     Mutant(
         "replayed-without-its-headers",
         "A parked record that is replayed keeps the headers that were added.",
-        "coopconsume/runtime/plan/partition.py",
-        "self._failed = {o: w for o, w in self._failed.items() if o not in done}",
-        "self._failed = {o: w for o, w in self._failed.items() if o in self.attempts}",
+        "coopconsume/runtime/plan/failed_records.py",
+        "self._last = {o: one for o, one in self._last.items() if o not in offsets}",
+        "self._last = {o: one for o, one in self._last.items() if o in self.attempts}",
         (_PLAN + "test_headers_that_were_added_to_a_record_go_with_its_next_attempt",),
     ),
     Mutant(
@@ -168,9 +168,9 @@ RETRIES = [
     Mutant(
         "attempt-not-counted",
         "Each failure counts as an attempt.",
-        "coopconsume/runtime/plan/partition.py",
-        "self.attempts[failure.offset] = failure.attempts\n        self._may_have_parked",
-        "self.attempts[failure.offset] = 0\n        self._may_have_parked",
+        "coopconsume/runtime/plan/failed_records.py",
+        "self.attempts[record.offset] = record.attempts",
+        "self.attempts[record.offset] = 0",
         (_LOOP,),
     ),
     Mutant(

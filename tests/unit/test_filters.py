@@ -287,7 +287,7 @@ def test_filtered_records_are_done_and_counted_until_they_are_saved():
     assert partition.first_open() == 5
     assert partition.unsaved == OffsetRanges([(0, 4)])
     assert partition.unsaved_filtered == OffsetRanges([(1, 2), (4, 4)])
-    assert (partition.pending, partition.attempts) == (0, {})
+    assert (partition.pending, partition.failed.attempts) == (0, {})
     partition.saved(OffsetRanges([(0, 3)]), 4, OffsetRanges())
     assert partition.unsaved_filtered == OffsetRanges([(4, 4)])
 

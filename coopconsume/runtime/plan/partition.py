@@ -12,6 +12,7 @@ from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.blocker import blocker_at
 from coopconsume.runtime.plan.dealer import Dealer
+from coopconsume.runtime.plan.failed_records import FailedRecords
 from coopconsume.runtime.plan.range_limit import read_limit
 from coopconsume.runtime.plan.reads import MERGE_GAP, reach_of
 from coopconsume.runtime.plan.share import SlotShare, scope_of
@@ -96,10 +97,8 @@ class Partition:
         self.log_last = -1 if committed.last is None else committed.last
         #: Whether slots that read by themselves have chunks that this member does not hold.
         self.has_lost_chunks = False
-        self.attempts: dict[int, int] = {}
+        self.failed = FailedRecords()
         self._may_have_parked = False
-        #: The last failure of each record that has failed and is not done, in flight or not.
-        self._failed: dict[int, Waiting] = {}
         self._first_open_since = (-1, 0.0)
         self.reach = reach_of(OffsetRanges())
         #: Whether any key range of it is still ours.
@@ -170,8 +169,8 @@ class Partition:
         found = self._waiting()
         found.update(
             offset
-            for offset, failed in self._failed.items()
-            if failed.is_logged and any(share.handles(offset) for share in self.shares.values())
+            for offset in self.failed.logged
+            if any(share.handles(offset) for share in self.shares.values())
         )
         return len(found) + self._stalled
 
@@ -288,12 +287,12 @@ class Partition:
         first = self.first_open()
         if first >= self.end and first >= self.position:
             return None
-        return blocker_at(first, self.shares.values(), self._failed.get(first), now)
+        return blocker_at(first, self.shares.values(), self.failed.last(first), now)
 
     @property
     def failed_blocker(self) -> Waiting | None:
         """The last failure of the record at the stable offset; None if it has not failed."""
-        return self._failed.get(self.first_open())
+        return self.failed.last(self.first_open())
 
     @property
     def real_time_from(self) -> int | None:
@@ -405,8 +404,7 @@ class Partition:
         slots = sorted(self.shares)
         again = [one for one in failed if one.offset in new]
         for one in again:
-            self.attempts[one.offset] = one.attempts
-            waiting = self._failed[one.offset] = Waiting(**vars(one))
+            waiting = self.failed.add(Waiting(**vars(one)))
             share = self.shares[slots[one.offset % len(slots)]]
             share.wait(self.lane(one.key_hash, one.offset), waiting)
         retried = OffsetRanges.from_offsets([one.offset for one in again])
@@ -462,12 +460,12 @@ class Partition:
             offset = failed.offset
             if offset < self.stable or offset in self.done:
                 continue
-            self.attempts[offset] = failed.attempts
+            self.failed.attempts[offset] = failed.attempts
             self._may_have_parked |= failed.is_parked
             for share in self.shares.values():
                 if not any(key_range.contains(failed.key_hash) for key_range in share.ranges):
                     continue
-                waiting = self._failed[offset] = Waiting(**vars(failed), is_logged=True)
+                waiting = self.failed.add(Waiting(**vars(failed), is_logged=True))
                 share.wait(self.lane(failed.key_hash, offset), waiting)
                 if share.position <= offset:
                     share.todo |= OffsetRanges([(share.position, offset)])
@@ -614,10 +612,9 @@ class Partition:
             self._extend(share, report, report.position)
         for failure in report.retrying:
             if failure.offset in share.in_flight:
-                self.attempts[failure.offset] = failure.attempts
-                before = self._failed.get(failure.offset)
+                before = self.failed.last(failure.offset)
                 is_logged = before is not None and before.is_logged
-                self._failed[failure.offset] = Waiting.after(failure, now, is_logged=is_logged)
+                self.failed.add(Waiting.after(failure, now, is_logged=is_logged))
 
     def _extend(self, share: SlotShare, report: PartitionReport, position: int) -> None:
         self.is_quiet = False
@@ -647,7 +644,7 @@ class Partition:
             now: The time, on the monotonic clock.
         """
         self.progressed(slot, report, now)
-        share, attempts = self.shares[slot], self.attempts
+        share, attempts = self.shares[slot], self.failed.attempts
         share.give_back(
             (
                 self.lane(key_hash, offset),
@@ -765,8 +762,7 @@ class Partition:
         if self.stock is not None:
             # Once the failure is in the commit log, any member tries the record again.
             self.stock.settle(done, failed)
-            self.attempts = {o: n for o, n in self.attempts.items() if o not in failed}
-            self._failed = {o: one for o, one in self._failed.items() if o not in failed}
+            self.failed.remove_all(failed)
         for failure in () if self.stock is not None else report.failed:
             self._keep(failure, now)
         for each in self.shares.values():
@@ -777,18 +773,15 @@ class Partition:
         if report.filtered:
             self.unsaved_filtered |= _filtered_of(report)
         self.done |= done.clip(self.stable, MAX_OFFSET)
-        if self.attempts or self._failed:
-            self.attempts = {o: n for o, n in self.attempts.items() if o not in done}
-            self._failed = {o: w for o, w in self._failed.items() if o not in done}
+        self.failed.remove_all(done)
 
     def _keep(self, failure: Failure, now: float) -> None:
         """Has a failed record wait for its next attempt, if its key is still ours."""
         share = self.dealer.share_of(failure.key_hash)
         if share is None:
             return
-        self.attempts[failure.offset] = failure.attempts
         self._may_have_parked |= failure.delay == math.inf
-        failed = self._failed[failure.offset] = Waiting.after(failure, now, is_logged=True)
+        failed = self.failed.add(Waiting.after(failure, now, is_logged=True))
         share.wait(self.lane(failure.key_hash, failure.offset), failed)
 
     def replay(self, offset: int, now: float) -> None:
@@ -797,7 +790,7 @@ class Partition:
         for waiting in self.parked:
             if waiting.offset == offset:
                 waiting.due, waiting.attempts = now, 0
-                self.attempts.pop(offset, None)
+                self.failed.restart(offset)
 
     def discard(self, offset: int, now: float) -> None:
         """Counts a parked record as done, so its key continues; harmless if it is not parked."""
@@ -806,8 +799,7 @@ class Partition:
             if waiting.offset == offset:
                 waiting.due = now  # What is behind it goes on with the slot's next batch.
                 self.done |= OffsetRanges([(offset, offset)])
-                self.attempts.pop(offset, None)
-                self._failed.pop(offset, None)
+                self.failed.remove(offset)
 
     def defer(self, offsets: OffsetRanges) -> None:
         """Defers offsets: they are committed once their dead letters or rows are written."""
@@ -822,7 +814,7 @@ class Partition:
             if record.offset not in self.undelivered:
                 continue
             self._may_have_parked |= record.is_parked
-            self.attempts[record.offset], self._failed[record.offset] = record.attempts, record
+            self.failed.add(record)
             self.done -= OffsetRanges([(record.offset, record.offset)])
             for share in self.shares.values():
                 if any(key_range.contains(record.key_hash) for key_range in share.ranges):
@@ -837,8 +829,7 @@ class Partition:
             for waiting in share.failed():
                 if waiting.offset in offsets:
                     waiting.due, waiting.is_undelivered = -math.inf, False
-                    self.attempts.pop(waiting.offset, None)
-                    self._failed.pop(waiting.offset, None)
+                    self.failed.remove(waiting.offset)
 
     def unknown(self, slot: int) -> None:
         """Plans all of a slot's part again, as its outcome is unknown."""
@@ -902,7 +893,7 @@ class Partition:
     def charge(self, offset: int) -> None:
         """Counts an attempt of a record whose worker has crashed."""
         self.is_quiet = False
-        self.attempts[offset] = self.attempts.get(offset, 0) + 1
+        self.failed.charge(offset)
 
     def _advance(self, stable: int) -> None:
         if stable > self.stable:
@@ -974,8 +965,7 @@ class Partition:
         return self._work_of(share, share.in_flight)
 
     def _work_of(self, share: SlotShare, offsets: OffsetRanges) -> PartitionWork:
-        attempts = {o: n for o, n in self.attempts.items() if o in offsets}
-        added = {o: one.headers for o, one in self._failed.items() if one.headers and o in offsets}
+        attempts, added = self.failed.attempts_of(offsets), self.failed.headers_of(offsets)
         return PartitionWork(tuple(offsets.pairs()), attempts, self._blocked(share), added)
 
     def _blocked(self, share: SlotShare) -> dict[int, int]:

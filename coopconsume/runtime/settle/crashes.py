@@ -97,7 +97,7 @@ class Crashes:
             partition.charge(offset)
             log.warning(
                 "%s-%d@%d crashed its worker repeatedly: attempt %d",
-                partition.topic, partition.partition, offset, partition.attempts[offset],
+                partition.topic, partition.partition, offset, partition.failed.attempts[offset],
             )  # fmt: skip
             if self._max_attempts is None:
                 suspects.passed({index: OffsetRanges([(offset, offset)])})

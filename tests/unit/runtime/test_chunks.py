@@ -228,7 +228,7 @@ def test_a_request_names_failed_records_once_they_are_due() -> None:
     request = acquirer.request(100)
     assert request is not None
     assert request.wanted[TP].due == ranges((1, 1))
-    assert one.attempts == {4: 2}
+    assert one.failed.attempts == {4: 2}
     assert [waiting.offset for waiting in one.parked] == [3]
     acquirer.began(request)
     assert acquirer.request(100) is None

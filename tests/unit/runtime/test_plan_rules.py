@@ -69,7 +69,7 @@ def test_what_a_slot_reported_while_it_worked_is_not_done_again():
     ended = PartitionReport(b"", 0, [failed(5, 80), failed(6, 90)])
     p.reported(0, ended, 0.0)
     assert [failure.offset for failure in ended.failed] == [6]
-    assert p.attempts == {1: 1, 6: 1}
+    assert p.failed.attempts == {1: 1, 6: 1}
     plan = plan_batch([p], [0], 1.0, LIMITS)
     assert plan is not None
     work = plan.work[0][0]
@@ -578,7 +578,8 @@ def test_headers_that_were_added_to_a_record_go_with_its_next_attempt():
     work = plan.work[0][0]
     assert (work.attempts, work.added) == ({2: 1, 3: 2}, {2: added, 3: more})
     p.reported(0, PartitionReport(packed(2, 3)), 3.0)
-    assert not p._failed
+    assert p.failed.last(2) is None
+    assert p.failed.last(3) is None
 
 
 def test_headers_that_a_real_time_slot_has_added_outlive_the_slot():

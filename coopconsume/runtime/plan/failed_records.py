@@ -1,0 +1,67 @@
+"""The failed records of a partition: their attempts, and the last failure of each. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from commits import OffsetRanges
+    from coopconsume.record import Headers
+    from coopconsume.runtime.plan.waiting import Waiting
+
+
+class FailedRecords:
+    """The records of a partition that have failed and are not done, in flight or not.
+
+    Attributes:
+        attempts: Attempts so far, by offset. Records whose worker has crashed are among them, and
+            have no failure.
+    """
+
+    def __init__(self) -> None:
+        self.attempts: dict[int, int] = {}
+        self._last: dict[int, Waiting] = {}
+
+    def add(self, record: Waiting) -> Waiting:
+        """Adds the last failure of a record, and returns it."""
+        self.attempts[record.offset] = record.attempts
+        self._last[record.offset] = record
+        return record
+
+    def last(self, offset: int) -> Waiting | None:
+        """Returns the last failure of a record; None: it has not failed."""
+        return self._last.get(offset)
+
+    @property
+    def logged(self) -> Iterator[int]:
+        """The offsets whose failure the commit log has, or gets."""
+        return (offset for offset, one in self._last.items() if one.is_logged)
+
+    def charge(self, offset: int) -> None:
+        """Counts an attempt of a record whose worker has crashed."""
+        self.attempts[offset] = self.attempts.get(offset, 0) + 1
+
+    def restart(self, offset: int) -> None:
+        """Has the attempts of a record count from the first one again."""
+        self.attempts.pop(offset, None)
+
+    def remove(self, offset: int) -> None:
+        """Removes a record."""
+        self.attempts.pop(offset, None)
+        self._last.pop(offset, None)
+
+    def remove_all(self, offsets: OffsetRanges) -> None:
+        """Removes the records of some offsets."""
+        if self.attempts or self._last:
+            self.attempts = {o: n for o, n in self.attempts.items() if o not in offsets}
+            self._last = {o: one for o, one in self._last.items() if o not in offsets}
+
+    def attempts_of(self, offsets: OffsetRanges) -> dict[int, int]:
+        """Returns the attempts so far of those of some offsets that have failed."""
+        return {o: n for o, n in self.attempts.items() if o in offsets}
+
+    def headers_of(self, offsets: OffsetRanges) -> dict[int, Headers]:
+        """Returns the headers that handlers have added to those of some offsets."""
+        return {o: one.headers for o, one in self._last.items() if one.headers and o in offsets}
