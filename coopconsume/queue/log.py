@@ -10,7 +10,7 @@ from coopconsume.queue.replica import ReplicaState
 from coopconsume.queue.rows import ReplicaRow, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["LogRows", "Restored"]
 
@@ -34,11 +34,15 @@ class LogRows:
     Args:
         place: The log, for errors.
         queue: The key of its rows: the group and the topic.
+        known: Rows by their bytes that need not be decoded.
     """
 
-    def __init__(self, place: str, queue: str) -> None:
+    def __init__(
+        self, place: str, queue: str, known: Mapping[bytes | None, ReplicaRow] | None = None
+    ) -> None:
         self._place = place
         self._queue = queue
+        self._known = {} if known is None else known
         self._early: list[tuple[int, ReplicaRow]] = []
         self._first = 0
         #: The first offset that no snapshot replaces.
@@ -69,7 +73,7 @@ class LogRows:
             QueueLogFormat: A newer version wrote it, or it belongs to another queue.
         """
         self.next_offset = offset + 1
-        row = decode(value, self._place)
+        row = self._known.get(value) or decode(value, self._place)
         if row is None:
             self.passed_over += 1
             return

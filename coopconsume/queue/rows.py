@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from commits import OffsetRanges
@@ -86,20 +85,11 @@ def decode(value: bytes | None, place: str) -> ReplicaRow | None:
     Raises:
         QueueLogFormat: A newer version of this library wrote it.
     """
-    found = _decoded(value or b"")
-    if isinstance(found, int):
-        raise QueueLogFormat(place, f"format {found}", f"format {FORMAT}")
-    return found
-
-
-@lru_cache(maxsize=256)  # the same row is read from each replica
-def _decoded(value: bytes) -> ReplicaRow | int | None:
-    """Returns the row; the version of a newer format; None if it is no row of this library."""
     try:
-        found = json.loads(value.decode())
+        found = json.loads((value or b"").decode())
         kind, version = found["kind"], found["format"]
         if type(version) is int and version > FORMAT:
-            return version
+            raise QueueLogFormat(place, f"format {version}", f"format {FORMAT}")
         if version != FORMAT or kind not in _KINDS:
             return None
         return ReplicaRow(

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 _LONGEST_WAIT = 0.5
 _SNAPSHOT_EVERY = 10_000
+_KEPT_ROWS = 256
 _ALL_REPLICAS = 5.0
 
 
@@ -70,7 +71,11 @@ class QueueSession:
             )
             for number, (topic, options) in enumerate(settings.replicas)
         ]
-        self.rows = [LogRows(replica.place, settings.name) for replica in self.replicas]
+        #: The last rows that were written here, by their bytes: each is read again soon.
+        self._written: dict[bytes | None, ReplicaRow] = {}
+        self.rows = [
+            LogRows(replica.place, settings.name, self._written) for replica in self.replicas
+        ]
         self._failures: dict[int, ReplicaFailed] = {}
         self._read: set[int] = set()
         #: By replica, the offset up to which a snapshot replaces the log that was not read yet.
@@ -216,7 +221,10 @@ class QueueSession:
         for replica, row in rows:
             if row is not last:  # rows to several replicas are the same object
                 last, encoded = row, encode(row)
+                self._written[encoded] = row
             self.replicas[replica].append(encoded)
+        while len(self._written) > _KEPT_ROWS:
+            del self._written[next(iter(self._written))]
 
     def _shorten(self, replica: int) -> None:
         """Replaces the start of a long log by a snapshot, and deletes it once that can be read."""

@@ -141,6 +141,20 @@ def folded(rows, records):
     return state
 
 
+def test_rows_that_are_known_are_not_decoded():
+    """All others are, and a known row must be of the queue, too."""
+    row, other = ROWS[1], ROWS[2]
+    known = {encode(row): row}
+    rows = LogRows("a log", "g/orders", known)
+    rows.begin(0)
+    steps = [*rows.take(0, b"g/orders", encode(row)), *rows.take(1, b"g/orders", encode(other))]
+    assert steps == [(0, row), (1, other)]
+    assert steps[0][1] is row
+    assert steps[1][1] is not other
+    with pytest.raises(QueueLogFormat):
+        list(rows.take(2, b"g/others", encode(row)))
+
+
 def test_a_shortened_log_folds_to_the_same_state():
     """The snapshot replaces the rows below its offset, and not the ones between it and that."""
     whole = folded(LogRows("a log", "g/orders"), enumerate(ROWS))
