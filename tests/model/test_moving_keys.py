@@ -14,7 +14,7 @@ from assignors import KeyRange, Share, key_hash
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges, Pending
 from coopconsume.errors import StateNotReadable
 from coopconsume.group.owned import EpochGrant
-from coopconsume.record import Reject
+from coopconsume.record import Reject, RetryPolicy
 from coopconsume.runtime.commit.state import StateLog
 from coopconsume.runtime.events import PauseRequested
 from coopconsume.sinks import TransactionalTopic
@@ -93,6 +93,45 @@ def test_what_a_late_handler_fails_with_is_not_committed_over_its_next_owners_wo
     assert member.store.pending("g")[TP][at].error == "theirs"
     assert at not in there.done(member)
     assert not letters.offsets
+
+
+def test_what_a_late_handler_fails_with_does_not_count_once_its_key_has_come_back(
+    begun, monkeypatch
+):
+    """Another owner had it meanwhile, and may have tried the record more often."""
+    group = begun(WHOLE)
+    there, member = group.there, group.member
+    at, gate = min(of(HIGH)), there.gate(min(of(HIGH)))
+
+    def handler(record):
+        gate(record)
+        if record.offset == at:
+            raise RuntimeError("too late")
+
+    job = there.run(member, handler, policy=RetryPolicy(backoff=1000.0, max_backoff=1000.0))
+    there.until(lambda: gate.at_work)
+    assert member.keep()
+    group.opens([WHOLE])
+    gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    gives_up.start()
+    until(lambda: job._leaving is not None)
+    job._leaving.until = 0.0
+    gives_up.join(_PATIENCE)
+    assert member.keep()
+    group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
+    group.begins()
+    theirs = Pending(at, key_hash(KEYS[at]), 5, 2**52, "theirs")
+    member.store.commit("g", group.epoch, "b", {}, pending={TP: [theirs]}, commit_id="theirs")
+    with monkeypatch.context() as patched:
+        patched.setattr(job._epoch_state.committer, "save", lambda **_: None)
+        gate.opened.set()
+        there.until(lambda: not job._dispatcher.running)
+        assert member.keep()
+        group.opens([WHOLE], continues={"a": group.epoch.number})
+        group.begins()
+    there.until(lambda: of(LOW) <= there.done(member))
+    there.until(lambda: job._epoch_state.committer.has_all)
+    assert member.store.pending("g")[TP][at].error == "theirs"
 
 
 class SlowLetters(Letters):
