@@ -16,7 +16,7 @@ from coopconsume.errors.fenced import (
 )
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.log import Position
+from coopconsume.fenced.log import RETAINED, Position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 #: Share of the time for an append; the rest is for finding out what happened to it.
 _FIRST: Final = 0.6
-_RETAINED: Final = "retention has removed records from that offset on"
 
 
 class Appender:
@@ -37,10 +36,8 @@ class Appender:
         self._session = session
         #: Earliest offsets of sent batches whose outcome is not known, by id.
         self._doubtful: dict[str, int] = {}
-
-    def may_have(self, batch_id: str) -> bool:
-        """Whether the log has a batch, as far as known, or may have it as it was sent."""
-        return batch_id in self._doubtful or self._known(batch_id) is not None
+        #: Ids of the batches that this run has sent, and did not find in their place.
+        self._sent: set[str] = set()
 
     def acquire(self, deadline: Deadline) -> None:
         """Takes the log, also after a doubt; all earlier appends are decided then.
@@ -61,10 +58,11 @@ class Appender:
         Each batch is all or nothing and has its own answer. What keeps the rest of a group from
         being appended is raised, too.
         """
+        self._sent.clear()
         try:
             with self._session.reporting("append"):
                 for request in group:
-                    if request.is_given and not request.is_new:
+                    if request.may_repeat:
                         self._look_up(request, deadline)
                 self._append(group, deadline)
         except BaseException as error:
@@ -83,25 +81,35 @@ class Appender:
         if found is not None:
             self._answer(request, found, deadline)
         elif batch_id in self._doubtful:
-            request.settle(self._unknown(batch_id, _RETAINED))
+            request.settle(self._unknown(batch_id, RETAINED))
 
     def _answer(self, request: Request, found: Appended, deadline: Deadline) -> None:
         """Settles a request by the batch of its id, which may be that of another append."""
         try:
-            if request.is_given and not request.is_new:
+            if request.may_repeat:
                 self._session.check_answer(found, request.rows, deadline)
             request.settle(found)
-        except AppendRefused as refusal:
-            request.settle(refusal)
+        except (AppendRefused, AppendOutcomeUnknown) as error:
+            request.settle(error)
+
+    def answer(self, request: Request, deadline: Deadline) -> None:
+        """Settles a request of a session that has lost the log, if the log may have its batch."""
+        batch_id = request.batch_id
+        if batch_id in self._doubtful or self._known(batch_id) is not None:
+            found = self.resolve(batch_id, None, deadline)
+            if found is not None:
+                self._answer(request, found, deadline)
+            request.settle(self._session.fenced_error())
 
     # -- to append -----------------------------------------------------------------------------
 
     def _append(self, group: Sequence[Request], deadline: Deadline) -> None:
         most = len(group)
-        while left := self._left(group, deadline):
+        while self._left(group, deadline):
             if not self._is_up_to_date(deadline):
                 continue
-            chosen, missed = self._choose(left[:most], deadline)
+            # What was just read may have an id of the group.
+            chosen, missed = self._choose(self._left(group, deadline)[:most], deadline)
             if not chosen:
                 self._session.refresh(deadline)
                 chosen, missed = self._choose(self._left(group, deadline)[:most], deadline)
@@ -115,7 +123,8 @@ class Appender:
                 most = most if doubt.refusal is None else 1
                 continue
             if placed:
-                group = self._left(group)
+                for request in chosen:
+                    request.settle(self._session.fold.batches[request.batch_id])
                 self._settle_missed(missed, deadline)
                 continue
             self._session.refresh(deadline)
@@ -174,24 +183,20 @@ class Appender:
             session.drop()
             for request in chosen:
                 self._doubtful.setdefault(request.batch_id, at)
+                self._sent.add(request.batch_id)
             raise
 
-    def _left(self, group: Sequence[Request], deadline: Deadline | None = None) -> list[Request]:
-        """Settles the requests of a group whose batch the log has; returns the unsettled ones.
-
-        With a deadline, the batches may be those of other appends.
-        """
+    def _left(self, group: Sequence[Request], deadline: Deadline) -> list[Request]:
+        """Settles the requests of a group whose batch the log has; returns the unsettled ones."""
         batches, doubtful = self._session.fold.batches, self._doubtful
-        for request in group:
+        left = [request for request in group if not request.done()]
+        for request in left:
             known = batches.get(request.batch_id)
-            if known is None:
-                if request.batch_id in doubtful and self._session.is_open:
-                    request.settle(self._unknown(request.batch_id, _RETAINED))
-            elif deadline is None:
-                request.settle(known)
-            elif not request.done():
+            if known is not None:
                 self._answer(request, known, deadline)
-        return [request for request in group if not request.done()]
+            elif request.batch_id in doubtful and self._session.is_open:
+                request.settle(self._unknown(request.batch_id, RETAINED))
+        return [request for request in left if not request.done()]
 
     def _settle_missed(
         self, others: list[tuple[Request, OffsetMismatch]], deadline: Deadline
@@ -222,13 +227,18 @@ class Appender:
 
     def _fail(self, group: Sequence[Request], error: BaseException) -> None:
         session = self._session
-        for request in self._left(group):
-            at = self._doubtful.get(request.batch_id)
+        for request in group:
+            at, known = self._doubtful.get(request.batch_id), self._known(request.batch_id)
+            if known is not None and not request.may_repeat:
+                request.settle(known)
             # A session is fenced by a record above all that it may have written.
-            if at is not None and not (session.fenced and session.known_from <= at):
+            is_decided = session.fenced and session.known_from <= (at or 0)
+            may_be_there = at is not None and not is_decided
+            if may_be_there or (known is not None and request.batch_id in self._sent):
                 notes = getattr(error, "__notes__", [])
                 problem = "; ".join([str(error) or type(error).__name__, *notes])
-                unknown = self._unknown(request.batch_id, problem)
+                first = 0 if known is None else known.first_offset
+                unknown = self._unknown(request.batch_id, problem, first)
                 unknown.__cause__ = error
                 request.settle(unknown)
             elif isinstance(error, FencedLogError):
@@ -243,8 +253,7 @@ class Appender:
 
     def resolve(self, batch_id: str, since: int | None, deadline: Deadline) -> Appended | None:
         """Finds out what happened to an append: see `FencedWriter.resolve`."""
-        session = self._session
-        found = self._known(batch_id)
+        session, found = self._session, self._known(batch_id)
         if found is not None:
             return found
         at = self._doubtful.get(batch_id, 0 if since is None else since)
@@ -261,7 +270,7 @@ class Appender:
             else:
                 raise
         if found is None and batch_id in self._doubtful and self._session.start() > at:
-            raise self._unknown(batch_id, _RETAINED, at)
+            raise self._unknown(batch_id, RETAINED, at)
         return found
 
     def _unavailable(self, problem: str) -> LogUnavailable:

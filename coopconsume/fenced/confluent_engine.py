@@ -81,7 +81,7 @@ class ConfluentEngine(Engine):
         super().__init__(settings, timeout)
         self._librdkafka = client_config(settings.kafka)
 
-    def _seek(self, topic: str, partition: int, start: int) -> None:
+    def _seek(self, topic: str, partition: int, start: int) -> Any:
         from confluent_kafka import Consumer, TopicPartition
 
         if self._consumer is None:
@@ -92,12 +92,13 @@ class ConfluentEngine(Engine):
             }  # fmt: skip
             self._consumer = Consumer(config, logger=logger)
         self._consumer.assign([TopicPartition(topic, partition, start)])
+        return self._consumer
 
-    def _poll(self, position: int, stop: int) -> tuple[Rows, int]:
+    def _poll(self, consumer: Any, position: int, stop: int) -> tuple[Rows, int]:
         from confluent_kafka import KafkaError, KafkaException, Message
 
         # With a time to wait, it would wait until there are as many.
-        messages = self._consumer.consume(_MANY, 0) or self._consumer.consume(1, 0.05)
+        messages = consumer.consume(_MANY, 0) or consumer.consume(1, 0.05)
         errors = [*filter(None, map(Message.error, messages))]
         if errors:
             messages = [message for message in messages if message.error() is None]

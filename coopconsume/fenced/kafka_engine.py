@@ -139,7 +139,7 @@ class Engine:
 
     def open_transactions(self, topic: str, partition: int) -> Sequence[OpenTransaction]:
         """Returns the open transactions in a log, the oldest first."""
-        from kafka import TopicPartition
+        from kafka import TopicPartition, errors
 
         at = TopicPartition(topic, partition)
         with self.asking(topic) as admin:
@@ -147,7 +147,9 @@ class Engine:
             found = {p.producer_id: p for p in producers if p.current_transaction_start_offset >= 0}
             listed = admin.list_transactions(producer_id_filters=[*found]) if found else {}
             names = {t.producer_id: str(t.transactional_id) for ts in listed.values() for t in ts}
-            details = admin.describe_transactions([*names.values()]) if names else {}
+            details: Any = {}
+            with suppress(errors.KafkaError):  # A coordinator may not know it any more, or not yet.
+                details = admin.describe_transactions([*names.values()]) if names else {}
         transactions = []
         for id_, p in found.items():
             about = details.get(names.get(id_))
@@ -170,11 +172,11 @@ class Engine:
             return
         reading = partial(as_doubts, partial(self._doubt_of, self._settings, topic), self.close)
         with reading():
-            self._seek(topic, partition, start)
+            consumer = self._seek(topic, partition, start)
         position, deadline = start, Deadline(timeout)
         while position < stop:
             with reading():
-                rows, reached = self._poll(position, stop)
+                rows, reached = self._poll(consumer, position, stop)
             if reached != position:
                 position, deadline = reached, Deadline(timeout)
             elif deadline.is_over:
@@ -182,7 +184,8 @@ class Engine:
             if rows:
                 yield rows
 
-    def _seek(self, topic: str, partition: int, start: int) -> None:
+    def _seek(self, topic: str, partition: int, start: int) -> Any:
+        """Returns a consumer of a partition from an offset on."""
         from kafka import KafkaConsumer, TopicPartition
 
         if self._consumer is None:
@@ -199,13 +202,14 @@ class Engine:
         if self._at not in self._consumer.assignment():
             self._consumer.assign([self._at])
         self._consumer.seek(self._at, start)
+        return self._consumer
 
-    def _poll(self, position: int, stop: int) -> tuple[Rows, int]:  # noqa: ARG002 - of librdkafka
+    def _poll(self, consumer: Any, position: int, stop: int) -> tuple[Rows, int]:  # noqa: ARG002 - of librdkafka
         """Returns the next records below an offset, and how far it has come."""
-        rows = self._consumer.poll(timeout_ms=200).get(self._at, [])
+        rows = consumer.poll(timeout_ms=200).get(self._at, [])
         while rows and rows[-1].offset >= stop:
             rows.pop()
-        return Rows.of(map(_fields, rows)), self._consumer.position(self._at)
+        return Rows.of(map(_fields, rows)), consumer.position(self._at)
 
     def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> KafkaChannel:
         """Returns a new producer."""

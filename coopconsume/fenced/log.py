@@ -18,6 +18,9 @@ _PREFIX: Final = "coopconsume-log"
 MULTI: Final = f"{_PREFIX}.multi."
 """What transactional ids of writers of several logs begin with."""
 
+RETAINED: Final = "retention has removed records from that offset on"
+"""Why it is not known what happened to an append."""
+
 
 @dataclass(frozen=True)
 class LogId:

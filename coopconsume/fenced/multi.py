@@ -168,20 +168,21 @@ class MultiLogWriter(Acquired):
                 the records again with the batch id. All other errors are as there, too.
         """
         check_batch_id(batch_id)
-        pieces = self._pieces(writes, batch_id or new_batch_id())
+        may_repeat = batch_id is not None and not is_new
+        pieces = self._pieces(writes, batch_id or new_batch_id(), may_repeat=may_repeat)
         with self._lock:
             self._check_open()
             deadline = Deadline(self._timeout)
-            if batch_id is not None and not is_new:
+            if batch_id is not None and may_repeat:
                 self._take_again(batch_id, {}, deadline)
-                for session, piece in pieces.items():
+                for session in pieces:
                     with session.reporting("reading batch ids"):
-                        found = session.find_by_id(batch_id, deadline)
-                        if found is not None:
-                            session.check_answer(found, piece.rows, deadline)
+                        session.find_by_id(batch_id, deadline)
             return self._append(pieces, deadline)
 
-    def _pieces(self, writes: Mapping[LogName, Write], batch_id: str) -> _Pieces:
+    def _pieces(
+        self, writes: Mapping[LogName, Write], batch_id: str, *, may_repeat: bool
+    ) -> _Pieces:
         if not writes:
             raise AppendRefused("writes: give one at least")
         pieces: _Pieces = {}
@@ -195,7 +196,9 @@ class MultiLogWriter(Acquired):
                 check=self._settings.checks(name[0]),
             )  # fmt: skip
             kind: Kind = "data" if records else "checkpoint"
-            pieces[self._sessions[name]] = Request(rows, wanted, batch_id, kind=kind)
+            pieces[self._sessions[name]] = Request(
+                rows, wanted, batch_id, is_given=may_repeat, kind=kind
+            )
         counts = (f"{of.log}:{len(p.rows) * (p.kind == 'data')}" for of, p in pieces.items())
         header = LOGS_HEADER, ",".join(sorted(counts)).encode()
         for piece in pieces.values():
@@ -209,44 +212,75 @@ class MultiLogWriter(Acquired):
         sent: dict[WriterSession, int] = {}
         while True:
             self._take_again(batch_id, sent, deadline)
-            there = {
-                session.log.tp: session.fold.batches[batch_id]
-                for session in pieces
-                if batch_id in session.fold.batches
-            }
-            if len(there) == len(pieces):
-                return there
+            try:
+                there = self._there(pieces, deadline)
+            except LogUnavailable as error:
+                if not sent:
+                    raise
+                first, at = next(iter(sent.items()))
+                raise AppendOutcomeUnknown(*first.log.tp, batch_id, at, str(error)) from error
             if there:
-                problem = (
-                    f"batch_id {batch_id!r}: of the logs only {', '.join(map(str, there))} has a "
-                    "batch of this id: give each append an id of its own"
-                )
-                raise AppendRefused(problem)
+                return there
             if refusal is not None:
                 raise refusal
-            sent = {}
             try:
-                self._check_expected(pieces, deadline)
-                parts = {session: session.draft([piece]) for session, piece in pieces.items()}
-                sent = {session: session.offset for session in parts}
-                assert self._channel is not None
-                placed = send(self._channel, parts, deadline)
+                placed = self._attempt(pieces, sent, deadline)
             except EngineDoubt as doubt:
-                self._drop()
                 refusal = doubt.refusal
                 continue
-            except OffsetMismatch:
-                raise  # Nothing is in doubt.
-            except BaseException:
-                self._drop()
-                raise
             if placed:
-                continue
+                return {session.log.tp: session.fold.batches[batch_id] for session in pieces}
             self._refresh(pieces, deadline)
             if deadline.is_over:
                 problem = "others kept writing to them"
                 raise LogUnavailable(*self._first.log.tp, "append", problem)
             deadline.pause()
+
+    def _attempt(self, pieces: _Pieces, sent: dict[WriterSession, int], deadline: Deadline) -> bool:
+        """Appends once; returns whether the records are in the logs. If not, they never will be.
+
+        Raises:
+            EngineDoubt: What was ``sent`` from an offset of each log on may be there.
+        """
+        sent.clear()
+        try:
+            self._check_expected(pieces, deadline)
+            if any(p.batch_id in session.fold.batches for session, p in pieces.items()):
+                return False  # Another append took the id meanwhile.
+            parts = {session: session.draft([piece]) for session, piece in pieces.items()}
+            sent |= {session: session.offset for session in parts}
+            assert self._channel is not None
+            placed = send(self._channel, parts, deadline)
+        except OffsetMismatch:
+            raise  # Nothing is in doubt.
+        except BaseException:
+            self._drop()
+            raise
+        if not placed:
+            sent.clear()
+        return placed
+
+    def _there(self, pieces: _Pieces, deadline: Deadline) -> dict[LogName, Appended]:
+        """Returns the places of an append that the logs have; empty if no log has its id.
+
+        Raises:
+            AppendRefused: Another append has the id.
+        """
+        there: dict[LogName, Appended] = {}
+        for session, piece in pieces.items():
+            found = session.fold.batches.get(piece.batch_id)
+            if found is not None:
+                there[session.log.tp] = found
+                with session.reporting("reading"):
+                    if piece.may_repeat:
+                        session.check_answer(found, piece.rows, deadline)
+        if there and len(there) < len(pieces):
+            raise AppendRefused(
+                f"batch_id {next(iter(there.values())).batch_id!r}: of the logs only "
+                f"{', '.join(map(str, there))} has a batch of this id: give each append an id of "
+                "its own"
+            )
+        return there
 
     def _check_expected(self, pieces: _Pieces, deadline: Deadline) -> None:
         for session in pieces:

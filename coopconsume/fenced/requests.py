@@ -67,6 +67,11 @@ class Request(Future[Appended]):
         """Returns the append of a record without data."""
         return cls([Entry(value, MARK_KEY)], kind=kind, timeout=timeout)
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the log may have a batch of this id, of this append or of another one."""
+        return self.is_given and not self.is_new
+
     def settle(self, outcome: Appended | BaseException) -> None:
         """Notes the answer or the error; the first one stays."""
         with suppress(InvalidStateError):

@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from coopconsume.errors.fenced import (
+    AppendOutcomeUnknown,
     AppendRefused,
     EngineNotUsable,
     LogBlocked,
@@ -19,7 +20,7 @@ from coopconsume.errors.fenced import (
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.fold import Fold, KeyIndex, SequenceGap, hash_of, repaired_by
-from coopconsume.fenced.log import LogId, Position
+from coopconsume.fenced.log import RETAINED, LogId, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -318,12 +319,21 @@ class LogView:
         return self.find_batch(batch_id, 0, deadline) if is_there else None
 
     def check_answer(self, found: Appended, rows: Sequence[Entry], deadline: Deadline) -> None:
-        """Raises `AppendRefused` if the batch of an append's id has other records."""
-        there = chain.from_iterable(self.read(found.first_offset, found.last_offset + 1, deadline))
-        wanted = [(row.key, row.value, [*row.headers]) for row in rows]
+        """Raises `AppendRefused` if the batch of an append's id has other records.
+
+        Raises `AppendOutcomeUnknown` if retention has removed them.
+        """
         if self.is_compacted:
             return  # Records may be gone that are in newer batches, too.
-        if [(raw.key, raw.value, [*raw.headers[1:]]) for raw in there] != wanted:
+        first, end = found.first_offset, found.last_offset + 1
+        try:
+            there = [*chain.from_iterable(self.read(first, end, deadline))]
+        except EngineDoubt as doubt:
+            if not doubt.is_out_of_range:
+                raise
+            raise AppendOutcomeUnknown(*self.log.tp, found.batch_id, first, RETAINED) from doubt
+        wanted = [(row.key, row.value, [*map(tuple, row.headers)]) for row in rows]
+        if [(raw.key, raw.value, [*map(tuple, raw.headers[1:])]) for raw in there] != wanted:
             raise AppendRefused(
                 f"batch_id {found.batch_id!r}: {self.log} has a batch of this id with other "
                 f"records, at offset {found.first_offset}: give each batch an id of its own"

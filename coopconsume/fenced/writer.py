@@ -307,7 +307,7 @@ class FencedWriter(Acquired):
         try:
             if self._state == "fenced":
                 for request in group:
-                    self._answer_for(request)
+                    self._answer(request)
             self._refuse()
             seconds = max(request.timeout for request in group)
             self._lose(lambda deadline: self._appender.run(group, deadline), seconds)
@@ -317,13 +317,12 @@ class FencedWriter(Acquired):
             if not isinstance(error, Exception):
                 raise
 
-    def _answer_for(self, request: Request) -> None:
-        """Settles a request whose batch this writer has sent before it was fenced."""
-        if self._appender.may_have(request.batch_id):
-            try:
-                request.settle(self.resolve(request.batch_id) or self._session.fenced_error())
-            except FencedLogError as error:
-                request.settle(error)
+    def _answer(self, request: Request) -> None:
+        """Settles a request whose batch the log may have, of a writer that was fenced."""
+        try:
+            self._lose(lambda deadline: self._appender.answer(request, deadline))
+        except FencedLogError as error:
+            request.settle(error)
 
     def _checked_size(self, rows: list[Entry]) -> int:
         """A record fits into a request; an append to a filtered log into one, to be all or none."""

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coopconsume.errors import OffsetMismatch, ProducerBusy, ProducerFenced, WriterNotOpen
+from coopconsume.errors import (
+    LogUnavailable,
+    OffsetMismatch,
+    ProducerBusy,
+    ProducerFenced,
+    WriterNotOpen,
+)
 from coopconsume.fenced import Entry, Loaded, LogReader, audit, bulk_load
 
 if TYPE_CHECKING:
@@ -161,6 +167,24 @@ def test_a_reader_has_what_counts(
         assert (reader.next_seq, reader.epoch) == (4, 2)
     with LogReader(options, name, start=appended.last_offset) as reader:
         assert [r.seq for r in reader.read()] == [2, 3]
+
+
+@pytest.mark.parametrize("engine", ["kafka-python", "confluent-kafka"])
+def test_a_reader_that_is_closed_while_it_is_read_says_so(
+    kafka: LocalKafka, make: Any, topic: TopicFactory, engine: str
+) -> None:
+    """Whatever it has not fetched yet is not available any more."""
+    name = topic()
+    writer = make(name).acquire()
+    for _ in range(4):
+        writer.append([b"x"] * 6_000)
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    with LogReader(options, name, engine=engine) as reader:
+        records = reader.read()
+        next(records)
+        reader.close()
+        with pytest.raises(LogUnavailable):
+            list(records)
 
 
 def test_a_list_is_loaded_once(kafka: LocalKafka, make: Any, topic: TopicFactory) -> None:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coopconsume.errors import (
+    AppendOutcomeUnknown,
     AppendRefused,
     InvalidOption,
     LogReplaced,
+    LogUnavailable,
     OffsetMismatch,
     ProducerBusy,
     ProducerFenced,
 )
 from coopconsume.fenced import Entry, FencedWriter, audit
+from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.log import Appended, Raw
 from coopconsume.fenced.stamp import Stamp, decode, encode
 from coopconsume.fenced.view import _TAIL
@@ -347,3 +353,78 @@ def test_an_id_that_another_append_took_meanwhile_is_refused(visibility: str) ->
     with pytest.raises(AppendRefused, match="other records"):
         two.append([b"2"], batch_id="x")
     assert two.append([b"1"], batch_id="x") == first
+
+
+def raising(problem: str) -> Callable[..., NoReturn]:
+    """A call that ends in a doubt."""
+
+    def call(*_: object) -> NoReturn:
+        raise EngineDoubt(problem)
+
+    return call
+
+
+def values(broker: Broker) -> list[bytes | None]:
+    """What a reader gets of the log."""
+    with reader_of(broker) as reader:
+        return [record.value for record in reader.read()]
+
+
+@pytest.mark.parametrize("visibility", ["read_committed", "filter"])
+def test_an_append_that_another_writer_made_meanwhile_is_not_made_again(visibility: str) -> None:
+    """A second batch of an id does not count, so that the next one would leave a gap."""
+    broker = Broker()
+    one, two = (writer_of(broker, shared=True, visibility=visibility).acquire() for _ in range(2))
+    first = one.append([b"1"], batch_id="x")
+    two._session.identified_at = -math.inf  # It looks at the log again before it appends.
+    assert two.append([b"1"], batch_id="x") == first
+    two.append([b"2"])
+    one.append([b"3"])
+    assert values(broker) == [b"1", b"2", b"3"]
+
+
+def test_an_id_whose_records_cannot_be_compared_has_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The records in the log may be those of another append."""
+    broker = Broker()
+    one = writer_of(broker).acquire()
+    one.append([b"1"], batch_id="x")
+    one.append([b"2"])
+    with monkeypatch.context() as patched:
+        patched.setattr(one._session, "read", raising("away"))
+        with pytest.raises(LogUnavailable, match="away"):
+            one.append([b"3"], batch_id="x")
+    broker.kept = 3
+    with pytest.raises(AppendOutcomeUnknown, match="retention"):
+        one.append([b"3"], batch_id="x")
+    assert one.append([b"4"]).first_seq == 2
+
+
+def test_an_own_append_that_cannot_be_compared_is_not_reported_as_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its commit was not answered, and then the log cannot be read."""
+    broker = Broker()
+    one = writer_of(broker).acquire()
+    doubts = ["commit"]
+    broker.fate = lambda name: "unanswered" if name in doubts and not doubts.clear() else "done"
+    with monkeypatch.context() as patched:
+        patched.setattr(one._session, "check_answer", raising("away"))
+        with pytest.raises(AppendOutcomeUnknown):
+            one.append([b"1"], batch_id="x")
+    assert one.append([b"1"], batch_id="x").first_seq == 0
+    assert values(broker) == [b"1"]
+
+
+def test_a_fenced_writer_has_no_answer_for_the_id_of_another_append() -> None:
+    """It has one for an append that the log has."""
+    broker = Broker()
+    one = writer_of(broker).acquire()
+    first = one.append([b"1"], batch_id="x")
+    writer_of(broker, fence_owner=True).acquire()
+    with pytest.raises(ProducerFenced):
+        one.append([b"2"])
+    with pytest.raises(AppendRefused, match="other records"):
+        one.append([b"3"], batch_id="x")
+    assert one.append([b"1"], batch_id="x") == first

@@ -348,16 +348,37 @@ def test_an_id_that_only_some_of_the_logs_have_is_refused(clock: list[World]) ->
         assert [record.value for record in reader.read()] == [b"1", b"4"]
 
 
-def test_an_id_of_another_append_is_refused(clock: list[World]) -> None:
+@pytest.mark.parametrize("has_read", [False, True])
+def test_an_id_of_another_append_is_refused(clock: list[World], has_read: bool) -> None:
     """Its places are no answer; the same append has them, in whatever order its logs are given."""
     world = World(0, luck=False)
     clock[:] = [world]
     one, two = (writer.acquire() for writer in world.writers)
     first = one.append({LOGS[0]: Write([b"1"]), LOGS[1]: Write([b"2"])}, batch_id="x")
-    two.refresh()
+    if has_read:
+        two.refresh()
     with pytest.raises(AppendRefused, match="other records"):
         two.append({LOGS[0]: Write([b"1"]), LOGS[1]: Write([b"3"])}, batch_id="x")
     assert two.append({LOGS[1]: Write([b"2"]), LOGS[0]: Write([b"1"])}, batch_id="x") == first
+
+
+def test_an_append_that_another_writer_made_meanwhile_is_not_made_again(
+    clock: list[World],
+) -> None:
+    """A second batch of an id does not count, so that the next one would leave a gap."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    one, two = (writer.acquire() for writer in world.writers)
+    writes = {LOGS[0]: Write([b"1"]), LOGS[1]: Write([b"2"])}
+    first = one.append(writes, batch_id="x")
+    world.now += 10  # The second one looks at the logs again before it appends.
+    assert two.append(writes, batch_id="x") == first
+    two.append({log: Write([b"3"]) for log in LOGS[:2]})
+    one.append({log: Write([b"4"]) for log in LOGS[:2]})
+    engine = ClusterEngine(world.cluster)
+    for (topic, partition), value in zip(LOGS, (b"1", b"2"), strict=False):
+        with LogReader(OPTIONS, topic, partition, engine=engine) as reader:  # type: ignore[arg-type]
+            assert [record.value for record in reader.read()] == [value, b"3", b"4"]
 
 
 def test_what_no_append_over_logs_can_be_is_refused(clock: list[World]) -> None:

@@ -15,7 +15,55 @@ _GROUPS = "tests/model/test_fenced_groups.py::"
 _SINK = "tests/model/test_kafka_sink.py::"
 _KEYS = "tests/model/test_fenced_keys.py::"
 
+_SESSIONS = "tests/model/test_fenced_sessions.py::"
+_MULTI = "tests/model/test_multi_log_model.py::"
+_APPENDER = "coopconsume/fenced/appender.py"
+
 FENCED = [
+    Mutant(
+        "taken-id-appended-again",
+        "An id that another append took is not written once more.",
+        _APPENDER,
+        "            # What was just read may have an id of the group.\n"
+        "            chosen, missed = self._choose(self._left(group, deadline)[:most], deadline)",
+        "            left = [request for request in group if not request.done()]\n"
+        "            chosen, missed = self._choose(left[:most], deadline)",
+        (_SESSIONS + "test_an_append_that_another_writer_made_meanwhile_is_not_made_again",),
+    ),
+    Mutant(
+        "taken-id-appended-again-to-several-logs",
+        "An id that another append took is not written once more.",
+        "coopconsume/fenced/multi.py",
+        "if any(p.batch_id in session.fold.batches for session, p in pieces.items()):",
+        "if not pieces:",
+        (_MULTI + "test_an_append_that_another_writer_made_meanwhile_is_not_made_again",),
+    ),
+    Mutant(
+        "answer-without-a-look-at-the-records",
+        "The place of a batch is no answer before its records were compared.",
+        _APPENDER,
+        "if known is not None and not request.may_repeat:",
+        "if known is not None:",
+        (_SESSIONS + "test_an_id_whose_records_cannot_be_compared_has_no_answer",),
+    ),
+    Mutant(
+        "own-append-reported-as-not-made",
+        "What was sent and cannot be compared is in doubt.",
+        _APPENDER,
+        "self._sent.add(request.batch_id)",
+        "pass",
+        (_SESSIONS + "test_an_own_append_that_cannot_be_compared_is_not_reported_as_not_made",),
+    ),
+    Mutant(
+        "fenced-writer-answers-for-another-append",
+        "A fenced writer compares records before it answers.",
+        _APPENDER,
+        "                self._answer(request, found, deadline)\n"
+        "            request.settle(self._session.fenced_error())",
+        "                request.settle(found)\n"
+        "            request.settle(self._session.fenced_error())",
+        (_SESSIONS + "test_a_fenced_writer_has_no_answer_for_the_id_of_another_append",),
+    ),
     Mutant(
         "expectation-not-checked",
         "An append on a condition checks it.",
@@ -162,7 +210,7 @@ FENCED = [
         "sent-append-reported-as-refused",
         "Any failure after an append was sent is an unknown outcome.",
         "coopconsume/fenced/appender.py",
-        "if at is not None and not (session.fenced and session.known_from <= at):",
+        "if may_be_there or (known is not None and request.batch_id in self._sent):",
         "if isinstance(error, LogUnavailable):",
         (_DOUBTS + "test_an_append_that_is_in_the_log_is_never_reported_as_not_in_it",),
     ),
@@ -212,7 +260,7 @@ FENCED = [
         "producer-lost-to-a-mismatch",
         "An append over several logs that is refused keeps its producer.",
         "coopconsume/fenced/multi.py",
-        "            except OffsetMismatch:\n                raise  # Nothing is in doubt.\n",
+        "        except OffsetMismatch:\n            raise  # Nothing is in doubt.\n",
         "",
         ("tests/model/test_multi_log_model.py::test_a_refused_append_costs_no_producer",),
     ),
@@ -230,8 +278,8 @@ FENCED = [
         "multi-log-id-counts-twice",
         "An append over several logs is refused if only some of them have its id.",
         "coopconsume/fenced/multi.py",
-        "            if there:\n",
-        "            if False:\n",
+        "if there and len(there) < len(pieces):",
+        "if not pieces:",
         (
             "tests/model/test_multi_log_model.py::test_an_id_that_only_some_of_the_logs_have_is_refused",
         ),
@@ -240,8 +288,8 @@ FENCED = [
         "answer-of-another-append",
         "An append with the id of another append is refused, whenever that came.",
         "coopconsume/fenced/appender.py",
-        "            elif deadline is None:\n",
-        "            elif True:\n",
+        "            if request.may_repeat:\n                self._session.check",
+        "            if False:\n                self._session.check",
         (
             "tests/model/test_fenced_sessions.py::test_an_id_that_another_append_took_meanwhile_is_refused",
         ),
@@ -250,8 +298,8 @@ FENCED = [
         "multi-log-answer-of-another-append",
         "An append over several logs with the id of another append is refused.",
         "coopconsume/fenced/multi.py",
-        "                        if found is not None:\n",
-        "                        if False:\n",
+        "                    if piece.may_repeat:\n",
+        "                    if False:\n",
         ("tests/model/test_multi_log_model.py::test_an_id_of_another_append_is_refused",),
     ),
     Mutant(
