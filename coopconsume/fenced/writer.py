@@ -256,7 +256,8 @@ class FencedWriter(Acquired):
             OffsetMismatch: The log goes on elsewhere; this call appended nothing.
             ProducerFenced: Another owner has the log; this call appended nothing.
             AppendOutcomeUnknown: Something failed after the records were sent, whatever it was, and
-                whether they are in the log could not be found out in time.
+                whether they are in the log could not be found out in time. Or the log had a batch
+                of this id, and retention has removed its records, so that they cannot be compared.
             AppendRefused: The records, numbers or id make no sense, the log has a batch of this
                 id with other records, or Kafka does not take them.
             WriterNotOpen: The log was not acquired.
