@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.broker.group_harness import Process
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 _OFFSETS = "__consumer_offsets"
 
 

@@ -46,6 +46,7 @@ def forget_member(kafka, group: str, pid: int) -> None:
     admin.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("live", [False, True], ids=["batches", "real-time"])
 def test_two_processes_share_a_partition_and_one_is_killed(kafka, topic, produce, tmp_path, live):
     """Nothing is lost; what comes again was in flight in the killed one.
@@ -140,7 +141,9 @@ class Works:
         return {"n": record.offset}
 
 
-@pytest.mark.parametrize("live", [False, True], ids=["batches", "real-time"])
+@pytest.mark.parametrize(
+    "live", [pytest.param(False, marks=pytest.mark.slow), True], ids=["batches", "real-time"]
+)
 def test_a_slow_member_does_not_hold_the_others_back(spark, kafka, topic, produce, tmp_path, live):
     """It gets its part by speed; retries, dead letters and outputs of both are complete."""
     name, count = topic(2), 4_000
