@@ -194,6 +194,22 @@ def size_of(pairs):
     return sum(last - first + 1 for first, last in pairs)
 
 
+def test_slices_are_sized_by_what_is_acquired(world, monkeypatch):
+    """So that no tail is left for a batch of its own, see `ChunkSizes.of_batch`."""
+    acquired, of_batch = [], ChunkSizes.of_batch
+
+    def noting(sizes, slots, there, window):
+        acquired.append(there)
+        return of_batch(sizes, slots, there, window)
+
+    monkeypatch.setattr(ChunkSizes, "of_batch", noting)
+    there = world()
+    (member,) = there.cooperate("a")
+    there.run(member, Calls(), ordering="none")
+    there.until(lambda: there.done(member) == set(range(COUNT)))
+    assert max(acquired) == COUNT
+
+
 def test_a_batch_waits_for_the_chunks_that_its_slots_are_about_to_get(world, monkeypatch, tmp_path):
     """Once slots have shown their speed, none of them works on leftovers of a smaller chunk."""
     path = tmp_path / "trace"

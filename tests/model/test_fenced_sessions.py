@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import example, given, settings
@@ -428,3 +428,13 @@ def test_a_fenced_writer_has_no_answer_for_the_id_of_another_append() -> None:
     with pytest.raises(AppendRefused, match="other records"):
         one.append([b"3"], batch_id="x")
     assert one.append([b"1"], batch_id="x") == first
+
+
+def test_headers_are_compared_by_what_they_say() -> None:
+    """A caller may give them as lists, and the client returns tuples."""
+    one = writer_of(Broker()).acquire()
+    first = one.append([Entry(b"1", None, [("a", b"x")])], batch_id="x")
+    listed: Any = [["a", b"x"]]
+    assert one.append([Entry(b"1", None, listed)], batch_id="x") == first
+    with pytest.raises(AppendRefused, match="other records"):
+        one.append([Entry(b"1", None, [("a", b"y")])], batch_id="x")

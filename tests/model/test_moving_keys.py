@@ -59,6 +59,24 @@ class Letters:
         """Nothing is open."""
 
 
+def moves_while_it_is_handled(group, job, gate, at, due_ms=0):
+    """A record's key goes to another member, which fails with it, while its handler runs."""
+    member = group.member
+    group.there.until(lambda: gate.at_work)
+    assert member.keep()
+    group.opens([WHOLE])
+    gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    gives_up.start()
+    until(lambda: job._leaving is not None)
+    job._leaving.until = 0.0
+    gives_up.join(_PATIENCE)
+    assert member.keep()
+    group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
+    group.begins()
+    theirs = Pending(at, key_hash(KEYS[at]), 5, due_ms, "theirs")
+    member.store.commit("g", group.epoch, "b", {}, pending={TP: [theirs]}, commit_id="theirs")
+
+
 @pytest.mark.parametrize("error", [RuntimeError, Reject])
 def test_what_a_late_handler_fails_with_is_not_committed_over_its_next_owners_word(begun, error):
     """The next owner may have tried the record more often, or given it up."""
@@ -73,19 +91,7 @@ def test_what_a_late_handler_fails_with_is_not_committed_over_its_next_owners_wo
 
     letters = Letters()
     job = there.run(member, handler, dead_letters=letters, park=True)
-    there.until(lambda: gate.at_work)
-    assert member.keep()
-    group.opens([WHOLE])
-    gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
-    gives_up.start()
-    until(lambda: job._leaving is not None)
-    job._leaving.until = 0.0
-    gives_up.join(_PATIENCE)
-    assert member.keep()
-    group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
-    group.begins()
-    theirs = Pending(at, key_hash(KEYS[at]), 5, 0, "theirs")
-    member.store.commit("g", group.epoch, "b", {}, pending={TP: [theirs]}, commit_id="theirs")
+    moves_while_it_is_handled(group, job, gate, at)
     gate.opened.set()
     there.until(lambda: of(LOW) <= there.done(member))
     there.until(lambda: not job._dispatcher.running)
@@ -109,19 +115,7 @@ def test_what_a_late_handler_fails_with_does_not_count_once_its_key_has_come_bac
             raise RuntimeError("too late")
 
     job = there.run(member, handler, policy=RetryPolicy(backoff=1000.0, max_backoff=1000.0))
-    there.until(lambda: gate.at_work)
-    assert member.keep()
-    group.opens([WHOLE])
-    gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
-    gives_up.start()
-    until(lambda: job._leaving is not None)
-    job._leaving.until = 0.0
-    gives_up.join(_PATIENCE)
-    assert member.keep()
-    group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
-    group.begins()
-    theirs = Pending(at, key_hash(KEYS[at]), 5, 2**52, "theirs")
-    member.store.commit("g", group.epoch, "b", {}, pending={TP: [theirs]}, commit_id="theirs")
+    moves_while_it_is_handled(group, job, gate, at, due_ms=2**52)
     with monkeypatch.context() as patched:
         patched.setattr(job._epoch_state.committer, "save", lambda **_: None)
         gate.opened.set()

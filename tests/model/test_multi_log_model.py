@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -29,6 +30,7 @@ from coopconsume.fenced import (
     audit_logs,
     deadline,
 )
+from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.testing.history.appends import Append, check_appends
 from coopconsume.testing.history.linear import NEVER
 from tests.examples import examples
@@ -360,6 +362,23 @@ def test_an_id_of_another_append_is_refused(clock: list[World], has_read: bool) 
     with pytest.raises(AppendRefused, match="other records"):
         two.append({LOGS[0]: Write([b"1"]), LOGS[1]: Write([b"3"])}, batch_id="x")
     assert two.append({LOGS[1]: Write([b"2"]), LOGS[0]: Write([b"1"])}, batch_id="x") == first
+
+
+def test_an_append_that_found_no_place_and_cannot_be_compared_is_not_in_doubt(
+    clock: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka has not taken it, and never will."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    one, two = (writer.acquire() for writer in world.writers)
+    one.append({LOGS[0]: Write([b"1"])}, batch_id="x")
+
+    def away(*_: object) -> NoReturn:
+        raise EngineDoubt("away")
+
+    monkeypatch.setattr(two._sessions[LOGS[0]], "check_answer", away)
+    with pytest.raises(LogUnavailable, match="away"):
+        two.append({LOGS[0]: Write([b"2"])}, batch_id="x")
 
 
 def test_an_append_that_another_writer_made_meanwhile_is_not_made_again(

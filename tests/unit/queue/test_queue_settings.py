@@ -22,8 +22,10 @@ from coopconsume.errors.fenced import EngineNotUsable
 from coopconsume.queue import QueueReplica
 from coopconsume.queue.log import LogRows, Restored
 from coopconsume.queue.log_client import KafkaPythonLog
+from coopconsume.queue.member import AppendRow
 from coopconsume.queue.replica import ReplicaState
 from coopconsume.queue.rows import ReplicaRow, encode
+from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueSettings
 from coopconsume.record import Record
 
@@ -153,6 +155,15 @@ def test_rows_that_are_known_are_not_decoded():
     assert steps[1][1] is not other
     with pytest.raises(QueueLogFormat):
         list(rows.take(2, b"g/others", encode(row)))
+
+
+def test_a_consumer_keeps_few_of_the_rows_that_it_wrote():
+    """However long it works: those that were written last, as these are read next."""
+    session = QueueSession(QueueSettings.parse(OPTIONS, "orders"))
+    rows = [ReplicaRow("release", "a", number) for number in range(1_000)]
+    session._send(AppendRow(0, row) for row in rows)
+    assert 0 < len(session._written) < 500
+    assert session._written[encode(rows[-1])] is rows[-1]
 
 
 def test_a_shortened_log_folds_to_the_same_state():

@@ -90,6 +90,8 @@ def test_an_only_member_begins_with_what_a_batch_may_span() -> None:
     assert sizes.of(0, 10) == 3 * FIRST, "a small window does not make a slice smaller"
     limited = ChunkSizes(2, concurrency=3, batch_time=100.0, most=1_000)
     assert limited.total(1_000_000) == 1_000
+    sizes.reported(SlotReport(0, 0, busy=2.0), 500_000)
+    assert sizes.of(0) == 1_000_000, "it grows from what was handled"
 
 
 def test_a_tail_goes_with_the_slices_before_it() -> None:
