@@ -13,7 +13,7 @@ import click
 from tests.bench.assignors import assignors
 from tests.bench.channel import channel
 from tests.bench.commit import commit
-from tests.bench.cooperative import cooperative
+from tests.bench.cooperative import chunks, cooperative
 from tests.bench.cycle import cycle
 from tests.bench.empty import empty
 from tests.bench.fenced import fenced
@@ -24,7 +24,7 @@ from tests.bench.harness import prepared, surroundings
 from tests.bench.owners import owners
 from tests.bench.processing import processing
 from tests.bench.queue import queue
-from tests.bench.realtime import realtime
+from tests.bench.realtime import latency, realtime
 from tests.bench.rebalances import rebalances
 from tests.bench.relief import relief
 from tests.bench.sleep import sleep
@@ -57,7 +57,9 @@ _BENCHMARKS: dict[str, Callable[[Harness, Callable[[str], None]], list[Report]]]
     "empty": empty,
     "processing": processing,
     "realtime": realtime,
+    "latency": latency,
     "state": state,
+    "chunks": chunks,
     "cooperative": cooperative,
     "queue": queue,
 }
@@ -89,11 +91,13 @@ def main(
             click.echo(f"{name} …", err=True)
             reports = _BENCHMARKS[name](harness, _say)
             command = f"python -m tests.bench {name}{' --quick' if quick else ''}"
-            # Growth compares sizes of one thing, each measured several times by itself.
-            how = "medians of several times" if name == "growth" else (
-                f"medians of {turns} turns after {WARM_UPS} for warmth, all sides in turn; a ratio "
-                "is the median of all turns'"
-            )  # fmt: skip
+            warm = f"medians of {turns} turns after {WARM_UPS} for warmth"
+            # Growth compares sizes of one thing, each measured several times by itself; latencies
+            # leave out the first seconds of each turn.
+            how = {
+                "growth": "medians of several times",
+                "latency": f"medians of {turns} turns, all sides in turn",
+            }.get(name, f"{warm}, all sides in turn; a ratio is the median of all turns'")
             head = f"`{command}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}: {how}. {surroundings()}."
             click.echo(_text(head, reports, markdown=markdown))
             if update is not None:

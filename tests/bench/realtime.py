@@ -45,11 +45,18 @@ _SIDES = {"real time": {"realTime": "10 minutes"}, "batches": None}
 
 
 def realtime(harness: Harness, say: Callable[[str], None]) -> list[Report]:
-    """Latency from the intended send, broker bytes, rates of handlers, a stuck key, idle slots."""
-    reports = [fetches(harness, say)]
+    """Broker bytes, rates of handlers, a stuck key, idle slots."""
     peers = {peer.name: peer for peer in java_peers(harness, say)}
-    reports += [_waiting(harness, peers, say), _empty(harness, say)]
-    reports += [_stuck(harness, say), _idle(harness, say)]
+    return [
+        fetches(harness, say), _waiting(harness, peers, say), _empty(harness, say),
+        _stuck(harness, say), _idle(harness, say),
+    ]  # fmt: skip
+
+
+def latency(harness: Harness, say: Callable[[str], None]) -> list[Report]:
+    """Latency from the intended send to the handler and to the commit."""
+    peers = {peer.name: peer for peer in java_peers(harness, say)}
+    reports = []
     for rate in (1_000,) if harness.quick else (1_000, 10_000):
         seconds = harness.size(20, 6)
         report = Report(
