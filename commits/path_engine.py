@@ -493,7 +493,7 @@ def _create(
             schema,
             mode="error",
             partition_by=["segment"],
-            description="Individual commits of coopconsume: an append-only log.",
+            description="An append-only log of coopconsume.",
             configuration=dict(properties),
             storage_options=options,
             # Without retries: the loser of a race would create the table again as version 1.

@@ -18,8 +18,19 @@ if TYPE_CHECKING:
 
     from commits.engine import LogEngine
 
-__all__ = ["is_named", "open_table", "opened_at"]
+__all__ = ["LOG_PROPERTIES", "is_named", "open_table", "opened_at"]
 
+LOG_PROPERTIES = {
+    "delta.checkpointInterval": str(CHECKPOINT_VERSIONS),
+    "delta.dataSkippingStatsColumns": "kind",
+    # Only this library removes entries of the table's log, right after a snapshot: appends
+    # after the last snapshot are read through their entries, whatever their age.
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.logRetentionDuration": "interval 1 days",
+    # Every checkpoint contains removed files for this time.
+    "delta.deletedFileRetentionDuration": "interval 6 hours",
+}
+"""The properties of a table that `PathEngine` writes."""
 
 _WRITERS = defaultdict(
     lambda: "an unknown engine", path="deltalake (a path)", spark="Spark alone (a name)"
@@ -62,14 +73,7 @@ def open_table(
         raise ValueError(f"segment_versions must be at least 1, not {segment_versions}")
     properties = {
         "delta.enableChangeDataFeed": "true",
-        "delta.checkpointInterval": str(CHECKPOINT_VERSIONS),
-        "delta.dataSkippingStatsColumns": "kind",
-        # Only this library removes entries of the table's log, right after a snapshot: appends
-        # after the last snapshot are read through their entries, whatever their age.
-        "delta.enableExpiredLogCleanup": "false",
-        "delta.logRetentionDuration": "interval 1 days",
-        # Every checkpoint contains removed files for this time.
-        "delta.deletedFileRetentionDuration": "interval 6 hours",
+        **LOG_PROPERTIES,
         "coopconsume.format": str(FORMAT),
         "coopconsume.store": uuid.uuid4().hex,
         "coopconsume.engine": "path",

@@ -33,9 +33,14 @@ def queue() -> None:
 def _replica(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[Any]:
     found: list[str | QueueReplica] = []
     for value in values:
+        if "/" in value:
+            found.append(value)
+            continue
         topic, at, servers = value.partition("@")
         if not topic or (at and not servers):
-            raise click.BadParameter(f"{value!r}: write it as TOPIC or TOPIC@SERVERS", ctx, param)
+            raise click.BadParameter(
+                f"{value!r}: write it as TOPIC, TOPIC@SERVERS or PATH", ctx, param
+            )
         found.append(QueueReplica(topic, {"kafka.bootstrap.servers": servers}) if at else topic)
     return found
 
@@ -46,8 +51,9 @@ def _at_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.argument("topic")
     @click.option("--group", required=True, help="The consumer group (kafka.group.id).")
     @click.option(
-        "--replica", "replicas", multiple=True, callback=_replica, metavar="TOPIC[@SERVERS]",
-        help="A replica of the queue; repeat it in the order that all consumers use.",
+        "--replica", "replicas", multiple=True, callback=_replica, metavar="TOPIC[@SERVERS]|PATH",
+        help="A replica of the queue: a topic, or the path or URI of a Delta table; repeat it in "
+        "the order that all consumers use.",
     )  # fmt: skip
     @functools.wraps(command)
     def with_group(*args: Any, group: str, options: dict[str, str], **kwargs: Any) -> Any:

@@ -45,8 +45,10 @@ class LogRows:
         self._known = {} if known is None else known
         self._early: list[tuple[int, ReplicaRow]] = []
         self._first = 0
-        #: The first offset that no snapshot replaces.
+        #: The first position that no snapshot replaces.
         self.start = 0
+        #: The number of rows since the last snapshot, or since the start.
+        self.length = 0
         self.next_offset = 0
         self.passed_over = 0
 
@@ -55,14 +57,10 @@ class LogRows:
         """Whether the state at the start of the log is known."""
         return self._first == 0
 
-    @property
-    def length(self) -> int:
-        """The number of offsets since `start`."""
-        return self.next_offset - self.start
-
     def begin(self, start: int) -> Restored:
         """Begin at the first offset of the log."""
         self._first = self.start = self.next_offset = start
+        self.length = 0
         self._early = []
         return Restored(ReplicaState())
 
@@ -77,6 +75,7 @@ class LogRows:
         if row is None:
             self.passed_over += 1
             return
+        self.length += 1
         found = (key or b"").decode(errors="replace")
         if found != self._queue:
             raise QueueLogFormat(
@@ -102,7 +101,8 @@ class LogRows:
         (upto,) = row.positions or (0,)
         if row.state is None:
             return
-        self.start = max(self.start, upto)
+        if upto >= self.start:
+            self.start, self.length = upto, 0
         if self.is_whole or upto < self._first:
             return
         try:

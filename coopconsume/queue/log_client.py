@@ -1,22 +1,24 @@
-"""The Kafka clients with which a replica's log is written and read."""
+"""The interface of a replica's log, and the Kafka clients that write and read it as a topic."""
 
 from __future__ import annotations
 
 import logging
+import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from coopconsume.errors import NotAuthorized
+from coopconsume.errors import BrokerUnreachable, CoopConsumeError, NotAuthorized
 from coopconsume.errors.fenced import EngineNotUsable
+from coopconsume.errors.queue import QueueLogFormat, QueueNotFound
 from coopconsume.kafka.librdkafka import client_config
-from coopconsume.kafka.security import sasl
+from coopconsume.kafka.security import access, sasl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from coopconsume.options import Options
 
-__all__ = ["CONNECT_MS", "ENGINES", "LogClient"]
+__all__ = ["CONNECT_MS", "ENGINES", "LogClient", "LogRecord"]
 
 log = logging.getLogger(__name__)
 
@@ -25,18 +27,81 @@ CONNECT_MS: Final = 5_000
 _MOST_BYTES: Final = 64 << 20
 _FETCH_WAIT_MS: Final = 250
 _AT_ONCE: Final = 2_000
+_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
-#: Offset, key and value.
+#: Position, queue and row. Positions grow; the first one is 0 or more.
 LogRecord: TypeAlias = "tuple[int, bytes | None, bytes | None]"
 
 
 class LogClient(ABC):
-    """Writes and reads a topic of one partition. One thread writes, and one reads.
+    """Writes and reads the log of a replica. One thread writes, and one reads.
 
-    Any thread may call `write_now`. The other methods raise `OSError` or an error of kafka-python;
-    then they may be called again.
+    Any thread may call `write_now`. The other methods raise `CoopConsumeError`, `OSError` or an
+    error of kafka-python; then they may be called again.
+
+    Attributes:
+        place: The log, for messages; without secrets.
+        snapshot_every: The number of rows after which a snapshot replaces the start of the log.
+    """
+
+    place: str
+    snapshot_every: ClassVar[int]
+
+    @abstractmethod
+    def prepare(self, *, create: bool) -> None:
+        """Creates the log if it does not exist.
+
+        Raises:
+            QueueNotFound: It does not exist, and `create` is False.
+            QueueLogFormat: It cannot be the log of a replica.
+        """
+
+    @abstractmethod
+    def write(self, rows: Sequence[bytes]) -> None:
+        """Sends rows; some may be lost. The first call connects."""
+
+    @abstractmethod
+    def write_now(self, row: bytes) -> bool:
+        """Sends a row if that takes no waiting; returns whether it is sent."""
+
+    @abstractmethod
+    def delete_before(self, position: int) -> None:
+        """Deletes rows that a snapshot replaces; as many as this log can."""
+
+    @abstractmethod
+    def end_writing(self) -> None:
+        """Waits a moment for what was sent, and closes the connection."""
+
+    @abstractmethod
+    def begin_reading(self) -> tuple[int, int]:
+        """Begins at the first position; returns it, and the end of the log."""
+
+    @abstractmethod
+    def read(self, seconds: float) -> Sequence[LogRecord] | None:
+        """Waits for the next records; None: they were deleted, so that reading has to begin again.
+
+        Raises:
+            NotAuthorized: The log may not be read.
+        """
+
+    @abstractmethod
+    def position(self) -> int:
+        """Returns the position that is read next."""
+
+    @abstractmethod
+    def end_reading(self) -> None:
+        """Closes the connection; harmless when repeated."""
+
+    @abstractmethod
+    def explained(self, error: Exception) -> CoopConsumeError:
+        """Returns the error for users of an error that a method raised."""
+
+
+class KafkaLog(LogClient):
+    """A log in a Kafka topic of one partition.
 
     Args:
+        queue: The group and the topic of the queue: the key of the rows.
         topic: The topic.
         options: The options of its cluster.
 
@@ -45,45 +110,73 @@ class LogClient(ABC):
         InvalidOption: A setting of security that the client does not take.
     """
 
-    def __init__(self, topic: str, options: Options) -> None:
+    snapshot_every = 10_000
+
+    def __init__(self, queue: str, topic: str, options: Options) -> None:
+        self.place = f"topic {topic} of {options.kafka['bootstrap.servers']}"
+        self._queue = queue
+        self._key = queue.encode()
         self._topic = topic
         self._kafka = options.kafka
         self._config = options.client_config()
 
-    @abstractmethod
-    def write(self, key: bytes, value: bytes) -> None:
-        """Sends a record; it may be lost. The first call connects."""
+    def prepare(self, *, create: bool) -> None:
+        """Creates the topic if it does not exist, and waits for its leader."""
+        from kafka.admin import KafkaAdminClient, NewTopic
+        from kafka.errors import TopicAlreadyExistsError
 
-    @abstractmethod
-    def write_now(self, key: bytes, value: bytes) -> bool:
-        """Sends a record if that takes no waiting; returns whether it is sent."""
+        access.look(self._config, self._kafka)
+        admin = KafkaAdminClient(**self._config, bootstrap_timeout_ms=CONNECT_MS)
+        try:
+            found = _described(admin, self._topic)
+            if found is None and not create:
+                raise QueueNotFound(self._queue, self.place)
+            if found is None:
+                try:
+                    admin.create_topics([NewTopic(self._topic, 1, -1, topic_configs=_CONFIG)])
+                except TopicAlreadyExistsError:
+                    log.debug("another consumer has created %s", self.place)
+            deadline = time.monotonic() + CONNECT_MS / 1000
+            while found is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+                found = _described(admin, self._topic)
+            if found is None:
+                raise ConnectionError("its new topic has no leader yet")
+            if found != 1:
+                raise QueueLogFormat(self.place, f"{found} partitions", "one partition")
+        finally:
+            admin.close()
 
-    @abstractmethod
-    def end_writing(self) -> None:
-        """Waits a moment for what was sent, and closes the connection."""
+    def delete_before(self, position: int) -> None:
+        """Lets Kafka delete the records below an offset."""
+        from kafka import TopicPartition
+        from kafka.admin import KafkaAdminClient
 
-    @abstractmethod
-    def begin_reading(self) -> tuple[int, int]:
-        """Begins at the first offset; returns it, and the end of the log."""
+        admin = KafkaAdminClient(**self._config, bootstrap_timeout_ms=CONNECT_MS)
+        try:
+            admin.delete_records({TopicPartition(self._topic, 0): position})
+        finally:
+            admin.close()
 
-    @abstractmethod
-    def read(self, seconds: float) -> Sequence[LogRecord] | None:
-        """Waits for the next records; None: they were deleted, so that reading has to begin again.
-
-        Raises:
-            NotAuthorized: The topic may not be read.
-        """
-
-    @abstractmethod
-    def position(self) -> int:
-        """Returns the offset that is read next."""
-
-    @abstractmethod
-    def end_reading(self) -> None:
-        """Closes the connection; harmless when repeated."""
+    def explained(self, error: Exception) -> CoopConsumeError:
+        """Returns a missing right, or that the brokers cannot be reached."""
+        if isinstance(error, CoopConsumeError):
+            return error
+        return access.refused(error, self._kafka, [self._topic]) or BrokerUnreachable(
+            self._kafka["bootstrap.servers"], f"{type(error).__name__}: {error}"
+        )
 
 
-class KafkaPythonLog(LogClient):
+def _described(admin: Any, topic: str) -> int | None:
+    """Return the number of partitions; None if the topic does not exist or has no leader yet."""
+    (found,) = admin.describe_topics([topic])
+    partitions = found["partitions"]
+    if found["error_code"] or not partitions or partitions[0]["error_code"]:
+        return None
+    return len(partitions)
+
+
+class KafkaPythonLog(KafkaLog):
     """The client kafka-python."""
 
     _producer: Any = None
@@ -106,23 +199,24 @@ class KafkaPythonLog(LogClient):
             "metrics_enabled": False,
         }
 
-    def write(self, key: bytes, value: bytes) -> None:
-        """Sends a record."""
+    def write(self, rows: Sequence[bytes]) -> None:
+        """Sends rows."""
         from kafka import KafkaProducer
 
         if self._producer is None:
             self._producer = KafkaProducer(**self.producer_config())
-        self._producer.send(self._topic, key=key, value=value, partition=0)
+        for row in rows:
+            self._producer.send(self._topic, key=self._key, value=row, partition=0)
 
-    def write_now(self, key: bytes, value: bytes) -> bool:
-        """Sends a record once the topic's partition is known: without it `send` waits."""
+    def write_now(self, row: bytes) -> bool:
+        """Sends a row once the topic's partition is known: without it `send` waits."""
         from kafka.errors import KafkaError
 
         producer = self._producer
         if producer is None or not producer._metadata.partitions_for_topic(self._topic):  # noqa: SLF001
             return False
         try:
-            producer.send(self._topic, key=key, value=value, partition=0)
+            producer.send(self._topic, key=self._key, value=row, partition=0)
         except KafkaError:
             return False
         return True
@@ -168,14 +262,14 @@ class KafkaPythonLog(LogClient):
             self._consumer.close()
 
 
-class ConfluentLog(LogClient):
+class ConfluentLog(KafkaLog):
     """The client confluent-kafka: a hold takes less than half of the time."""
 
     _producer: Any = None
     _consumer: Any = None
 
-    def __init__(self, topic: str, options: Options) -> None:
-        super().__init__(topic, options)
+    def __init__(self, queue: str, topic: str, options: Options) -> None:
+        super().__init__(queue, topic, options)
         try:
             import confluent_kafka
         except ImportError:
@@ -183,8 +277,8 @@ class ConfluentLog(LogClient):
         self._library = confluent_kafka
         self._librdkafka = client_config(self._kafka)
 
-    def write(self, key: bytes, value: bytes) -> None:
-        """Sends a record."""
+    def write(self, rows: Sequence[bytes]) -> None:
+        """Sends rows."""
         request_ms = int(self._kafka.get("request.timeout.ms", CONNECT_MS))
         try:
             if self._producer is None:
@@ -195,17 +289,18 @@ class ConfluentLog(LogClient):
                     "message.max.bytes": _MOST_BYTES,
                 }  # fmt: skip
                 self._producer = self._library.Producer(config, logger=log)
-            self._producer.poll(0)  # so that its queue has space
-            self._producer.produce(self._topic, key=key, value=value, partition=0)
+            for row in rows:
+                self._producer.poll(0)  # so that its queue has space
+                self._producer.produce(self._topic, key=self._key, value=row, partition=0)
         except (self._library.KafkaException, BufferError) as error:
             raise ConnectionError(str(error)) from error
 
-    def write_now(self, key: bytes, value: bytes) -> bool:
-        """Sends a record once the producer exists."""
+    def write_now(self, row: bytes) -> bool:
+        """Sends a row once the producer exists."""
         if self._producer is None:
             return False
         try:
-            self._producer.produce(self._topic, key=key, value=value, partition=0)
+            self._producer.produce(self._topic, key=self._key, value=row, partition=0)
         except (self._library.KafkaException, BufferError):
             return False
         return True
@@ -273,7 +368,7 @@ class ConfluentLog(LogClient):
 
 
 #: The clients by their names.
-ENGINES: Final[Mapping[str, Callable[[str, Options], LogClient]]] = {
+ENGINES: Final[Mapping[str, Callable[[str, str, Options], LogClient]]] = {
     "kafka-python": KafkaPythonLog,
     "confluent-kafka": ConfluentLog,
 }

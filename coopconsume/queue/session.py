@@ -11,17 +11,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from coopconsume.errors.queue import QueueUnavailable
-from coopconsume.queue.kafka_replica import (
+from coopconsume.queue.log import LogRows, Restored
+from coopconsume.queue.member import AppendRow, QueueMember
+from coopconsume.queue.replica_log import (
     AtEnd,
     Began,
-    KafkaReplica,
     ReaderEvent,
     RecordsRead,
     ReplicaFailed,
+    ReplicaLog,
 )
-from coopconsume.queue.log import LogRows, Restored
-from coopconsume.queue.log_client import ENGINES
-from coopconsume.queue.member import AppendRow, QueueMember
 from coopconsume.queue.rows import ReplicaRow, encode
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ __all__ = ["QueueSession"]
 log = logging.getLogger(__name__)
 
 _LONGEST_WAIT = 0.5
-_SNAPSHOT_EVERY = 10_000
 _KEPT_ROWS = 256
 _ALL_REPLICAS = 5.0
 
@@ -59,17 +57,8 @@ class QueueSession:
         self.member = QueueMember(holder, count, settings.hold, random.Random())  # noqa: S311
         self._events: queue.SimpleQueue[ReaderEvent] = queue.SimpleQueue()
         self.replicas = [
-            KafkaReplica(
-                number,
-                topic,
-                options,
-                ENGINES[settings.engine](topic, options),
-                settings.name,
-                self._events,
-                settings.hold,
-                create=create,
-            )
-            for number, (topic, options) in enumerate(settings.replicas)
+            ReplicaLog(number, client, self._events, settings.hold, create=create)
+            for number, client in enumerate(settings.clients())
         ]
         #: The last rows that were written here, by their bytes: each is read again soon.
         self._written: dict[bytes | None, ReplicaRow] = {}
@@ -78,8 +67,9 @@ class QueueSession:
         ]
         self._failures: dict[int, ReplicaFailed] = {}
         self._read: set[int] = set()
-        #: By replica, the offset up to which a snapshot replaces the log that was not read yet.
-        self._snapshots: dict[int, int] = {}
+        #: By replica, the position up to which a snapshot replaces the log that was not read yet,
+        #: and the length of the log when it was written.
+        self._snapshots: dict[int, tuple[int, int]] = {}
         self._starts: Mapping[int, int] = {}
         self._is_started = False
 
@@ -228,16 +218,17 @@ class QueueSession:
 
     def _shorten(self, replica: int) -> None:
         """Replaces the start of a long log by a snapshot, and deletes it once that can be read."""
-        rows, written = self.rows[replica], self._snapshots.get(replica)
+        rows, log = self.rows[replica], self.replicas[replica]
+        written, since = self._snapshots.get(replica, (None, 0))
         if written is not None and rows.start >= written:
             del self._snapshots[replica]
-            self.replicas[replica].shorten(written)
-        since = rows.start if written is None else written
+            log.shorten(written)
+            since = 0
         # If a snapshot is lost, the next one comes after as many rows.
-        is_due = rows.next_offset - since >= _SNAPSHOT_EVERY
+        is_due = rows.length - since >= log.snapshot_every
         if is_due and rows.is_whole and replica in self._read:
             upto, state = rows.next_offset, self.member.states[replica].snapshot()
-            self._snapshots[replica] = upto
+            self._snapshots[replica] = upto, rows.length
             row = ReplicaRow("snapshot", self.member.holder, positions=(upto,), state=state)
             self._send([AppendRow(replica, row)])
 

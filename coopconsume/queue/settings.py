@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commits.table import is_named
 from coopconsume.errors import InvalidOption
 from coopconsume.options import TABLE, Options
 from coopconsume.queue.log_client import ENGINES
+from coopconsume.queue.table_log import TableLog
 from coopconsume.record import usable_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from coopconsume.queue.log_client import LogClient
 
 __all__ = ["MOST_REPLICAS", "QueueReplica", "QueueSettings"]
 
@@ -25,16 +30,50 @@ _SHORTEST, _LONGEST = 1.0, 3600.0
 
 @dataclass(frozen=True)
 class QueueReplica:
-    """A replica of a queue: a Kafka topic of one partition that is the replica's log.
+    """A replica of a queue: a log in a Kafka topic of one partition, or in a Delta table.
 
     Attributes:
         topic: The topic. The first consumer creates it.
-        options: ``kafka.*`` options of the cluster of the topic, if it is another one than that of
-            the queue.
+        options: With a topic, ``kafka.*`` options of its cluster, if it is another one than that
+            of the queue. With a table, the options of its object store, as for
+            `deltalake.DeltaTable`; by default they come from the environment.
+        table: In place of a topic, the path or URI of the table. The first consumer creates it.
     """
 
-    topic: str
+    topic: str = ""
     options: Mapping[str, Any] | None = field(default=None, repr=False)
+    table: str = ""
+
+    @classmethod
+    def parse(cls, given: Any) -> QueueReplica:
+        """Return the replica that a user gives by itself or by its topic or path.
+
+        Raises:
+            InvalidOption: It is neither a topic nor a table, or both.
+        """
+        if isinstance(given, str) and "/" not in given:
+            given = cls(given)
+        elif isinstance(given, (str, Path)):
+            given = cls(table=given if isinstance(given, str) else str(given.absolute()))
+        if not isinstance(given, cls):
+            remedy = "give the name of a topic, the path of a table, or a QueueReplica"
+            raise InvalidOption("replicas", repr(given), remedy)
+        table = str(given.table)
+        if table and given.topic:
+            remedy = "give a topic or a table: a replica has one log"
+            raise InvalidOption("replicas", repr(given.topic), remedy)
+        if not table:
+            _check_topic("replicas", given.topic)
+            return given
+        if "/" not in table and is_named(table):
+            remedy = "give the path or URI of the table: a queue opens no catalog"
+            raise InvalidOption("replicas", repr(table), remedy)
+        for name, value in (given.options or {}).items():
+            if name.lower().startswith("kafka.") or not isinstance(value, str):
+                remedy = "with a table, give options of its object store, as text"
+                raise InvalidOption(name, repr(value), remedy)
+        uri = table if "://" in table else str(Path(table).resolve())
+        return cls(options=given.options, table=uri)
 
 
 @dataclass(frozen=True)
@@ -44,7 +83,7 @@ class QueueSettings:
     Attributes:
         topic: The topic with the records.
         options: The options of its cluster.
-        replicas: The topic of each replica and the options of its cluster.
+        replicas: The replicas.
         hold: The duration of a hold in seconds.
         max_deliveries: After so many deliveries a record becomes a dead letter; None: never.
         engine: The client of the replicas' logs, one of `coopconsume.queue.log_client.ENGINES`.
@@ -52,7 +91,7 @@ class QueueSettings:
 
     topic: str
     options: Options
-    replicas: tuple[tuple[str, Options], ...]
+    replicas: tuple[QueueReplica, ...]
     hold: float = 30.0
     max_deliveries: int | None = None
     engine: str = "kafka-python"
@@ -78,16 +117,10 @@ class QueueSettings:
             EngineNotUsable: The engine is not installed.
         """
         parsed = _parsed(options)
-        name = f"{parsed.group_id}/{topic}"
         _check_topic("topic", topic)
-        found = tuple(_replicas(options, parsed, _given(replicas, parsed.group_id, topic)))
+        found = tuple(map(QueueReplica.parse, _given(replicas, parsed.group_id, topic)))
         if not 1 <= len(found) <= MOST_REPLICAS:
             raise InvalidOption("replicas", str(len(found)), f"give 1 to {MOST_REPLICAS}")
-        places = [(at, given.kafka["bootstrap.servers"]) for at, given in found]
-        if len(set(places)) < len(places):
-            raise InvalidOption("replicas", "twice the same topic", "give each replica a topic")
-        if (topic, parsed.kafka["bootstrap.servers"]) in places:
-            raise InvalidOption("replicas", repr(topic), f"the records of {name} are in it")
         seconds = usable_seconds(hold)
         if seconds is None or not _SHORTEST <= seconds <= _LONGEST:
             raise InvalidOption("hold", repr(hold), f"give {_SHORTEST:g} to {_LONGEST:g} seconds")
@@ -99,9 +132,32 @@ class QueueSettings:
                 raise InvalidOption("max_deliveries", repr(max_deliveries), remedy)
         if engine not in ENGINES:
             raise InvalidOption("engine", repr(engine), f"give {' or '.join(ENGINES)}")
-        for at, given in found:
-            ENGINES[engine](at, given)
-        return cls(topic, parsed, found, seconds, max_deliveries, engine)
+        settings = cls(topic, parsed, found, seconds, max_deliveries, engine)
+        places = [client.place for client in settings.clients()]
+        if len(set(places)) < len(places):
+            remedy = "give each replica a topic or a table of its own"
+            raise InvalidOption("replicas", "twice the same log", remedy)
+        if ENGINES[engine](settings.name, topic, parsed).place in places:
+            remedy = f"the records of {settings.name} are in it"
+            raise InvalidOption("replicas", repr(topic), remedy)
+        return settings
+
+    def clients(self) -> list[LogClient]:
+        """Return a new client for the log of each replica; nothing is opened.
+
+        Raises:
+            UnknownOption, InvalidOption: The options of a replica are not valid.
+            EngineNotUsable: The engine is not installed.
+        """
+        return [self._client(replica) for replica in self.replicas]
+
+    def _client(self, replica: QueueReplica) -> LogClient:
+        if replica.table:
+            return TableLog(self.name, replica.table, replica.options)
+        options = self.options
+        if replica.options:
+            options = _parsed({"kafka.group.id": options.group_id, **replica.options})
+        return ENGINES[self.engine](self.name, replica.topic, options)
 
     @property
     def name(self) -> str:
@@ -119,25 +175,13 @@ def _parsed(options: Mapping[str, Any]) -> Options:
     return Options.parse(options, table=False)
 
 
-def _given(
-    replicas: Sequence[str | QueueReplica] | None, group: str, topic: str
-) -> Iterable[str | QueueReplica]:
+def _given(replicas: Any, group: str, topic: str) -> Iterable[Any]:
     if replicas is None:
         return [f"__queue.{group}.{topic}"]
     if isinstance(replicas, str):
-        raise InvalidOption("replicas", repr(replicas), "give a list of topics")
-    return replicas
-
-
-def _replicas(
-    options: Mapping[str, Any], parsed: Options, replicas: Iterable[str | QueueReplica]
-) -> Iterable[tuple[str, Options]]:
-    group = {name: v for name, v in options.items() if name.lower() == "kafka.group.id"}
-    for replica in replicas:
-        topic = replica.topic if isinstance(replica, QueueReplica) else replica
-        _check_topic("replicas", topic)
-        own = replica.options if isinstance(replica, QueueReplica) else None
-        yield topic, parsed if not own else _parsed({**group, **own})
+        raise InvalidOption("replicas", repr(replicas), "give a list of topics or tables")
+    found: Iterable[Any] = replicas
+    return found
 
 
 def _check_topic(name: str, topic: Any) -> None:

@@ -15,10 +15,18 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
+from deltalake import DeltaTable
 from kafka import TopicPartition
 
+from commits import CommitLogUnavailable, CommitStore, CommitTableFormat
 from coopconsume.cli import main
-from coopconsume.errors import InvalidOption, NotHeld, QueueLogFormat, QueueUnavailable
+from coopconsume.errors import (
+    InvalidOption,
+    NotHeld,
+    QueueLogFormat,
+    QueueNotFound,
+    QueueUnavailable,
+)
 from coopconsume.options import Options
 from coopconsume.queue import (
     ACCEPT,
@@ -28,9 +36,11 @@ from coopconsume.queue import (
     AsyncQueueConsumer,
     QueueConsumer,
     QueueReplica,
+    queue_status,
 )
-from coopconsume.queue.kafka_replica import KafkaReplica, ReaderEvent, RecordsRead
-from coopconsume.queue.log_client import ENGINES
+from coopconsume.queue.log_client import ENGINES, KafkaLog
+from coopconsume.queue.replica_log import ReaderEvent, RecordsRead, ReplicaLog
+from coopconsume.queue.table_log import TableLog
 from coopconsume.testing.local.broker import LocalKafka
 
 if TYPE_CHECKING:
@@ -45,9 +55,9 @@ PATIENCE = 120.0
 _HOLDER = """
 import sys, time
 from coopconsume.queue import QueueConsumer
-servers, group, topic, hold = sys.argv[1:]
+servers, group, topic, hold, *replicas = sys.argv[1:]
 options = {"kafka.bootstrap.servers": servers, "kafka.group.id": group}
-consumer = QueueConsumer(options, topic, hold=float(hold))
+consumer = QueueConsumer(options, topic, replicas or None, hold=float(hold))
 print(*[record.offset for record in consumer.poll(3, timeout=60.0)], flush=True)
 time.sleep(600)
 """
@@ -164,14 +174,17 @@ def test_consumers_share_records_and_acknowledge_each(
     assert "yes" in commanded(kafka, "audit", *place)[1]
 
 
+@pytest.mark.parametrize("kind", ["topic", "table"])
 def test_records_of_a_killed_consumer_come_again(
-    kafka: LocalKafka, topic: TopicFactory, produce: Produce
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path, kind: str
 ) -> None:
     """After its hold, with a higher attempt; too many deliveries make a dead letter."""
     name, letters = topic(1), topic(1)
     produce(name, [(None, b"%d" % i) for i in range(5)])
     group = f"{name}-group"
+    replicas = None if kind == "topic" else [str(tmp_path / "holds")]
     arguments = [sys.executable, "-c", _HOLDER, kafka.bootstrap_servers, group, name, "2"]
+    arguments += replicas or ()
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         assert process.stdout.readline().split() == ["0", "1", "2"]
@@ -180,7 +193,9 @@ def test_records_of_a_killed_consumer_come_again(
     async def work() -> list[Record]:
         options = options_of(kafka, group, deadLetter=f"kafka:{letters}")
         found: list[Record] = []
-        async with AsyncQueueConsumer(options, name, hold=2.0, max_deliveries=1) as consumer:
+        async with AsyncQueueConsumer(
+            options, name, replicas, hold=2.0, max_deliveries=1
+        ) as consumer:
             deadline = time.monotonic() + PATIENCE
             while time.monotonic() < deadline and len(found) < 2:
                 for record in await consumer.poll(5):
@@ -192,7 +207,7 @@ def test_records_of_a_killed_consumer_come_again(
         return found
 
     assert {record.offset for record in asyncio.run(work())} == {3, 4}
-    with QueueConsumer(options_of(kafka, group), name) as after:
+    with QueueConsumer(options_of(kafka, group), name, replicas) as after:
         assert after.stable_offsets() == {0: 5}
         assert after.poll(5, timeout=0.2) == []
 
@@ -242,6 +257,93 @@ def test_the_loss_of_one_of_three_replicas_is_survived(
         QueueConsumer(options_of(kafka, "another"), name, [f"{name}-r1"]).poll()
 
 
+def test_a_replica_in_a_table_may_be_away(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path
+) -> None:
+    """Others go on without it; its table is not created again; it learns what is done."""
+    name, table = topic(1), tmp_path / "holds" / "0"
+    produce(name, [(None, b"%d" % i) for i in range(30)])
+    replicas = [str(table), f"{name}-r1", str(tmp_path / "holds" / "2")]
+    options, group = options_of(kafka, f"{name}-group"), f"{name}-group"
+    with (
+        QueueConsumer(options, name, replicas) as one,
+        QueueConsumer(options, name, replicas, engine="confluent-kafka") as two,
+    ):
+        before = polled(one, 10)
+        assert not places(before) & places(polled(two, 5))
+        table.rename(tmp_path / "away")
+        for record in before:
+            one.acknowledge(record)
+        assert one.commit().done == 10
+        during = polled(one, 5)
+        two.acknowledge(*polled(two, 1))
+        assert two.commit().done == 1
+        log = one._opened().replicas[0]._client
+        with pytest.raises(CommitLogUnavailable, match="not there any longer"):
+            log.prepare(create=True)
+        assert not table.exists()
+        (tmp_path / "away").rename(table)
+        words = ["audit", name, "--group", group, *(x for r in replicas for x in ("--replica", r))]
+        servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+
+        def is_audited() -> bool:
+            one.poll(1, timeout=0.1)
+            return CliRunner().invoke(main, ["queue", *words, *servers]).exit_code == 0
+
+        until(is_audited)
+        assert not places(during) & places(before)
+    with QueueConsumer(options, name, replicas) as three:
+        assert not places(polled(three, 19)) & places(before)
+    CommitStore.open(tmp_path / "commits", cluster="c")
+    for given, found in (
+        (str(tmp_path / "commits"), r"coopconsume\.queue\.format=None"),
+        (replicas[0], "rows of the queue"),
+    ):
+        with pytest.raises(QueueLogFormat, match=found):
+            QueueConsumer(options_of(kafka, "another"), name, [given]).poll()
+    with pytest.raises(CommitTableFormat, match="another Delta table"):
+        CommitStore.open(table, cluster="c")
+    with pytest.raises(QueueNotFound, match=f"table {tmp_path}/none does not exist"):
+        queue_status(options, name, [str(tmp_path / "none")])
+
+
+def test_a_snapshot_replaces_the_start_of_a_table(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Consumers that are there go on; one that comes later reads what is left."""
+    name, table = topic(1), str(tmp_path / "holds")
+    monkeypatch.setattr(TableLog, "snapshot_every", 10)
+    monkeypatch.setattr("coopconsume.queue.table_log._SEGMENT", 5)
+    options = options_of(kafka, f"{name}-group")
+    count = 20
+    produce(name, [(None, b"%d" % i) for i in range(2 * count + 1)])
+    done: set[tuple[int, int]] = set()
+    with (
+        QueueConsumer(options, name, [table]) as one,
+        QueueConsumer(options, name, [table]) as two,
+    ):
+        for _ in range(count):
+            for consumer in (one, two):
+                (record,) = polled(consumer, 1)
+                assert (record.partition, record.offset) not in done
+                done.add((record.partition, record.offset))
+                consumer.acknowledge(record)
+                assert consumer.commit().not_held == ()
+        until(lambda: one.stable_offsets() == two.stable_offsets() == {0: 2 * count})
+        assert one._opened().rows[0].start > 0
+    versions, rows = DeltaTable(table).version(), len(DeltaTable(table).to_pyarrow_table())
+    assert versions > 4 * count, "each commit and each acquisition is a version"
+    assert rows < versions / 2, "most rows are removed"
+    status = queue_status(options, name, [table])
+    assert (status.is_sound, status.holds, status.partitions[0].stable_offset) == (
+        True,
+        (),
+        2 * count,
+    )
+    with QueueConsumer(options, name, [table]) as three:
+        assert [record.offset for record in polled(three, 1)] == [2 * count]
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_reader_begins_again_if_its_next_records_were_deleted(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, engine: str
@@ -257,7 +359,7 @@ def test_a_reader_begins_again_if_its_next_records_were_deleted(
     finally:
         admin.close()
     options = Options.parse(options_of(kafka, name), table=False)
-    client: Any = ENGINES[engine](name, options)
+    client: Any = ENGINES[engine](name, name, options)
     try:
         assert client.begin_reading() == (4, 10)
         if engine == "kafka-python":
@@ -277,18 +379,18 @@ def test_the_start_of_a_log_is_deleted_once_its_snapshot_can_be_read(
     """A snapshot that is lost on its way is written again; a new consumer reads the rest."""
     name, lost = topic(1), []
     replica = f"{name}-r"
-    append = KafkaReplica.append
+    append = ReplicaLog.append
     rows: list[bool] = []
 
-    def lossy(to: KafkaReplica, row: bytes) -> None:
+    def lossy(to: ReplicaLog, row: bytes) -> None:
         rows.append(b'"snapshot"' in row)
         if rows[-1] and not lost:
             lost.append(_first_offset(kafka, replica))
         else:
             append(to, row)
 
-    monkeypatch.setattr("coopconsume.queue.session._SNAPSHOT_EVERY", 30)
-    monkeypatch.setattr(KafkaReplica, "append", lossy)
+    monkeypatch.setattr(KafkaLog, "snapshot_every", 30)
+    monkeypatch.setattr(ReplicaLog, "append", lossy)
     options = options_of(kafka, f"{name}-group")
     done = 0
     with QueueConsumer(options, name, [replica]) as consumer:
@@ -310,15 +412,15 @@ def test_a_row_does_not_overtake_one_that_waits(
     """As a client that cannot take it at once leaves it to the thread that writes."""
     name = topic(1)
     options = Options.parse(options_of(kafka, name), table=False)
-    client, events = ENGINES[engine](name, options), queue.SimpleQueue[ReaderEvent]()
-    replica = KafkaReplica(0, name, options, client, name, events, PATIENCE)
+    client, events = ENGINES[engine](name, name, options), queue.SimpleQueue[ReaderEvent]()
+    replica = ReplicaLog(0, client, events, PATIENCE)
     replica.start()
     gate, write, write_now = threading.Event(), client.write, client.write_now
     try:
         replica.append(b"connects")
         until(lambda: client._producer is not None and replica._queued == replica._finished)  # type: ignore[attr-defined]
         monkeypatch.setattr(client, "write_now", lambda *_: False)
-        monkeypatch.setattr(client, "write", lambda *row: (gate.wait(), write(*row)))
+        monkeypatch.setattr(client, "write", lambda rows: (gate.wait(), write(rows)))
         replica.append(b"waits")
         monkeypatch.setattr(client, "write_now", write_now)
         replica.append(b"later")

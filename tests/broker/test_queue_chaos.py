@@ -1,4 +1,4 @@
-"""Consumers of a work queue with three replicas, under disturbances of consumers and replicas.
+"""Consumers of a work queue under disturbances, also of its three replicas. One is in a table.
 
 `make chaos-queue` plays more rounds, in random order, and disturbs the broker of the records too.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coopconsume.testing.local.broker import LocalKafka
-from tests.chaos.queue_rounds import KINDS, Rounds
+from tests.chaos.queue_rounds import KINDS, Rounds, TablePlace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,9 +24,10 @@ def test_a_queue_survives_its_consumers_and_a_minority_of_its_replicas(
 ) -> None:
     """Nothing is lost, nothing acknowledged comes again, and nothing is held by two."""
     with ExitStack() as stack:
-        others = [stack.enter_context(LocalKafka(tmp_path / f"kafka-{n}")) for n in range(2)]
+        other = stack.enter_context(LocalKafka(tmp_path / "kafka"))
+        places = [other, kafka, TablePlace(tmp_path / "table")]
         rounds = Rounds(
-            kafka, others, "queue-chaos", seed=1, folder=tmp_path, may_disturb_home=False
+            kafka, places, "queue-chaos", seed=1, folder=tmp_path, may_disturb_home=False
         )
         rounds.play(KINDS)
         assert rounds.verdict() == []

@@ -122,7 +122,7 @@ def main(config: dict[str, Any]) -> None:
     logging.basicConfig(filename=config["log"], format="%(created).3f %(name)s %(message)s")
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-    replicas = [QueueReplica(*replica) for replica in config["replicas"]]
+    replicas = [QueueReplica(**replica) for replica in config["replicas"]]
     consumer = QueueConsumer(
         config["options"], config["topic"], replicas, hold=config["hold"],
         max_deliveries=config["max_deliveries"], engine=config["engine"],

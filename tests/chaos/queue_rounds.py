@@ -43,13 +43,33 @@ _BROKER_KINDS = ("freeze", "restart")
 KINDS = (*_CONSUMER_KINDS, *_MINORITY_KINDS, *_BROKER_KINDS)
 
 
+class TablePlace:
+    """A folder with the table of a replica; it can be away like a broker that is down."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._away = path.with_name(f"{path.name}-away")
+
+    def kill(self) -> None:
+        """Moves the table away."""
+        self.path.rename(self._away)
+
+    def start(self) -> None:
+        """Moves the table back, if it is not erased."""
+        if self._away.exists():
+            self._away.rename(self.path)
+
+    def erase(self) -> None:
+        """Deletes the table that is away."""
+        shutil.rmtree(self._away)
+
+
 class Rounds:
     """Consumers of different speeds at one queue.
 
     Args:
-        home: The broker of the records, of the dead letters and of one replica.
-        others: The brokers of the other replicas. If there are some, the first of them has the
-            replica that is asked first.
+        home: The broker of the records and of the dead letters.
+        places: The place of each replica, in the order of the replicas; `home` may be one.
         topic: The name of the topic, which is created.
         seed: Seed of all draws.
         folder: Gets the logs of the consumers.
@@ -57,12 +77,13 @@ class Rounds:
     """
 
     def __init__(
-        self, home: LocalKafka, others: Sequence[LocalKafka], topic: str, seed: int, folder: Path,
-        *, may_disturb_home: bool = True,
+        self, home: LocalKafka, places: Sequence[LocalKafka | TablePlace], topic: str, seed: int,
+        folder: Path, *, may_disturb_home: bool = True,
     ) -> None:  # fmt: skip
         self._home = home
-        self._others = list(others)
-        self._fragile = [home, *others] if may_disturb_home else self._others
+        self._others = [place for place in places if place is not home] if len(places) > 2 else []
+        self._fragile = [place for place in self._others if not isinstance(place, TablePlace)]
+        self._fragile += [home] if may_disturb_home else []
         self._topic, self._letters = topic, f"{topic}-letters"
         self._luck = random.Random(seed)
         self._folder = folder
@@ -73,10 +94,14 @@ class Rounds:
             "kafka.bootstrap.servers": home.bootstrap_servers, "kafka.group.id": f"{topic}-group",
             "deadLetter": f"kafka:{self._letters}",
         }  # fmt: skip
-        places = [*self._others[:1], home, *self._others[1:]]
         self._replicas = [
-            (f"{topic}-r{n}", {"kafka.bootstrap.servers": kafka.bootstrap_servers})
-            for n, kafka in enumerate(places)
+            {"table": str(place.path)}
+            if isinstance(place, TablePlace)
+            else {
+                "topic": f"{topic}-r{n}",
+                "options": {"kafka.bootstrap.servers": place.bootstrap_servers},
+            }
+            for n, place in enumerate(places)
         ]
         self._producer = KafkaProducer(bootstrap_servers=home.bootstrap_servers, retries=20)
         #: The records, and the time before each was written.
@@ -89,7 +114,11 @@ class Rounds:
 
     def draw(self, rounds: int, kinds: Sequence[str] = KINDS) -> list[str]:
         """Draws the kinds of some rounds: each comes once before any comes again."""
-        usable = [kind for kind in kinds if self._others or kind not in _MINORITY_KINDS]
+        lacking = (
+            *(() if self._others else _MINORITY_KINDS),
+            *(() if self._fragile else _BROKER_KINDS),
+        )
+        usable = [kind for kind in kinds if kind not in lacking]
         drawn: list[str] = []
         while len(drawn) < rounds:
             drawn += self._luck.sample(usable, len(usable))
@@ -184,7 +213,7 @@ class Rounds:
         }
 
     def _status(self) -> Any:
-        replicas = [QueueReplica(*replica) for replica in self._replicas]
+        replicas = [QueueReplica(**replica) for replica in self._replicas]
         return queue_status(self._options, self._topic, replicas)
 
     def _is_done(self) -> bool:
@@ -228,22 +257,25 @@ class Rounds:
 
     def _lose(self) -> None:
         """A minority of the replicas is away: the queue goes on, also if a consumer dies then."""
-        broker = self._luck.choice(self._others)
-        broker.kill()
+        place = self._luck.choice(self._others)
+        place.kill()
         self._wait_for(self._acknowledged() + 50)
         if self._luck.random() < 0.5:
             self._kill()
-        broker.start()
+        place.start()
 
     def _empty(self) -> None:
         """A replica returns without its log, after one hold, as the documentation demands."""
-        broker = self._luck.choice(self._others)
-        broker.kill()
+        place = self._luck.choice(self._others)
+        place.kill()
         time.sleep(HOLD + 1.0)
-        assert broker.log_path is not None
-        shutil.rmtree(broker.log_path.parent)
-        broker.start()
-        self._kill()  # the consumer that starts creates the topic
+        if isinstance(place, TablePlace):
+            place.erase()
+        else:
+            assert place.log_path is not None
+            shutil.rmtree(place.log_path.parent)
+        place.start()
+        self._kill()  # the consumer that starts creates the log
 
     def _freeze(self) -> None:
         broker = self._luck.choice(self._fragile)
@@ -278,7 +310,7 @@ class Rounds:
             for n, worker in enumerate(self._all)
             if worker.popen.returncode not in codes
         ]
-        replicas = [QueueReplica(*replica) for replica in self._replicas]
+        replicas = [QueueReplica(**replica) for replica in self._replicas]
         with QueueConsumer(self._options, self._topic, replicas, hold=HOLD) as last:
             more = last.poll(500, timeout=2 * HOLD)
             found += [f"{record.partition}-{record.offset} comes after the end" for record in more]

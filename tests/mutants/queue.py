@@ -10,9 +10,11 @@ _REPLICA = "coopconsume/queue/replica.py"
 _MEMBER = "coopconsume/queue/member.py"
 _TIMING = "coopconsume/queue/timing.py"
 _LOG = "coopconsume/queue/log.py"
+_TABLE = "coopconsume/queue/table_log.py"
 _CONSUMER = "coopconsume/queue/consumer.py"
 _COMMIT = "tests/unit/queue/test_queue_commit.py::"
 _BROKER = "tests/broker/test_queue.py::"
+_TABLES = "tests/unit/queue/test_table_log.py::"
 _SETTINGS = "tests/unit/queue/test_queue_settings.py::"
 _RULES = "tests/unit/queue/test_queue_rules.py::"
 _MODEL = "tests/model/test_queue_model.py::test_any_schedule_keeps_the_promises"
@@ -320,10 +322,45 @@ QUEUE = [
     Mutant(
         "queue-row-overtakes-one-that-waits",
         "Rows of a consumer stay in their order.",
-        "coopconsume/queue/kafka_replica.py",
+        "coopconsume/queue/replica_log.py",
         "self._queued != self._finished or not",
         "not",
         (_BROKER + "test_a_row_does_not_overtake_one_that_waits",),
+    ),
+    Mutant(
+        "queue-table-created-again-while-its-disk-is-away",
+        "A running consumer does not create the table of a replica that is no longer there.",
+        _TABLE,
+        "create=create and not self._was_there",
+        "create=create",
+        (_TABLES + "test_a_table_is_neither_created_again_nor_taken_from_others",),
+    ),
+    Mutant(
+        "queue-snapshot-removes-rows-that-it-lacks",
+        "A snapshot replaces only rows of versions that it contains.",
+        _TABLE,
+        "engine.replace(rows, at=at, closed=closed)",
+        "engine.replace(rows, at=engine.refresh(), closed=closed + 2)",
+        (
+            _TABLES + "test_a_reader_of_a_table_begins_with_the_newest_snapshot",
+            _TABLES + "test_writers_and_snapshots_at_once_lose_no_row",
+        ),
+    ),
+    Mutant(
+        "queue-table-read-from-an-old-snapshot",
+        "A reader of a table begins with its newest snapshot.",
+        _TABLE,
+        "row.positions[0] - 1 > newest[0]",
+        "row.positions[0] - 1 < newest[0]",
+        (_TABLES + "test_a_reader_of_a_table_begins_with_the_newest_snapshot",),
+    ),
+    Mutant(
+        "queue-table-rows-without-their-order",
+        "Rows of one version count in the order in which they were written.",
+        _TABLE,
+        "(at << _PLACES) + number",
+        "(at << _PLACES) - number",
+        (_TABLES + "test_a_reader_of_a_table_begins_with_the_newest_snapshot",),
     ),
     Mutant(
         "queue-log-deleted-before-its-snapshot",

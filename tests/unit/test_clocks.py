@@ -35,6 +35,7 @@ WALL = {
     "coopconsume/fenced/election.py": (1, "timestamps of records"),
     "coopconsume/fenced/ownership/registry.py": (1, "the time of an event, for people"),
     "coopconsume/fenced/ownership/delta_store.py": (1, "the time of writing, for people"),
+    "coopconsume/queue/table_log.py": (1, "the time of writing, for people"),
     "coopconsume/group/epoch_assignment.py": (2, "due times of the log become waits"),
     "coopconsume/group/chunks.py": (1, "due times of the log become waits"),
     "coopconsume/runtime/commit/outbox.py": (1, "waits become due times of the log"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -36,12 +37,25 @@ AWAY = QueueReplica("r1", {"kafka.bootstrap.servers": "127.0.0.1:2"})
 def test_a_queue_has_one_replica_by_default_and_at_most_five():
     """A replica on another cluster has the group of the queue."""
     settings = QueueSettings.parse(OPTIONS, "orders")
-    assert [topic for topic, _ in settings.replicas] == ["__queue.g.orders"]
+    assert settings.replicas == (QueueReplica("__queue.g.orders"),)
     assert settings.name == "g/orders"
     settings = QueueSettings.parse(OPTIONS, "orders", ["r0", AWAY, QueueReplica("r2", {})])
-    assert [options.group_id for _, options in settings.replicas] == ["g", "g", "g"]
-    servers = [options.kafka["bootstrap.servers"] for _, options in settings.replicas]
-    assert servers == ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1"]
+    assert [client.place for client in settings.clients()] == [
+        "topic r0 of 127.0.0.1:1", "topic r1 of 127.0.0.1:2", "topic r2 of 127.0.0.1:1",
+    ]  # fmt: skip
+
+
+def test_a_text_with_a_slash_is_the_path_of_a_table():
+    """As a `Path` is, and as an URI; a replica of a table has the options of its store."""
+    own = QueueReplica(table="s3://user:secret@bucket/holds", options={"AWS_REGION": "eu"})
+    given = ["./holds/a", Path("holds/b"), own, "r1"]
+    settings = QueueSettings.parse(OPTIONS, "orders", given)
+    here = Path("holds").resolve()
+    assert [client.place for client in settings.clients()] == [
+        f"table {here}/a", f"table {here}/b", "table s3://user:***@bucket/holds",
+        "topic r1 of 127.0.0.1:1",
+    ]  # fmt: skip
+    assert settings.replicas[2] == own
 
 
 @pytest.mark.parametrize(
@@ -54,6 +68,12 @@ def test_a_queue_has_one_replica_by_default_and_at_most_five():
         (InvalidOption, "replicas = 0", OPTIONS, [], {}),
         (InvalidOption, "give a list", OPTIONS, "r1", {}),
         (InvalidOption, "twice", OPTIONS, ["r1", "r1"], {}),
+        (InvalidOption, "twice", OPTIONS, ["./r1", QueueReplica(table="./x/../r1")], {}),
+        (InvalidOption, "a replica has one log", OPTIONS, [QueueReplica("r1", table="./r1")], {}),
+        (InvalidOption, "opens no catalog", OPTIONS, [QueueReplica(table="db.holds")], {}),
+        (InvalidOption, "kafka.x.*as text", OPTIONS, [QueueReplica("", {"kafka.x": ""}, "/r")], {}),
+        (InvalidOption, "a = 1.*as text", OPTIONS, [QueueReplica("", {"a": 1}, "./r")], {}),
+        (InvalidOption, "or a QueueReplica", OPTIONS, [1], {}),
         (InvalidOption, "the records of g/orders", OPTIONS, ["orders"], {}),
         (InvalidOption, "name that Kafka accepts", OPTIONS, ["a b"], {}),
         (InvalidOption, "hold", OPTIONS, None, {"hold": 0.5}),
@@ -79,8 +99,9 @@ def test_an_engine_that_is_not_installed_is_refused_with_the_remedy(monkeypatch)
 def test_settings_of_clients_apply_to_the_replicas_too():
     """A request may take longer than by default; its delivery takes longer then."""
     own = {"kafka.request.timeout.ms": 40_000, "kafka.retry.backoff.ms": 7}
-    ((topic, options),) = QueueSettings.parse({**OPTIONS, **own}, "orders").replicas
-    config = KafkaPythonLog(topic, options).producer_config()
+    (client,) = QueueSettings.parse({**OPTIONS, **own}, "orders").clients()
+    assert isinstance(client, KafkaPythonLog)
+    config = client.producer_config()
     assert (config["request_timeout_ms"], config["retry_backoff_ms"]) == (40_000, 7)
     assert config["delivery_timeout_ms"] > 40_000
 
@@ -177,7 +198,7 @@ def test_a_shortened_log_folds_to_the_same_state():
     state = folded(rows, [*enumerate(ROWS[1:], 1), (5, snapshot)])
     assert state.snapshot() == whole.snapshot()
     rows.check()
-    assert (rows.is_whole, rows.length) == (True, 2)
+    assert (rows.is_whole, rows.start, rows.length) == (True, 4, 0)
 
 
 def test_a_log_that_lost_its_start_is_refused():

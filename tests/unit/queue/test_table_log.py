@@ -1,0 +1,222 @@
+"""A replica's log in a Delta table: rows keep their order, and snapshots lose nothing."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from commits.errors import CommitLogUnavailable
+from commits.path_engine import PathEngine
+from commits.rows import SCHEMA
+from coopconsume.errors.queue import QueueLogFormat, QueueNotFound
+from coopconsume.queue.rows import ReplicaRow, decode, encode
+from coopconsume.queue.table_log import TableLog
+
+SEGMENT = 5
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path of a new table with short segments."""
+    monkeypatch.setattr("coopconsume.queue.table_log._SEGMENT", SEGMENT)
+    return tmp_path / "holds"
+
+
+def opened(table: Path) -> TableLog:
+    """A client that is ready to write and to read."""
+    log = TableLog("g/orders", str(table))
+    log.prepare(create=True)
+    return log
+
+
+def row(number: int) -> bytes:
+    """A row with a number of its own."""
+    return encode(ReplicaRow("release", "a", number))
+
+
+def snapshot(upto: int) -> bytes:
+    """A snapshot of the rows below a position."""
+    return encode(ReplicaRow("snapshot", "a", positions=(upto,), state={}))
+
+
+def read_all(log: TableLog) -> list[tuple[int, ReplicaRow]]:
+    """Positions and rows up to the end, from the first one on."""
+    position, end = log.begin_reading()
+    found: list[tuple[int, ReplicaRow]] = []
+    while position < end:
+        found += new_rows(log)
+        position = log.position()
+    return found
+
+
+def vacuum(table: Path) -> None:
+    """Delete the files of all removed rows at once."""
+    DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+
+
+def new_rows(log: TableLog) -> list[tuple[int, ReplicaRow]]:
+    """Positions and rows that are new."""
+    records = log.read(0.0)
+    assert records is not None
+    rows = [(at, decode(value, "table")) for at, _, value in records]
+    assert {key for _, key, _ in records} <= {b"g/orders"}
+    return [(at, found) for at, found in rows if found is not None]
+
+
+def requests(rows: list[tuple[int, ReplicaRow]]) -> list[int]:
+    """The numbers of the rows."""
+    return [found.request for _, found in rows if found.kind != "snapshot"]
+
+
+def test_a_reader_of_a_table_begins_with_the_newest_snapshot(table: Path) -> None:
+    """One that was there reads all rows in their order; others read what is left."""
+    log = opened(table)
+    assert read_all(log) == []
+    written: list[int] = []
+    uptos: list[int] = []
+    seen: list[tuple[int, ReplicaRow]] = []
+    for _ in range(12):
+        numbers = [len(written) + n for n in range(3)]
+        written += numbers
+        log.write([*map(row, numbers)])
+        log.write([row(len(written))])
+        written.append(len(written))
+        seen += new_rows(log)
+        uptos.append(seen[-1][0] + 1)
+        log.write([row(len(written))])  # the snapshot does not contain it
+        written.append(len(written))
+        log.write([snapshot(uptos[-1])])
+    seen += new_rows(log)
+    places = [at for at, _ in seen]
+    assert requests(seen) == written
+    assert places == sorted({*places})
+    assert [found.positions for _, found in seen if found.kind == "snapshot"] == [
+        (upto,) for upto in uptos
+    ]
+    log.write([row(len(written)), row(len(written) + 1)])
+    vacuum(table)
+    late = opened(table)
+    start, _ = late.begin_reading()
+    rest = read_all(late)
+    assert start == uptos[-1]
+    assert (rest[0][1].kind, rest[0][1].positions) == ("snapshot", (start,))
+    assert requests(rest) == [len(written) - 1, len(written), len(written) + 1]
+    assert len(DeltaTable(table).to_pyarrow_table()) < len(written), "rows were removed"
+
+
+def test_writers_and_snapshots_at_once_lose_no_row(table: Path) -> None:
+    """What a snapshot does not contain is read after it, whatever was removed meanwhile."""
+    log = opened(table)
+    read_all(log)
+    each, writers = 25, 3
+
+    def write(number: int) -> None:
+        own = opened(table)
+        for n in range(each):
+            own.write([row(number * each + n)])
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(writers)]
+    for thread in threads:
+        thread.start()
+    seen: list[tuple[int, ReplicaRow]] = []
+    contents: dict[int, set[int]] = {}
+    since = 0
+    while len(requests(seen)) < each * writers:
+        seen += new_rows(log)
+        if len(requests(seen)) - since >= SEGMENT:
+            since = len(requests(seen))
+            upto = seen[-1][0] + 1
+            contents[upto] = {*requests(seen)}
+            log.write([snapshot(upto)])
+    for thread in threads:
+        thread.join()
+    everything = [*range(each * writers)]
+    assert sorted(requests(seen)) == everything
+    for number in range(writers):
+        own = range(number * each, (number + 1) * each)
+        assert [n for n in requests(seen) if n in own] == [*own], "each writer's rows in order"
+    vacuum(table)
+    late = opened(table)
+    rest = read_all(late)
+    (start,) = rest[0][1].positions
+    after = {found.request for at, found in rest if found.kind != "snapshot" and at >= start}
+    assert sorted(contents[start] | after) == everything
+    assert not contents[start] & after
+
+
+def test_a_table_is_neither_created_again_nor_taken_from_others(table: Path) -> None:
+    """It may be away; and another table has another format."""
+    with pytest.raises(QueueNotFound, match=r"g/orders.*holds"):
+        TableLog("g/orders", str(table)).prepare(create=False)
+    log = opened(table)
+    log.write([row(0)])
+    read_all(log)
+    shutil.rmtree(table)
+    for call in (
+        lambda: log.read(0.0),
+        lambda: log.prepare(create=True),
+        lambda: log.write([row(1)]),
+    ):
+        with pytest.raises(CommitLogUnavailable) as error:
+            call()
+        assert log.explained(error.value) is error.value
+    assert not table.exists()
+    other = opened(table)
+    other.write([row(1)])
+    other.write([row(2)])
+    assert log.read(0.0) is None, "it is another one: begin again"
+    log.prepare(create=True)
+    assert requests(read_all(log)) == [1, 2]
+    write_deltalake(str(table.with_name("other")), pa.table({"a": [1]}))
+    with pytest.raises(QueueLogFormat, match=r"coopconsume\.queue\.format=None"):
+        opened(table.with_name("other"))
+
+
+def test_rows_of_other_tools_are_passed_over(table: Path) -> None:
+    """Whatever they contain; removed rows make no one stop that has read them."""
+    log = opened(table)
+    log.write([row(0)])
+    foreign = {"format": 1, "row_id": "x", "row": 0, "cluster_id": "", "group_id": "g/orders",
+               "segment": 0}  # fmt: skip
+    for kind, detail in (("snapshot", "no JSON"), ("row", None), ("snapshot", None)):
+        line = foreign | {"kind": kind, "detail": detail}
+        write_deltalake(str(table), pa.Table.from_pylist([line], schema=SCHEMA), mode="append")
+    assert requests(read_all(log)) == [0]
+    DeltaTable(table).delete("kind = 'snapshot'")
+    log.write([row(1)])
+    assert requests(new_rows(log)) == [1]
+    late = opened(table)
+    assert requests(read_all(late)) == [0, 1]
+
+
+def test_a_damaged_table_counts_as_one_that_is_away(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a queue goes on with its other replicas."""
+    log = opened(table)
+    log.write([row(0), row(1)])
+    for file in table.glob("segment=*/*.parquet"):
+        file.unlink()
+    log.begin_reading()
+    assert log.read(0.0) is None
+    for entry in (table / "_delta_log").glob("*.json"):
+        entry.write_text("nonsense")
+    with pytest.raises(Exception, match="cannot be opened") as error:
+        log.prepare(create=True)
+    assert isinstance(log.explained(error.value), CommitLogUnavailable)
+
+
+def test_old_files_are_removed_now_and_then(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after each snapshot: a vacuum lists all files."""
+    calls: list[str] = []
+    monkeypatch.setattr(PathEngine, "tidy", lambda *_: calls.append("tidy"))
+    monkeypatch.setattr(PathEngine, "vacuum", lambda *_: calls.append("vacuum"))
+    log = opened(table)
+    for version in (1, 20 * SEGMENT, 20 * SEGMENT + 1, 39 * SEGMENT, 40 * SEGMENT):
+        log.delete_before((version << 20) + 1)
+    assert calls == ["tidy", "tidy", "vacuum", "tidy", "tidy", "tidy", "vacuum"]
