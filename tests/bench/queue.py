@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _RATE, _LEAST = "acquired and acknowledged", "target"
 _HOLD, _BARE = "a hold by three replicas", "a bare produce and read back"
 _FAST, _FAST_BARE = f"{_HOLD}, confluent-kafka", f"{_BARE}, confluent-kafka"
+_TABLES, _TABLE_RATE = f"{_HOLD}, Delta tables", f"{_RATE}, a Delta table"
 _BATCH, _GOAL = 500, 5_000.0
 
 
@@ -32,10 +33,10 @@ def _rate(harness: Harness, say: Callable[[str], None]) -> Report:
     records = harness.size(50_000, 5_000)
     harness.load("queue-rate", records, keys=10_000, value_bytes=100)
 
-    def work_off(_: int) -> float:
+    def work_off(replicas: list[str] | None) -> float:
         options = harness.options("queue-rate", startingOffsets="earliest")
         done = 0
-        with QueueConsumer(_of_a_queue(options), "queue-rate") as consumer:
+        with QueueConsumer(_of_a_queue(options), "queue-rate", replicas) as consumer:
             began = time.perf_counter()
             while done < records:
                 for record in consumer.poll(_BATCH):
@@ -45,12 +46,18 @@ def _rate(harness: Harness, say: Callable[[str], None]) -> Report:
 
     report = Report(
         "A work queue",
-        f"{records:,} records of 100 bytes, one partition, one replica, one consumer: polls of "
-        f"{_BATCH}, acknowledged and committed each time.",
+        f"{records:,} records of 100 bytes, one partition, one consumer: polls of {_BATCH}, "
+        "acknowledged and committed each time. The replica is a topic, or a table on a local disk.",
     )
-    report.add_all(take_turns({_RATE: work_off}, harness.turns, say=say), "records/s")
+    sides: dict[str, Callable[[int], float]] = {
+        _RATE: lambda _: work_off(None),
+        _TABLE_RATE: lambda _: work_off([str(harness.path("queue-table"))]),
+    }
+    report.add_all(take_turns(sides, harness.turns, say=say), "records/s")
     report.add(_LEAST, [_GOAL], "records/s")
-    report.ratios = [Ratio("acquired and acknowledged / target", _RATE, _LEAST, 1.0, "at least")]
+    report.ratios = [
+        Ratio(f"{side} / target", side, _LEAST, 1.0, "at least") for side in (_RATE, _TABLE_RATE)
+    ]
     return report
 
 
@@ -59,14 +66,16 @@ def _hold(harness: Harness, say: Callable[[str], None]) -> Report:
     harness.load("queue-hold", count, keys=count, value_bytes=100)
     report = Report(
         "A hold by three replicas",
-        "One record is acquired from three replicas, topics of one broker: first from one of them, "
-        "then from the others. Beside it the bare client: a record is produced with acks=all, and "
-        "read back by a consumer that waits for it, both with a replica's settings. The client is "
-        f"kafka-python where nothing else is said. Each value is the median of {count}.",
+        "One record is acquired from three replicas, topics of one broker or tables on a local "
+        "disk: first from one of them, then from others. Beside it the bare client: a record is "
+        "produced with acks=all, and read back by a consumer that waits for it, both with a "
+        "replica's settings. The client is kafka-python where nothing else is said. Each value is "
+        f"the median of {count}.",
     )
     sides = {
         _HOLD: lambda _: _held(harness, count, "kafka-python"),
         _FAST: lambda _: _held(harness, count, "confluent-kafka"),
+        _TABLES: lambda _: _held(harness, count, "kafka-python", tables=True),
         _BARE: lambda _: _bare(harness, count),
         _FAST_BARE: lambda _: _fast_bare(harness, count),
     }
@@ -87,11 +96,13 @@ def _of_a_queue(options: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _held(harness: Harness, count: int, engine: str) -> float:
+def _held(harness: Harness, count: int, engine: str, *, tables: bool = False) -> float:
     options = _of_a_queue(harness.options("queue-hold", startingOffsets="earliest"))
     name = str(options["kafka.group.id"])
     took = []
     replicas = [f"{name}-r{n}" for n in range(3)]
+    if tables:
+        replicas = [str(harness.path("queue-table")) for _ in replicas]
     with QueueConsumer(options, "queue-hold", replicas, engine=engine) as consumer:
         session, ends = consumer._opened(), {0: count}
         for number in range(count):
