@@ -28,9 +28,11 @@ from coopconsume.kafka.settings import (
     kafka_name,
 )
 from coopconsume.option_values import (
+    DESTINATION,
     EXPRESSION,
     FILE,
     FLAG,
+    FOLDER,
     HEADERS,
     KEYS,
     PATTERN,
@@ -255,8 +257,8 @@ class Options:
         "If another client changed the group's offset in Kafka: fail, or continue from there.",
     )  # fmt: skip
     dead_letter: str | None = _option(
-        None, PLACE,
-        "The destination of rejected records: path of a Delta table, or `kafka:` and a topic.",
+        None, DESTINATION,
+        "The destination of records that are given up: a Delta table or a topic.",
     )  # fmt: skip
     dead_letter_partitions: int = _option(
         0, whole(0, 100_000),
@@ -269,7 +271,7 @@ class Options:
         '`{"retention.ms": "-1"}`.',
     )  # fmt: skip
     purgatory: str | None = _option(
-        None, PLACE,
+        None, FOLDER,
         "Folder of the Delta tables in which rows of transactional outputs wait.",
     )  # fmt: skip
     max_outputs_waiting: int = _option(

@@ -16,7 +16,7 @@ from coopconsume.cli.text import group_lines, table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_COLUMNS = ("GROUP", "STATE", "MEMBERS", "EPOCH", "CLAIMS", "PARTITIONS", "NOT DONE")
+_COLUMNS = ("GROUP", "STATE", "MEMBERS", "EPOCH", "CLAIMS", "PARTITIONS", "LAG")
 
 
 @click.group(epilog=EXIT_CODES)

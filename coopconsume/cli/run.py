@@ -111,8 +111,8 @@ def _consumer_options() -> str:
 @click.option(
     "--output-mode", type=click.Choice(["append", "merge", "transactional"]), default="append",
     show_default=True,
-    help="merge: the table has the rows of each record exactly once, without a filter; "
-    "transactional: the topic has.",
+    help="merge: a table has the rows of each record exactly once, without a filter; "
+    "transactional: a topic has them exactly once for readers with read_committed.",
 )  # fmt: skip
 @click.option("--available-now", is_flag=True, help="Process the available records, then end.")
 @click.option(

@@ -77,8 +77,8 @@ class Membership:
         self._application = "" if spark is None else spark.conf.get("spark.app.name", "") or ""
         starts_within = 0.0 if spark is None or is_classic(spark) else STARTS_WITHIN
         longest = max(options.batch_time + LEASE + starts_within, lease_of(options))
-        self._batch_life_ms = int(1000 * (longest + options.handler_timeout))
-        self._life_ms = self._batch_life_ms
+        self._unleased_ms = int(1000 * (longest + options.handler_timeout))
+        self._life_ms = self._unleased_ms
         self._idle_worker = self._worker = worker
         self._listener: RebalanceListener | None = None
         self._is_announced = self._is_revoked = False
@@ -187,7 +187,7 @@ class Membership:
                 on for its whole life.
         """
         timeout = self.options.handler_timeout
-        self._life_ms = self._batch_life_ms if lease is None else int(1000 * (lease + timeout))
+        self._life_ms = self._unleased_ms if lease is None else int(1000 * (lease + timeout))
         if self._group is not None:
             self._group.work_may_last(self._life_ms)
 

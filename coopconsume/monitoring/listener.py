@@ -42,7 +42,7 @@ class QueryStartedEvent:
 
 @dataclass(frozen=True)
 class QueryProgressEvent:
-    """A commit is complete, or ten seconds have passed since the last event.
+    """A commit is complete, what the job waits for has changed, or ten seconds have passed.
 
     Attributes:
         progress: The value of ``query.lastProgress``.

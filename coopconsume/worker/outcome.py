@@ -259,7 +259,7 @@ class TaskOutcome:
         if verdict.is_rejected and not self.dead_letters:
             where = f"{record.topic}-{record.partition}@{record.offset}"
             self.report.fatal = (
-                f"the handler rejected {where} ({text}) but no dead_letter table is given: "
+                f"the handler rejected {where} ({text}) but dead letters have no destination: "
                 "give foreach(dead_letter=…), or raise Retry"
             )
         elif verdict.is_given_up and self.dead_letters:

@@ -51,7 +51,7 @@ def spec_of(servers, topic, slots, partitions=1, run="run", limit=64 << 20, **mo
         batch=1, partitions=tuple((topic, p) for p in parts), slots=tuple(range(slots)),
         work={s: {p: PartitionWork(((0, 2**62),)) for p in parts} for s in range(slots)},
         ordering="key", concurrency=1, batch_time=1.0, handler_timeout=1.0, headers=False,
-        run=run, channel=ChannelSpec("localhost", 1, b"s" * 32),
+        run=run, channel=ChannelSpec("localhost", 1, b"s" * 32, 2.0),
         realtime=RealTimeSpec(
             60.0, kafka, {s: dict.fromkeys(parts, ranges[s]) for s in range(slots)},
             {0: frozenset(parts)}, cache_bytes=limit, **more,

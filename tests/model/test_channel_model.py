@@ -186,7 +186,7 @@ def test_another_version_is_refused():
 
 def test_the_secret_is_not_shown():
     """As specs are logged."""
-    assert "sss" not in repr(ChannelSpec("h", 1, SECRET))
+    assert "sss" not in repr(ChannelSpec("h", 1, SECRET, 2.0))
 
 
 # -- reports

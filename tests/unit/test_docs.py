@@ -81,6 +81,22 @@ def test_a_batch_and_a_commit_pass_ten_files_at_most(title: str) -> None:
     assert 5 < len(files) <= 10, files
 
 
+def test_all_fields_of_progress_stand_on_a_page() -> None:
+    """Those of an event, and those of a partition."""
+    source = (ROOT / "coopconsume" / "runtime" / "status" / "progress.py").read_text()
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id == "Progress":
+                names |= {word.arg for word in node.keywords if word.arg}
+        elif isinstance(node, ast.FunctionDef) and node.name == "describe":
+            keys = [key for one in ast.walk(node) if isinstance(one, ast.Dict) for key in one.keys]
+            names |= {key.value for key in keys if isinstance(key, ast.Constant)}
+    assert {"numInputRows", "stableOffset", "isCrowded"} <= names
+    page = PAGES["docs/how-to/monitor-a-job.md"]
+    assert {name for name in names if f"`{name}`" not in page} <= {"ageSeconds"}
+
+
 def test_the_generated_tables_are_those_of_the_code() -> None:
     """Options, errors, exit codes, metrics and columns: ``python docs/generate.py`` writes them."""
     spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")

@@ -90,7 +90,7 @@ class Outbox:
         work: Where dead letters and outputs go.
         partitions: What the loop knows of them.
         commit_ids: Ids for commits, unique in the group.
-        post: Puts a function into the queue of the loop, which calls it.
+        post: Puts an event into the queue of the loop.
         failed: Called in the loop with an error that ends the job.
 
     Attributes:

@@ -41,7 +41,7 @@ _REPORTS_APART: Final = 0.02
 _FAILURES: Final = 3
 _LOST: Final = (
     "a running batch does not stop before its end, its results are committed as its slots end, and "
-    "after a crash the next owner waits for batchTime + handlerTimeout"
+    "after a crash the next owner waits for batchTime + handlerTimeout and some seconds more"
 )
 _REMEDY: Final = (
     "let workers connect to the driver: see spark.driver.host, spark.driver.bindAddress and the "

@@ -274,6 +274,7 @@ class Meter:
         if not partition.is_quiet:
             self._quiet.pop(at, None)
             return describe(partition, now)
+        # All that `describe` shows of a partition without work left depends on these alone.
         state = (
             partition,
             partition.stable,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from coopconsume.worker.channel.lease import Grants
 from coopconsume.worker.channel.messages import decode_report, encode_chunks
-from coopconsume.worker.channel.spec import LEASE, REPORT_EVERY, ChannelSpec
+from coopconsume.worker.channel.spec import REPORT_EVERY, ChannelSpec
 from coopconsume.worker.channel.wire import (
     FRAME_BYTES,
     ChannelSession,
@@ -101,7 +101,7 @@ class ChannelServer:
         port: int,
         on_report: Callable[[SlotReport], None],
         *,
-        lease: float = LEASE,
+        lease: float,
         report_every: float = REPORT_EVERY,
         on_call: Callable[[int, int, tuple[int, int, float] | None], None] = lambda *_: None,
     ) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Seconds after the last renewal in which a slot may start records.
-LEASE = 2.0
 #: Seconds between two progressive reports of a slot, at least.
 REPORT_EVERY = 0.2
 
@@ -25,5 +23,5 @@ class ChannelSpec:
     host: str
     port: int
     secret: bytes = field(repr=False)
-    lease: float = LEASE
+    lease: float
     report_every: float = REPORT_EVERY

@@ -291,15 +291,15 @@ def test_a_group_as_text(store: CommitStore) -> None:
         "",
         (
             "PARTITION  KEY HASHES                        STABLE  END  DONE ABOVE  GAPS  PENDING"
-            "  NOT DONE  KAFKA'S"
+            "  LAG  KAFKA'S"
         ),
         (
             "orders-0   AAAAAAAAAAAAAAAABBBBBBBBBBBBBBBB       3   10           2     2        1"
-            "         5        2"
+            "    5        2"
         ),
         (
             "orders-1   BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB       -    4           0     0        0"
-            "         -        -"
+            "    -        -"
         ),
         "",
         "PARTITION  BLOCKER  STATE     KEY  ATTEMPTS  ERROR",

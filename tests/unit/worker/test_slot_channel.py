@@ -386,7 +386,7 @@ def test_a_slot_without_its_driver_starts_nothing_more(way, how):
 
 def test_a_slot_without_a_channel_starts_nothing_and_says_why():
     """The driver then goes on without one."""
-    nobody = ChannelSpec("127.0.0.1", 1, SECRET)
+    nobody = ChannelSpec("127.0.0.1", 1, SECRET, 2.0)
     for spec in (nobody, None):
         with a_driver() as driver:
             wrong = spec or replace(driver.server.spec(), secret=b"x" * 32)
