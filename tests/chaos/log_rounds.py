@@ -190,6 +190,7 @@ class Rounds:
         if self._luck.random() < 0.5:
             self._kafka.kill()
         self._kafka.restart()
+        self._engine.close()  # Its connections were to the process that has ended.
 
     def verdict(self) -> list[str]:
         """Returns what is wrong with the log; nothing if all is well."""
