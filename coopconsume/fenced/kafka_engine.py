@@ -47,6 +47,7 @@ _LINGER_MS: Final = 10_000
 _OLDEST: Final = (3, 6)
 _EARLIEST, _LATEST = -2, -1
 _fields: Final = attrgetter(*Raw._fields)
+_begin: Final = attrgetter("current_transaction_start_offset")
 
 
 def doubt_of(settings: FencedSettings, topic: str, error: BaseException) -> EngineDoubt | None:
@@ -143,20 +144,22 @@ class Engine:
 
         at = TopicPartition(topic, partition)
         with self.asking(topic) as admin:
-            producers = admin.describe_producers([at])[at].active_producers
-            found = {p.producer_id: p for p in producers if p.current_transaction_start_offset >= 0}
+            found = _open_in(admin, at)
             listed = admin.list_transactions(producer_id_filters=[*found]) if found else {}
             names = {t.producer_id: str(t.transactional_id) for ts in listed.values() for t in ts}
             details: Any = {}
             with suppress(errors.KafkaError):  # A coordinator may not know it any more, or not yet.
                 details = admin.describe_transactions([*names.values()]) if names else {}
+            still_open = _open_in(admin, at) if found else {}
         transactions = []
         for id_, p in found.items():
+            # One that its coordinator ended after the first look would seem to hang.
+            if id_ not in still_open or _begin(still_open[id_]) != _begin(p):
+                continue
             about = details.get(names.get(id_))
             transactions.append(OpenTransaction(
-                id_, p.producer_epoch, p.current_transaction_start_offset,
-                moment(p.last_timestamp), names.get(id_), about and str(about.state.value),
-                about and about.transaction_timeout_ms,
+                id_, p.producer_epoch, _begin(p), moment(p.last_timestamp), names.get(id_),
+                about and str(about.state.value), about and about.transaction_timeout_ms,
             ))  # fmt: skip
         return sorted(transactions, key=attrgetter("first_offset"))
 
@@ -238,6 +241,12 @@ class Engine:
                 access.look(config, self._settings.kafka)
                 self._admin = KafkaAdminClient(**config, bootstrap_timeout_ms=self._connect_ms)
             yield self._admin
+
+
+def _open_in(admin: Any, at: Any) -> dict[int, Any]:
+    """Returns the producers with an open transaction in a partition, by their ids."""
+    producers = admin.describe_producers([at])[at].active_producers
+    return {p.producer_id: p for p in producers if _begin(p) >= 0}
 
 
 class KafkaChannel:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient
 
 from coopconsume import FencedWriter
 from coopconsume.cli import main
@@ -137,3 +138,28 @@ def test_blocking_transactions_are_listed(kafka: LocalKafka, topic: TopicFactory
     other.close()
     with FencedWriter(options, name) as writer:
         assert writer.append([b"a"]).first_seq == 0
+
+
+def test_a_transaction_that_ends_while_it_is_looked_up_does_not_hang(
+    kafka: LocalKafka, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its coordinator has ended it by then, as with one that hangs, and its marker is there."""
+    name = topic()
+    other = KafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, transactional_id=f"{name}-other"
+    )
+    other.init_transactions()
+    other.begin_transaction()
+    other.send(name, b"x", partition=0).get(60)
+    look = KafkaAdminClient.list_transactions
+
+    def commit_before(self: KafkaAdminClient, *args: Any, **kwargs: Any) -> Any:
+        other.commit_transaction()
+        while document(kafka, "head", name)["stable"] < 2:
+            pass
+        return look(self, *args, **kwargs)
+
+    monkeypatch.setattr(KafkaAdminClient, "list_transactions", commit_before)
+    listed = document(kafka, "blocked", name)
+    other.close()
+    assert (listed["blocked"], listed["transactions"]) == (True, [])

@@ -22,6 +22,8 @@ def play(folder: Path, count: int, seed: int, report: Report, kinds: Sequence[st
             found = rounds.verdict()
         counts = {e: rounds.count(e) for e in ("acked", "refused", "unknown", "owner", "fenced")}
         report(f"{visibility}: {counts}")
+        if rounds.ended:
+            report(f"markers that Kafka omitted, written by the test: {rounds.ended}")
         for problem in found:
             report(f"WRONG: {problem}")
         well = well and not found

@@ -6,17 +6,21 @@ import itertools
 import random
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaProducer, TopicPartition
 
+from coopconsume.errors import LogUnavailable
 from coopconsume.fenced import audit
 from coopconsume.fenced.config import FencedSettings
+from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.kafka_engine import Engine
 from tests.chaos.frame import wait_until
 from tests.event_process import EventProcess
 from tests.fenced_checker import Outcomes, batches, problems
+from tests.missing_markers import end_hanging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from coopconsume.testing.local.broker import LocalKafka
 
 _PATIENCE = 120.0
+#: What the broker says when it omits a marker because the partition has no leader (KAFKA-20734).
+_OMITTED = "Couldn't find leader endpoint for partitions"
 #: Kinds of rounds that disturb one log.
 LOG_KINDS = ("kill", "pause", "stall", "write", "retain", "recreate")
 #: All kinds of rounds; the last ones need a broker without other users.
@@ -49,8 +55,11 @@ class Rounds:
         self._all: list[EventProcess] = []
         self._alive = [self._start() for _ in range(3)]
         self._foreign = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, retries=20)
-        options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-        self._engine = Engine(FencedSettings.parse(options))
+        self._options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+        self._engine = Engine(FencedSettings.parse(self._options))
+        self._blocked = 0
+        #: How transactions were ended whose markers Kafka omitted: "commit" or "abort".
+        self.ended: list[str] = []
         #: Committed records of each topic of this name, and the offset up to which they were read.
         self._logs: list[list[Any]] = [[]]
         self._read_to = 0
@@ -71,7 +80,26 @@ class Rounds:
     def wait_for(self, event: str, more: int) -> None:
         """Waits for more events of a kind."""
         target = self.count(event) + more
-        wait_until(lambda: self.count(event) >= target, lambda: f"no {event}: {self._last()}")
+
+        def has_come() -> bool:
+            blocked = self._reports_of("LogBlocked")
+            if blocked > self._blocked:
+                self._end_hanging()
+                self._blocked = blocked
+            return self.count(event) >= target
+
+        wait_until(has_come, lambda: f"no {event}: {self._last()}")
+
+    def _reports_of(self, error: str) -> int:
+        return sum(e.get("error") == error for writer in self._all for e in list(writer.events))
+
+    def _end_hanging(self) -> None:
+        """Ends transactions whose markers Kafka omitted, as its log says; others stay open."""
+        path = self._kafka.log_path
+        omitted = 0 if path is None else path.read_text(errors="replace").count(_OMITTED)
+        if omitted > len(self.ended):
+            with suppress(LogUnavailable, EngineDoubt):  # The broker may still be on its way.
+                self.ended += end_hanging(self._options, self._topic)
 
     def _last(self) -> list[Any]:
         return [writer.events[-3:] for writer in self._alive]
@@ -162,6 +190,7 @@ class Rounds:
         if self._luck.random() < 0.5:
             self._kafka.kill()
         self._kafka.restart()
+        self._engine.close()  # Its connections were to the process that has ended.
 
     def verdict(self) -> list[str]:
         """Returns what is wrong with the log; nothing if all is well."""
@@ -187,8 +216,7 @@ class Rounds:
             found += problems(rows, Outcomes(acked, outcomes.refused, outcomes.unknown))
             missing -= there
         found += [f"I4: {batch} was acknowledged and is not there" for batch in missing]
-        options = {"kafka.bootstrap.servers": self._kafka.bootstrap_servers}
-        audited = audit(options, self._topic)[1]
+        audited = audit(self._options, self._topic)[1]
         return found if audited.ok else [*found, *map(str, audited.findings)]
 
     def _read_on(self, end: int) -> None:
@@ -202,6 +230,8 @@ class Rounds:
 
         def is_decided() -> bool:
             ends = self._engine.ends(self._topic, 0)
+            if ends.stable < ends.end:
+                self._end_hanging()
             return ends.stable == ends.end
 
         wait_until(is_decided, lambda: "a transaction stays open")

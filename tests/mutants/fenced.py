@@ -21,6 +21,16 @@ _APPENDER = "coopconsume/fenced/appender.py"
 
 FENCED = [
     Mutant(
+        "ended-transaction-seems-to-hang",
+        "A transaction that ends while it is looked up does not hang.",
+        "coopconsume/fenced/kafka_engine.py",
+        "if id_ not in still_open or _begin(still_open[id_]) != _begin(p):",
+        "if False:",
+        (
+            "tests/broker/test_fenced_cli.py::test_a_transaction_that_ends_while_it_is_looked_up_does_not_hang",
+        ),
+    ),
+    Mutant(
         "taken-id-appended-again",
         "An id that another append took is not written once more.",
         _APPENDER,
