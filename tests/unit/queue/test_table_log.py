@@ -177,6 +177,22 @@ def test_a_table_is_neither_created_again_nor_taken_from_others(table: Path) -> 
         opened(table.with_name("other"))
 
 
+def test_a_table_that_another_consumer_creates_at_the_same_time_is_used(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are not those of somebody else, even if it has rows already."""
+    look = DeltaTable.is_deltatable
+
+    def looked(*args: object) -> bool:
+        monkeypatch.setattr(DeltaTable, "is_deltatable", look)
+        found = look(*args)  # type: ignore[arg-type]
+        opened(table).write([row(0)])
+        return found
+
+    monkeypatch.setattr(DeltaTable, "is_deltatable", looked)
+    assert requests(read_all(opened(table))) == [0]
+
+
 @pytest.mark.parametrize("left", ["files", "file", "nothing"])
 def test_what_is_left_of_a_deleted_table_counts_as_one_that_is_away(table: Path, left: str) -> None:
     """For a consumer that has used it: the other replicas go on. A new consumer reports it."""
