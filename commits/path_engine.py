@@ -135,8 +135,12 @@ class PathEngine:
         refuse_unsafe_path(uri, options)
         try:
             _refuse_file(uri)
+            # Looked for first: a table that another process creates meanwhile has files, too.
+            is_foreign = _has_foreign_files(uri)
             if not DeltaTable.is_deltatable(uri, options):
-                _refuse_foreign_files(uri)
+                if is_foreign:
+                    found = "a directory with other files"
+                    raise CommitTableFormat(uri, found, "a Delta table or nothing")
                 if properties is None:
                     raise CommitTableNotFound(uri)
                 _create(uri, schema, properties, options)
@@ -556,11 +560,10 @@ def _refuse_file(uri: str) -> None:
         (path / "_delta_log").stat()
 
 
-def _refuse_foreign_files(uri: str) -> None:
+def _has_foreign_files(uri: str) -> bool:
     path = _local(uri)
     # An empty log directory belongs to a table that another process is creating.
-    if path.is_dir() and any(entry.name != "_delta_log" for entry in path.iterdir()):
-        raise CommitTableFormat(uri, "a directory with other files", "a Delta table or nothing")
+    return path.is_dir() and any(entry.name != "_delta_log" for entry in path.iterdir())
 
 
 def _local(uri: str) -> Path:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commits.places import local_path
 from commits.table import is_named
 from coopconsume.errors import InvalidOption
 from coopconsume.options import TABLE, Options
@@ -25,6 +26,7 @@ MOST_REPLICAS = 5
 
 _APPLY = frozenset({"startingOffsets", "failOnDataLoss", "deadLetter", "commitTable"})
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
 _SHORTEST, _LONGEST = 1.0, 3600.0
 
 
@@ -72,7 +74,12 @@ class QueueReplica:
             if name.lower().startswith("kafka.") or not isinstance(value, str):
                 remedy = "with a table, give options of its object store, as text"
                 raise InvalidOption(name, repr(value), remedy)
-        uri = table if "://" in table else str(Path(table).resolve())
+        if _ONE_SLASH.match(table):
+            remedy = "write two slashes after the colon: s3://…, or file:///…"
+            raise InvalidOption("replicas", repr(table), remedy)
+        # A log has one spelling: two replicas in one log are refused.
+        is_local = "://" not in table or table.startswith("file:///")
+        uri = str(Path(local_path(table)).resolve()) if is_local else table.rstrip("/")
         return cls(options=given.options, table=uri)
 
 

@@ -20,6 +20,7 @@ from commits.engine import AppendConflict, TailGone
 from commits.errors import (
     CommitLogUnavailable,
     CommitStoreBusy,
+    CommitTableFormat,
     CommitTableNotFound,
     CorruptCommitLog,
 )
@@ -160,10 +161,13 @@ class TableLog(LogClient):
         properties = {**LOG_PROPERTIES, _PROPERTY: str(FORMAT)} if create else None
         try:
             engine = PathEngine.open_or_create(self._table, SCHEMA, properties, self._storage)
-        except CommitTableNotFound:
-            if not self._was_there:
+        except (CommitTableNotFound, CommitTableFormat) as error:
+            if self._was_there:  # a part of it may be left
+                problem = "it is not there any longer"
+                raise CommitLogUnavailable(self._table, "open", problem) from error
+            if isinstance(error, CommitTableNotFound):
                 raise QueueNotFound(self._queue, self.place) from None
-            raise CommitLogUnavailable(self._table, "open", "it is not there any longer") from None
+            raise
         found = engine.properties.get(_PROPERTY)
         if found != str(FORMAT):
             raise QueueLogFormat(

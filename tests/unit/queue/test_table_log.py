@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from commits.errors import CommitLogUnavailable
+from commits.errors import CommitLogUnavailable, CommitTableFormat
 from commits.path_engine import PathEngine
 from commits.rows import SCHEMA
 from coopconsume.errors.queue import QueueLogFormat, QueueNotFound
@@ -175,6 +175,39 @@ def test_a_table_is_neither_created_again_nor_taken_from_others(table: Path) -> 
     write_deltalake(str(table.with_name("other")), pa.table({"a": [1]}))
     with pytest.raises(QueueLogFormat, match=r"coopconsume\.queue\.format=None"):
         opened(table.with_name("other"))
+
+
+def test_a_table_that_another_consumer_creates_at_the_same_time_is_used(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are not those of somebody else, even if it has rows already."""
+    look = DeltaTable.is_deltatable
+
+    def looked(*args: object) -> bool:
+        monkeypatch.setattr(DeltaTable, "is_deltatable", look)
+        found = look(*args)  # type: ignore[arg-type]
+        opened(table).write([row(0)])
+        return found
+
+    monkeypatch.setattr(DeltaTable, "is_deltatable", looked)
+    assert requests(read_all(opened(table))) == [0]
+
+
+@pytest.mark.parametrize("left", ["files", "file", "nothing"])
+def test_what_is_left_of_a_deleted_table_counts_as_one_that_is_away(table: Path, left: str) -> None:
+    """For a consumer that has used it: the other replicas go on. A new consumer reports it."""
+    log = opened(table)
+    log.write([row(0)])
+    shutil.rmtree(table / "_delta_log" if left == "files" else table)
+    if left == "file":
+        table.touch()
+    for _ in range(2):
+        with pytest.raises(CommitLogUnavailable) as error:
+            log.prepare(create=True)
+        assert log.explained(error.value).retriable
+    if left != "nothing":
+        with pytest.raises(CommitTableFormat):
+            opened(table)
 
 
 def test_rows_of_other_tools_are_passed_over(table: Path) -> None:
