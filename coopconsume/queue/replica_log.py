@@ -65,7 +65,7 @@ class AtEnd(ReaderEvent):
 class ReplicaFailed(ReaderEvent):
     """The replica does not work; without a permanent error it is tried again."""
 
-    error: Exception
+    error: BaseException
     is_permanent: bool
 
 
@@ -151,8 +151,6 @@ class ReplicaLog:
 
     def _write(self, items: Sequence[tuple[float, bytes | int | None]]) -> None:
         """Write rows, or delete what was asked for; try again until it is too late."""
-        from kafka.errors import KafkaError
-
         while not self._ended.is_set():
             fresh = [row for at, row in items if time.monotonic() - at < self._patience]
             rows = [row for row in fresh if isinstance(row, bytes)]
@@ -162,7 +160,7 @@ class ReplicaLog:
                 for upto in fresh:
                     if isinstance(upto, int):
                         self._client.delete_before(upto)
-            except (CoopConsumeError, KafkaError, OSError) as error:
+            except BaseException as error:  # noqa: BLE001 - the reader reports what is permanent
                 log.debug("a row was not written to %s: %s", self.place, error)
                 self._ended.wait(_RETRY)
             else:
@@ -179,6 +177,9 @@ class ReplicaLog:
                 shown = self._client.explained(error)
                 now, is_permanent = time.monotonic(), not shown.retriable
                 self._put(ReplicaFailed(self._number, now, shown, is_permanent))
+            except BaseException as error:
+                log.exception("%s cannot be read", self.place)
+                self._put(ReplicaFailed(self._number, time.monotonic(), error, is_permanent=True))
             self._ended.wait(_RETRY)
 
     def _put(self, event: ReaderEvent) -> None:

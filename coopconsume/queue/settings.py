@@ -67,20 +67,11 @@ class QueueReplica:
         if not table:
             _check_topic("replicas", given.topic)
             return given
-        if "/" not in table and is_named(table):
-            remedy = "give the path or URI of the table: a queue opens no catalog"
-            raise InvalidOption("replicas", repr(table), remedy)
         for name, value in (given.options or {}).items():
             if name.lower().startswith("kafka.") or not isinstance(value, str):
                 remedy = "with a table, give options of its object store, as text"
                 raise InvalidOption(name, repr(value), remedy)
-        if _ONE_SLASH.match(table):
-            remedy = "write two slashes after the colon: s3://…, or file:///…"
-            raise InvalidOption("replicas", repr(table), remedy)
-        # A log has one spelling: two replicas in one log are refused.
-        is_local = "://" not in table or table.startswith("file:///")
-        uri = str(Path(local_path(table)).resolve()) if is_local else table.rstrip("/")
-        return cls(options=given.options, table=uri)
+        return cls(options=given.options, table=_uri_of(table))
 
 
 @dataclass(frozen=True)
@@ -141,7 +132,12 @@ class QueueSettings:
             raise InvalidOption("engine", repr(engine), f"give {' or '.join(ENGINES)}")
         settings = cls(topic, parsed, found, seconds, max_deliveries, engine)
         places = [client.place for client in settings.clients()]
-        if len(set(places)) < len(places):
+        # The same bucket may exist in several stores.
+        stores = [
+            sorted((replica.options or {}).items()) * bool(replica.table) for replica in found
+        ]
+        logs = list(zip(places, stores, strict=True))
+        if any(log in logs[:n] for n, log in enumerate(logs)):
             remedy = "give each replica a topic or a table of its own"
             raise InvalidOption("replicas", "twice the same log", remedy)
         if ENGINES[engine](settings.name, topic, parsed).place in places:
@@ -189,6 +185,21 @@ def _given(replicas: Any, group: str, topic: str) -> Iterable[Any]:
         raise InvalidOption("replicas", repr(replicas), "give a list of topics or tables")
     found: Iterable[Any] = replicas
     return found
+
+
+def _uri_of(table: str) -> str:
+    """Returns the one spelling of a path or URI, so that two replicas in one log are seen."""
+    remedy = ""
+    if "/" not in table and is_named(table):
+        remedy = "give the path or URI of the table: a queue opens no catalog"
+    elif "\0" in table:
+        remedy = "give a path without a zero byte"
+    elif _ONE_SLASH.match(table):
+        remedy = "write two slashes after the colon: s3://…, or file:///…"
+    if remedy:
+        raise InvalidOption("replicas", repr(table), remedy)
+    is_local = "://" not in table or table.startswith("file:///")
+    return str(Path(local_path(table)).resolve()) if is_local else table.rstrip("/")
 
 
 def _check_topic(name: str, topic: Any) -> None:

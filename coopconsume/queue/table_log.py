@@ -77,6 +77,8 @@ class TableLog(LogClient):
         self._reader: PathEngine | None = None
         self._snapshot: LogRecord | None = None  # what is read first
         self._version = -1
+        #: When the reader looks for a new version, and the seconds from one look to the next.
+        self._look_at, self._pause = 0.0, _LOOK
 
     def prepare(self, *, create: bool) -> None:
         """Creates the table if it does not exist, but never again: its disk may be away."""
@@ -120,6 +122,7 @@ class TableLog(LogClient):
         self._snapshot = self._newest_snapshot(self._reader)
         start = 0 if self._snapshot is None else self._snapshot[0] + 1
         self._version = (start >> _PLACES) if start else -1
+        self._look_at = 0.0
         return start, (self._reader.version + 1) << _PLACES
 
     def read(self, seconds: float) -> Sequence[LogRecord] | None:
@@ -128,19 +131,25 @@ class TableLog(LogClient):
         if self._snapshot is not None:
             first, self._snapshot = self._snapshot, None
             return [first]
-        deadline, look = time.monotonic() + seconds, _LOOK
+        deadline = time.monotonic() + seconds
         while True:
-            self._written.clear()
+            pause = min(self._look_at, deadline) - time.monotonic()
+            if self._written.wait(max(0.0, pause)):
+                self._written.clear()
+                self._pause = _LOOK
+            elif time.monotonic() < self._look_at:
+                return []
+            before = self._version
             try:
                 records = self._new_records(self._reader)
             except (CorruptCommitLog, TailGone):
                 return None
-            left = deadline - time.monotonic()
-            if records or left <= 0:
+            is_new = self._version > before
+            self._pause = _LOOK if is_new else min(2 * self._pause, _LONGEST_LOOK)
+            now = time.monotonic()
+            self._look_at = now + self._pause
+            if is_new or now >= deadline:
                 return records
-            if self._written.wait(min(left, look)):
-                look = _LOOK
-            look = min(2 * look, _LONGEST_LOOK)
 
     def position(self) -> int:
         """Returns the first position of the next version; before that, that of the snapshot."""

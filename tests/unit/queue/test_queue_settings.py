@@ -56,6 +56,8 @@ def test_a_text_with_a_slash_is_the_path_of_a_table():
         "topic r1 of 127.0.0.1:1",
     ]  # fmt: skip
     assert settings.replicas[2] == own
+    same = [QueueReplica(table="s3://b/holds", options={"AWS_ENDPOINT_URL": u}) for u in "xyz"]
+    assert len(QueueSettings.parse(OPTIONS, "orders", same).replicas) == 3
 
 
 @pytest.mark.parametrize(
@@ -74,6 +76,7 @@ def test_a_text_with_a_slash_is_the_path_of_a_table():
         (InvalidOption, "two slashes", OPTIONS, ["s3:/lake/r1"], {}),
         (InvalidOption, "two slashes", OPTIONS, [QueueReplica(table="file:/r1")], {}),
         (InvalidOption, "a replica has one log", OPTIONS, [QueueReplica("r1", table="./r1")], {}),
+        (InvalidOption, "zero byte", OPTIONS, ["/r\0"], {}),
         (InvalidOption, "opens no catalog", OPTIONS, [QueueReplica(table="db.holds")], {}),
         (InvalidOption, "kafka.x.*as text", OPTIONS, [QueueReplica("", {"kafka.x": ""}, "/r")], {}),
         (InvalidOption, "a = 1.*as text", OPTIONS, [QueueReplica("", {"a": 1}, "./r")], {}),

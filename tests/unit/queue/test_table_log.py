@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +18,7 @@ from commits.errors import CommitLogUnavailable, CommitTableFormat
 from commits.path_engine import PathEngine
 from commits.rows import SCHEMA
 from coopconsume.errors.queue import QueueLogFormat, QueueNotFound
+from coopconsume.queue.replica_log import ReaderEvent, RecordsRead, ReplicaFailed, ReplicaLog
 from coopconsume.queue.rows import ReplicaRow, decode, encode
 from coopconsume.queue.table_log import TableLog
 
@@ -158,7 +163,7 @@ def test_a_table_is_neither_created_again_nor_taken_from_others(table: Path) -> 
     read_all(log)
     shutil.rmtree(table)
     for call in (
-        lambda: log.read(0.0),
+        lambda: log.read(5.0),
         lambda: log.prepare(create=True),
         lambda: log.write([row(1)]),
     ):
@@ -169,7 +174,7 @@ def test_a_table_is_neither_created_again_nor_taken_from_others(table: Path) -> 
     other = opened(table)
     other.write([row(1)])
     other.write([row(2)])
-    assert log.read(0.0) is None, "it is another one: begin again"
+    assert log.read(5.0) is None, "it is another one: begin again"
     log.prepare(create=True)
     assert requests(read_all(log)) == [1, 2]
     write_deltalake(str(table.with_name("other")), pa.table({"a": [1]}))
@@ -236,7 +241,7 @@ def test_a_damaged_table_counts_as_one_that_is_away(
     for file in table.glob("segment=*/*.parquet"):
         file.unlink()
     log.begin_reading()
-    assert log.read(0.0) is None
+    assert log.read(5.0) is None
     for entry in (table / "_delta_log").glob("*.json"):
         entry.write_text("nonsense")
     with pytest.raises(Exception, match="cannot be opened") as error:
@@ -253,3 +258,75 @@ def test_old_files_are_removed_now_and_then(table: Path, monkeypatch: pytest.Mon
     for version in (1, 20 * SEGMENT, 20 * SEGMENT + 1, 39 * SEGMENT, 40 * SEGMENT):
         log.delete_before((version << 20) + 1)
     assert calls == ["tidy", "tidy", "vacuum", "tidy", "tidy", "tidy", "vacuum"]
+
+
+def test_an_idle_reader_looks_once_a_second(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look lists files of the store; after an own write it looks at once."""
+    log = opened(table)
+    read_all(log)
+    now = [time.monotonic()]
+    is_written = threading.Event()
+
+    def wait(seconds: float) -> bool:
+        now[0] += 0.0 if is_written.is_set() else seconds
+        return is_written.is_set()
+
+    event = SimpleNamespace(wait=wait, set=is_written.set, clear=is_written.clear)
+    monkeypatch.setattr(log, "_written", event)
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+    monkeypatch.setattr("coopconsume.queue.table_log.time", clock)
+    looks: list[float] = []
+    refresh = PathEngine.refresh
+    reader = log._reader
+
+    def counted(engine: PathEngine, **more: Any) -> int:
+        looks.extend([now[0]] * (engine is reader))
+        return refresh(engine, **more)
+
+    monkeypatch.setattr(PathEngine, "refresh", counted)
+    began = now[0]
+    while now[0] < began + 60:
+        assert log.read(0.5) == []
+    assert 60 <= len(looks) <= 70
+    log.write([row(0)])
+    before = now[0]
+    assert requests(new_rows(log)) == [0]
+    assert now[0] == before
+
+
+class Panic(BaseException):
+    """As deltalake raises one for some wrong options."""
+
+
+def test_no_error_ends_the_threads_of_a_replica_in_silence(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer raises what the reader cannot go on with; a row is written later."""
+    monkeypatch.setattr("coopconsume.queue.replica_log._RETRY", 0.01)
+    failures = [Panic("no such endpoint")]
+
+    def failing(method: Any) -> Any:
+        def call(*args: Any, **more: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return method(*args, **more)
+
+        return call
+
+    events: SimpleQueue[ReaderEvent] = SimpleQueue()
+    monkeypatch.setattr(TableLog, "prepare", failing(TableLog.prepare))
+    replica = ReplicaLog(0, TableLog("g/orders", str(table)), events, 60.0)
+    replica.start()
+    try:
+        failed = events.get(timeout=60)
+        assert isinstance(failed, ReplicaFailed)
+        assert (type(failed.error), failed.is_permanent) == (Panic, True)
+        monkeypatch.setattr(TableLog, "write", failing(TableLog.write))
+        failures.append(Panic("once"))
+        replica.append(row(1))
+        while not isinstance(found := events.get(timeout=60), RecordsRead):
+            pass
+        assert [value for _, _, value in found.records] == [row(1)]
+        assert not failures
+    finally:
+        replica.close()
