@@ -24,11 +24,15 @@ from commits import (
     check_table,
 )
 from commits.places import mount_kind, refuse_unsafe_spark
+from coopconsume.queue.rows import ReplicaRow, encode
+from coopconsume.queue.table_log import TableLog
 from coopconsume.testing.local.process import suspend
 from tests.commit_suite import check_behaviour
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from coopconsume.queue.log_client import LogRecord
 
 P0, P1 = ("t", 0), ("t", 1)
 
@@ -190,6 +194,29 @@ def test_writers_of_a_bucket_lose_nothing(options: dict[str, str]) -> None:
     found = CommitStore.open(target, storage_options=options)
     assert found.state("g") == {P0: PartitionCommits(24)}
     assert found._engine.version == 25
+
+
+def test_the_log_of_a_queue_may_be_in_a_bucket(options: dict[str, str]) -> None:
+    """Rows of two writers have one order; a later reader begins with the snapshot."""
+    logs = [TableLog("g/t", "s3://bucket/holds", options) for _ in range(3)]
+    one, two, late = logs
+    for log in (one, two):
+        log.prepare(create=True)
+    start, _ = one.begin_reading()
+    assert start == 0
+    rows = [encode(ReplicaRow("release", "a", number)) for number in range(6)]
+    for number, log in enumerate((one, two, one)):
+        log.write(rows[2 * number : 2 * number + 2])
+    seen: list[LogRecord] = []
+    while len(seen) < len(rows):
+        seen += one.read(5.0) or ()
+    assert [value for _, _, value in seen] == rows
+    snapshot = encode(ReplicaRow("snapshot", "a", positions=(seen[3][0] + 1,), state={}))
+    two.write([snapshot])
+    late.prepare(create=False)
+    late.begin_reading()
+    found = [record for _ in range(2) for record in late.read(5.0) or ()]
+    assert [value for _, _, value in found] == [snapshot, *rows[4:], snapshot]
 
 
 def test_places_that_are_not_safe_are_refused(
