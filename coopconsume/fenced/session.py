@@ -14,9 +14,15 @@ import uuid
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.errors.fenced import AppendRefused, LogTruncated, ProducerBusy, ProducerFenced
+from coopconsume.errors.fenced import (
+    AppendOutcomeUnknown,
+    AppendRefused,
+    LogTruncated,
+    ProducerBusy,
+    ProducerFenced,
+)
 from coopconsume.fenced.deadline import monotonic
-from coopconsume.fenced.engine import EngineDoubt, LogAppend, repeat
+from coopconsume.fenced.engine import EngineDoubt, LogAppend
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import is_in_place
 from coopconsume.fenced.requests import Request
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
+    from coopconsume.fenced.log import Appended
     from coopconsume.fenced.stamp import Header
     from coopconsume.fenced.writer_config import WriterConfig
 
@@ -44,13 +51,16 @@ class WriterSession(LogView):
     """A writer's session with a log.
 
     A shared session fences nobody and opens no epoch. A ``pinned`` one writes for the owner that it
-    finds: every later ``open`` record fences it.
+    finds: every later ``open`` record fences it. With a ``producer_id``, other sessions use its
+    producer, too.
 
     Attributes:
         epoch: The session's epoch; 0 before it has one.
         opened_at: Offset of the session's first ``open`` record; -1 before.
         fenced: Whether somebody else has opened the log since.
         replaces, repairs: See `FencedWriter.acquire`.
+        channel: The producer; None after a doubt.
+        doubtful: Earliest offsets of sent batches whose outcome is not known, by id.
         wrote_at: When this session last wrote to the log, by `monotonic`.
         late_at: Offset at which a batch without an answer would count.
         is_shared: Whether others write beside it.
@@ -65,6 +75,7 @@ class WriterSession(LogView):
         config: WriterConfig,
         *,
         pinned: bool = False,
+        producer_id: str | None = None,
     ) -> None:
         super().__init__(engine, topic, partition, compacted=config.compacted)
         self._resumes = config.session
@@ -88,27 +99,44 @@ class WriterSession(LogView):
         self._shared = uuid.uuid4().hex if config.shared else None
         self._pinned = pinned
         self._tag: bytes | None = None  # of the owner in whose place it writes
-        self._channel: KafkaChannel | None = None
+        self._producer_id = producer_id
+        self.channel: KafkaChannel | None = None
+        self.doubtful: dict[str, int] = {}
         self._released = False
 
     @property
     def is_open(self) -> bool:
         """Whether there is a producer without a doubt."""
-        return self._channel is not None
+        return self.channel is not None
+
+    def known(self, batch_id: str) -> Appended | None:
+        """Returns a batch that was written or read lately; None if not found."""
+        return self.fold.batches.get(batch_id)
+
+    def unknown(self, batch_id: str, problem: str, at: int = 0) -> AppendOutcomeUnknown:
+        """Returns the error of a batch that may be in the log, at this offset or later."""
+        first = self.doubtful.get(batch_id, at)
+        return AppendOutcomeUnknown(*self.log.tp, batch_id, first, problem)
 
     # -- to own the log ------------------------------------------------------------------------
 
-    def acquire(self, deadline: Deadline) -> None:
-        """Takes the log and reads its end, also after any doubt: see `FencedWriter.acquire`."""
+    def acquire(self, deadline: Deadline, channel: KafkaChannel | None) -> bool:
+        """Tries to take the log and to read its end, also after any doubt.
+
+        See `FencedWriter.acquire`. A doubt about an append remains if retention has overtaken it.
+
+        Args:
+            deadline: When to give up.
+            channel: The producer of another session, if both use it.
+
+        Returns:
+            Whether all earlier appends are decided; False if others wrote meanwhile.
+        """
         if self._released:  # The next session, unless one was given.
             self._left_epoch = self.epoch
             self.epoch, self._has_epoch, self.opened_at, self._incarnation = 0, False, -1, 0
             self.id = self._resumes or uuid.uuid4().hex
             self._released = False
-        repeat(deadline, lambda: self._try_to_acquire(deadline), self.drop, self.log)
-        self._has_epoch = True
-
-    def _try_to_acquire(self, deadline: Deadline) -> bool:
         self.identify()
         if self.is_filtered and self.is_compacted:
             raise AppendRefused(
@@ -117,15 +145,28 @@ class WriterSession(LogView):
             )
         if self._has_epoch or self._replaceable is not None:
             self._look_first(deadline)
-        if self._channel is None:
-            name = None if self.is_filtered else self.log.transactional_id(self._shared)
-            self._channel = self._engine.channel(self.log, name, deadline.seconds)
+        self.channel = channel or self.channel
+        if self.channel is None:
+            name = None if self.is_filtered else (
+                self._producer_id or self.log.transactional_id(self._shared)
+            )  # fmt: skip
+            self.channel = self._engine.channel(self.log, name, deadline.seconds)
             if name is not None:
-                self._channel.init(deadline.left)
+                self.channel.init(deadline.left)
         self._read_to(self.decided_end(deadline), deadline)
+        if not (self._join(deadline) if self.is_shared else self._own(deadline)):
+            return False
+        self._has_epoch = True
+        for batch_id, at in list(self.doubtful.items()):
+            if at < self.known_from and self.known(batch_id) is None:
+                found = self.find_batch(batch_id, at, deadline)
+                if found is None and self.start() > at:
+                    continue
+            del self.doubtful[batch_id]
+        return True
+
+    def _own(self, deadline: Deadline) -> bool:
         last = self.fold.epoch or 0
-        if self.is_shared:
-            return self._join(last, deadline)
         self._check_owner()
         self._check_replaced()
         owner = self.fold.owner
@@ -152,16 +193,10 @@ class WriterSession(LogView):
             )  # fmt: skip
         return opened
 
-    def join(self, channel: KafkaChannel, deadline: Deadline) -> None:
-        """Joins a shared log with a producer that is used for several logs; fails as `acquire`."""
-        self._channel = channel
-        self._try_to_acquire(deadline)
-        self._has_epoch = True
-
-    def _join(self, last: int, deadline: Deadline) -> bool:
-        """Writes beside others, under the epoch in force; returns whether all is certain."""
+    def _join(self, deadline: Deadline) -> bool:
+        """Writes beside others, under the epoch in force."""
         if not self._has_epoch:
-            self.epoch = last
+            self.epoch = self.fold.epoch or 0
         self._check_owner()
         if not self._has_epoch:
             self._tag = self.fold.tag
@@ -182,7 +217,7 @@ class WriterSession(LogView):
 
     def _end_transactions(self, deadline: Deadline) -> None:
         """Fences writers that share the log and stopped in a transaction."""
-        if self.is_shared or self._channel is None:
+        if self.is_shared or self.channel is None:
             return
         for name in (each.transactional_id for each in self._open_transactions()):
             if name is not None and self.log.is_of_shared_writer(name):
@@ -281,8 +316,7 @@ class WriterSession(LogView):
         Appends without a condition, too, expect this offset: so a late batch of a former owner does
         not count, and sequence numbers have no gaps. See `draft` and `send`.
         """
-        assert self._channel is not None
-        return send(self._channel, {self: self.draft(requests, epoch)}, deadline)
+        return send({self: self.draft(requests, epoch)}, deadline)
 
     def draft(self, requests: Sequence[Request], epoch: int | None = None) -> LogAppend:
         """Returns batches of one kind with stamps for the expected end of the log.
@@ -323,14 +357,12 @@ class WriterSession(LogView):
 
     def drop(self) -> None:
         """Drops the producer; the next `acquire` decides its last transaction."""
-        channel, self._channel = self._channel, None
+        channel, self.channel = self.channel, None
         if channel is not None:
             channel.drop()
 
 
-def send(
-    channel: KafkaChannel, parts: Mapping[WriterSession, LogAppend], deadline: Deadline
-) -> bool:
+def send(parts: Mapping[WriterSession, LogAppend], deadline: Deadline) -> bool:
     """Appends to each of some logs, in one transaction; to a filtered log without one.
 
     Offsets that are ``consumed`` are committed with the records.
@@ -341,7 +373,9 @@ def send(
     Raises:
         EngineDoubt: They may be in the logs, or be there later; drop the channel.
     """
-    is_filtered = any(session.is_filtered for session in parts)
+    first = next(iter(parts))
+    channel, is_filtered = first.channel, first.is_filtered
+    assert channel is not None
     try:
         if not is_filtered:
             channel.begin()

@@ -311,7 +311,9 @@ class FencedWriter(Acquired):
                     self._answer(request)
             self._refuse()
             seconds = max(request.timeout for request in group)
-            self._lose(lambda deadline: self._appender.run(group, deadline), seconds)
+            self._lose(
+                lambda deadline: self._appender.run({self._session: group}, deadline), seconds
+            )
         except BaseException as error:
             for request in group:
                 request.settle(error)
