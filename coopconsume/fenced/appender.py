@@ -92,7 +92,7 @@ class Appender:
         """Settles a request whose batch the log has, or may have had."""
         batch_id, found = request.batch_id, session.known(request.batch_id)
         if found is None:
-            if not session.is_open:
+            if session.channel is None:
                 self.acquire(deadline)
             found = session.find_by_id(batch_id, deadline)
         if found is not None:
@@ -150,7 +150,7 @@ class Appender:
                 known = batches.get(request.batch_id)
                 if known is not None:
                     _answer(session, request, known, deadline)
-                elif request.batch_id in doubtful and session.is_open:
+                elif request.batch_id in doubtful and session.channel:
                     request.settle(session.unknown(request.batch_id, RETAINED))
             some = [request for request in requests if not request.done()]
             if some:
@@ -201,7 +201,7 @@ class Appender:
 
     def _is_up_to_date(self, group: Group, deadline: Deadline) -> bool:
         """Whether nothing stands against an append; else the log was taken again."""
-        if not self._first.is_open:
+        if self._first.channel is None:
             self.acquire(deadline)
             return False
         try:
@@ -299,7 +299,7 @@ class Appender:
         at = session.doubtful.get(batch_id, 0 if since is None else since)
         try:
             with session.reporting("reading"):
-                if not session.fenced and not session.is_open:
+                if not session.fenced and session.channel is None:
                     self.acquire(deadline)
                 found = session.find_batch(batch_id, at, deadline)
         except FencedLogError as error:

@@ -31,7 +31,7 @@ from coopconsume.fenced.view import LogView
 from coopconsume.fenced.writer_config import EpochSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
@@ -104,11 +104,6 @@ class WriterSession(LogView):
         self.doubtful: dict[str, int] = {}
         self._released = False
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a producer without a doubt."""
-        return self.channel is not None
-
     def known(self, batch_id: str) -> Appended | None:
         """Returns a batch that was written or read lately; None if not found."""
         return self.fold.batches.get(batch_id)
@@ -166,32 +161,30 @@ class WriterSession(LogView):
         return True
 
     def _own(self, deadline: Deadline) -> bool:
-        last = self.fold.epoch or 0
+        """Opens this session's epoch again, or a new one, which ends the last owner."""
         self._check_owner()
         self._check_replaced()
-        owner = self.fold.owner
+        last, owner = self.fold.epoch or 0, self.fold.owner
         is_ours = owner is not None and owner.session == self.id
         if not self._incarnation:
             self._incarnation = 1 + (owner.incarnation if owner is not None and is_ours else 0)
-        if is_ours:
-            # Also an ``open`` record of an earlier attempt that is in the log after all.
-            return self._open(max(last, self.epoch), deadline)
-        return self._replace(last, deadline)
-
-    def _replace(self, last: int, deadline: Deadline) -> bool:
-        """Opens a new epoch after the last one, which ends its owner."""
-        owner = self.fold.owner
-        epoch = max(self.epoch, self._epochs.next_epoch(self.log, last))
-        if epoch <= last:
+        # Also an ``open`` record of an earlier attempt that is in the log after all.
+        epoch = max(self.epoch, last if is_ours else self._epochs.next_epoch(self.log, last))
+        if epoch <= last and not is_ours:
             raise self.fenced_error()
-        opened = self._open(epoch, deadline)
-        if opened and self._fence_owner is self.replaces is None and last != self._left_epoch:
+        mine = Owner(self._owner, self.id, self.log.topic_id, self._incarnation, self.repairs)
+        at = self.offset
+        if not self.attempt([Request.mark("open", mine.to_bytes())], deadline, epoch):
+            return False
+        self.epoch = epoch
+        self.opened_at = at if self.opened_at < 0 else self.opened_at
+        if self._fence_owner is self.replaces is None and last != self._left_epoch and not is_ours:
             log.warning(
                 "%s was taken from %s (epoch %d), which is fenced if it is alive: set "
                 "fence_owner=True if you mean that, or fence_owner=False to be refused instead",
                 self.log, "an owner" if owner is None else repr(owner.name), last,
             )  # fmt: skip
-        return opened
+        return True
 
     def _join(self, deadline: Deadline) -> bool:
         """Writes beside others, under the epoch in force."""
@@ -226,15 +219,6 @@ class WriterSession(LogView):
                     channel.init(deadline.left)
                 finally:
                     channel.drop()
-
-    def _open(self, epoch: int, deadline: Deadline) -> bool:
-        owner = Owner(self._owner, self.id, self.log.topic_id, self._incarnation, self.repairs)
-        at = self.offset
-        opened = self.attempt([Request.mark("open", owner.to_bytes())], deadline, epoch)
-        if opened:
-            self.epoch = epoch
-            self.opened_at = at if self.opened_at < 0 else self.opened_at
-        return opened
 
     def _read_to(self, end: int, deadline: Deadline) -> None:
         """Reads on, and who opened the epoch in force if that may be this session."""
@@ -283,10 +267,11 @@ class WriterSession(LogView):
         name = None if self._other is None else self._other.name
         return ProducerFenced(*self.log.tp, self.epoch, self.fold.epoch, name)
 
-    def refresh(self, deadline: Deadline) -> None:
-        """Reads on to the end of the log; fails as `acquire` does."""
+    def refresh(self, deadline: Deadline, *, stable: bool = False) -> None:
+        """Reads on to the end of the log, or to what is stable now; fails as `acquire` does."""
         self.identify()
-        self.catch_up(self.decided_end(deadline), deadline)
+        end = max(self.offset, self.ends().stable) if stable else self.decided_end(deadline)
+        self.catch_up(end, deadline)
         self._check_owner()
 
     # -- to write ------------------------------------------------------------------------------
@@ -300,13 +285,8 @@ class WriterSession(LogView):
 
     def look_again(self, deadline: Deadline) -> None:
         """Looks up the topic and reads on, if the last look-up is more than a second ago."""
-        if monotonic() - self.identified_at <= _LOOK_EVERY:
-            return
-        self.identify()
-        stable = self.ends().stable
-        if stable > self.offset:
-            self.catch_up(stable, deadline)
-        self._check_owner()
+        if monotonic() - self.identified_at > _LOOK_EVERY:
+            self.refresh(deadline, stable=True)
 
     def attempt(
         self, requests: Sequence[Request], deadline: Deadline, epoch: int | None = None
@@ -379,14 +359,16 @@ def send(parts: Mapping[WriterSession, LogAppend], deadline: Deadline) -> bool:
     try:
         if not is_filtered:
             channel.begin()
-        for session in parts:
-            session.late_at = session.offset if is_filtered else None
+        first.late_at = first.offset if is_filtered else None
         found = channel.append([*parts.values()], deadline.left)
         placed = all(map(is_in_place, found, (session.offset for session in parts)))
-        for session in parts:
-            session.late_at = None
-        if not is_filtered:
-            _end(channel, parts.values(), deadline, commits=placed)
+        first.late_at = None
+        if not is_filtered and placed:
+            for each in (each for part in parts.values() for each in part.consumed):
+                channel.send_offsets(each, deadline.left)
+            channel.commit(deadline.left)
+        elif not is_filtered:
+            channel.abort(deadline.left)
     except EngineDoubt:
         raise
     except Exception as error:
@@ -396,14 +378,3 @@ def send(parts: Mapping[WriterSession, LogAppend], deadline: Deadline) -> bool:
         for session, part in parts.items():
             session.wrote(part)
     return placed
-
-
-def _end(
-    channel: KafkaChannel, parts: Iterable[LogAppend], deadline: Deadline, *, commits: bool
-) -> None:
-    if not commits:
-        channel.abort(deadline.left)
-        return
-    for each in (each for part in parts for each in part.consumed):
-        channel.send_offsets(each, deadline.left)
-    channel.commit(deadline.left)

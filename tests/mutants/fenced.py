@@ -400,7 +400,7 @@ FENCED = [
         "fences-an-owner-without-a-word",
         "A writer that fences an owner without the option logs a warning.",
         "coopconsume/fenced/session.py",
-        "if opened and self._fence_owner is self.replaces is None and last != self._left_epoch:",
+        "if self._fence_owner is self.replaces is None and last != self._left_epoch and not is_ours:",
         "if False:",
         ("tests/model/test_fenced_sessions.py::test_an_owner_is_fenced_by_choice",),
     ),
