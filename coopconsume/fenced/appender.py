@@ -100,14 +100,20 @@ class Appender:
         elif batch_id in session.doubtful:
             request.settle(session.unknown(batch_id, RETAINED))
 
-    def answer(self, request: Request, deadline: Deadline) -> None:
-        """Settles a request of a session that has lost the log, if the log may have its batch."""
-        session, batch_id = self._first, request.batch_id
-        if batch_id in session.doubtful or session.known(batch_id) is not None:
-            found = self.resolve(batch_id, None, deadline)
-            if found is not None:
-                _answer(session, request, found, deadline)
-            request.settle(session.fenced_error())
+    def answer(self, requests: Sequence[Request], deadline: Deadline) -> None:
+        """Settles the requests of a session that has lost the log, if the log has their batches."""
+        session = self._first
+        for request in requests:
+            batch_id = request.batch_id
+            if batch_id not in session.doubtful and session.known(batch_id) is None:
+                continue
+            try:
+                with session.reporting("reading"):
+                    found = self.resolve(batch_id, None, deadline)
+                    if found is not None:
+                        _answer(session, request, found, deadline)
+            except FencedLogError as error:
+                request.settle(error)
 
     # -- to append -----------------------------------------------------------------------------
 
@@ -119,7 +125,7 @@ class Appender:
             # What was just read may have an id of the group.
             chosen, missed = self._choose(self._left(group, deadline), most, deadline)
             if not chosen:
-                self._refresh(group, deadline)
+                self.refresh(group, deadline)
                 chosen, missed = self._choose(self._left(group, deadline), most, deadline)
             if not chosen:
                 self._settle_missed(missed, deadline)
@@ -136,7 +142,7 @@ class Appender:
                         request.settle(session.fold.batches[request.batch_id])
                 self._settle_missed(missed, deadline)
                 continue
-            self._refresh(group, deadline)
+            self.refresh(group, deadline)
             if deadline.is_over and self._choose(self._left(group, deadline), most, deadline)[0]:
                 raise self._unavailable("others kept writing to it")
             deadline.pause()
@@ -161,7 +167,7 @@ class Appender:
         error = next(filter(None, (request.exception(0) for request in settled.values())), None)
         if error is None and not is_refreshed:
             # The other logs may have been read before the append was made.
-            self._refresh(left, deadline)
+            self.refresh(left, deadline)
             return self._left(group, deadline, is_refreshed=True)
         for (request,) in left.values():
             request.settle(error or AppendRefused(
@@ -232,9 +238,11 @@ class Appender:
                     self._sent.add(request.batch_id)
             raise
 
-    def _refresh(self, group: Group, deadline: Deadline) -> None:
-        for session in group:
-            session.refresh(deadline)
+    def refresh(self, sessions: Iterable[WriterSession], deadline: Deadline) -> None:
+        """Reads on to the end of each log; fails as `acquire` does."""
+        for session in sessions:
+            with session.reporting("reading"):
+                session.refresh(deadline)
 
     def _settle_missed(self, missed: _Missed, deadline: Deadline) -> None:
         """Settles requests that expect another place than the log has for them."""

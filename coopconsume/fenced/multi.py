@@ -132,10 +132,7 @@ class MultiLogWriter(Acquired):
         """Reads what others have written; fails as `FencedWriter.refresh` does."""
         with self._lock:
             self._check_open()
-            deadline = Deadline(self._timeout)
-            for session in self._sessions.values():
-                with session.reporting("reading"):
-                    session.refresh(deadline)
+            self._appender.refresh(self._sessions.values(), Deadline(self._timeout))
 
     def close(self) -> None:
         """Closes the connections; harmless when repeated."""

@@ -174,7 +174,8 @@ class WriterSession(LogView):
             raise self.fenced_error()
         mine = Owner(self._owner, self.id, self.log.topic_id, self._incarnation, self.repairs)
         at = self.offset
-        if not self.attempt([Request.mark("open", mine.to_bytes())], deadline, epoch):
+        opening = self.draft([Request.mark("open", mine.to_bytes())], epoch)
+        if not send({self: opening}, deadline):
             return False
         self.epoch = epoch
         self.opened_at = at if self.opened_at < 0 else self.opened_at
@@ -198,7 +199,7 @@ class WriterSession(LogView):
             return True
         # An earlier append may still arrive and count. A shared filtered log is not opened: a
         # checkpoint takes the offset of that append.
-        return self.attempt([Request.mark("checkpoint")], deadline)
+        return send({self: self.draft([Request.mark("checkpoint")])}, deadline)
 
     def _look_first(self, deadline: Deadline) -> None:
         """Checks the log before its present owner is fenced."""
@@ -288,18 +289,11 @@ class WriterSession(LogView):
         if monotonic() - self.identified_at > _LOOK_EVERY:
             self.refresh(deadline, stable=True)
 
-    def attempt(
-        self, requests: Sequence[Request], deadline: Deadline, epoch: int | None = None
-    ) -> bool:
-        """Appends batches at the offset where this session expects the end of the log, or not.
-
-        Appends without a condition, too, expect this offset: so a late batch of a former owner does
-        not count, and sequence numbers have no gaps. See `draft` and `send`.
-        """
-        return send({self: self.draft(requests, epoch)}, deadline)
-
     def draft(self, requests: Sequence[Request], epoch: int | None = None) -> LogAppend:
         """Returns batches of one kind with stamps for the expected end of the log.
+
+        Appends without a condition, too, expect this offset: so a late batch of a former owner does
+        not count, and sequence numbers have no gaps.
 
         Raises:
             ProducerFenced: Another owner is known to have opened the log since.
