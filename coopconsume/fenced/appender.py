@@ -152,13 +152,17 @@ class Appender:
         left = {}
         for session, requests in group.items():
             batches, doubtful = session.fold.batches, session.doubtful
-            for request in (request for request in requests if not request.done()):
+            some = []
+            for request in requests:
+                if request.done():
+                    continue
                 known = batches.get(request.batch_id)
                 if known is not None:
                     _answer(session, request, known, deadline)
                 elif request.batch_id in doubtful and session.channel:
                     request.settle(session.unknown(request.batch_id, RETAINED))
-            some = [request for request in requests if not request.done()]
+                else:
+                    some.append(request)
             if some:
                 left[session] = some
         if not left or len(left) == len(group):
