@@ -9,13 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from coopconsume.errors.fenced import LogUnavailable
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
-    from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.log import Consumed, Entry, LogId
     from coopconsume.fenced.stamp import Header, Stamp
 
@@ -57,29 +54,6 @@ def as_doubts(
             raise
         drop()
         raise doubt from error
-
-
-def repeat(
-    deadline: Deadline, attempt: Callable[[], bool], drop: Callable[[], None], log: LogId
-) -> None:
-    """Repeats an attempt to acquire until it succeeds; drops the producer after any failure."""
-    while True:
-        problem = "others kept writing to it"
-        try:
-            if attempt():
-                return
-        except EngineDoubt as doubt:
-            drop()
-            if doubt.refusal is not None:
-                raise doubt.refusal from doubt
-            problem = doubt.problem
-        except BaseException:
-            drop()
-            raise
-        if deadline.is_over:
-            drop()
-            raise LogUnavailable(*log.tp, "acquire", problem)
-        deadline.pause()
 
 
 class LogAppend(NamedTuple):

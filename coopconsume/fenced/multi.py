@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import threading
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from coopconsume.closing import Acquired
 from coopconsume.errors import InvalidOption
-from coopconsume.errors.fenced import (
-    AppendOutcomeUnknown,
-    AppendRefused,
-    LogUnavailable,
-    OffsetMismatch,
-    ProducerFenced,
-    WriterNotOpen,
-)
+from coopconsume.errors.fenced import AppendRefused, WriterNotOpen
+from coopconsume.fenced.appender import Appender
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt, repeat
 from coopconsume.fenced.log import MULTI, UNCHECKED, Entry, check_batch_id, entries, expectation
 from coopconsume.fenced.requests import MARK_KEY, Request, new_batch_id
-from coopconsume.fenced.session import WriterSession, send
+from coopconsume.fenced.session import WriterSession
 from coopconsume.fenced.view import open_engine
 from coopconsume.fenced.writer_config import WriterConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
+    from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import Appended, Expected, LastSeqs, Records
     from coopconsume.fenced.stamp import Kind
     from coopconsume.fenced.writer_config import EpochSource
@@ -37,7 +31,6 @@ if TYPE_CHECKING:
 
 LogName = tuple[str, int]
 """A topic and a partition."""
-_Pieces = dict[WriterSession, Request]
 LOGS_HEADER: Final = "fw-logs"
 """Header of the first record in each log: all logs of the append, with their record counts."""
 
@@ -104,13 +97,13 @@ class MultiLogWriter(Acquired):
         self._settings = FencedSettings.parse(options)
         self._timeout = timeout
         self._engine = open_engine(engine, self._settings, timeout)
-        self._id = f"{MULTI}{name}"
         self._sessions = {
-            log: WriterSession(self._engine, *log, shared, pinned=epochs is not None)
+            log: WriterSession(
+                self._engine, *log, shared, pinned=epochs is not None, producer_id=f"{MULTI}{name}"
+            )
             for log in names
-        }
-        self._first = self._sessions[names[0]]
-        self._channel: KafkaChannel | None = None
+        }  # fmt: skip
+        self._appender = Appender(*self._sessions.values())
         self._is_open = False
         self._lock = threading.RLock()
 
@@ -131,7 +124,7 @@ class MultiLogWriter(Acquired):
         """
         with self._lock:
             if not self._is_open:
-                self._acquire(Deadline(self._timeout))
+                self._appender.acquire(Deadline(self._timeout))
                 self._is_open = True
             return self
 
@@ -139,12 +132,12 @@ class MultiLogWriter(Acquired):
         """Reads what others have written; fails as `FencedWriter.refresh` does."""
         with self._lock:
             self._check_open()
-            self._refresh(self._sessions.values(), Deadline(self._timeout))
+            self._appender.refresh(self._sessions.values(), Deadline(self._timeout))
 
     def close(self) -> None:
         """Closes the connections; harmless when repeated."""
         with self._lock:
-            self._drop()
+            self._appender.drop()
             self._is_open = False
             self._engine.close()
 
@@ -172,20 +165,16 @@ class MultiLogWriter(Acquired):
         pieces = self._pieces(writes, batch_id or new_batch_id(), may_repeat=may_repeat)
         with self._lock:
             self._check_open()
-            deadline = Deadline(self._timeout)
-            if batch_id is not None and may_repeat:
-                self._take_again(batch_id, {}, deadline)
-                for session in pieces:
-                    with session.reporting("reading batch ids"):
-                        session.find_by_id(batch_id, deadline)
-            return self._append(pieces, deadline)
+            with suppress(Exception):  # The requests have it.
+                self._appender.run(pieces, Deadline(self._timeout))
+        return {session.log.tp: request.result(0) for session, (request,) in pieces.items()}
 
     def _pieces(
         self, writes: Mapping[LogName, Write], batch_id: str, *, may_repeat: bool
-    ) -> _Pieces:
+    ) -> dict[WriterSession, list[Request]]:
         if not writes:
             raise AppendRefused("writes: give one at least")
-        pieces: _Pieces = {}
+        pieces: dict[WriterSession, list[Request]] = {}
         for name, write in writes.items():
             if name not in self._sessions:
                 raise AppendRefused(f"{name}: this writer has no such log; name it when it is made")
@@ -196,154 +185,15 @@ class MultiLogWriter(Acquired):
                 check=self._settings.checks(name[0]),
             )  # fmt: skip
             kind: Kind = "data" if records else "checkpoint"
-            pieces[self._sessions[name]] = Request(
-                rows, wanted, batch_id, is_given=may_repeat, kind=kind
-            )
-        counts = (f"{of.log}:{len(p.rows) * (p.kind == 'data')}" for of, p in pieces.items())
+            piece = Request(rows, wanted, batch_id, is_given=may_repeat, kind=kind)
+            pieces[self._sessions[name]] = [piece]
+        counts = (f"{of.log}:{len(p.rows) * (p.kind == 'data')}" for of, (p,) in pieces.items())
         header = LOGS_HEADER, ",".join(sorted(counts)).encode()
-        for piece in pieces.values():
+        for (piece,) in pieces.values():
             first = piece.rows[0]
             piece.rows[0] = first._replace(headers=[header, *first.headers])
         return pieces
 
-    def _append(self, pieces: _Pieces, deadline: Deadline) -> dict[LogName, Appended]:
-        batch_id = next(iter(pieces.values())).batch_id
-        refusal: Exception | None = None
-        sent: dict[WriterSession, int] = {}
-        while True:
-            self._take_again(batch_id, sent, deadline)
-            try:
-                there = self._there(pieces, deadline)
-            except LogUnavailable as error:
-                if not sent:
-                    raise
-                first, at = next(iter(sent.items()))
-                raise AppendOutcomeUnknown(*first.log.tp, batch_id, at, str(error)) from error
-            if there:
-                return there
-            if refusal is not None:
-                raise refusal
-            try:
-                placed = self._attempt(pieces, sent, deadline)
-            except EngineDoubt as doubt:
-                refusal = doubt.refusal
-                continue
-            if placed:
-                return {session.log.tp: session.fold.batches[batch_id] for session in pieces}
-            self._refresh(pieces, deadline)
-            if deadline.is_over:
-                problem = "others kept writing to them"
-                raise LogUnavailable(*self._first.log.tp, "append", problem)
-            deadline.pause()
-
-    def _attempt(self, pieces: _Pieces, sent: dict[WriterSession, int], deadline: Deadline) -> bool:
-        """Appends once; returns whether the records are in the logs. If not, they never will be.
-
-        Raises:
-            EngineDoubt: What was ``sent`` from an offset of each log on may be there.
-        """
-        sent.clear()
-        try:
-            self._check_expected(pieces, deadline)
-            if any(p.batch_id in session.fold.batches for session, p in pieces.items()):
-                return False  # Another append took the id meanwhile.
-            parts = {session: session.draft([piece]) for session, piece in pieces.items()}
-            sent |= {session: session.offset for session in parts}
-            assert self._channel is not None
-            placed = send(self._channel, parts, deadline)
-        except OffsetMismatch:
-            raise  # Nothing is in doubt.
-        except BaseException:
-            self._drop()
-            raise
-        if not placed:
-            sent.clear()
-        return placed
-
-    def _there(self, pieces: _Pieces, deadline: Deadline) -> dict[LogName, Appended]:
-        """Returns the places of an append that the logs have; empty if no log has its id.
-
-        Raises:
-            AppendRefused: Another append has the id.
-        """
-        there: dict[LogName, Appended] = {}
-        for session, piece in pieces.items():
-            found = session.fold.batches.get(piece.batch_id)
-            if found is not None:
-                there[session.log.tp] = found
-                with session.reporting("reading"):
-                    if piece.may_repeat:
-                        session.check_answer(found, piece.rows, deadline)
-        if there and len(there) < len(pieces):
-            raise AppendRefused(
-                f"batch_id {next(iter(there.values())).batch_id!r}: of the logs only "
-                f"{', '.join(map(str, there))} has a batch of this id: give each append an id of "
-                "its own"
-            )
-        return there
-
-    def _check_expected(self, pieces: _Pieces, deadline: Deadline) -> None:
-        for session in pieces:
-            session.look_again(deadline)
-        for is_refreshed in (False, True):
-            mismatch = None
-            for session, piece in pieces.items():
-                with session.reporting("reading keys"):
-                    last = session.last_seqs(piece.wanted.keys, deadline)
-                position = session.position
-                mismatch = mismatch or piece.wanted.mismatch(session.log, position, last)
-            if mismatch is None:
-                return
-            if is_refreshed:
-                raise mismatch
-            self._refresh(pieces, deadline)
-
-    def _take_again(
-        self, batch_id: str, sent: Mapping[WriterSession, int], deadline: Deadline
-    ) -> None:
-        """Opens a new producer after a doubt, which decides the transaction before."""
-        if self._channel is not None:
-            return
-        cause = None
-        problem = "retention has removed records"
-        try:
-            self._acquire(deadline)
-        except Exception as error:
-            # If one log has a new owner and not the batch, no log has it.
-            is_nowhere = isinstance(error, ProducerFenced) and any(
-                session.fenced and session.known_from <= at and batch_id not in session.fold.batches
-                for session, at in sent.items()
-            )
-            if is_nowhere or not sent:
-                raise
-            problem, cause = str(error) or type(error).__name__, error
-        else:
-            if all(session.known_from <= at for session, at in sent.items()):
-                return
-        first, at = next(iter(sent.items()))
-        raise AppendOutcomeUnknown(*first.log.tp, batch_id, at, problem) from cause
-
-    def _acquire(self, deadline: Deadline) -> None:
-        repeat(deadline, lambda: self._join(deadline), self._drop, self._first.log)
-
-    def _join(self, deadline: Deadline) -> bool:
-        if self._channel is None:
-            self._channel = self._engine.channel(self._first.log, self._id, deadline.seconds)
-            self._channel.init(deadline.left)
-        for session in self._sessions.values():
-            session.join(self._channel, deadline)
-        return True
-
-    def _refresh(self, sessions: Iterable[WriterSession], deadline: Deadline) -> None:
-        for session in sessions:
-            with session.reporting("reading"):
-                session.refresh(deadline)
-
-    def _drop(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.drop()
-
     def _check_open(self) -> None:
         if not self._is_open:
-            raise WriterNotOpen(*self._first.log.tp, "not open")
+            raise WriterNotOpen(*next(iter(self._sessions)), "not open")

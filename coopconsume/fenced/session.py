@@ -14,9 +14,15 @@ import uuid
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.errors.fenced import AppendRefused, LogTruncated, ProducerBusy, ProducerFenced
+from coopconsume.errors.fenced import (
+    AppendOutcomeUnknown,
+    AppendRefused,
+    LogTruncated,
+    ProducerBusy,
+    ProducerFenced,
+)
 from coopconsume.fenced.deadline import monotonic
-from coopconsume.fenced.engine import EngineDoubt, LogAppend, repeat
+from coopconsume.fenced.engine import EngineDoubt, LogAppend
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import is_in_place
 from coopconsume.fenced.requests import Request
@@ -25,10 +31,11 @@ from coopconsume.fenced.view import LogView
 from coopconsume.fenced.writer_config import EpochSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
+    from coopconsume.fenced.log import Appended
     from coopconsume.fenced.stamp import Header
     from coopconsume.fenced.writer_config import WriterConfig
 
@@ -44,13 +51,16 @@ class WriterSession(LogView):
     """A writer's session with a log.
 
     A shared session fences nobody and opens no epoch. A ``pinned`` one writes for the owner that it
-    finds: every later ``open`` record fences it.
+    finds: every later ``open`` record fences it. With a ``producer_id``, other sessions use its
+    producer, too.
 
     Attributes:
         epoch: The session's epoch; 0 before it has one.
         opened_at: Offset of the session's first ``open`` record; -1 before.
         fenced: Whether somebody else has opened the log since.
         replaces, repairs: See `FencedWriter.acquire`.
+        channel: The producer; None after a doubt.
+        doubtful: Earliest offsets of sent batches whose outcome is not known, by id.
         wrote_at: When this session last wrote to the log, by `monotonic`.
         late_at: Offset at which a batch without an answer would count.
         is_shared: Whether others write beside it.
@@ -65,6 +75,7 @@ class WriterSession(LogView):
         config: WriterConfig,
         *,
         pinned: bool = False,
+        producer_id: str | None = None,
     ) -> None:
         super().__init__(engine, topic, partition, compacted=config.compacted)
         self._resumes = config.session
@@ -88,27 +99,39 @@ class WriterSession(LogView):
         self._shared = uuid.uuid4().hex if config.shared else None
         self._pinned = pinned
         self._tag: bytes | None = None  # of the owner in whose place it writes
-        self._channel: KafkaChannel | None = None
+        self._producer_id = producer_id
+        self.channel: KafkaChannel | None = None
+        self.doubtful: dict[str, int] = {}
         self._released = False
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a producer without a doubt."""
-        return self._channel is not None
+    def known(self, batch_id: str) -> Appended | None:
+        """Returns a batch that was written or read lately; None if not found."""
+        return self.fold.batches.get(batch_id)
+
+    def unknown(self, batch_id: str, problem: str, at: int = 0) -> AppendOutcomeUnknown:
+        """Returns the error of a batch that may be in the log, at this offset or later."""
+        first = self.doubtful.get(batch_id, at)
+        return AppendOutcomeUnknown(*self.log.tp, batch_id, first, problem)
 
     # -- to own the log ------------------------------------------------------------------------
 
-    def acquire(self, deadline: Deadline) -> None:
-        """Takes the log and reads its end, also after any doubt: see `FencedWriter.acquire`."""
+    def acquire(self, deadline: Deadline, channel: KafkaChannel | None) -> bool:
+        """Tries to take the log and to read its end, also after any doubt.
+
+        See `FencedWriter.acquire`. A doubt about an append remains if retention has overtaken it.
+
+        Args:
+            deadline: When to give up.
+            channel: The producer of another session, if both use it.
+
+        Returns:
+            Whether all earlier appends are decided; False if others wrote meanwhile.
+        """
         if self._released:  # The next session, unless one was given.
             self._left_epoch = self.epoch
             self.epoch, self._has_epoch, self.opened_at, self._incarnation = 0, False, -1, 0
             self.id = self._resumes or uuid.uuid4().hex
             self._released = False
-        repeat(deadline, lambda: self._try_to_acquire(deadline), self.drop, self.log)
-        self._has_epoch = True
-
-    def _try_to_acquire(self, deadline: Deadline) -> bool:
         self.identify()
         if self.is_filtered and self.is_compacted:
             raise AppendRefused(
@@ -117,51 +140,57 @@ class WriterSession(LogView):
             )
         if self._has_epoch or self._replaceable is not None:
             self._look_first(deadline)
-        if self._channel is None:
-            name = None if self.is_filtered else self.log.transactional_id(self._shared)
-            self._channel = self._engine.channel(self.log, name, deadline.seconds)
+        self.channel = channel or self.channel
+        if self.channel is None:
+            name = None if self.is_filtered else (
+                self._producer_id or self.log.transactional_id(self._shared)
+            )  # fmt: skip
+            self.channel = self._engine.channel(self.log, name, deadline.seconds)
             if name is not None:
-                self._channel.init(deadline.left)
+                self.channel.init(deadline.left)
         self._read_to(self.decided_end(deadline), deadline)
-        last = self.fold.epoch or 0
-        if self.is_shared:
-            return self._join(last, deadline)
+        if not (self._join(deadline) if self.is_shared else self._own(deadline)):
+            return False
+        self._has_epoch = True
+        for batch_id, at in list(self.doubtful.items()):
+            if at < self.known_from and self.known(batch_id) is None:
+                found = self.find_batch(batch_id, at, deadline)
+                if found is None and self.start() > at:
+                    continue
+            del self.doubtful[batch_id]
+        return True
+
+    def _own(self, deadline: Deadline) -> bool:
+        """Opens this session's epoch again, or a new one, which ends the last owner."""
         self._check_owner()
         self._check_replaced()
-        owner = self.fold.owner
+        last, owner = self.fold.epoch or 0, self.fold.owner
         is_ours = owner is not None and owner.session == self.id
         if not self._incarnation:
             self._incarnation = 1 + (owner.incarnation if owner is not None and is_ours else 0)
-        if is_ours:
-            # Also an ``open`` record of an earlier attempt that is in the log after all.
-            return self._open(max(last, self.epoch), deadline)
-        return self._replace(last, deadline)
-
-    def _replace(self, last: int, deadline: Deadline) -> bool:
-        """Opens a new epoch after the last one, which ends its owner."""
-        owner = self.fold.owner
-        epoch = max(self.epoch, self._epochs.next_epoch(self.log, last))
-        if epoch <= last:
+        # Also an ``open`` record of an earlier attempt that is in the log after all.
+        epoch = max(self.epoch, last if is_ours else self._epochs.next_epoch(self.log, last))
+        if epoch <= last and not is_ours:
             raise self.fenced_error()
-        opened = self._open(epoch, deadline)
-        if opened and self._fence_owner is self.replaces is None and last != self._left_epoch:
+        mine = Owner(self._owner, self.id, self.log.topic_id, self._incarnation, self.repairs)
+        at = self.offset
+        opening = self.draft([Request.mark("open", mine.to_bytes())], epoch)
+        if not send({self: opening}, deadline):
+            return False
+        self.epoch = epoch
+        self.opened_at = at if self.opened_at < 0 else self.opened_at
+        if self._fence_owner is self.replaces is None and last != self._left_epoch and not is_ours:
             log.warning(
                 "%s was taken from %s (epoch %d), which is fenced if it is alive: set "
                 "fence_owner=True if you mean that, or fence_owner=False to be refused instead",
                 self.log, "an owner" if owner is None else repr(owner.name), last,
             )  # fmt: skip
-        return opened
+        return True
 
-    def join(self, channel: KafkaChannel, deadline: Deadline) -> None:
-        """Joins a shared log with a producer that is used for several logs; fails as `acquire`."""
-        self._channel = channel
-        self._try_to_acquire(deadline)
-        self._has_epoch = True
-
-    def _join(self, last: int, deadline: Deadline) -> bool:
-        """Writes beside others, under the epoch in force; returns whether all is certain."""
+    def _join(self, deadline: Deadline) -> bool:
+        """Writes beside others, under the epoch in force."""
         if not self._has_epoch:
-            self.epoch = last
+            self.epoch = self.fold.epoch or 0
         self._check_owner()
         if not self._has_epoch:
             self._tag = self.fold.tag
@@ -170,7 +199,7 @@ class WriterSession(LogView):
             return True
         # An earlier append may still arrive and count. A shared filtered log is not opened: a
         # checkpoint takes the offset of that append.
-        return self.attempt([Request.mark("checkpoint")], deadline)
+        return send({self: self.draft([Request.mark("checkpoint")])}, deadline)
 
     def _look_first(self, deadline: Deadline) -> None:
         """Checks the log before its present owner is fenced."""
@@ -182,7 +211,7 @@ class WriterSession(LogView):
 
     def _end_transactions(self, deadline: Deadline) -> None:
         """Fences writers that share the log and stopped in a transaction."""
-        if self.is_shared or self._channel is None:
+        if self.is_shared or self.channel is None:
             return
         for name in (each.transactional_id for each in self._open_transactions()):
             if name is not None and self.log.is_of_shared_writer(name):
@@ -191,15 +220,6 @@ class WriterSession(LogView):
                     channel.init(deadline.left)
                 finally:
                     channel.drop()
-
-    def _open(self, epoch: int, deadline: Deadline) -> bool:
-        owner = Owner(self._owner, self.id, self.log.topic_id, self._incarnation, self.repairs)
-        at = self.offset
-        opened = self.attempt([Request.mark("open", owner.to_bytes())], deadline, epoch)
-        if opened:
-            self.epoch = epoch
-            self.opened_at = at if self.opened_at < 0 else self.opened_at
-        return opened
 
     def _read_to(self, end: int, deadline: Deadline) -> None:
         """Reads on, and who opened the epoch in force if that may be this session."""
@@ -248,10 +268,11 @@ class WriterSession(LogView):
         name = None if self._other is None else self._other.name
         return ProducerFenced(*self.log.tp, self.epoch, self.fold.epoch, name)
 
-    def refresh(self, deadline: Deadline) -> None:
-        """Reads on to the end of the log; fails as `acquire` does."""
+    def refresh(self, deadline: Deadline, *, stable: bool = False) -> None:
+        """Reads on to the end of the log, or to what is stable now; fails as `acquire` does."""
         self.identify()
-        self.catch_up(self.decided_end(deadline), deadline)
+        end = max(self.offset, self.ends().stable) if stable else self.decided_end(deadline)
+        self.catch_up(end, deadline)
         self._check_owner()
 
     # -- to write ------------------------------------------------------------------------------
@@ -265,27 +286,14 @@ class WriterSession(LogView):
 
     def look_again(self, deadline: Deadline) -> None:
         """Looks up the topic and reads on, if the last look-up is more than a second ago."""
-        if monotonic() - self.identified_at <= _LOOK_EVERY:
-            return
-        self.identify()
-        stable = self.ends().stable
-        if stable > self.offset:
-            self.catch_up(stable, deadline)
-        self._check_owner()
-
-    def attempt(
-        self, requests: Sequence[Request], deadline: Deadline, epoch: int | None = None
-    ) -> bool:
-        """Appends batches at the offset where this session expects the end of the log, or not.
-
-        Appends without a condition, too, expect this offset: so a late batch of a former owner does
-        not count, and sequence numbers have no gaps. See `draft` and `send`.
-        """
-        assert self._channel is not None
-        return send(self._channel, {self: self.draft(requests, epoch)}, deadline)
+        if monotonic() - self.identified_at > _LOOK_EVERY:
+            self.refresh(deadline, stable=True)
 
     def draft(self, requests: Sequence[Request], epoch: int | None = None) -> LogAppend:
         """Returns batches of one kind with stamps for the expected end of the log.
+
+        Appends without a condition, too, expect this offset: so a late batch of a former owner does
+        not count, and sequence numbers have no gaps.
 
         Raises:
             ProducerFenced: Another owner is known to have opened the log since.
@@ -323,14 +331,12 @@ class WriterSession(LogView):
 
     def drop(self) -> None:
         """Drops the producer; the next `acquire` decides its last transaction."""
-        channel, self._channel = self._channel, None
+        channel, self.channel = self.channel, None
         if channel is not None:
             channel.drop()
 
 
-def send(
-    channel: KafkaChannel, parts: Mapping[WriterSession, LogAppend], deadline: Deadline
-) -> bool:
+def send(parts: Mapping[WriterSession, LogAppend], deadline: Deadline) -> bool:
     """Appends to each of some logs, in one transaction; to a filtered log without one.
 
     Offsets that are ``consumed`` are committed with the records.
@@ -341,18 +347,22 @@ def send(
     Raises:
         EngineDoubt: They may be in the logs, or be there later; drop the channel.
     """
-    is_filtered = any(session.is_filtered for session in parts)
+    first = next(iter(parts))
+    channel, is_filtered = first.channel, first.is_filtered
+    assert channel is not None
     try:
         if not is_filtered:
             channel.begin()
-        for session in parts:
-            session.late_at = session.offset if is_filtered else None
+        first.late_at = first.offset if is_filtered else None
         found = channel.append([*parts.values()], deadline.left)
         placed = all(map(is_in_place, found, (session.offset for session in parts)))
-        for session in parts:
-            session.late_at = None
-        if not is_filtered:
-            _end(channel, parts.values(), deadline, commits=placed)
+        first.late_at = None
+        if not is_filtered and placed:
+            for each in (each for part in parts.values() for each in part.consumed):
+                channel.send_offsets(each, deadline.left)
+            channel.commit(deadline.left)
+        elif not is_filtered:
+            channel.abort(deadline.left)
     except EngineDoubt:
         raise
     except Exception as error:
@@ -362,14 +372,3 @@ def send(
         for session, part in parts.items():
             session.wrote(part)
     return placed
-
-
-def _end(
-    channel: KafkaChannel, parts: Iterable[LogAppend], deadline: Deadline, *, commits: bool
-) -> None:
-    if not commits:
-        channel.abort(deadline.left)
-        return
-    for each in (each for part in parts for each in part.consumed):
-        channel.send_offsets(each, deadline.left)
-    channel.commit(deadline.left)

@@ -369,6 +369,8 @@ class LogView:
 
         if self._index is None or (keys and self._index[0].keys is None):
             start = self.start()
+            # A transaction of others that began just before this writer's marker may be open.
+            self.decided_end(deadline)
             fold = self.fold_from(start)
             fold.ids, fold.keys = BitMap64(), KeyIndex() if keys else None
             self._index = fold, start

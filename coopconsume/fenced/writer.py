@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from coopconsume.closing import Acquired
 from coopconsume.errors import CoopConsumeError
-from coopconsume.errors.fenced import AppendRefused, FencedLogError, ProducerFenced, WriterNotOpen
+from coopconsume.errors.fenced import AppendRefused, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.appender import Appender
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline, monotonic
@@ -307,23 +307,17 @@ class FencedWriter(Acquired):
     def _settle(self, group: list[Request]) -> None:
         try:
             if self._state == "fenced":
-                for request in group:
-                    self._answer(request)
+                self._appender.answer(group, Deadline(self._timeout))
             self._refuse()
             seconds = max(request.timeout for request in group)
-            self._lose(lambda deadline: self._appender.run(group, deadline), seconds)
+            self._lose(
+                lambda deadline: self._appender.run({self._session: group}, deadline), seconds
+            )
         except BaseException as error:
             for request in group:
                 request.settle(error)
             if not isinstance(error, Exception):
                 raise
-
-    def _answer(self, request: Request) -> None:
-        """Settles a request whose batch the log may have, of a writer that was fenced."""
-        try:
-            self._lose(lambda deadline: self._appender.answer(request, deadline))
-        except FencedLogError as error:
-            request.settle(error)
 
     def _checked_size(self, rows: list[Entry]) -> int:
         """A record fits into a request; an append to a filtered log into one, to be all or none."""

@@ -134,7 +134,7 @@ def test_k1_the_writer_goes_on(clients: LogClients) -> None:
     """A batch that fails so is written by a new producer, once."""
     with FencedWriter(clients.options, clients.topic) as writer:
         writer.append([b"a"])
-        lose_the_sequence(writer._session._channel._producer, clients.topic)  # type: ignore[union-attr]
+        lose_the_sequence(writer._session.channel._producer, clients.topic)  # type: ignore[union-attr]
         assert writer.append([b"b"], expected_seq=1).first_seq == 1
         assert (writer.epoch, writer.next_seq) == (1, 2)
     assert audit(clients.options, clients.topic)[1].ok
@@ -318,7 +318,7 @@ def freeze_at_commit(
 
     A writer that opens its session again before, as on a slow machine, has another channel.
     """
-    open_channel = writer._session._channel
+    open_channel = writer._session.channel
     assert open_channel is not None
     channel = type(open_channel)
     commit, frozen_once, own = channel.commit, threading.Event(), Deadline.left.fget

@@ -33,7 +33,7 @@ def right(kafka: LocalKafka, topic: str) -> list[bytes | None]:
 
 def between(writer: FencedWriter, call: str, do: Callable[[], object], after: bool) -> None:
     """Do something once, before or after a call of the writer's producer."""
-    channel = writer._session._channel
+    channel = writer._session.channel
     original = getattr(channel, call)
 
     def wrapped(*args: Any) -> Any:
@@ -151,7 +151,7 @@ def test_an_acknowledgement_that_is_lost(
     def fail() -> None:
         raise TimeoutError("the answer was lost")
 
-    channel = writer._session._channel
+    channel = writer._session.channel
     assert channel is not None
     between(writer, last, fail, after=True)
     wrapped = getattr(channel, last)

@@ -545,7 +545,7 @@ def test_an_idle_owner_that_the_broker_forgot_is_still_the_owner(guarded: Guarde
                 for _ in range(2)
             )
             owner.append([b"a"], expected_seq=0)
-            writers.append((zombie, owner, owner._session._channel))
+            writers.append((zombie, owner, owner._session.channel))
         logs = [owner.log for _, owner, _ in writers]
         places = [TopicPartition(log.topic, log.partition) for log in logs]
 
@@ -563,6 +563,6 @@ def test_an_idle_owner_that_the_broker_forgot_is_still_the_owner(guarded: Guarde
             assert owner.append([b"b"], expected_seq=1).first_seq == 1
             assert owner.epoch == 2
             if not owner._session.is_filtered:
-                assert owner._session._channel is not channel, "the broker took forgotten ids"
+                assert owner._session.channel is not channel, "the broker took forgotten ids"
             with LogReader(options, owner.log.topic) as reader:
                 assert [record.value for record in reader.read()] == [b"a", b"b"]

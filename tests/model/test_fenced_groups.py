@@ -152,7 +152,7 @@ def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
     broker, writer = log.broker, log.writer
     good = [writer._request([b"g%d" % i]) for i in range(3)]
     bad = writer._request([b"bad"])
-    channel = writer._session._channel
+    channel = writer._session.channel
     assert channel is not None
     write = broker.write
 

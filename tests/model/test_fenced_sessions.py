@@ -24,12 +24,20 @@ from coopconsume.errors import (
     ProducerFenced,
 )
 from coopconsume.fenced import Entry, FencedWriter, audit
-from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.log import Appended, Raw
+from coopconsume.fenced.engine import EngineDoubt, LogAppend
+from coopconsume.fenced.log import MULTI, Appended, LogId, Raw
 from coopconsume.fenced.stamp import Stamp, decode, encode
 from coopconsume.fenced.view import _TAIL
 from tests.fenced_checker import Outcomes, problems
-from tests.model.fenced_broker import OPTIONS, Broker, FakeEngine, reader_of, writer_of
+from tests.model.fenced_broker import (
+    OPTIONS,
+    Broker,
+    FakeChannel,
+    FakeEngine,
+    Fate,
+    reader_of,
+    writer_of,
+)
 
 #: The session, by how much its epoch is beside the one in force (None: not given), how many
 #: batches it writes, whose they are.
@@ -438,3 +446,23 @@ def test_headers_are_compared_by_what_they_say() -> None:
     assert one.append([Entry(b"1", None, listed)], batch_id="x") == first
     with pytest.raises(AppendRefused, match="other records"):
         one.append([Entry(b"1", None, [("a", b"y")])], batch_id="x")
+
+
+def test_a_transaction_that_began_before_the_marker_of_an_owner_keeps_no_id_from_it() -> None:
+    """The owner's last append ends behind it: the log is read so far once it is ended."""
+    broker = Broker()
+    log, name = LogId("t", broker.topic_id, 0), f"{MULTI}other"
+    entry, stamp = Entry(b"x"), Stamp("read_committed", "data", 0, 0, 1, 0, "b0", 1)
+
+    def fate(request: str) -> Fate:
+        if request == "commit":
+            broker.fate = lambda _: "done"
+            other = FakeChannel({log.tp: broker}, name)
+            other.init(1)
+            other.append([LogAppend(log, [entry], [encode(stamp)])], 1)
+        return "done"
+
+    broker.fate = fate
+    writer = writer_of(broker, timeout=2).acquire()
+    assert writer.next_offset > broker.ends().stable
+    assert writer.append([b"a"], batch_id="b1").first_seq == 0

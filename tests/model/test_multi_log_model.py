@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -59,6 +61,8 @@ class World:
         self.expected: dict[str, dict[str, int]] = {}
         #: What the callers saw, for the checker of linearisability.
         self.history: list[Append] = []
+        #: Appends whose outcome is not known, by id, and their places in the history.
+        self.unknown: dict[str, tuple[dict[tuple[str, int], Write], int]] = {}
         self._clock = itertools.count()
         self.writers = [self.writer() for _ in range(2)]
 
@@ -118,6 +122,9 @@ class World:
         self.history.append(Append(called, next(self._clock), counts, expected, placed))
 
     def append(self, writer: MultiLogWriter) -> None:
+        if self.unknown and self._random.random() < 0.3:
+            self.append_again(writer, self._random.choice([*self.unknown]))
+            return
         batch_id = f"b{next(self._ids)}"
         chosen = self._random.sample(TOPICS, self._random.randint(1, 3))
         wanted = {t: writer.next_seq(t) - (self._random.random() < 0.1) for t in chosen}
@@ -134,6 +141,7 @@ class World:
             self.saw(called, counts, wanted, {log[0]: a.first_seq for log, a in done.items()})
             kind = "acked"
         except AppendOutcomeUnknown:
+            self.unknown[batch_id] = writes, len(self.history)
             self.history.append(Append(called, NEVER, counts, wanted))
             kind = "unknown"
         except OffsetMismatch as error:
@@ -144,6 +152,19 @@ class World:
             pass
         finally:
             self.note(batch_id, chosen, kind, done)
+
+    def append_again(self, writer: MultiLogWriter, batch_id: str) -> None:
+        """Any writer repeats an append by its id: it is there once, and both have one answer."""
+        writes, at = self.unknown[batch_id]
+        with suppress(AppendOutcomeUnknown, OffsetMismatch):
+            done = writer.append(writes, batch_id=batch_id)
+            placed = {log[0]: a.first_seq for log, a in done.items()}
+            if self.unknown.pop(batch_id, None) is not None:
+                self.history[at] = replace(
+                    self.history[at], answered=next(self._clock), placed=placed
+                )
+            assert self.history[at].placed == placed
+            self.note(batch_id, [*placed], "acked", done)
 
     def note(self, batch_id: str, chosen: list, kind: str, done: dict) -> None:
         """The outcome that the writer got, for each log."""
@@ -398,6 +419,58 @@ def test_an_append_that_another_writer_made_meanwhile_is_not_made_again(
     for (topic, partition), value in zip(LOGS, (b"1", b"2"), strict=False):
         with LogReader(OPTIONS, topic, partition, engine=engine) as reader:  # type: ignore[arg-type]
             assert [record.value for record in reader.read()] == [value, b"3", b"4"]
+
+
+def test_an_append_that_was_made_between_two_reads_has_its_answer(clock: list[World]) -> None:
+    """The first log was read before it, the second one after it: it is in both all the same."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    one, two = (writer.acquire() for writer in world.writers)
+    writes = {log: Write([b"1"]) for log in LOGS[:2]}
+    lookups = iter(LOGS)
+    made: list[object] = []
+
+    def fate(name: str) -> Fate:
+        if name == "metadata" and next(lookups) == LOGS[1]:
+            world.cluster.fate = lambda _: "done"
+            made.append(one.append(writes, batch_id="x"))
+        return "done"
+
+    world.cluster.fate = fate
+    two.refresh()
+    assert [two.next_seq(*log) for log in LOGS[:2]] == [0, 1]
+    assert [two.append(writes, batch_id="x")] == made
+
+
+@pytest.mark.parametrize("gone", [[], [0], [0, 1]])
+def test_an_append_that_retention_may_have_removed_is_not_appended_again(
+    clock: list[World], gone: list[int]
+) -> None:
+    """Its answer was lost, others wrote more, and retention passed it in some logs or in all."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    slow, fast = (writer.acquire() for writer in world.writers)
+    writes = {log: Write([b"b"]) for log in LOGS[:2]}
+    lost: dict[str, Fate] = {"commit": "unanswered", "metadata": "lost"}
+    world.cluster.fate = lambda name: lost.get(name, "done")
+    with pytest.raises(AppendOutcomeUnknown):
+        slow.append(writes, batch_id="b1")
+    world.cluster.fate = lambda _: "done"
+    fast.refresh()
+    for i in range(80):
+        fast.append({log: Write([b"%d" % i]) for log in LOGS[:2]})
+    for at in gone:
+        world.cluster.brokers[LOGS[at]].retain(2)
+    if gone:
+        for _ in range(2):
+            with pytest.raises(AppendOutcomeUnknown, match="retention"):
+                slow.append(writes, batch_id="b1")
+    else:
+        assert {a.first_offset for a in slow.append(writes, batch_id="b1").values()} == {0}
+    for log in LOGS[:2]:
+        there = world.cluster.brokers[log].visible()
+        assert len([raw for raw in there if raw.value == b"b"]) == 1
+    assert slow.append({LOGS[0]: Write([b"c"])})[LOGS[0]].first_seq == 81
 
 
 def test_what_no_append_over_logs_can_be_is_refused(clock: list[World]) -> None:

@@ -35,18 +35,32 @@ FENCED = [
         "An id that another append took is not written once more.",
         _APPENDER,
         "            # What was just read may have an id of the group.\n"
-        "            chosen, missed = self._choose(self._left(group, deadline)[:most], deadline)",
-        "            left = [request for request in group if not request.done()]\n"
-        "            chosen, missed = self._choose(left[:most], deadline)",
-        (_SESSIONS + "test_an_append_that_another_writer_made_meanwhile_is_not_made_again",),
+        "            chosen, missed = self._choose(self._left(group, deadline), most, deadline)",
+        "            left = {its: [one for one in some if not one.done()] for its, some in group.items()}\n"
+        "            chosen, missed = self._choose(left, most, deadline)",
+        (
+            _SESSIONS + "test_an_append_that_another_writer_made_meanwhile_is_not_made_again",
+            _MULTI + "test_an_append_that_another_writer_made_meanwhile_is_not_made_again",
+        ),
     ),
     Mutant(
-        "taken-id-appended-again-to-several-logs",
-        "An id that another append took is not written once more.",
-        "coopconsume/fenced/multi.py",
-        "if any(p.batch_id in session.fold.batches for session, p in pieces.items()):",
-        "if not pieces:",
-        (_MULTI + "test_an_append_that_another_writer_made_meanwhile_is_not_made_again",),
+        "one-log-read-before-an-append",
+        "An append over several logs is not refused as only some of them were read up to it.",
+        _APPENDER,
+        "if error is None and not is_refreshed:",
+        "if False:",
+        (_MULTI + "test_an_append_that_was_made_between_two_reads_has_its_answer",),
+    ),
+    Mutant(
+        "ids-read-to-an-open-transaction",
+        "The log is read for its ids once all of it is decided.",
+        "coopconsume/fenced/view.py",
+        "            self.decided_end(deadline)\n            fold",
+        "            fold",
+        (
+            _SESSIONS
+            + "test_a_transaction_that_began_before_the_marker_of_an_owner_keeps_no_id_from_it",
+        ),
     ),
     Mutant(
         "answer-without-a-look-at-the-records",
@@ -68,10 +82,8 @@ FENCED = [
         "fenced-writer-answers-for-another-append",
         "A fenced writer compares records before it answers.",
         _APPENDER,
-        "                self._answer(request, found, deadline)\n"
-        "            request.settle(self._session.fenced_error())",
-        "                request.settle(found)\n"
-        "            request.settle(self._session.fenced_error())",
+        "                        _answer(session, request, found, deadline)\n            except",
+        "                        request.settle(found)\n            except",
         (_SESSIONS + "test_a_fenced_writer_has_no_answer_for_the_id_of_another_append",),
     ),
     Mutant(
@@ -220,17 +232,20 @@ FENCED = [
         "sent-append-reported-as-refused",
         "Any failure after an append was sent is an unknown outcome.",
         "coopconsume/fenced/appender.py",
-        "if may_be_there or (known is not None and request.batch_id in self._sent):",
+        "if self._may_be_there(group, request.batch_id):",
         "if isinstance(error, LogUnavailable):",
         (_DOUBTS + "test_an_append_that_is_in_the_log_is_never_reported_as_not_in_it",),
     ),
     Mutant(
         "retained-batch-appended-again",
         "A batch that retention may have removed is not appended again.",
-        "coopconsume/fenced/appender.py",
-        "if found is None and self._session.start() > at:\n                    continue",
+        "coopconsume/fenced/session.py",
+        "if found is None and self.start() > at:\n                    continue",
         "if False:\n                    continue",
-        (_RETENTION + "test_a_batch_that_retention_may_have_removed_is_not_appended_again",),
+        (
+            _RETENTION + "test_a_batch_that_retention_may_have_removed_is_not_appended_again",
+            _MULTI + "test_an_append_that_retention_may_have_removed_is_not_appended_again",
+        ),
     ),
     Mutant(
         "reader-behind-retention-tries-again",
@@ -269,17 +284,18 @@ FENCED = [
     Mutant(
         "producer-lost-to-a-mismatch",
         "An append over several logs that is refused keeps its producer.",
-        "coopconsume/fenced/multi.py",
-        "        except OffsetMismatch:\n            raise  # Nothing is in doubt.\n",
-        "",
+        _APPENDER,
+        "                self._settle_missed(missed, deadline)\n                continue\n            try",
+        "                self._settle_missed(missed, deadline)\n                self.drop()\n"
+        "                continue\n            try",
         ("tests/model/test_multi_log_model.py::test_a_refused_append_costs_no_producer",),
     ),
     Mutant(
         "multi-log-append-refused-from-the-past",
         "An append over several logs is refused by what the logs have during the call.",
-        "coopconsume/fenced/multi.py",
-        "if is_refreshed:\n",
-        "if True:\n",
+        _APPENDER,
+        "                self.refresh(group, deadline)\n                chosen",
+        "                chosen",
         (
             "tests/model/test_multi_log_model.py::test_whatever_fails_an_append_is_in_all_of_its_logs_or_in_none",
         ),
@@ -287,9 +303,9 @@ FENCED = [
     Mutant(
         "multi-log-id-counts-twice",
         "An append over several logs is refused if only some of them have its id.",
-        "coopconsume/fenced/multi.py",
-        "if there and len(there) < len(pieces):",
-        "if not pieces:",
+        _APPENDER,
+        "if not left or len(left) == len(group):",
+        "if True:",
         (
             "tests/model/test_multi_log_model.py::test_an_id_that_only_some_of_the_logs_have_is_refused",
         ),
@@ -297,20 +313,13 @@ FENCED = [
     Mutant(
         "answer-of-another-append",
         "An append with the id of another append is refused, whenever that came.",
-        "coopconsume/fenced/appender.py",
-        "            if request.may_repeat:\n                self._session.check",
-        "            if False:\n                self._session.check",
+        _APPENDER,
+        "        if request.may_repeat:\n            session.check",
+        "        if False:\n            session.check",
         (
-            "tests/model/test_fenced_sessions.py::test_an_id_that_another_append_took_meanwhile_is_refused",
+            _SESSIONS + "test_an_id_that_another_append_took_meanwhile_is_refused",
+            _MULTI + "test_an_id_of_another_append_is_refused",
         ),
-    ),
-    Mutant(
-        "multi-log-answer-of-another-append",
-        "An append over several logs with the id of another append is refused.",
-        "coopconsume/fenced/multi.py",
-        "                    if piece.may_repeat:\n",
-        "                    if False:\n",
-        ("tests/model/test_multi_log_model.py::test_an_id_of_another_append_is_refused",),
     ),
     Mutant(
         "multi-log-audit-sees-nothing",
@@ -400,7 +409,7 @@ FENCED = [
         "fences-an-owner-without-a-word",
         "A writer that fences an owner without the option logs a warning.",
         "coopconsume/fenced/session.py",
-        "if opened and self._fence_owner is self.replaces is None and last != self._left_epoch:",
+        "if self._fence_owner is self.replaces is None and last != self._left_epoch and not is_ours:",
         "if False:",
         ("tests/model/test_fenced_sessions.py::test_an_owner_is_fenced_by_choice",),
     ),
