@@ -114,6 +114,8 @@ class PathEngine:
         schema: pa.Schema,
         properties: Mapping[str, str] | None,
         storage_options: Mapping[str, str] | None = None,
+        *,
+        over_remains: bool = False,
     ) -> PathEngine:
         """Open the table and create it if it does not exist. Concurrent calls are safe.
 
@@ -122,6 +124,8 @@ class PathEngine:
             schema: The columns of a new table.
             properties: The properties of a new table; None to create no table.
             storage_options: Options of the object store.
+            over_remains: Whether a directory that has only data files of a lost table counts as
+                none; a writer leaves some if the table goes away while it writes.
 
         Raises:
             CommitTableNotFound: If the table does not exist and `properties` is None.
@@ -136,7 +140,7 @@ class PathEngine:
         try:
             _refuse_file(uri)
             # Looked for first: a table that another process creates meanwhile has files, too.
-            is_foreign = _has_foreign_files(uri)
+            is_foreign = _has_foreign_files(uri, over_remains=over_remains)
             if not DeltaTable.is_deltatable(uri, options):
                 if is_foreign:
                     found = "a directory with other files"
@@ -560,10 +564,11 @@ def _refuse_file(uri: str) -> None:
         (path / "_delta_log").stat()
 
 
-def _has_foreign_files(uri: str) -> bool:
+def _has_foreign_files(uri: str, *, over_remains: bool) -> bool:
     path = _local(uri)
     # An empty log directory belongs to a table that another process is creating.
-    return path.is_dir() and any(entry.name != "_delta_log" for entry in path.iterdir())
+    ours = ("_delta_log", "segment=") if over_remains else "_delta_log"
+    return path.is_dir() and any(not entry.name.startswith(ours) for entry in path.iterdir())
 
 
 def _local(uri: str) -> Path:

@@ -169,7 +169,9 @@ class TableLog(LogClient):
     def _opened(self, *, create: bool = False) -> PathEngine:
         properties = {**LOG_PROPERTIES, _PROPERTY: str(FORMAT)} if create else None
         try:
-            engine = PathEngine.open_or_create(self._table, SCHEMA, properties, self._storage)
+            engine = PathEngine.open_or_create(
+                self._table, SCHEMA, properties, self._storage, over_remains=True
+            )
         except (CommitTableNotFound, CommitTableFormat) as error:
             if self._was_there:  # a part of it may be left
                 problem = "it is not there any longer"

@@ -8,7 +8,7 @@ import pytest
 
 from coopconsume.fenced import deadline
 from tests.model.job_group import KEYS, WHOLE, Group
-from tests.model.job_world import World
+from tests.model.job_world import WatchClock, World
 
 
 @pytest.fixture
@@ -32,6 +32,12 @@ def group(world):
     group.opens([WHOLE])
     group.begins(continues=False)
     return group
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """The clock of jobs that watch the chunks of members that are gone."""
+    return WatchClock(monkeypatch)
 
 
 @pytest.fixture

@@ -83,6 +83,13 @@ class Idle:
         """Nothing to stop."""
 
 
+# Nothing here is remote, so that looking more often costs nothing.
+_OFTEN = {
+    "runtime.epoch_state._ENDS_EVERY": 0.05,
+    "runtime.dispatch.slot_requests._ASK_EVERY": 0.05,
+}
+
+
 class Kafka:
     """One topic as `coopconsume.kafka.cluster.Cluster` shows it.
 
@@ -406,7 +413,16 @@ class World:
     """
 
     def __init__(
-        self, monkeypatch, folder, keys, *, channel=False, slow=math.inf, ordered_by=None, **options
+        self,
+        monkeypatch,
+        folder,
+        keys,
+        *,
+        channel=False,
+        slow=math.inf,
+        ordered_by=None,
+        often=True,
+        **options,
     ):
         self.kafka = Kafka(keys)
         self.ordered_by = ordered_by
@@ -462,6 +478,7 @@ class World:
             ),
             # A slot must not end this process.
             "worker.slot.TimeBox": functools.partial(TimeBox, end=lambda _status: None),
+            **(_OFTEN if often else {}),
         }.items():
             monkeypatch.setattr(f"coopconsume.{target}", stand_in)
 
@@ -565,6 +582,26 @@ class World:
         """Wait until a job's loop has taken some more turns."""
         stop = job.turns + count
         until(lambda: job.turns >= stop or job.ended.is_set())
+
+
+class WatchClock:
+    """The clock of jobs that watch chunks of members that are gone; a test sets it forward."""
+
+    time = staticmethod(time.time)
+
+    def __init__(self, monkeypatch):
+        self._ahead, self.looks = 0.0, 0
+        monkeypatch.setattr("coopconsume.group.chunks.time", self)
+
+    def monotonic(self):
+        self.looks += 1
+        return time.monotonic() + self._ahead
+
+    def goes_on(self, seconds=0.0):
+        """Some time passes, and the only job looks at the chunks some more times."""
+        self._ahead += seconds
+        enough = self.looks + 10
+        until(lambda: self.looks >= enough)
 
 
 class Gate:

@@ -163,29 +163,31 @@ def test_a_job_that_stops_returns_what_it_has_not_started(world):
     pair.finish()
 
 
-def test_chunks_of_a_member_that_is_gone_come_back_after_its_handlers_have_ended(world):
+def test_chunks_of_a_member_that_is_gone_come_back_after_its_handlers_have_ended(world, watch):
     """Not before: until then nobody knows whether they still run."""
-    there = world(handlerTimeout="1 second", batchTime="1 second")
+    there = world()
     one, other = there.cooperate("a", "b")
     gone = one.store
     epoch, life = gone.current_epoch("g"), one._life_ms
     request = AcquireRequest("lost", {TP: Wanted(100, COUNT - 1)})
     assert gone.acquire("g", epoch, "a", request)[TP] == OffsetRanges([(0, 99)])
     calls = Calls()
-    there.run(other, calls, ordering="none")
+    job = there.run(other, calls, ordering="none")
     there.until(lambda: there.done(one) == set(range(100, COUNT)))
-    time.sleep(2 * life / 1000)
+    watch.goes_on(2 * life / 1000)
     assert there.done(one) == set(range(100, COUNT)), "the member is in its group"
     ids = {"t": there.kafka.topic_id}
-    began = time.monotonic()
     assert other.keep()
     epoch = gone.open_epoch(
         "g", {"b": [TP]}, previous=epoch, topic_ids=ids, sharing="cooperative", life_ms=life,
         continues={"b": epoch.number},
     )  # fmt: skip
     other.assigned(EpochGrant(epoch, "b", (Share(*TP),), ids, life_ms=life, continues=True))
+    there.until(lambda: job._epoch_state.assignment.epoch == epoch)
+    watch.goes_on()
+    assert there.done(one) == set(range(100, COUNT)), "its handlers may still run"
+    watch.goes_on(life / 1000)
     there.until(lambda: there.done(one) == set(range(COUNT)))
-    assert time.monotonic() - began >= life / 1000
     assert calls.count == dict.fromkeys(LOG, 1)
 
 

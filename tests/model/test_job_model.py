@@ -109,8 +109,9 @@ def test_a_batch_that_fails_again_is_not_planned_again_at_once(world):
     assert not gate.calls
 
 
-def test_four_batches_in_a_row_that_fail_end_a_job(world):
+def test_four_batches_in_a_row_that_fail_end_a_job(world, monkeypatch):
     """Also if slots never started."""
+    monkeypatch.setattr("coopconsume.runtime.dispatch.slot_leases.lease_of", lambda _: 0.2)
     there = world(channel=True, handlerTimeout="0.1 seconds")
     there.failures = [RuntimeError(f"the read failed: {i}") for i in range(5)]
     job = there.run(there.claim(), there.gate())

@@ -351,7 +351,7 @@ def finish(world, data):
 
 
 @given(worlds(), st.data())
-@settings(max_examples=examples(3_000), deadline=None)
+@settings(max_examples=examples(1_200), deadline=None)
 def test_only_what_was_handed_out_is_answered_for_and_nothing_is_lost(world, data):
     """Members answer rightly and wrongly, fall asleep, hand over: the oracle agrees."""
     with contextlib.ExitStack() as stack:

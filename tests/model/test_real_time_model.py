@@ -212,17 +212,19 @@ def test_a_slot_that_is_lost_is_read_again_from_its_last_report(world):
     there.until(lambda: there.runs >= 2)
 
 
-def test_what_a_lost_slot_had_started_is_done_again_after_its_lease(world):
+def test_what_a_lost_slot_had_started_is_done_again_after_its_lease(world, monkeypatch):
     """The driver hears nothing of a slot's last records: they are in flight, and come again."""
     there, handler = world(handlerTimeout="0.1 seconds"), Calls()
     member, job = live(there, handler)
     server = job._dispatcher.leases._server
-    server._on_report = lambda _: None
-    there.dying = 2
-    grow(there, 20)
-    there.until(lambda: len(handler.all) == 40)
-    assert there.done(member) == set(range(20))
-    there.read_errors += ["gone", "gone"]
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "_on_report", lambda _: None)
+        there.dying = 2
+        grow(there, 20)
+        there.until(lambda: len(handler.all) == 40)
+        assert there.done(member) == set(range(20))
+        there.read_errors += ["gone", "gone"]
+        there.until(lambda: job._meter.totals["lostSlots"] == 2)
     there.until(lambda: there.done(member) == set(range(40)))
     assert set(handler.all) == set(range(40))
     assert all(handler.of(o) == 1 for o in range(20))

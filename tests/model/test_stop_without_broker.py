@@ -26,7 +26,7 @@ def ends(call):
 @pytest.mark.parametrize("state", ["idle", "at work"])
 def test_a_job_stops_and_commits_while_no_broker_answers(world, state):
     """Its call that runs is given up, and it makes no other one."""
-    there = world(channel=True)
+    there = world(channel=True, often=False)
     member, gate = there.claim(), there.gate(*([3] if state == "at work" else []))
     job, kafka = there.run(member, gate), there.kafka
     there.until(lambda: gate.at_work or there.done(member) == set(range(20)))

@@ -198,21 +198,25 @@ def test_a_table_that_another_consumer_creates_at_the_same_time_is_used(
     assert requests(read_all(opened(table))) == [0]
 
 
-@pytest.mark.parametrize("left", ["files", "file", "nothing"])
+@pytest.mark.parametrize("left", ["data", "foreign", "file", "nothing"])
 def test_what_is_left_of_a_deleted_table_counts_as_one_that_is_away(table: Path, left: str) -> None:
-    """For a consumer that has used it: the other replicas go on. A new consumer reports it."""
+    """For a consumer that has used it: the other replicas go on. A new one reports other files."""
     log = opened(table)
     log.write([row(0)])
-    shutil.rmtree(table / "_delta_log" if left == "files" else table)
+    shutil.rmtree(table / "_delta_log" if left in ("data", "foreign") else table)
     if left == "file":
         table.touch()
+    elif left == "foreign":
+        (table / "lost+found").mkdir()
     for _ in range(2):
         with pytest.raises(CommitLogUnavailable) as error:
             log.prepare(create=True)
         assert log.explained(error.value).retriable
-    if left != "nothing":
+    if left in ("file", "foreign"):
         with pytest.raises(CommitTableFormat):
             opened(table)
+    else:
+        assert read_all(opened(table)) == [], "as a replica that has lost its log"
 
 
 def test_rows_of_other_tools_are_passed_over(table: Path) -> None:

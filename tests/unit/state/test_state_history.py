@@ -183,7 +183,7 @@ def test_with_history_so_many_changes_are_kept(job: Job) -> None:
     """The offsets of the last of them can be set back with the state."""
     log = log_of(job, history=2_000)
     assignment = begin(job, log)
-    for at in range(30):
+    for at in range(14):
         many(job, f"w-{at}", 500, 50)
         log._snapshot_if_due(assignment, PLACE)
         back = max(job.offset - 2_000, 0)
@@ -269,7 +269,7 @@ def test_an_older_snapshot_removes_nothing(job: Job, monkeypatch: pytest.MonkeyP
 def test_a_new_owner_keeps_as_many_changes(job: Job, history: int) -> None:
     """A hand-over is no reason for a snapshot, which would take the place of an older one."""
     assignment: Any = None
-    for at in range(30):
+    for at in range(12):
         many(job, f"w-{at}", 500, 50)
         log = log_of(job, history)
         assignment = begin(job, log)
@@ -370,7 +370,9 @@ def _write() -> Any:
     return write_deltalake
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=[pytest.mark.slow] * (n > 3)) for n in range(8)]
+)
 def test_owners_with_and_without_history_follow_one_another(job: Job, seed: int) -> None:
     """Each key has its last counted value; an earlier state is right, or refused.
 

@@ -161,8 +161,11 @@ def test_an_unknown_decision_is_refused(nowhere: dict[str, str], body: str) -> N
         assert (status, "replay or discard" in answer) == (400, True)
 
 
-def test_a_broker_that_does_not_answer_is_an_error_on_the_page(page: LivePage) -> None:
+def test_a_broker_that_does_not_answer_is_an_error_on_the_page(
+    page: LivePage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The page itself is served, and its data say what is wrong."""
+    monkeypatch.setattr("coopconsume.kafka.cluster._CONNECT_MS", 500)
     client = Client(page)
     status, _, body = client.ask("/api/groups", Cookie=client.cookie())
     assert (status, "127.0.0.1:1" in json.loads(body)["error"]) == (503, True)
