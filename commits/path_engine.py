@@ -567,8 +567,9 @@ def _refuse_file(uri: str) -> None:
 def _has_foreign_files(uri: str, *, over_remains: bool) -> bool:
     path = _local(uri)
     # An empty log directory belongs to a table that another process is creating.
-    ours = ("_delta_log", "segment=") if over_remains else "_delta_log"
-    return path.is_dir() and any(not entry.name.startswith(ours) for entry in path.iterdir())
+    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+    others = [name for name in names if not (over_remains and name.startswith("segment="))]
+    return any(name != "_delta_log" for name in others)
 
 
 def _local(uri: str) -> Path:
