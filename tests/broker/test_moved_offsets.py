@@ -124,6 +124,7 @@ def test_offsets_of_plain_consumers_are_no_change_from_outside(harness: GroupHar
     assert harness.store.state(harness.group)[TOPIC, 0].stable_offset == start
 
 
+@pytest.mark.slow
 def test_a_transaction_that_commits_offsets_is_waited_for(harness: GroupHarness) -> None:
     """A plain application consumed in a transaction and ended while it was still open."""
     producer = KafkaProducer(

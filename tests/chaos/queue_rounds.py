@@ -57,6 +57,8 @@ class TablePlace:
     def start(self) -> None:
         """Moves the table back, if it is not erased."""
         if self._away.exists():
+            # As a mount does, it hides what a writer has left there meanwhile.
+            shutil.rmtree(self.path, ignore_errors=True)
             self._away.rename(self.path)
 
     def erase(self) -> None:

@@ -592,6 +592,7 @@ class WatchClock:
     def __init__(self, monkeypatch):
         self._ahead, self.looks = 0.0, 0
         monkeypatch.setattr("coopconsume.group.chunks.time", self)
+        monkeypatch.setattr("coopconsume.runtime.commit.committer._CHUNKS_EVERY", 0.1)
 
     def monotonic(self):
         self.looks += 1

@@ -225,6 +225,7 @@ def test_a_signal_ends_the_first_program_of_the_readme_without_a_traceback(
     assert "Traceback" not in running.said.read_text()
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_session_of_the_user_commits_what_has_run(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
 ) -> None:

@@ -191,6 +191,7 @@ def test_an_outage_of_a_catalog_table_is_no_damage(spark: SparkSession, name: st
         file.write_bytes(saved)
 
 
+@pytest.mark.slow
 def test_a_table_moves_between_engines_and_loses_nothing(
     spark: SparkSession, name: str, tmp_path: Path
 ) -> None:

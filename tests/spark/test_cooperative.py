@@ -141,9 +141,8 @@ class Works:
         return {"n": record.offset}
 
 
-@pytest.mark.parametrize(
-    "live", [pytest.param(False, marks=pytest.mark.slow), True], ids=["batches", "real-time"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("live", [False, True], ids=["batches", "real-time"])
 def test_a_slow_member_does_not_hold_the_others_back(spark, kafka, topic, produce, tmp_path, live):
     """It gets its part by speed; retries, dead letters and outputs of both are complete."""
     name, count = topic(2), 4_000

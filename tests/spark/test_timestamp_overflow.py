@@ -47,7 +47,8 @@ def odd(kafka: LocalKafka, topic: TopicFactory) -> str:
 
 # Where slots get their rows from a shuffle, none has started as the read fails: nobody waits.
 @pytest.mark.parametrize(
-    ("ordering", "handler_timeout"), [("key", "1 hour"), ("none", "5 seconds")]
+    ("ordering", "handler_timeout"),
+    [("key", "1 hour"), pytest.param("none", "5 seconds", marks=pytest.mark.slow)],
 )
 def test_timestamps_out_of_range_cost_nothing_but_themselves(
     spark: SparkSession, kafka: LocalKafka, odd: str, tmp_path: Path, ordering: str,
