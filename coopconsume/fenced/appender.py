@@ -301,7 +301,9 @@ class Appender:
             return True
         doubts = [(s, s.doubtful[batch_id]) for s in sessions if batch_id in s.doubtful]
         # A session is fenced by a record above all that it may have written.
-        return bool(doubts) and not any(s.fenced and s.known_from <= at for s, at in doubts)
+        return bool(doubts) and not any(
+            s.fenced and s.known_from <= at and not s.fold.has_forgotten for s, at in doubts
+        )
 
     def resolve(self, batch_id: str, since: int | None, deadline: Deadline) -> Appended | None:
         """Finds out what happened to an append: see `FencedWriter.resolve`."""
@@ -313,6 +315,8 @@ class Appender:
             with session.reporting("reading"):
                 if not session.fenced and session.channel is None:
                     self.acquire(deadline)
+                elif not session.fenced and session.is_shared:
+                    session.refresh(deadline)  # Others may have written it meanwhile.
                 found = session.find_batch(batch_id, at, deadline)
         except FencedLogError as error:
             if session.fenced:

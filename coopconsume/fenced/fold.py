@@ -146,6 +146,11 @@ class Fold:
         self._open_batch: tuple[Stamp, Owner | None] | None = None  # not all of it is seen
         self.incomplete = Rows()
 
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether there may be batches that counted and are no longer in ``batches``."""
+        return len(self.batches) >= self.remembered
+
     def take(self, rows: Rows, at: int) -> tuple[int, Verdict]:
         """Takes in the next record, and more of the same batch if they follow.
 

@@ -153,7 +153,8 @@ class WriterSession(LogView):
             return False
         self._has_epoch = True
         for batch_id, at in list(self.doubtful.items()):
-            if at < self.known_from and self.known(batch_id) is None:
+            is_kept = at >= self.known_from and not self.fold.has_forgotten
+            if not is_kept and self.known(batch_id) is None:
                 found = self.find_batch(batch_id, at, deadline)
                 if found is None and self.start() > at:
                     continue

@@ -217,7 +217,8 @@ class LogView:
     def find_batch(self, batch_id: str, since: int, deadline: Deadline) -> Appended | None:
         """Returns the batch of an id, from an offset up to here; None if not found."""
         found = self.fold.batches.get(batch_id)
-        if found is None:
+        ids = self.fold.ids
+        if found is None and (ids is None or hash_of(batch_id) in ids):
             found = self._last(deadline, lambda _, b: b if b.batch_id == batch_id else None, since)
             if found is not None:
                 self.fold.remember(found)

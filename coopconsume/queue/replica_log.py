@@ -91,6 +91,8 @@ class ReplicaLog:
     ) -> None:
         self.place = client.place
         self.snapshot_every = client.snapshot_every
+        #: Why rows are not written at the moment.
+        self.problem: BaseException | None = None
         self._number = number
         self._client = client
         self._events = events
@@ -160,10 +162,12 @@ class ReplicaLog:
                 for upto in fresh:
                     if isinstance(upto, int):
                         self._client.delete_before(upto)
-            except BaseException as error:  # noqa: BLE001 - the reader reports what is permanent
+            except BaseException as error:  # noqa: BLE001 - a consumer without a majority shows it
                 log.debug("a row was not written to %s: %s", self.place, error)
+                self.problem = error
                 self._ended.wait(_RETRY)
             else:
+                self.problem = None
                 return
 
     def _keep_reading(self) -> None:
@@ -202,6 +206,8 @@ class ReplicaLog:
                     self._put(AtEnd(self._number, time.monotonic()))
                 records = client.read(_POLL)
                 if records is None:
+                    if is_behind:
+                        raise ConnectionError("rows are gone that no snapshot replaces yet")
                     return  # shortened while this reader was away, or created again
                 if records:
                     self._put(RecordsRead(self._number, time.monotonic(), records))

@@ -186,6 +186,7 @@ class QueueSession:
         replica, at = event.replica, event.at
         rows = self.rows[replica]
         if isinstance(event, Began):
+            self._read.discard(replica)  # what it has is not known before its end is read again
             self.member.restore(replica, rows.begin(event.start).state, at)
         elif isinstance(event, AtEnd):
             rows.check()
@@ -233,12 +234,14 @@ class QueueSession:
             self._send([AppendRow(replica, row)])
 
     def _unavailable(self, waiting_for: str, timeout: float) -> QueueUnavailable:
-        silent = [
-            f"{replica.place} ({self._failures[n].error})"
-            if n in self._failures
-            else f"{replica.place}"
+        problems = {
+            n: self._failures[n].error if n in self._failures else replica.problem
             for n, replica in enumerate(self.replicas)
-            if n in self._failures or n not in self._read
+        }
+        silent = [
+            f"{replica.place}" if problems[n] is None else f"{replica.place} ({problems[n]})"
+            for n, replica in enumerate(self.replicas)
+            if problems[n] is not None or n not in self._read
         ]
         shown = "; ".join(silent) or "no single one, but too few at a time"
         return QueueUnavailable(self._settings.name, waiting_for, timeout, shown)

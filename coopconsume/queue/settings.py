@@ -134,7 +134,8 @@ class QueueSettings:
         places = [client.place for client in settings.clients()]
         # The same bucket may exist in several stores.
         stores = [
-            sorted((replica.options or {}).items()) * bool(replica.table) for replica in found
+            sorted(replica.options.items()) if replica.options and "://" in replica.table else None
+            for replica in found
         ]
         logs = list(zip(places, stores, strict=True))
         if any(log in logs[:n] for n, log in enumerate(logs)):

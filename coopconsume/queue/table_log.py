@@ -7,6 +7,7 @@ number of the row in it.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 import uuid
@@ -20,6 +21,7 @@ from commits.engine import AppendConflict, TailGone
 from commits.errors import (
     CommitLogUnavailable,
     CommitStoreBusy,
+    CommitStoreError,
     CommitTableFormat,
     CommitTableNotFound,
     CorruptCommitLog,
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TableLog"]
 
+log = logging.getLogger(__name__)
+
 _PROPERTY: Final = "coopconsume.queue.format"
 _PLACES: Final = 20  # bits of a position for the number of the row in its version
 _SEGMENT: Final = 100  # versions of the table whose rows are removed together
@@ -51,6 +55,8 @@ _ORDER: Final = itemgetter(0, 1, 2)
 #: Seconds between two looks for a new version: at first, and at most.
 _LOOK: Final = 0.02
 _LONGEST_LOOK: Final = 1.0
+#: Seconds after which an idle reader opens the table again.
+_REOPEN: Final = 10.0
 
 
 class TableLog(LogClient):
@@ -79,10 +85,13 @@ class TableLog(LogClient):
         self._version = -1
         #: When the reader looks for a new version, and the seconds from one look to the next.
         self._look_at, self._pause = 0.0, _LOOK
+        self._opened_at = 0.0
 
     def prepare(self, *, create: bool) -> None:
         """Creates the table if it does not exist, but never again: its disk may be away."""
         self._reader = self._opened(create=create and not self._was_there)
+        if not self._was_there:
+            self._vacuumed = self._reader.version // (_SEGMENT * _VACUUM_SEGMENTS)
         self._was_there = True
         self._is_ready.set()
 
@@ -96,7 +105,11 @@ class TableLog(LogClient):
                 self._append(engine, kind, [*same])
             else:
                 for snapshot in same:
-                    self._replace(engine, snapshot)
+                    try:
+                        self._replace(engine, snapshot)
+                    except CommitStoreError as error:  # the next one comes after as many rows
+                        log.warning("no snapshot of %s: %s", self.place, error)
+                        engine = self._opened()
         self._writer = engine  # after an error another one is opened
         self._written.set()
 
@@ -109,9 +122,10 @@ class TableLog(LogClient):
         engine = self._writer or self._opened()
         version = position >> _PLACES
         engine.tidy(version)
-        if version // (_SEGMENT * _VACUUM_SEGMENTS) > self._vacuumed:
-            self._vacuumed = version // (_SEGMENT * _VACUUM_SEGMENTS)
+        count = version // (_SEGMENT * _VACUUM_SEGMENTS)
+        if count > self._vacuumed:
             engine.vacuum()
+            self._vacuumed = count
 
     def end_writing(self) -> None:
         """Does nothing: what was written is in the table."""
@@ -238,7 +252,11 @@ class TableLog(LogClient):
         return newest
 
     def _new_records(self, engine: PathEngine) -> list[LogRecord]:
-        version = engine.refresh()
+        # A table that another one has replaced is seen only if it is opened again.
+        is_idle = self._pause >= _LONGEST_LOOK and time.monotonic() - self._opened_at > _REOPEN
+        version = engine.refresh(reopen=is_idle)
+        if is_idle:
+            self._opened_at = time.monotonic()
         if version <= self._version:
             return []
         tail = engine.tail(self._version, version)

@@ -1,6 +1,7 @@
 """The work of a job on one assignment: its partitions, their log ends, commits and holes.
 
-An epoch that moves shares has another `EpochState`; events of an earlier one are dropped.
+It goes on under later epochs for as long as the member continues its work, also if some shares
+move. Otherwise the next epoch has another `EpochState`, and events of the earlier one are dropped.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ A slot is in one batch at a time and gets its next work as soon as it has report
 slots still run. A slot whose handlers are slow gives back the records that it has not started (see
 `coopconsume.runtime.dispatch.relief`), so a stuck key blocks only itself.
 
-An `EpochState` is the work on the shares of one epoch. Shares that move are handed over: the loop
-starts no more of their records, commits what slots report, and gives up the rest after a time. A
-rebalance that moves none of its shares does not interrupt the work.
+An `EpochState` is the work on the shares of the job. Shares that leave are handed over: the loop
+starts no more of their records, commits what slots report, and gives up the rest after a time. The
+work on all other shares goes on during the rebalance.
 """
 
 from __future__ import annotations

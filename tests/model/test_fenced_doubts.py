@@ -15,6 +15,7 @@ from coopconsume.errors import (
     ProducerFenced,
 )
 from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.fold import Fold
 from tests.model.fenced_broker import VISIBILITIES, Broker, Fate, writer_of
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -112,3 +113,52 @@ def test_a_fenced_writer_still_answers_for_what_it_wrote(visibility: str) -> Non
     assert writer.append([b"a"], batch_id="b1").first_seq == 0
     with pytest.raises(ProducerFenced):
         writer.append([b"b"], batch_id="b2")
+
+
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "one owner"])
+def test_a_batch_in_doubt_is_looked_for_although_others_have_made_the_fold_forget_it(
+    visibility: str, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They append more batches than are remembered before the writer reads on."""
+    monkeypatch.setattr(Fold, "remembered", 5)
+    broker = Broker()
+    writer = writer_of(broker, visibility=visibility, shared=shared, timeout=5).acquire()
+    other = writer_of(broker, visibility=visibility, shared=shared, timeout=5)
+    writer.append([b"first"])
+    sent = "append" if visibility == "filter" else "commit"
+    phase: list[str] = []
+
+    def fate(name: str) -> Fate:
+        if not phase and name == sent:
+            phase.append("sent")
+            return "unanswered"
+        if phase == ["sent"]:
+            phase.append("others")
+            other.acquire()
+            for number in range(7):
+                other.append([b"%d" % number])
+            phase.append("done")
+        return "done"
+
+    broker.fate = fate
+    error = failure(lambda: writer.append([b"a"], batch_id="b1"))
+    assert phase[-1] == "done"
+    assert error is None or isinstance(error, AppendOutcomeUnknown)
+    if shared:
+        assert error is None
+        again = writer_of(broker, visibility=visibility, shared=True).acquire()
+        assert again.append([b"a"], batch_id="b1").count == 1
+    assert len([raw for raw in broker.visible() if raw.value == b"a"]) == 1
+
+
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+def test_a_shared_writer_resolves_what_another_one_has_written_meanwhile(visibility: str) -> None:
+    """It reads on to the end first."""
+    broker = Broker()
+    asked = writer_of(broker, visibility=visibility, shared=True).acquire()
+    asked.append([b"first"])
+    other = writer_of(broker, visibility=visibility, shared=True).acquire()
+    done = other.append([b"a"], batch_id="b1")
+    assert asked.resolve("b1") == done
+    assert asked.resolve("b2") is None

@@ -71,6 +71,16 @@ FENCED = [
         (_SESSIONS + "test_an_id_whose_records_cannot_be_compared_has_no_answer",),
     ),
     Mutant(
+        "batch-in-doubt-forgotten",
+        "A batch in doubt is looked for in the log if the fold may have forgotten it.",
+        "coopconsume/fenced/session.py",
+        "at >= self.known_from and not self.fold.has_forgotten",
+        "at >= self.known_from",
+        (
+            "tests/model/test_fenced_doubts.py::test_a_batch_in_doubt_is_looked_for_although_others_have_made_the_fold_forget_it",
+        ),
+    ),
+    Mutant(
         "own-append-reported-as-not-made",
         "What was sent and cannot be compared is in doubt.",
         _APPENDER,

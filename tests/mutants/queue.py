@@ -336,6 +336,14 @@ QUEUE = [
         (_TABLES + "test_a_table_is_neither_created_again_nor_taken_from_others",),
     ),
     Mutant(
+        "queue-replica-read-again-counts-as-read",
+        "What a replica has is not known before its end is read again.",
+        "coopconsume/queue/session.py",
+        "self._read.discard(replica)",
+        "pass",
+        (_SETTINGS + "test_a_replica_that_is_read_again_is_not_known_before_its_end",),
+    ),
+    Mutant(
         "queue-replicas-in-one-table",
         "Two spellings of a path are one replica.",
         "coopconsume/queue/settings.py",

@@ -25,6 +25,7 @@ from coopconsume.queue.log import LogRows, Restored
 from coopconsume.queue.log_client import KafkaPythonLog
 from coopconsume.queue.member import AppendRow
 from coopconsume.queue.replica import ReplicaState
+from coopconsume.queue.replica_log import AtEnd, Began, RecordsRead
 from coopconsume.queue.rows import ReplicaRow, encode
 from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueSettings
@@ -76,6 +77,7 @@ def test_a_text_with_a_slash_is_the_path_of_a_table():
         (InvalidOption, "two slashes", OPTIONS, ["s3:/lake/r1"], {}),
         (InvalidOption, "two slashes", OPTIONS, [QueueReplica(table="file:/r1")], {}),
         (InvalidOption, "a replica has one log", OPTIONS, [QueueReplica("r1", table="./r1")], {}),
+        (InvalidOption, "twice", OPTIONS, ["/r", QueueReplica(options={"A": "b"}, table="/r")], {}),
         (InvalidOption, "zero byte", OPTIONS, ["/r\0"], {}),
         (InvalidOption, "opens no catalog", OPTIONS, [QueueReplica(table="db.holds")], {}),
         (InvalidOption, "kafka.x.*as text", OPTIONS, [QueueReplica("", {"kafka.x": ""}, "/r")], {}),
@@ -225,3 +227,29 @@ def test_a_log_of_another_queue_is_refused():
     assert rows.passed_over == 1
     with pytest.raises(QueueLogFormat, match=r"rows of the queue 'g/others'"):
         list(rows.take(1, b"g/others", encode(ROWS[0])))
+
+
+def test_a_replica_that_is_read_again_is_not_known_before_its_end():
+    """After an outage of all; one that lost its log must learn from a majority that is read."""
+    session = QueueSession(QueueSettings.parse(OPTIONS, "orders", ["r0", "r1", "r2"]))
+    rows = [encode(row) for row in ROWS[:1]]
+    for replica in range(3):
+        session._take(Began(replica, 0.0, 0))
+        session._take(RecordsRead(replica, 0.0, [(0, b"g/orders", rows[0])]))
+        session._take(AtEnd(replica, 0.0))
+    assert [session.is_read(replica) for replica in range(3)] == [True] * 3
+    for replica in range(3):
+        session._take(Began(replica, 1.0, 0))
+    session._take(AtEnd(2, 1.0))  # it comes back empty, and is at its end first
+    assert [session.is_read(replica) for replica in range(3)] == [False, False, True]
+    assert not session.member.has_begun({0: 0})
+    assert "r0" in str(session._unavailable("an answer", 1.0))
+
+
+def test_why_rows_are_not_written_is_shown():
+    """The reader may be well while the writer lacks a right."""
+    session = QueueSession(QueueSettings.parse(OPTIONS, "orders"))
+    session._take(Began(0, 0.0, 0))
+    session._take(AtEnd(0, 0.0))
+    session.replicas[0].problem = PermissionError("no right to write")
+    assert "no right to write" in str(session._unavailable("an answer", 1.0))

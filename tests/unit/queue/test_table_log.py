@@ -334,3 +334,54 @@ def test_no_error_ends_the_threads_of_a_replica_in_silence(
         assert not failures
     finally:
         replica.close()
+
+
+def test_a_snapshot_that_cannot_be_written_holds_up_no_row(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows before it are written once; the next snapshot comes after as many rows."""
+    log = opened(table)
+    away = CommitLogUnavailable(str(table), "append", "the disk is full")  # type: ignore[arg-type]
+
+    def fails(*_: object) -> None:
+        raise away
+
+    monkeypatch.setattr(TableLog, "_replace", fails)
+    log.write([row(0), snapshot(1), row(1)])
+    assert requests(read_all(log)) == [0, 1]
+
+
+def test_rows_that_are_gone_at_the_start_are_reported(table: Path) -> None:
+    """A reader that never reaches the end would be silent otherwise."""
+    log = opened(table)
+    log.write([row(0)])
+    for file in table.glob("segment=*/*.parquet"):
+        file.unlink()
+    events: SimpleQueue[ReaderEvent] = SimpleQueue()
+    replica = ReplicaLog(0, TableLog("g/orders", str(table)), events, 60.0)
+    replica.start()
+    try:
+        while not isinstance(found := events.get(timeout=60), ReplicaFailed):
+            pass
+        assert (type(found.error), found.is_permanent) == (CommitLogUnavailable, False)
+    finally:
+        replica.close()
+
+
+def test_an_idle_reader_sees_that_a_table_has_fewer_versions(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was restored, or created again."""
+    monkeypatch.setattr("coopconsume.queue.table_log._REOPEN", 0.0)
+    monkeypatch.setattr("coopconsume.queue.table_log._LONGEST_LOOK", 0.04)
+    log = opened(table)
+    for number in range(5):
+        log.write([row(number)])
+    assert requests(read_all(log)) == [0, 1, 2, 3, 4]
+    shutil.rmtree(table)
+    opened(table).write([row(7)])
+    found: Any = []
+    while found is not None:
+        found = log.read(0.1)
+    log.prepare(create=True)
+    assert requests(read_all(log)) == [7]
