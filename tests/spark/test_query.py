@@ -700,7 +700,7 @@ def test_a_query_that_fails_ends_alone(spark, kafka, topic, produce, tmp_path):
     produce(name, [(b"a", b"") for _ in range(10)])
     with CooperativeConsumer(options(kafka, tmp_path, name), spark) as consumer:
         query = consumer.foreach(reject).start()
-        with pytest.raises(HandlerFailed, match="no dead_letter"):
+        with pytest.raises(HandlerFailed, match="dead letters have no destination"):
             query.awaitTermination(PATIENCE)
         (row,) = consumer.lag().collect()
         assert row["lag"] == 10
