@@ -238,6 +238,7 @@ def test_a_member_that_the_log_refuses_has_lost_its_shares_and_joins_again(
     assert [a.count(what) for what in ("on_assigned", "on_lost", "on_revoked")] == [2, 1, 0]
 
 
+@pytest.mark.slow
 def test_a_group_works_around_claims_until_their_processes_are_gone(harness: GroupHarness) -> None:
     """A part taken over costs the group that part; a second claim is refused while it lives."""
     low, high = KeyRange().split(2)

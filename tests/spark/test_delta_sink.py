@@ -25,6 +25,7 @@ def rows_of(spark: SparkSession, path: Path) -> list[int]:
     return sorted(row.id for row in spark.read.format("delta").load(str(path)).collect())
 
 
+@pytest.mark.slow
 def test_a_stream_writes_each_batch_once_and_a_zombie_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:
