@@ -51,7 +51,8 @@ class TablePlace:
         self._away = path.with_name(f"{path.name}-away")
 
     def kill(self) -> None:
-        """Moves the table away."""
+        """Moves the table away, once a consumer has created it."""
+        wait_until(self.path.exists, lambda: f"nobody creates {self.path}", _PATIENCE)
         self.path.rename(self._away)
 
     def start(self) -> None:
