@@ -69,8 +69,8 @@ class QueueUnavailable(CoopConsumeError):
     def __str__(self) -> str:
         return (
             f"queue {self.queue}: no majority of the replicas answered {self.waiting_for} within "
-            f"{self.seconds} s; no answer from: {self.silent}. Check their brokers and topics and "
-            "call again: what was acknowledged is kept"
+            f"{self.seconds} s; no answer from: {self.silent}. Check their brokers, topics and "
+            "tables, and call again: what was acknowledged is kept"
         )
 
 

@@ -106,13 +106,15 @@ class QueueConsumer(Closing):
         options: ``kafka.*`` with ``kafka.group.id``; ``startingOffsets``, ``failOnDataLoss`` and
             ``deadLetter``.
         topic: The topic with the records.
-        replicas: 1 to 5 replicas, each the name of a topic or a `QueueReplica`. All consumers of
-            the queue must name the same ones in the same order. By default there is one, the topic
+        replicas: 1 to 5 replicas, each the name of a topic, the path or URI of a Delta table (a
+            text with a slash) or a `QueueReplica`. All consumers of the queue must name the same
+            ones in the same order. By default there is one, the topic
             ``__queue.GROUP.TOPIC`` of the same cluster.
         hold: The duration of a hold in seconds, from 1 to 3600.
         max_deliveries: After so many deliveries without ACCEPT a record becomes a dead letter; it
             needs ``deadLetter``. None: never.
-        engine: The client of the replicas: ``kafka-python``, or ``confluent-kafka``, if installed.
+        engine: The client of replicas in topics: ``kafka-python``, or ``confluent-kafka``, if
+            installed.
 
     Raises:
         InvalidOption, MissingOption, UnknownOption: The options are not valid.

@@ -49,7 +49,7 @@ class HoldStatus:
 
     Attributes:
         replica: The log of the replica.
-        position: The offset of the row in that log.
+        position: The position of the row in that log.
         holder: The id of the consumer; empty for released records with a delay.
         partition: The partition.
         offsets: Pairs of first and last offset.

@@ -236,7 +236,7 @@ class TableLog(LogClient):
         return pa.Table.from_pylist(lines, schema=SCHEMA)
 
     def _newest_snapshot(self, engine: PathEngine) -> LogRecord | None:
-        """Returns the snapshot of the highest position; its own is the one before."""
+        """Returns the newest snapshot. Its position is the last one that it replaces."""
         try:
             found = engine.snapshots()
         except TailGone as error:
@@ -252,7 +252,7 @@ class TableLog(LogClient):
         return newest
 
     def _new_records(self, engine: PathEngine) -> list[LogRecord]:
-        # A table that another one has replaced is seen only if it is opened again.
+        # That another table has taken its place is seen only if it is opened again.
         is_idle = self._pause >= _LONGEST_LOOK and time.monotonic() - self._opened_at > _REOPEN
         version = engine.refresh(reopen=is_idle)
         if is_idle:

@@ -14,6 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileSelector
 
 from commits import (
     CommitLogUnavailable,
@@ -196,7 +198,9 @@ def test_writers_of_a_bucket_lose_nothing(options: dict[str, str]) -> None:
     assert found._engine.version == 25
 
 
-def test_the_log_of_a_queue_may_be_in_a_bucket(options: dict[str, str]) -> None:
+def test_the_log_of_a_queue_may_be_in_a_bucket(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows of two writers have one order; a later reader begins with the snapshot."""
     logs = [TableLog("g/t", "s3://bucket/holds", options) for _ in range(3)]
     one, two, late = logs
@@ -217,6 +221,15 @@ def test_the_log_of_a_queue_may_be_in_a_bucket(options: dict[str, str]) -> None:
     late.begin_reading()
     found = [record for _ in range(2) for record in late.read(5.0) or ()]
     assert [value for _, _, value in found] == [snapshot, *rows[4:], snapshot]
+    # A reader that finds nothing new opens the table again now and then: it may be gone.
+    monkeypatch.setattr("coopconsume.queue.table_log._REOPEN", 0.0)
+    monkeypatch.setattr("coopconsume.queue.table_log._LONGEST_LOOK", 0.04)
+    files = DeltaStorageHandler("s3://bucket/holds", options)
+    for info in files.get_file_info_selector(FileSelector("", recursive=True)):
+        if info.is_file:
+            files.delete_file(info.path)
+    with pytest.raises(CommitLogUnavailable, match="there is no table"):
+        any(late.read(0.1) for _ in range(100))
 
 
 def test_places_that_are_not_safe_are_refused(
