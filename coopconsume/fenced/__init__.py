@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from coopconsume.fenced.auditing import Audit, MultiAudit, audit, audit_logs, repair
-    from coopconsume.fenced.delta_sink import FencedDeltaSink
     from coopconsume.fenced.election import Leader, LeaderElection
     from coopconsume.fenced.exclusive import ExclusiveProducer
     from coopconsume.fenced.frames import accepted, read_log
-    from coopconsume.fenced.kafka_sink import FencedKafkaSink
     from coopconsume.fenced.loading import Loaded, bulk_load
     from coopconsume.fenced.log import UNCHECKED, Appended, Consumed, Entry, LogId, LogRecord
     from coopconsume.fenced.multi import MultiLogWriter, Write
@@ -26,10 +24,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "auditing": ("Audit", "MultiAudit", "audit", "audit_logs", "repair"),
-    "delta_sink": ("FencedDeltaSink",),
     "election": ("Leader", "LeaderElection"), "exclusive": ("ExclusiveProducer",),
-    "frames": ("accepted", "read_log"), "kafka_sink": ("FencedKafkaSink",),
-    "loading": ("Loaded", "bulk_load"),
+    "frames": ("accepted", "read_log"), "loading": ("Loaded", "bulk_load"),
     "log": ("UNCHECKED", "Appended", "Consumed", "Entry", "LogId", "LogRecord"),
     "multi": ("MultiLogWriter", "Write"), "ownership": ("AccessMode",), "reader": ("LogReader",),
     "writer": ("FencedWriter",), "writer_config": ("EpochSource", "WriterConfig"),
@@ -38,9 +34,9 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "UNCHECKED", "AccessMode", "Appended", "Audit", "Consumed", "Entry", "EpochSource",
-    "ExclusiveProducer", "FencedDeltaSink", "FencedKafkaSink", "FencedWriter", "Leader",
-    "LeaderElection", "Loaded", "LogId", "LogReader", "LogRecord", "MultiAudit", "MultiLogWriter",
-    "Write", "WriterConfig", "accepted", "audit", "audit_logs", "bulk_load", "read_log", "repair",
+    "ExclusiveProducer", "FencedWriter", "Leader", "LeaderElection", "Loaded", "LogId", "LogReader",
+    "LogRecord", "MultiAudit", "MultiLogWriter", "Write", "WriterConfig", "accepted", "audit",
+    "audit_logs", "bulk_load", "read_log", "repair",
 ]  # fmt: skip
 
 

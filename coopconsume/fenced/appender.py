@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.errors.fenced import (
@@ -79,7 +80,8 @@ class Appender:
             with self._first.reporting("append"):
                 for session, requests in group.items():
                     for request in requests:
-                        if request.may_repeat:
+                        is_asked = request.may_repeat and not session.fenced
+                        if is_asked or request.batch_id in session.doubtful:
                             self._look_up(session, request, deadline)
                 self._append(group, deadline)
         except BaseException as error:
@@ -91,29 +93,20 @@ class Appender:
     def _look_up(self, session: WriterSession, request: Request, deadline: Deadline) -> None:
         """Settles a request whose batch the log has, or may have had."""
         batch_id, found = request.batch_id, session.known(request.batch_id)
-        if found is None:
-            if session.channel is None:
+        if found is None and session.channel is None:
+            with suppress(ProducerFenced):  # What was sent before may be in the log.
                 self.acquire(deadline)
+        at = session.doubtful.get(batch_id)
+        if found is None and at is not None:
+            found = session.find_batch(batch_id, at, deadline)
+        elif found is None:
             found = session.find_by_id(batch_id, deadline)
         if found is not None:
             _answer(session, request, found, deadline)
-        elif batch_id in session.doubtful:
+        elif at is not None and session.start() > at:
             request.settle(session.unknown(batch_id, RETAINED))
-
-    def answer(self, requests: Sequence[Request], deadline: Deadline) -> None:
-        """Settles the requests of a session that has lost the log, if the log has their batches."""
-        session = self._first
-        for request in requests:
-            batch_id = request.batch_id
-            if batch_id not in session.doubtful and session.known(batch_id) is None:
-                continue
-            try:
-                with session.reporting("reading"):
-                    found = self.resolve(batch_id, None, deadline)
-                    if found is not None:
-                        _answer(session, request, found, deadline)
-            except FencedLogError as error:
-                request.settle(error)
+        elif at is not None and session.fenced:
+            request.settle(session.fenced_error())
 
     # -- to append -----------------------------------------------------------------------------
 
@@ -171,7 +164,7 @@ class Appender:
         error = next(filter(None, (request.exception(0) for request in settled.values())), None)
         if error is None and not is_refreshed:
             # The other logs may have been read before the append was made.
-            self.refresh(left, deadline)
+            self._read_on(left, deadline)
             return self._left(group, deadline, is_refreshed=True)
         for (request,) in left.values():
             request.settle(error or AppendRefused(
@@ -211,6 +204,8 @@ class Appender:
 
     def _is_up_to_date(self, group: Group, deadline: Deadline) -> bool:
         """Whether nothing stands against an append; else the log was taken again."""
+        for session in group:
+            session.check_owner()
         if self._first.channel is None:
             self.acquire(deadline)
             return False
@@ -247,6 +242,12 @@ class Appender:
         for session in sessions:
             with session.reporting("reading"):
                 session.refresh(deadline)
+
+    def _read_on(self, sessions: Iterable[WriterSession], deadline: Deadline) -> None:
+        """Reads on to the end of each log, also of a lost one."""
+        for session in sessions:
+            with suppress(ProducerFenced):
+                self.refresh([session], deadline)
 
     def _settle_missed(self, missed: _Missed, deadline: Deadline) -> None:
         """Settles requests that expect another place than the log has for them."""

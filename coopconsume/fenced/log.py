@@ -52,9 +52,10 @@ class LogId:
         parts = [self.topic_id, str(self.partition), *([] if writer is None else [writer])]
         return ".".join([_PREFIX, *(f"{len(part)}:{part}" for part in parts)])
 
-    def is_of_shared_writer(self, transactional_id: str) -> bool:
-        """Whether a transactional id belongs to a writer that shares this log, or several logs."""
-        return transactional_id.startswith((f"{self.transactional_id()}.", MULTI))
+    def is_of_writer(self, transactional_id: str) -> bool:
+        """Whether a transactional id belongs to a writer of this log, or of several logs."""
+        owner = self.transactional_id()
+        return transactional_id == owner or transactional_id.startswith((f"{owner}.", MULTI))
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -349,6 +350,28 @@ def size_of(entry: Entry) -> int:
     if headers:
         size += sum(10 + 4 * len(name) + len(text) for name, text in headers)
     return size
+
+
+def checked_size(rows: Sequence[Entry], most: int, is_filtered: bool) -> int:  # noqa: FBT001
+    """Returns the size of an append; refuses what `most` bytes of a request do not hold.
+
+    A record has to fit into a request; an append to a filtered log, too, to be all or nothing.
+    """
+    total = sum(map(size_of, rows))
+    if total <= most:
+        return total
+    largest, limit = max(map(size_of, rows)), f"kafka.max.request.size ({most})"
+    if largest > most:
+        raise AppendRefused(
+            f"a record takes up to {largest} bytes, which is above {limit}: raise that, and the "
+            "topic's max.message.bytes"
+        )
+    if is_filtered:
+        raise AppendRefused(
+            f"the records take up to {total} bytes, which is above {limit}, and an append to a "
+            "filtered log is one request: append them in parts"
+        )
+    return total
 
 
 def is_in_place(offsets: Sequence[int], expected: int) -> bool:

@@ -6,7 +6,7 @@ import threading
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from coopconsume.closing import Acquired
 from coopconsume.errors import InvalidOption
@@ -14,7 +14,15 @@ from coopconsume.errors.fenced import AppendRefused, WriterNotOpen
 from coopconsume.fenced.appender import Appender
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.log import MULTI, UNCHECKED, Entry, check_batch_id, entries, expectation
+from coopconsume.fenced.log import (
+    MULTI,
+    UNCHECKED,
+    Entry,
+    check_batch_id,
+    checked_size,
+    entries,
+    expectation,
+)
 from coopconsume.fenced.requests import MARK_KEY, Request, new_batch_id
 from coopconsume.fenced.session import WriterSession
 from coopconsume.fenced.view import open_engine
@@ -23,10 +31,9 @@ from coopconsume.fenced.writer_config import WriterConfig
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import Appended, Expected, LastSeqs, Records
     from coopconsume.fenced.stamp import Kind
-    from coopconsume.fenced.writer_config import EpochSource
+    from coopconsume.fenced.writer_config import WriterOptions
 
 
 LogName = tuple[str, int]
@@ -56,10 +63,10 @@ class Write:
 class MultiLogWriter(Acquired):
     """Appends to several logs of one cluster at once: to all of them, or to none.
 
-    It shares the logs with others and fences nobody. If one log does not meet its condition,
-    nothing is appended to any log. An owner that takes one of the logs by `FencedWriter` fences
-    this writer. Readers of a log see its part once the transaction has ended there. A conditional
-    append of a writer that reads several logs never rests on a part of it.
+    If one log does not meet its condition, nothing is appended to any log. By default it shares the
+    logs with others and fences nobody; with ``shared=False`` it owns all of them. A later owner of
+    one of the logs fences it. Readers of a log see its part once the transaction has ended there. A
+    conditional append of a writer that reads several logs never rests on a part of it.
 
     Example:
         >>> logs = [("accounts", 0), ("orders", 3)]
@@ -70,11 +77,10 @@ class MultiLogWriter(Acquired):
         ...     })
 
     Args:
-        options, engine, timeout: As for `FencedWriter`.
-        logs: The logs, each once; all appends are visible to readers of committed records.
-        epochs: Asked whether the logs belong to this writer's owner, which has opened them: it
-            writes in the owner's place, and every later owner fences it. By default it shares the
-            logs.
+        options: As for `FencedWriter`.
+        logs: The logs, each once.
+        **how: The fields of `WriterConfig`, except ``checkpoint_every``; ``shared`` is True by
+            default, and the visibility ``filter`` is for one log alone.
 
     Raises:
         OptionError, EngineNotUsable: As for `FencedWriter`.
@@ -84,25 +90,25 @@ class MultiLogWriter(Acquired):
         self,
         options: Mapping[str, Any],
         logs: Iterable[LogName],
-        *,
-        epochs: EpochSource | None = None,
-        engine: str | Engine = "kafka-python",
-        timeout: float = 30.0,
+        **how: Unpack[WriterOptions],
     ) -> None:
         names = list(logs)
         if not names or len(set(names)) < len(names):
             raise InvalidOption("logs", repr(names), "give one or more logs, each once")
-        name = uuid.uuid4().hex
-        shared = WriterConfig(owner=name, epochs=epochs, shared=True, timeout=timeout)
+        how.setdefault("shared", True)
+        config, producer_id = WriterConfig(**how), f"{MULTI}{uuid.uuid4().hex}"
+        if config.visibility == "filter" and len(names) > 1:
+            remedy = "an append to several logs is a transaction: give read_committed"
+            raise InvalidOption("visibility", "filter", remedy)
+        if config.checkpoint_every is not None:
+            remedy = "leave it out, and append a `Write` without records now and then"
+            raise InvalidOption("checkpoint_every", repr(config.checkpoint_every), remedy)
         self._settings = FencedSettings.parse(options)
-        self._timeout = timeout
-        self._engine = open_engine(engine, self._settings, timeout)
+        self._timeout, self._is_filtered = config.timeout, config.visibility == "filter"
+        self._engine = open_engine(config.engine, self._settings, config.timeout)
         self._sessions = {
-            log: WriterSession(
-                self._engine, *log, shared, pinned=epochs is not None, producer_id=f"{MULTI}{name}"
-            )
-            for log in names
-        }  # fmt: skip
+            log: WriterSession(self._engine, *log, config, producer_id) for log in names
+        }
         self._appender = Appender(*self._sessions.values())
         self._is_open = False
         self._lock = threading.RLock()
@@ -116,11 +122,13 @@ class MultiLogWriter(Acquired):
         return self._sessions[topic, partition].position.next_offset
 
     def acquire(self) -> Self:
-        """Reads where the logs go on; nothing if this writer is open.
+        """Reads where the logs go on, or takes them; nothing if this writer is open.
+
+        Of an owner that could not take all logs, some may have no other owner any more.
 
         Raises:
-            ProducerFenced, LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As for
-                `FencedWriter.acquire`.
+            ProducerBusy, ProducerFenced, LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As
+                for `FencedWriter.acquire`.
         """
         with self._lock:
             if not self._is_open:
@@ -133,6 +141,14 @@ class MultiLogWriter(Acquired):
         with self._lock:
             self._check_open()
             self._appender.refresh(self._sessions.values(), Deadline(self._timeout))
+
+    def last_batch(self, topic: str, partition: int, prefix: str) -> Appended | None:
+        """Returns the last batch in a log whose id has a prefix: see `FencedWriter.last_batch`."""
+        with self._lock:
+            self._check_open()
+            session = self._sessions[topic, partition]
+            with session.reporting("reading"):
+                return session.last_batch(prefix, 0, Deadline(self._timeout))
 
     def close(self) -> None:
         """Closes the connections; harmless when repeated."""
@@ -156,7 +172,7 @@ class MultiLogWriter(Acquired):
 
         Raises:
             OffsetMismatch: A log goes on elsewhere; nothing was appended to any log.
-            ProducerFenced: A log has an owner; this call appended nothing.
+            ProducerFenced: A log has a later owner; this call appended nothing.
             AppendOutcomeUnknown: As for `FencedWriter.append`, but there is no ``resolve``: append
                 the records again with the batch id. All other errors are as there, too.
         """
@@ -180,6 +196,7 @@ class MultiLogWriter(Acquired):
                 raise AppendRefused(f"{name}: this writer has no such log; name it when it is made")
             records = list(write.records)
             rows = entries(records) if records else [Entry(b"", MARK_KEY)]
+            checked_size(rows, self._settings.max_request_size, self._is_filtered)
             wanted = expectation(
                 write.expected_offset, write.expected_seq, rows, key_seq=write.expected_key_seq,
                 check=self._settings.checks(name[0]),
@@ -187,6 +204,8 @@ class MultiLogWriter(Acquired):
             kind: Kind = "data" if records else "checkpoint"
             piece = Request(rows, wanted, batch_id, is_given=may_repeat, kind=kind)
             pieces[self._sessions[name]] = [piece]
+        if len(self._sessions) == 1:
+            return pieces
         counts = (f"{of.log}:{len(p.rows) * (p.kind == 'data')}" for of, (p,) in pieces.items())
         header = LOGS_HEADER, ",".join(sorted(counts)).encode()
         for (piece,) in pieces.values():

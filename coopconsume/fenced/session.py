@@ -50,9 +50,8 @@ _LOOK_EVERY: Final = 1.0
 class WriterSession(LogView):
     """A writer's session with a log.
 
-    A shared session fences nobody and opens no epoch. A ``pinned`` one writes for the owner that it
-    finds: every later ``open`` record fences it. With a ``producer_id``, other sessions use its
-    producer, too.
+    A shared session fences nobody and opens no epoch. With a ``producer_id``, sessions with other
+    logs use its producer, too.
 
     Attributes:
         epoch: The session's epoch; 0 before it has one.
@@ -73,8 +72,6 @@ class WriterSession(LogView):
         topic: str,
         partition: int,
         config: WriterConfig,
-        *,
-        pinned: bool = False,
         producer_id: str | None = None,
     ) -> None:
         super().__init__(engine, topic, partition, compacted=config.compacted)
@@ -97,8 +94,6 @@ class WriterSession(LogView):
         self._owner = config.owner or f"{socket.gethostname()}:{os.getpid()}"
         self._epochs = config.epochs or EpochSource()
         self._shared = uuid.uuid4().hex if config.shared else None
-        self._pinned = pinned
-        self._tag: bytes | None = None  # of the owner in whose place it writes
         self._producer_id = producer_id
         self.channel: KafkaChannel | None = None
         self.doubtful: dict[str, int] = {}
@@ -163,7 +158,7 @@ class WriterSession(LogView):
 
     def _own(self, deadline: Deadline) -> bool:
         """Opens this session's epoch again, or a new one, which ends the last owner."""
-        self._check_owner()
+        self.check_owner()
         self._check_replaced()
         last, owner = self.fold.epoch or 0, self.fold.owner
         is_ours = owner is not None and owner.session == self.id
@@ -192,9 +187,8 @@ class WriterSession(LogView):
         """Writes beside others, under the epoch in force."""
         if not self._has_epoch:
             self.epoch = self.fold.epoch or 0
-        self._check_owner()
+        self.check_owner()
         if not self._has_epoch:
-            self._tag = self.fold.tag
             self._epochs.join(self.log)
         if self.late_at is None or self.offset > self.late_at:
             return True
@@ -205,17 +199,18 @@ class WriterSession(LogView):
     def _look_first(self, deadline: Deadline) -> None:
         """Checks the log before its present owner is fenced."""
         self._read_to(self.ends().stable, deadline)
-        self._check_owner()
+        self.check_owner()
         self._check_replaced()
         if not self.is_shared and self._has_epoch:
             self._epochs.check(self.log, self.epoch)
 
     def _end_transactions(self, deadline: Deadline) -> None:
-        """Fences writers that share the log and stopped in a transaction."""
+        """Fences other writers of the log that stopped in a transaction."""
         if self.is_shared or self.channel is None:
             return
+        mine = self._producer_id or self.log.transactional_id()
         for name in (each.transactional_id for each in self._open_transactions()):
-            if name is not None and self.log.is_of_shared_writer(name):
+            if name is not None and name != mine and self.log.is_of_writer(name):
                 channel = self._engine.channel(self.log, name, deadline.seconds)
                 try:
                     channel.init(deadline.left)
@@ -232,11 +227,10 @@ class WriterSession(LogView):
             fold = self.fold_back(self.offset, deadline, lambda fold, _: fold.owner is not None)[1]
             self.fold.owner = fold.owner if fold.epoch == self.fold.epoch else None
 
-    def _check_owner(self) -> None:
+    def check_owner(self) -> None:
         """Raises `ProducerFenced` if another owner has opened the log since this session had it."""
         if self._has_epoch:
             epoch, other = self.fold.epoch or 0, not self.is_shared and self._other is not None
-            other |= self._pinned and self.fold.tag != self._tag
             self.fenced |= epoch > self.epoch or (other and epoch == self.epoch)
         if self.fenced:
             raise self.fenced_error()
@@ -274,7 +268,7 @@ class WriterSession(LogView):
         self.identify()
         end = max(self.offset, self.ends().stable) if stable else self.decided_end(deadline)
         self.catch_up(end, deadline)
-        self._check_owner()
+        self.check_owner()
 
     # -- to write ------------------------------------------------------------------------------
 
@@ -299,7 +293,7 @@ class WriterSession(LogView):
         Raises:
             ProducerFenced: Another owner is known to have opened the log since.
         """
-        self._check_owner()
+        self.check_owner()
         offset, seq = self.position
         kind, its = requests[0].kind, self.epoch if epoch is None else epoch
         tag = os.urandom(len(NO_TAG)) if kind == "open" else self.fold.tag or NO_TAG

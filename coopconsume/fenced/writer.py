@@ -13,7 +13,7 @@ from coopconsume.errors.fenced import AppendRefused, ProducerFenced, WriterNotOp
 from coopconsume.fenced.appender import Appender
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline, monotonic
-from coopconsume.fenced.log import UNCHECKED, check_batch_id, entries, expectation, size_of
+from coopconsume.fenced.log import UNCHECKED, check_batch_id, checked_size, entries, expectation
 from coopconsume.fenced.reader import head
 from coopconsume.fenced.requests import Groups, Request, new_batch_id
 from coopconsume.fenced.session import WriterSession
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         Appended,
         AppendOptions,
         Consumed,
-        Entry,
         Expected,
         LastSeqs,
         LogId,
@@ -298,7 +297,7 @@ class FencedWriter(Acquired):
             raise AppendRefused(f"timeout {timeout!r}: give seconds above 0")
         if consumed is not None and self._session.is_filtered:
             raise AppendRefused("consumed: a filtered log has no transactions; leave it out")
-        size = self._checked_size(rows)
+        size = checked_size(rows, self.max_request_size, self._session.is_filtered)
         return Request(
             rows, wanted, batch_id or new_batch_id(), is_given=batch_id is not None, is_new=is_new,
             timeout=self._timeout if timeout is None else timeout, consumed=consumed, size=size,
@@ -306,9 +305,8 @@ class FencedWriter(Acquired):
 
     def _settle(self, group: list[Request]) -> None:
         try:
-            if self._state == "fenced":
-                self._appender.answer(group, Deadline(self._timeout))
-            self._refuse()
+            if self._state != "fenced":  # A fenced writer still answers for its appends.
+                self._refuse()
             seconds = max(request.timeout for request in group)
             self._lose(
                 lambda deadline: self._appender.run({self._session: group}, deadline), seconds
@@ -318,24 +316,6 @@ class FencedWriter(Acquired):
                 request.settle(error)
             if not isinstance(error, Exception):
                 raise
-
-    def _checked_size(self, rows: list[Entry]) -> int:
-        """A record fits into a request; an append to a filtered log into one, to be all or none."""
-        most, total = self.max_request_size, sum(map(size_of, rows))
-        if total <= most:
-            return total
-        largest, limit = max(map(size_of, rows)), f"kafka.max.request.size ({most})"
-        if largest > most:
-            raise AppendRefused(
-                f"a record takes up to {largest} bytes, which is above {limit}: raise that, and "
-                "the topic's max.message.bytes"
-            )
-        if self._session.is_filtered:
-            raise AppendRefused(
-                f"the records take up to {total} bytes, which is above {limit}, and an append to a "
-                "filtered log is one request: append them in parts"
-            )
-        return total
 
     def checkpoint(self) -> int:
         """Writes a record that holds nothing but the log's numbers, and returns its offset.

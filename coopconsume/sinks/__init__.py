@@ -1,14 +1,18 @@
-"""Sinks of a job: outputs (the rows that handlers return) and dead letters.
+"""Sinks of a job: outputs (the rows that handlers return) and dead letters; and of Spark streams.
 
 Both are written before the commit log, so a crash between the two writes leaves rows of a commit
 that does not count. In Delta every row has the id of its commit, and `committed_rows` returns
 only the rows of commits that count: at most one set of rows for each record, whatever crashed. A
 topic gives the same guarantee with transactions, after the commit (`TransactionalTopic`).
+
+`FencedDeltaSink` and `FencedKafkaSink` are functions for `foreachBatch` of any Spark stream.
 """
 
 from __future__ import annotations
 
 from coopconsume.sinks.base import DeadLetterSink, Outputs, OutputSink
+from coopconsume.sinks.fenced_delta import FencedDeltaSink
+from coopconsume.sinks.fenced_kafka import FencedKafkaSink
 from coopconsume.sinks.letters import DeadLetterTable, DeadLetterTopic, open_dead_letters
 from coopconsume.sinks.merge import MergeTable
 from coopconsume.sinks.others import OutputFunction, open_output
@@ -21,6 +25,8 @@ __all__ = [
     "DeadLetterSink",
     "DeadLetterTable",
     "DeadLetterTopic",
+    "FencedDeltaSink",
+    "FencedKafkaSink",
     "MergeTable",
     "OutputFunction",
     "OutputSink",

@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
-from coopconsume.errors import OffsetMismatch, ProducerFenced
+from coopconsume.errors import OffsetMismatch, ProducerBusy, ProducerFenced
 from coopconsume.fenced import FencedWriter, LogReader, MultiLogWriter, Write
+from coopconsume.fenced.writer_config import WriterOptions
 from coopconsume.testing.local.broker import LocalKafka
 from tests.conftest import TopicFactory
 
@@ -72,3 +73,33 @@ def test_transfers_of_several_writers_keep_the_sum(
     writer.close()
     with LogReader(options, *logs[0]) as reader:
         assert "late" not in [record.batch_id for record in reader.read()]
+
+
+@pytest.mark.parametrize("engine", ["kafka-python", "confluent-kafka"])
+def test_an_owner_of_several_logs(kafka: LocalKafka, topic: TopicFactory, engine: str) -> None:
+    """It fences the owner of one of them, and is fenced by a later one; who waits is refused."""
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    logs = [(topic(), 0), (topic(), 0)]
+    owned: WriterOptions = {"engine": engine, "shared": False, "fence_owner": True}
+    alone = FencedWriter(options, *logs[1], engine=engine).acquire()
+    alone.append([b"alone"])
+    first = MultiLogWriter(options, logs, session="job:1", epoch=7, **owned).acquire()
+    with pytest.raises(ProducerFenced):
+        alone.append([b"late"])
+    for number in range(3):
+        placed = first.append({log: Write([b"1"], number + log[1]) for log in logs[:1]} | {
+            logs[1]: Write([b"1", b"2"], 1 + 2 * number)
+        }, batch_id=f"job:{number}")  # fmt: skip
+        first.refresh()
+        assert [placed[log].first_seq for log in logs] == [number, 1 + 2 * number]
+    second = MultiLogWriter(options, logs[:1], session="job:2", epoch=8, **owned).acquire()
+    with pytest.raises(ProducerFenced):
+        first.append({log: Write([b"late"]) for log in logs})
+    found = second.last_batch(*logs[0], "job:")
+    assert found is not None
+    assert (found.batch_id, found.epoch) == ("job:2", 7)
+    with pytest.raises(ProducerBusy):
+        MultiLogWriter(options, logs, **(owned | {"fence_owner": False})).acquire()
+    assert second.append({logs[0]: Write([b"3"])})[logs[0]].epoch == 8
+    for writer in (alone, first, second):
+        writer.close()

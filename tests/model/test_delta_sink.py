@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.errors import CheckpointReplaced
-from coopconsume.fenced import delta_sink
-from coopconsume.fenced.delta_sink import FencedDeltaSink, SinkProgress, decide, is_conflict
+from coopconsume.sinks import fenced_delta
+from coopconsume.sinks.fenced_delta import FencedDeltaSink, SinkProgress, decide, is_conflict
 
 
 class Table:
@@ -106,7 +106,7 @@ def test_another_checkpoint_is_noticed(
     sink = FencedDeltaSink("nowhere", "job", 3)
     monkeypatch.setattr(sink, "mark", lambda: SinkProgress(3, batches))
     monkeypatch.setattr(sink, "_first_stream", lambda: first)
-    monkeypatch.setattr(delta_sink, "stream_id", lambda _: "this")
+    monkeypatch.setattr(fenced_delta, "stream_id", lambda _: "this")
     with pytest.raises(CheckpointReplaced) if is_other else nullcontext():
         sink(SimpleNamespace(sparkSession=None), batch)  # type: ignore[arg-type]
 

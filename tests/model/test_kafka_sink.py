@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from coopconsume.errors import AppendRefused, BatchRefused, InvalidOption, SinkUnavailable
-from coopconsume.fenced import FencedKafkaSink, FencedWriter, deadline
-from coopconsume.fenced.kafka_sink import batch_name, entries_of, number_of
+from coopconsume.fenced import FencedWriter, deadline
 from coopconsume.fenced.stamp import decode, is_batch_id
+from coopconsume.sinks import FencedKafkaSink
+from coopconsume.sinks.fenced_kafka import batch_name, entries_of, number_of
 from tests.fenced_checker import Outcomes, problems
 from tests.model.fenced_broker import OPTIONS, Broker, FakeEngine, Fate
 from tests.model.fenced_cluster import Cluster, ClusterEngine
@@ -286,7 +287,7 @@ def test_a_run_that_slept_writes_to_none_of_its_partitions(at: str, epoch: int |
         OPTIONS, "t", 1, engine=ClusterEngine(world.cluster), timeout=1.0,
         **({} if epoch is None else {"session": f"job:{epoch}", "epoch": epoch}),
     )  # type: ignore[arg-type]  # fmt: skip
-    request, after = ("init", 3) if at == "opening" else (at, 0)
+    request, after = ("commit", 2) if at == "opening" else (at, 0)
     fate, asked = world.cluster.fate, iter(range(100))
 
     def pause(name: str) -> Fate:

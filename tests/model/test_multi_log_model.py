@@ -7,7 +7,7 @@ import random
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -20,6 +20,7 @@ from coopconsume.errors import (
     LogBlocked,
     LogUnavailable,
     OffsetMismatch,
+    ProducerBusy,
     ProducerFenced,
     WriterNotOpen,
 )
@@ -332,6 +333,162 @@ def test_an_owner_of_one_log_fences_a_writer_of_several(clock: list[World]) -> N
     owner.append([b"mine"], batch_id="mine")
     world.outcomes["b"].unknown.add("mine")
     assert not world.verdict()
+
+
+def owner_of(world: World, *topics: str, **how: Any) -> MultiLogWriter:
+    """A writer that owns some logs."""
+    engine: Any = ClusterEngine(world.cluster)
+    logs = [(topic, 0) for topic in topics]
+    return MultiLogWriter(OPTIONS, logs, engine=engine, timeout=2.0, shared=False, **how)
+
+
+def test_an_owner_of_several_logs_is_fenced_by_a_later_one_of_any(clock: list[World]) -> None:
+    """It fences the owners that it finds, or is refused, as its options say."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    engine: Any = ClusterEngine(world.cluster)
+    alone = FencedWriter(OPTIONS, "b", engine=engine, timeout=2.0).acquire()
+    alone.append([b"alone"])
+    shy = owner_of(world, "a", "b", fence_owner=False)
+    with pytest.raises(ProducerBusy):
+        shy.acquire()
+    alone.append([b"alone"])
+    first = owner_of(world, *TOPICS, fence_owner=True, owner="first").acquire()
+    with pytest.raises(ProducerFenced, match="first"):
+        alone.append([b"late"])
+    first.append({log: Write([b"1"]) for log in LOGS}, batch_id="job:1")
+    second = owner_of(world, "c", fence_owner=True).acquire()
+    with pytest.raises(ProducerFenced):
+        first.append({log: Write([b"2"]) for log in LOGS})
+    second.append({LOGS[2]: Write([b"3"])}, batch_id="job:2")
+    found = [each and each.batch_id for each in (
+        first.last_batch("a", 0, "job:"), second.last_batch("c", 0, "job:"),
+        second.last_batch("c", 0, "other:"),
+    )]  # fmt: skip
+    assert found == ["job:1", "job:2", None]
+    engine = ClusterEngine(world.cluster)
+    for topic, wanted in {"a": [b"1"], "b": [b"alone", b"alone", b"1"], "c": [b"1", b"3"]}.items():
+        with LogReader(OPTIONS, topic, engine=engine) as reader:
+            assert [record.value for record in reader.read()] == wanted
+
+
+def test_an_owner_of_several_logs_ends_what_is_open_in_them(clock: list[World]) -> None:
+    """An owner of one log that is paused in its transaction does not block it."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    engine: Any = ClusterEngine(world.cluster)
+    alone = FencedWriter(OPTIONS, "b", engine=engine, timeout=2.0).acquire()
+    taken = owner_of(world, *TOPICS, fence_owner=True)
+
+    def fate(name: str) -> Fate:
+        if name == "commit":
+            world.cluster.fate = lambda _: "done"
+            taken.acquire()
+        return "done"
+
+    world.cluster.fate = fate
+    with pytest.raises(ProducerFenced):
+        alone.append([b"late"], batch_id="late")
+    assert taken.append({log: Write([b"1"]) for log in LOGS})[LOGS[1]].first_seq == 0
+
+
+def test_an_owner_whose_marker_is_late_does_not_fence_itself(clock: list[World]) -> None:
+    """Kafka answers a commit before the end of the transaction is in the logs."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    writer = owner_of(world, "a", "b", fence_owner=True).acquire()
+    broker, late = world.cluster.brokers[LOGS[0]], []
+    end, broker.end = broker.end, lambda *how, **more: late.append((how, more))  # type: ignore[method-assign]
+    writer.append({log: Write([b"1"]) for log in LOGS[:2]})
+    requests: list[str] = []
+
+    def fate(name: str) -> Fate:
+        requests.append(name)
+        if requests.count("ends") == 6 and late:
+            broker.end = end  # type: ignore[method-assign]
+            for how, more in [late.pop()]:
+                end(*how, **more)
+        return "done"
+
+    world.cluster.fate = fate
+    writer.refresh()
+    done = writer.append({log: Write([b"2"], 1) for log in LOGS[:2]})
+    assert {answer.first_seq for answer in done.values()} == {1}
+    assert not late
+    assert "init" not in requests
+
+
+@pytest.mark.parametrize("taken", [["a"], ["b"], ["a", "b"]])
+def test_a_fenced_writer_answers_for_what_it_has_written(
+    clock: list[World], taken: list[str]
+) -> None:
+    """Its answer was lost, and then another owner took a log, or all of them."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    writer, engine = world.writers[0].acquire(), ClusterEngine(world.cluster)
+    writes = {log: Write([b"1"]) for log in LOGS[:2]}
+
+    def take(name: str) -> Fate:
+        if name == "init":
+            world.cluster.fate = lambda _: "done"
+            for topic in taken:
+                FencedWriter(OPTIONS, topic, engine=engine, timeout=2.0).acquire()  # type: ignore[arg-type]
+        return "done"
+
+    def lose(name: str) -> Fate:
+        if name == "commit":
+            world.cluster.fate = take
+            return "unanswered"
+        return "done"
+
+    world.cluster.fate = lose
+    with suppress(AppendOutcomeUnknown):
+        writer.append(writes, batch_id="x")
+    assert {a.first_seq for a in writer.append(writes, batch_id="x").values()} == {0}
+    with pytest.raises(AppendRefused, match="other records"):
+        writer.append({log: Write([b"2"]) for log in LOGS[:2]}, batch_id="x")
+    for batch_id in ("y", None):
+        with pytest.raises(ProducerFenced):
+            writer.append({log: Write([b"3"], 9) for log in LOGS[:2]}, batch_id=batch_id)
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_a_fenced_writer_knows_what_is_in_no_log(clock: list[World], sent: bool) -> None:
+    """Its append was lost, before the transaction was there or in it."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    writer, engine = world.writers[0].acquire(), ClusterEngine(world.cluster)
+
+    def take(name: str) -> Fate:
+        if name == "init":
+            world.cluster.fate = lambda _: "done"
+            FencedWriter(OPTIONS, "b", engine=engine, timeout=2.0).acquire()  # type: ignore[arg-type]
+        return "done"
+
+    def lose(name: str) -> Fate:
+        if name == ("commit" if sent else "append"):
+            world.cluster.fate = take
+            return "lost"
+        return "done"
+
+    world.cluster.fate = lose
+    for _ in range(3):
+        with pytest.raises(ProducerFenced):
+            writer.append({log: Write([b"1"]) for log in LOGS[:2]}, batch_id="x")
+
+
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [({"visibility": "filter"}, "visibility"), ({"checkpoint_every": 60.0}, "checkpoint_every")],
+)
+def test_what_a_writer_of_several_logs_cannot_do_is_refused(how: Any, named: str) -> None:
+    """By the name of the argument."""
+    with pytest.raises(InvalidOption, match=named):
+        MultiLogWriter(OPTIONS, LOGS, **how)
+    with pytest.raises(AppendRefused, match=r"max\.request\.size"):
+        MultiLogWriter(OPTIONS | {"kafka.max.request.size": 2000}, LOGS).append(
+            {LOGS[0]: Write([b"x" * 3000])}
+        )
 
 
 def test_the_audit_finds_an_append_that_is_not_in_all_of_its_logs(clock: list[World]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coopconsume.errors import BatchRefused, CheckpointReplaced
-from coopconsume.fenced.delta_sink import FencedDeltaSink, SinkProgress
+from coopconsume.sinks.fenced_delta import FencedDeltaSink, SinkProgress
 from tests.spark.support import PATIENCE
 
 if TYPE_CHECKING:

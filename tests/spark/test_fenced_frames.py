@@ -9,9 +9,9 @@ from kafka import KafkaProducer
 
 from coopconsume import FencedWriter
 from coopconsume.errors import BatchRefused, InvalidOption, OutputNotWritten
-from coopconsume.fenced import Entry, FencedKafkaSink, LogReader, accepted, audit, read_log
+from coopconsume.fenced import Entry, LogReader, accepted, audit, read_log
 from coopconsume.fenced.stamp import Stamp, encode
-from coopconsume.sinks import OutputFunction
+from coopconsume.sinks import FencedKafkaSink, OutputFunction
 from tests.unit.sinks.test_sinks import outputs
 
 if TYPE_CHECKING:

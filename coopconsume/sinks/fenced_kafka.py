@@ -25,8 +25,7 @@ from coopconsume.errors.fenced import (
 from coopconsume.fenced.config import check_name
 from coopconsume.fenced.log import Entry
 from coopconsume.fenced.multi import MultiLogWriter, Write
-from coopconsume.fenced.writer import FencedWriter
-from coopconsume.fenced.writer_config import EpochSource, WriterConfig
+from coopconsume.fenced.writer_config import WriterConfig
 from coopconsume.kafka.partitioner import default_partition
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from coopconsume.fenced.kafka_engine import Engine
-    from coopconsume.fenced.log import LogId
     from coopconsume.fenced.stamp import Visibility
 
 
@@ -101,15 +99,15 @@ class FencedKafkaSink(Closing):
         self._options = dict(options)
         self._how: dict[str, Any] = {
             "visibility": visibility, "engine": engine, "timeout": timeout, "owner": job,
-            "fence_owner": True,
+            "shared": False, "fence_owner": True,
         }  # fmt: skip
         if epoch is not None:
             self._how |= {"session": f"{job}:{epoch}", "epoch": epoch}
         WriterConfig(**self._how)
-        self._owners: dict[int, FencedWriter] = {}
-        self._several: MultiLogWriter | None = None
-        #: Number of the last batch of the job that each log has, as far as known.
-        self._last: dict[int, int] = {}
+        #: Each has the partitions of one append.
+        self._writers: dict[tuple[int, ...], MultiLogWriter] = {}
+        #: Number of the last batch of the job that their logs have, as far as known.
+        self._last: dict[tuple[int, ...], int] = {}
         self._lock = threading.Lock()
 
     def __call__(self, batch: DataFrame, batch_id: int | str) -> None:
@@ -132,17 +130,15 @@ class FencedKafkaSink(Closing):
             # A run that is over has to learn it from every batch, also from one that is there; and
             # the owner of the first log has the others, before either writes.
             self._open()
-            left = [p for p in self.partitions if not self._has(p, batch_id)]
+            left = [some for some in self._writers if not self._has(some, batch_id)]
             rows = entries_of(batch, self.partitions) if left else {}
             name, is_new = batch_name(self.job, batch_id), isinstance(batch_id, int)
-            if self._several is not None and rows:
-                writes = {(self.topic, p): Write(some) for p, some in rows.items()}
-                self._several.append(writes, batch_id=name, is_new=is_new)
-            for p in left:
-                if self._several is None and p in rows:
-                    self._owners[p].append(rows[p], batch_id=name, is_new=is_new)
+            for some in left:
+                writes = {(self.topic, p): Write(rows[p]) for p in some if p in rows}
+                if writes:
+                    self._writers[some].append(writes, batch_id=name, is_new=is_new)
                 if isinstance(batch_id, int):
-                    self._last[p] = batch_id
+                    self._last[some] = batch_id
 
     @contextmanager
     def _refusing(self, batch_id: int | str) -> Iterator[None]:
@@ -156,69 +152,39 @@ class FencedKafkaSink(Closing):
             raise SinkUnavailable(place, self.job, str(error)) from error
 
     def _open(self) -> None:
-        """Takes the logs, or finds out whether another run has one of them by now.
+        """Takes the logs, or finds out whether another run has one of them by now."""
+        if not self._writers:
+            is_one = self._how["visibility"] == "read_committed"
+            for some in [self.partitions] if is_one else [(p,) for p in self.partitions]:
+                logs = [(self.topic, p) for p in some]
+                self._writers[some] = MultiLogWriter(self._options, logs, **self._how)
+        for writer in self._writers.values():
+            writer.acquire()
+            writer.refresh()
 
-        A `FencedWriter` takes each log. To several logs, a `MultiLogWriter` then writes in their
-        place.
-        """
-        if not self._owners:
-            owners = {
-                p: FencedWriter(self._options, self.topic, p, **self._how) for p in self.partitions
-            }
-            if len(self.partitions) > 1 and self._how["visibility"] == "read_committed":
-                self._several = MultiLogWriter(
-                    self._options, [(self.topic, p) for p in self.partitions],
-                    epochs=_Owned(owners), engine=self._how["engine"],
-                    timeout=self._how["timeout"],
-                )  # fmt: skip
-            self._owners = owners
-        if self._several is not None and self._last:
-            self._several.refresh()
-            return
-        for owner in self._owners.values():
-            owner.acquire()
-            if self._several is None:
-                owner.refresh()
-        if self._several is not None:
-            self._several.acquire()
-            last = max(map(self._last_number, self.partitions))
-            self._last = dict.fromkeys(self.partitions, last)
-            for owner in self._owners.values():
-                owner.close()
-
-    def _has(self, partition: int, batch: int | str) -> bool:
+    def _has(self, partitions: tuple[int, ...], batch: int | str) -> bool:
         """Whether a batch that has a number is there; of others only an append finds out."""
         if isinstance(batch, str):
             return False
-        if partition not in self._last:
-            self._last[partition] = self._last_number(partition)
-        return batch <= self._last[partition]
-
-    def _last_number(self, partition: int) -> int:
-        last = self._owners[partition].last_batch(f"{self.job}:")
-        return number_of(None if last is None else last.batch_id)
+        if partitions not in self._last:
+            writer, prefix = self._writers[partitions], f"{self.job}:"
+            found = [writer.last_batch(self.topic, p, prefix) for p in partitions]
+            names = [None if last is None else last.batch_id for last in found]
+            self._last[partitions] = max(map(number_of, names))
+        return batch <= self._last[partitions]
 
     def close(self) -> None:
         """Closes the connections; the sink cannot be used again. Harmless when repeated."""
         with self._lock:
-            for writer in (*self._owners.values(), self._several):
-                if writer is not None:
-                    writer.close()
+            for writer in self._writers.values():
+                writer.close()
 
     def __getstate__(self) -> dict[str, Any]:  # all but connections
-        return vars(self) | {"_owners": {}, "_several": None, "_last": {}, "_lock": None}
+        return vars(self) | {"_writers": {}, "_last": {}, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._lock = threading.Lock()
-
-
-class _Owned(EpochSource):
-    def __init__(self, owners: Mapping[int, FencedWriter]) -> None:
-        self._owners = owners
-
-    def join(self, log: LogId) -> None:
-        self._owners[log.partition].refresh()
 
 
 def batch_name(job: str, batch: int | str) -> str:
