@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coopconsume.cli.kv_store import KeyValueStore
 from coopconsume.cli.outcome import example, reported
 from coopconsume.cli.place import at_a_cluster
 from coopconsume.errors.fenced import FencedLogError
-from coopconsume.fenced.kv import KeyValueStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

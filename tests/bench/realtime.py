@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from bisect import bisect_right
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -254,7 +254,8 @@ def _idle(harness: Harness, say: Callable[[str], None]) -> Report:
         for turn in range(harness.turns):
             before = _worker_seconds()
             time.sleep(seconds)
-            values.append(100 * (_worker_seconds() - before) / seconds / _SLOTS)
+            took = sum(now - before.get(pid, 0) for pid, now in _worker_seconds().items())
+            values.append(100 * took / seconds / _SLOTS)
             say(f"  turn {turn}, idle slots: {values[-1]:.2f} % of a core each")
     report = Report(
         "Real time: idle slots",
@@ -267,16 +268,16 @@ def _idle(harness: Harness, say: Callable[[str], None]) -> Report:
     return report
 
 
-def _worker_seconds() -> float:
-    """Processor time so far of the Python workers and the fetch server of this process."""
-    ticks = 0
+def _worker_seconds() -> dict[int, float]:
+    """Processor time so far of each Python worker and of the fetch server, by process id."""
+    found: dict[int, float] = {}
     for pid in process_tree(os.getpid()):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if b"coopconsume.worker." in words:
-            ticks += sum(
-                map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13])
-            )
-    return ticks / os.sysconf("SC_CLK_TCK")
+        with suppress(OSError):  # It ended meanwhile.
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"coopconsume.worker." in words:
+                fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+                found[pid] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def _latencies_of(peer: Peer, rate: int, seconds: int) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coopconsume.fenced.kv import KeyValueStore
+from coopconsume.cli.kv_store import KeyValueStore
 from coopconsume.fenced.reader import LogReader
 from coopconsume.testing.history.linear import NEVER, Operation, check_linear
 
