@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import secrets
-import shutil
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.demo.cluster import delete_from, open_cluster
 from coopconsume.demo.commit_snapshot import CommitSnapshot
 from coopconsume.demo.errors import DemoFailed
 from coopconsume.demo.flights import FLIGHTS, tail_numbers
+from coopconsume.demo.folder import kept_folder, run_folder
 from coopconsume.demo.job import JobSettings, Query
 from coopconsume.demo.job_process import JobProcess
 from coopconsume.demo.report import RunReport, build_report
@@ -35,6 +33,7 @@ from coopconsume.testing.local.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from coopconsume.demo.report import Planned
     from coopconsume.kafka.cluster import Cluster
@@ -131,11 +130,10 @@ class Demo:
         """
         find_java(needed_by="Spark 4", newest=21)
         with ExitStack() as stack:
-            folder = Path(tempfile.mkdtemp(prefix="coopconsume-demo-"))
-            if self._keep:
-                stack.callback(lambda: self._screen.line(f"Kept: {folder}"))
-            else:
-                stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            if not self._keep:
+                return self._run(stack, stack.enter_context(run_folder()))
+            folder = kept_folder()
+            stack.callback(lambda: self._screen.line(f"Kept: {folder}"))
             return self._run(stack, folder)
 
     def _run(self, stack: ExitStack, folder: Path) -> Outcome:
