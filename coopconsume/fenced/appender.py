@@ -14,6 +14,7 @@ from coopconsume.errors.fenced import (
     LogBlocked,
     LogUnavailable,
     OffsetMismatch,
+    ProducerBusy,
     ProducerFenced,
 )
 from coopconsume.fenced.deadline import Deadline
@@ -47,10 +48,16 @@ class Appender:
 
     def acquire(self, deadline: Deadline) -> None:
         """Takes the logs, also after a doubt; all earlier appends are decided then."""
+        left = [*self._sessions]
         while True:
             problem = "others kept writing to it"
             try:
-                if all(each.acquire(deadline, self._first.channel) for each in self._sessions):
+                self._look(deadline)
+                for session in self._sessions:
+                    session.connect(deadline, self._first.channel)
+                while left and left[0].acquire(deadline, self._first.channel):
+                    left.pop(0)
+                if not left:
                     return
             except EngineDoubt as doubt:
                 self.drop()
@@ -64,6 +71,17 @@ class Appender:
                 self.drop()
                 raise LogUnavailable(*self._first.log.tp, "acquire", problem)
             deadline.pause()
+
+    def _look(self, deadline: Deadline) -> None:
+        """Looks at all logs before one of them is taken."""
+        lost = None
+        for session in self._sessions:
+            try:
+                session.look(deadline)
+            except (ProducerBusy, ProducerFenced) as error:
+                lost = lost or error
+        if lost is not None:
+            raise lost
 
     def drop(self) -> None:
         """Drops the producer; the next `acquire` decides its last transaction."""
@@ -85,28 +103,32 @@ class Appender:
                             self._look_up(session, request, deadline)
                 self._append(group, deadline)
         except BaseException as error:
-            self._fail(group, error)
+            self.fail(group, error)
             raise
 
     # -- ids that the log may have -------------------------------------------------------------
 
     def _look_up(self, session: WriterSession, request: Request, deadline: Deadline) -> None:
         """Settles a request whose batch the log has, or may have had."""
-        batch_id, found = request.batch_id, session.known(request.batch_id)
-        if found is None and session.channel is None:
-            with suppress(ProducerFenced):  # What was sent before may be in the log.
+        batch_id, at = request.batch_id, session.doubtful.get(request.batch_id)
+        if session.known(batch_id) is None and session.channel is None:
+            try:
                 self.acquire(deadline)
-        at = session.doubtful.get(batch_id)
+            except ProducerFenced:  # What was sent before may be in the logs.
+                if not any(batch_id in each.doubtful for each in self._sessions):
+                    raise
+        found = session.known(batch_id)
         if found is None and at is not None:
             found = session.find_batch(batch_id, at, deadline)
-        elif found is None:
+        elif found is None and request.may_repeat:
             found = session.find_by_id(batch_id, deadline)
         if found is not None:
             _answer(session, request, found, deadline)
-        elif at is not None and session.start() > at:
-            request.settle(session.unknown(batch_id, RETAINED))
-        elif at is not None and session.fenced:
-            request.settle(session.fenced_error())
+        elif at is not None and batch_id in session.doubtful:
+            if session.start() > at:
+                request.settle(session.unknown(batch_id, RETAINED))
+            elif session.fenced:
+                request.settle(session.fenced_error())
 
     # -- to append -----------------------------------------------------------------------------
 
@@ -118,7 +140,7 @@ class Appender:
             # What was just read may have an id of the group.
             chosen, missed = self._choose(self._left(group, deadline), most, deadline)
             if not chosen:
-                self.refresh(group, deadline)
+                self._refresh(group, deadline)
                 chosen, missed = self._choose(self._left(group, deadline), most, deadline)
             if not chosen:
                 self._settle_missed(missed, deadline)
@@ -135,7 +157,7 @@ class Appender:
                         request.settle(session.fold.batches[request.batch_id])
                 self._settle_missed(missed, deadline)
                 continue
-            self.refresh(group, deadline)
+            self._refresh(group, deadline)
             if deadline.is_over and self._choose(self._left(group, deadline), most, deadline)[0]:
                 raise self._unavailable("others kept writing to it")
             deadline.pause()
@@ -163,8 +185,7 @@ class Appender:
         settled = {session: group[session][0] for session in group if session not in left}
         error = next(filter(None, (request.exception(0) for request in settled.values())), None)
         if error is None and not is_refreshed:
-            # The other logs may have been read before the append was made.
-            self._read_on(left, deadline)
+            self._search(left, deadline)
             return self._left(group, deadline, is_refreshed=True)
         for (request,) in left.values():
             request.settle(error or AppendRefused(
@@ -173,6 +194,13 @@ class Appender:
                 "give each append an id of its own"
             ))  # fmt: skip
         return {}
+
+    def _search(self, left: Group, deadline: Deadline) -> None:
+        """Looks in some logs for a batch that others have: they were read before it, or after."""
+        for session, (request,) in left.items():
+            with suppress(ProducerFenced):
+                self._refresh([session], deadline)
+            session.find_by_id(request.batch_id, deadline)
 
     def _choose(
         self, left: Group, most: int, deadline: Deadline
@@ -237,17 +265,17 @@ class Appender:
                     self._sent.add(request.batch_id)
             raise
 
-    def refresh(self, sessions: Iterable[WriterSession], deadline: Deadline) -> None:
-        """Reads on to the end of each log; fails as `acquire` does."""
+    def refresh(self, deadline: Deadline) -> None:
+        """Reads on to the end of each log, after a doubt by taking it again."""
+        if self._first.channel is None:
+            self.acquire(deadline)
+        else:
+            self._refresh(self._sessions, deadline)
+
+    def _refresh(self, sessions: Iterable[WriterSession], deadline: Deadline) -> None:
         for session in sessions:
             with session.reporting("reading"):
                 session.refresh(deadline)
-
-    def _read_on(self, sessions: Iterable[WriterSession], deadline: Deadline) -> None:
-        """Reads on to the end of each log, also of a lost one."""
-        for session in sessions:
-            with suppress(ProducerFenced):
-                self.refresh([session], deadline)
 
     def _settle_missed(self, missed: _Missed, deadline: Deadline) -> None:
         """Settles requests that expect another place than the log has for them."""
@@ -276,7 +304,8 @@ class Appender:
         elif deadline.is_over:
             raise self._unavailable(doubt.problem) from doubt
 
-    def _fail(self, group: Group, error: BaseException) -> None:
+    def fail(self, group: Group, error: BaseException) -> None:
+        """Settles requests with an error, or as unknown if their batches may be in the logs."""
         for session, requests in group.items():
             for request in requests:
                 known = session.known(request.batch_id)
@@ -298,9 +327,9 @@ class Appender:
 
     def _may_be_there(self, sessions: Iterable[WriterSession], batch_id: str) -> bool:
         """Whether a batch that was sent is or may be in the logs."""
-        if batch_id in self._sent and any(s.known(batch_id) for s in sessions):
-            return True
         doubts = [(s, s.doubtful[batch_id]) for s in sessions if batch_id in s.doubtful]
+        if (doubts or batch_id in self._sent) and any(s.known(batch_id) for s in sessions):
+            return True
         # A session is fenced by a record above all that it may have written.
         return bool(doubts) and not any(
             s.fenced and s.known_from <= at and not s.fold.has_forgotten for s, at in doubts

@@ -92,11 +92,13 @@ class MultiLogWriter(Acquired):
         logs: Iterable[LogName],
         **how: Unpack[WriterOptions],
     ) -> None:
-        names = list(logs)
+        names = sorted(logs)  # Two owners do not wait for each other.
         if not names or len(set(names)) < len(names):
             raise InvalidOption("logs", repr(names), "give one or more logs, each once")
         how.setdefault("shared", True)
-        config, producer_id = WriterConfig(**how), f"{MULTI}{uuid.uuid4().hex}"
+        config = WriterConfig(**how)
+        self._is_alone = len(names) == 1 and not config.shared
+        producer_id = None if self._is_alone else f"{MULTI}{uuid.uuid4().hex}"
         if config.visibility == "filter" and len(names) > 1:
             remedy = "an append to several logs is a transaction: give read_committed"
             raise InvalidOption("visibility", "filter", remedy)
@@ -110,7 +112,7 @@ class MultiLogWriter(Acquired):
             log: WriterSession(self._engine, *log, config, producer_id) for log in names
         }
         self._appender = Appender(*self._sessions.values())
-        self._is_open = False
+        self._state = "not open"
         self._lock = threading.RLock()
 
     def next_seq(self, topic: str, partition: int = 0) -> int:
@@ -131,22 +133,24 @@ class MultiLogWriter(Acquired):
                 for `FencedWriter.acquire`.
         """
         with self._lock:
-            if not self._is_open:
+            if self._state != "open":
+                self._check_open("not open")
                 self._appender.acquire(Deadline(self._timeout))
-                self._is_open = True
+                self._state = "open"
             return self
 
     def refresh(self) -> None:
         """Reads what others have written; fails as `FencedWriter.refresh` does."""
         with self._lock:
             self._check_open()
-            self._appender.refresh(self._sessions.values(), Deadline(self._timeout))
+            self._appender.refresh(Deadline(self._timeout))
 
     def last_batch(self, topic: str, partition: int, prefix: str) -> Appended | None:
         """Returns the last batch in a log whose id has a prefix: see `FencedWriter.last_batch`."""
         with self._lock:
             self._check_open()
             session = self._sessions[topic, partition]
+            session.check_owner()
             with session.reporting("reading"):
                 return session.last_batch(prefix, 0, Deadline(self._timeout))
 
@@ -154,8 +158,8 @@ class MultiLogWriter(Acquired):
         """Closes the connections; harmless when repeated."""
         with self._lock:
             self._appender.drop()
-            self._is_open = False
             self._engine.close()
+            self._state = "closed"
 
     def append(
         self, writes: Mapping[LogName, Write], *, batch_id: str | None = None, is_new: bool = False
@@ -204,7 +208,7 @@ class MultiLogWriter(Acquired):
             kind: Kind = "data" if records else "checkpoint"
             piece = Request(rows, wanted, batch_id, is_given=may_repeat, kind=kind)
             pieces[self._sessions[name]] = [piece]
-        if len(self._sessions) == 1:
+        if self._is_alone:  # as a `FencedWriter`
             return pieces
         counts = (f"{of.log}:{len(p.rows) * (p.kind == 'data')}" for of, (p,) in pieces.items())
         header = LOGS_HEADER, ",".join(sorted(counts)).encode()
@@ -213,6 +217,6 @@ class MultiLogWriter(Acquired):
             piece.rows[0] = first._replace(headers=[header, *first.headers])
         return pieces
 
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise WriterNotOpen(*next(iter(self._sessions)), "not open")
+    def _check_open(self, wanted: str = "open") -> None:
+        if self._state != wanted:
+            raise WriterNotOpen(*next(iter(self._sessions)), self._state)

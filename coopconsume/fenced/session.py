@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import uuid
+from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +32,7 @@ from coopconsume.fenced.view import LogView
 from coopconsume.fenced.writer_config import EpochSource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
@@ -98,6 +99,7 @@ class WriterSession(LogView):
         self.channel: KafkaChannel | None = None
         self.doubtful: dict[str, int] = {}
         self._released = False
+        self._is_refused = False  # by its `EpochSource`; the log may still be its own
 
     def known(self, batch_id: str) -> Appended | None:
         """Returns a batch that was written or read lately; None if not found."""
@@ -109,6 +111,44 @@ class WriterSession(LogView):
         return AppendOutcomeUnknown(*self.log.tp, batch_id, first, problem)
 
     # -- to own the log ------------------------------------------------------------------------
+
+    def look(self, deadline: Deadline) -> None:
+        """Checks the log before its present owner is fenced; comes before `acquire`."""
+        if self.fenced or self._is_refused:
+            raise self.fenced_error()
+        if self._released:  # The next session, unless one was given.
+            self._left_epoch = self.epoch
+            self.epoch, self._has_epoch, self.opened_at, self._incarnation = 0, False, -1, 0
+            self.id = self._resumes or uuid.uuid4().hex
+            self._released = False
+        self.identify()
+        if self.is_filtered and self.is_compacted:
+            raise AppendRefused(
+                f"{self.log.topic} is compacted: of a filtered log a record that does not count "
+                "could stand for one that does. Use visibility=read_committed"
+            )
+        if self._has_epoch or self._replaceable is not None:
+            self._read_to(self.ends().stable, deadline)
+            self.check_owner()
+            self._check_replaced()
+            if not self.is_shared and self._has_epoch:
+                with self._asking():
+                    self._epochs.check(self.log, self.epoch)
+
+    def connect(self, deadline: Deadline, channel: KafkaChannel | None) -> None:
+        """Uses a producer, or makes one, which decides the last transaction of the one before."""
+        self.channel = channel or self.channel
+        if self.channel is None:
+            name = self._transactional_id
+            self.channel = self._engine.channel(self.log, name, deadline.seconds)
+            if name is not None:
+                self.channel.init(deadline.left)
+
+    @property
+    def _transactional_id(self) -> str | None:
+        if self.is_filtered:
+            return None
+        return self._producer_id or self.log.transactional_id(self._shared)
 
     def acquire(self, deadline: Deadline, channel: KafkaChannel | None) -> bool:
         """Tries to take the log and to read its end, also after any doubt.
@@ -122,27 +162,7 @@ class WriterSession(LogView):
         Returns:
             Whether all earlier appends are decided; False if others wrote meanwhile.
         """
-        if self._released:  # The next session, unless one was given.
-            self._left_epoch = self.epoch
-            self.epoch, self._has_epoch, self.opened_at, self._incarnation = 0, False, -1, 0
-            self.id = self._resumes or uuid.uuid4().hex
-            self._released = False
-        self.identify()
-        if self.is_filtered and self.is_compacted:
-            raise AppendRefused(
-                f"{self.log.topic} is compacted: of a filtered log a record that does not count "
-                "could stand for one that does. Use visibility=read_committed"
-            )
-        if self._has_epoch or self._replaceable is not None:
-            self._look_first(deadline)
-        self.channel = channel or self.channel
-        if self.channel is None:
-            name = None if self.is_filtered else (
-                self._producer_id or self.log.transactional_id(self._shared)
-            )  # fmt: skip
-            self.channel = self._engine.channel(self.log, name, deadline.seconds)
-            if name is not None:
-                self.channel.init(deadline.left)
+        self.connect(deadline, channel)
         self._read_to(self.decided_end(deadline), deadline)
         if not (self._join(deadline) if self.is_shared else self._own(deadline)):
             return False
@@ -162,10 +182,11 @@ class WriterSession(LogView):
         self._check_replaced()
         last, owner = self.fold.epoch or 0, self.fold.owner
         is_ours = owner is not None and owner.session == self.id
-        if not self._incarnation:
+        if self.opened_at < 0:  # Another writer of the session may have opened it meanwhile.
             self._incarnation = 1 + (owner.incarnation if owner is not None and is_ours else 0)
         # Also an ``open`` record of an earlier attempt that is in the log after all.
-        epoch = max(self.epoch, last if is_ours else self._epochs.next_epoch(self.log, last))
+        with self._asking():
+            epoch = max(self.epoch, last if is_ours else self._epochs.next_epoch(self.log, last))
         if epoch <= last and not is_ours:
             raise self.fenced_error()
         mine = Owner(self._owner, self.id, self.log.topic_id, self._incarnation, self.repairs)
@@ -189,26 +210,31 @@ class WriterSession(LogView):
             self.epoch = self.fold.epoch or 0
         self.check_owner()
         if not self._has_epoch:
-            self._epochs.join(self.log)
+            with self._asking():
+                self._epochs.join(self.log)
         if self.late_at is None or self.offset > self.late_at:
             return True
         # An earlier append may still arrive and count. A shared filtered log is not opened: a
         # checkpoint takes the offset of that append.
         return send({self: self.draft([Request.mark("checkpoint")])}, deadline)
 
-    def _look_first(self, deadline: Deadline) -> None:
-        """Checks the log before its present owner is fenced."""
-        self._read_to(self.ends().stable, deadline)
-        self.check_owner()
-        self._check_replaced()
-        if not self.is_shared and self._has_epoch:
-            self._epochs.check(self.log, self.epoch)
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Takes a refusal of the `EpochSource` as permanent."""
+        try:
+            yield
+        except ProducerFenced:
+            self._is_refused = True
+            raise
 
     def _end_transactions(self, deadline: Deadline) -> None:
         """Fences other writers of the log that stopped in a transaction."""
         if self.is_shared or self.channel is None:
             return
-        mine = self._producer_id or self.log.transactional_id()
+        if self._has_epoch:  # The transaction may be that of a new owner.
+            self._read_to(self.ends().stable, deadline)
+            self.check_owner()
+        mine = self._transactional_id
         for name in (each.transactional_id for each in self._open_transactions()):
             if name is not None and name != mine and self.log.is_of_writer(name):
                 channel = self._engine.channel(self.log, name, deadline.seconds)

@@ -337,7 +337,7 @@ class FencedWriter(Acquired):
         """
         with self._lock:
             self._refuse()
-            self._lose(self._session.refresh)
+            self._lose(self._appender.refresh)
             return self.next_offset
 
     def last_batch(self, prefix: str, *, since: int = 0) -> Appended | None:

@@ -155,9 +155,10 @@ class FencedKafkaSink(Closing):
         """Takes the logs, or finds out whether another run has one of them by now."""
         if not self._writers:
             is_one = self._how["visibility"] == "read_committed"
-            for some in [self.partitions] if is_one else [(p,) for p in self.partitions]:
-                logs = [(self.topic, p) for p in some]
-                self._writers[some] = MultiLogWriter(self._options, logs, **self._how)
+            self._writers = {
+                some: MultiLogWriter(self._options, [(self.topic, p) for p in some], **self._how)
+                for some in ([self.partitions] if is_one else [(p,) for p in self.partitions])
+            }
         for writer in self._writers.values():
             writer.acquire()
             writer.refresh()

@@ -37,7 +37,7 @@ from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.testing.history.appends import Append, check_appends
 from coopconsume.testing.history.linear import NEVER
 from tests.examples import examples
-from tests.fenced_checker import Outcomes, problems, read_stamp
+from tests.fenced_checker import Outcomes, batches, problems, read_stamp
 from tests.model.fenced_broker import Fate
 from tests.model.fenced_cluster import Cluster, ClusterEngine
 
@@ -64,6 +64,8 @@ class World:
         self.history: list[Append] = []
         #: Appends whose outcome is not known, by id, and their places in the history.
         self.unknown: dict[str, tuple[dict[tuple[str, int], Write], int]] = {}
+        #: Who made each append first.
+        self.senders: dict[str, MultiLogWriter] = {}
         self._clock = itertools.count()
         self.writers = [self.writer() for _ in range(2)]
 
@@ -98,15 +100,21 @@ class World:
             writer.acquire()
             self.append(writer)
         except (ProducerFenced, WriterNotOpen):
-            self.writers[self.writers.index(writer)] = self.writer()
+            self.replace(writer)
         except (LogBlocked, LogUnavailable):
             pass
-        self._busy.remove(writer)
+        finally:
+            self._busy.remove(writer)
+
+    def replace(self, writer: MultiLogWriter) -> None:
+        """Another writer comes in the place of one."""
+        self.writers = [self.writer() if each is writer else each for each in self.writers]
 
     def take_over(self) -> None:
         """An owner takes one log alone, for an append."""
-        topic, batch_id = self._random.choice(TOPICS), f"owner{next(self._ids)}"
-        owner = FencedWriter(OPTIONS, topic, engine=ClusterEngine(self.cluster), timeout=2.0)  # type: ignore[arg-type]
+        owner, batch_id = self.owner(), f"owner{next(self._ids)}"
+        topic = owner.log.topic
+        self._busy.append(owner)
         called, counts = next(self._clock), {topic: 1}
         try:
             done = owner.acquire().append([b"x"], batch_id=batch_id)
@@ -115,6 +123,12 @@ class World:
         except (AppendOutcomeUnknown, OffsetMismatch, ProducerFenced, LogUnavailable, LogBlocked):
             self.outcomes[topic].unknown.add(batch_id)
             self.history.append(Append(called, NEVER, counts, {}))
+        finally:
+            self._busy.remove(owner)
+
+    def owner(self) -> FencedWriter:
+        topic, engine = self._random.choice(TOPICS), ClusterEngine(self.cluster)
+        return FencedWriter(OPTIONS, topic, engine=engine, timeout=2.0)  # type: ignore[arg-type]
 
     def saw(
         self, called: int, counts: dict[str, int], expected: dict[str, int], placed: dict[str, int]
@@ -123,11 +137,14 @@ class World:
         self.history.append(Append(called, next(self._clock), counts, expected, placed))
 
     def append(self, writer: MultiLogWriter) -> None:
-        if self.unknown and self._random.random() < 0.3:
-            self.append_again(writer, self._random.choice([*self.unknown]))
+        topics = [topic for topic, _ in writer._sessions]
+        its = [b for b, (writes, _) in self.unknown.items() if {t for t, _ in writes} <= {*topics}]
+        if its and self._random.random() < 0.3:
+            self.append_again(writer, self._random.choice(its))
             return
         batch_id = f"b{next(self._ids)}"
-        chosen = self._random.sample(TOPICS, self._random.randint(1, 3))
+        self.senders[batch_id] = writer
+        chosen = self._random.sample(topics, self._random.randint(1, len(topics)))
         wanted = {t: writer.next_seq(t) - (self._random.random() < 0.1) for t in chosen}
         wanted = {topic: max(0, seq) for topic, seq in wanted.items()}
         self.expected[batch_id] = wanted
@@ -202,6 +219,71 @@ class World:
         return found
 
 
+class Rivals(World):
+    """Writers that share some logs or own them, and owners of one, also of one session; zombies."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.writers += [self.writer(), self.writer()]
+        self._owners: list[FencedWriter] = []
+
+    def writer(self) -> MultiLogWriter:
+        logs, how = self._random.sample(LOGS, self._random.randint(2, 3)), self.how()
+        if self._random.random() < 0.3:
+            how = {"shared": True}
+        engine: Any = ClusterEngine(self.cluster)
+        return MultiLogWriter(OPTIONS, logs, engine=engine, timeout=2.0, **how)
+
+    def how(self) -> dict[str, Any]:
+        """What an owner does if it finds another one; two are of one session now and then."""
+        fence = self._random.random() < 0.8
+        session = self._random.choice([None, None, "one", "two"]) if fence else None
+        return {"shared": False, "fence_owner": fence, "session": session}
+
+    def owner(self) -> FencedWriter:
+        """One that had its log before, or a new one."""
+        idle = [each for each in self._owners if each not in self._busy]
+        if idle and self._random.random() < 0.5:
+            return self._random.choice(idle)
+        engine: Any = ClusterEngine(self.cluster)
+        new = FencedWriter(
+            OPTIONS, self._random.choice(TOPICS), engine=engine, timeout=2.0, **self.how()
+        )
+        self._owners = [*self._owners[-1:], new]
+        return new
+
+    def replace(self, writer: MultiLogWriter) -> None:
+        """One that is fenced goes on trying, or leaves."""
+        if self._random.random() < 0.7:
+            super().replace(writer)
+
+    def act(self) -> None:
+        with suppress(ProducerBusy):
+            super().act()
+        if self._random.random() < 0.1:
+            self.replace(self._random.choice(self.writers))
+
+    def verdict(self) -> list[str]:
+        """Each writer answers for its appends, also a fenced one, and new writers can go on."""
+        self.cluster.settle()
+        self._luck, found = False, []
+        for batch_id, (writes, _) in [*self.unknown.items()]:
+            brokers = [self.cluster.brokers[log] for log in writes]
+            is_there = any(batch_id in batches(broker.visible(), []) for broker in brokers)
+            try:
+                self.senders[batch_id].append(writes, batch_id=batch_id)
+                self.append_again(self.senders[batch_id], batch_id)
+            except (ProducerFenced, OffsetMismatch) as error:
+                if is_there:
+                    found.append(f"{batch_id} is there, and its writer says {error!r}")
+            except AppendOutcomeUnknown:
+                pass
+        for shared in (True, False):
+            engine: Any = ClusterEngine(self.cluster)
+            self.append(MultiLogWriter(OPTIONS, LOGS, engine=engine, shared=shared).acquire())
+        return found + super().verdict()
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[World]:
     """The time of the writers is the world's."""
@@ -223,6 +305,23 @@ def test_whatever_fails_an_append_is_in_all_of_its_logs_or_in_none(clock: list[W
     def run(seed: int, acts: int) -> None:
         clock.clear()
         world = World(seed)
+        clock[:] = [world]
+        for _ in range(acts):
+            world.act()
+        found = world.verdict()
+        assert not found, (found, world.outcomes)
+
+    run()
+
+
+def test_whatever_fails_owners_and_zombies_keep_to_their_logs(clock: list[World]) -> None:
+    """Any number of owners of some logs, and of writers that share them."""
+
+    @settings(max_examples=examples(150), deadline=None, phases=[Phase.explicit, Phase.generate])
+    @given(st.integers(0, 2**32), st.integers(5, 30))
+    def run(seed: int, acts: int) -> None:
+        clock.clear()
+        world = Rivals(seed)
         clock[:] = [world]
         for _ in range(acts):
             world.act()
