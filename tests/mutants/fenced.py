@@ -420,8 +420,8 @@ FENCED = [
         "log-opened-again-and-again",
         "A log is opened once while another one is away.",
         _APPENDER,
-        "                    left.pop(0)\n",
-        "                    left.pop(0)\n                left = [*self._sessions] if left else []\n",
+        "                problem = doubt.problem\n",
+        "                problem, left = doubt.problem, [*self._sessions]\n",
         (_OWNERS + "test_a_log_that_is_taken_is_not_opened_again_while_another_is_away",),
     ),
     Mutant(
