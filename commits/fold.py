@@ -336,7 +336,7 @@ class GroupState:
             self._end(self.claims.pop(in_the_way.epoch.nonce))
             in_the_way = holder_of(new.live_shares(), self.claims.values())
         self._end(self.in_force)
-        if not new.is_cooperative:
+        if not new.uses_chunks:
             self._end_acquisitions(self.partitions)
         self.in_force = new
         self._take_loose(new, new.all_shares())
@@ -381,7 +381,7 @@ class GroupState:
         if grant is None:
             return
         # What members of a cooperative epoch may still work on are their chunks.
-        left = grant.doubts if grant.is_cooperative else grant.left_behind()
+        left = grant.doubts if grant.uses_chunks else grant.left_behind()
         self.loose = sorted({*self.loose, *left})
 
     def _end_acquisitions(self, partitions: Iterable[TopicPartition]) -> None:
@@ -408,7 +408,7 @@ class GroupState:
             self._doubt(grant, doubts)
 
     def _doubt(self, grant: GrantState, doubts: Iterable[Doubt]) -> None:
-        if not grant.is_cooperative:
+        if not grant.uses_chunks:
             self.loose = sorted({*self.loose, *doubts})
 
     def _take_loose(self, grant: GrantState, shares: Iterable[OwnedShare]) -> None:
@@ -460,7 +460,7 @@ class GroupState:
             # The member has waited for earlier owners, and knows how long it would still wait.
             left = zip(running, event.detail["left_ms"], strict=True)
             doubts = [Doubt(share, left_ms) for share, left_ms in left]
-        if grant.is_cooperative:
+        if grant.uses_chunks:
             self._release_chunks(grant, event, running)
         if "shares" in event.detail:
             # The member keeps its other shares, and goes on with them.
@@ -497,7 +497,7 @@ class GroupState:
             at = part.topic_partition
             if at not in self.partitions:
                 return state.result("refused", _UNKNOWN_START)
-            if not grant.is_cooperative:
+            if not grant.uses_chunks:
                 return state.result("refused", "members of its epoch share partitions by key range")
             request = Acquisition(
                 event.id, event.member, _NOTHING,
@@ -547,7 +547,7 @@ class GroupState:
             state.reached = max(
                 filter(None, (state.reached, reached.get(part.topic_partition))), default=None
             )
-            if grant is not None and grant.is_cooperative:
+            if grant is not None and grant.uses_chunks:
                 return commit_held(state, part, event.member)
             return commit_part(state, part)
 

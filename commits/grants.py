@@ -111,7 +111,7 @@ class GrantState:
         )  # fmt: skip
 
     @property
-    def is_cooperative(self) -> bool:
+    def uses_chunks(self) -> bool:
         """Whether its members acquire chunks of whole partitions."""
         return self.sharing == COOPERATIVE
 

@@ -331,7 +331,7 @@ class CooperativeConsumer(Closing):
         return self._poller.poll(self._alone("poll"), timeout)
 
     def _check_by_key_range(self, call: str, instead: str) -> None:
-        if self.options.is_cooperative:
+        if self.options.uses_chunks:
             raise InvalidOption(
                 "sharing", f"'cooperative' with {call}", f"use {instead}, or sharing='keyRanges'"
             )

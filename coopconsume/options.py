@@ -406,8 +406,8 @@ class Options:
         return self.kafka["isolation.level"] == "read_committed"
 
     @property
-    def is_cooperative(self) -> bool:
-        """Whether the members of the group acquire chunks of whole partitions."""
+    def uses_chunks(self) -> bool:
+        """Whether members acquire chunks of whole partitions (`sharing=cooperative`)."""
         return self.sharing == COOPERATIVE
 
     @property

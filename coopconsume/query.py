@@ -275,7 +275,7 @@ class CooperativeForeach:
             if output is None
             else open_output(output, output_mode, output_schema, consumer.options, consumer.spark)
         )
-        if consumer.options.is_cooperative and isinstance(self._outputs, TransactionalTopic):
+        if consumer.options.uses_chunks and isinstance(self._outputs, TransactionalTopic):
             raise InvalidOption(
                 "sharing",
                 "'cooperative' with transactional outputs",

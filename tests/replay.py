@@ -223,7 +223,7 @@ class Replay:
                 OffsetRanges(one["committed"]),
                 _failed(one["pending"]),
                 one["range_count"], one["last_committed"], one["max_ranges"],
-                is_cooperative=options.is_cooperative,
+                uses_chunks=options.uses_chunks,
             )  # fmt: skip
             assignment._waits += [
                 (SimpleNamespace(topic=tp[0], partition=tp[1], key_range=KeyRange(*pair)), until)

@@ -38,7 +38,7 @@ class HandlerFailed(ReasonError):
 
 
 class SessionUnusable(ReasonError):
-    """The Spark session cannot run cooperative batches.
+    """The Spark session cannot run batches of a job.
 
     Attributes:
         reason: What is wrong, and what to do.

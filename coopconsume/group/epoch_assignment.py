@@ -126,7 +126,7 @@ class EpochAssignment:
             owned = loaded[tp] = Owned(
                 *tp, tuple(sorted(key_ranges)), commits.stable_offset, commits.ranges,
                 [Failed.of(one, now, now_ms) for one in pending.get(tp, {}).values()],
-                max_ranges=commits.max_ranges or 0, is_cooperative=self.options.is_cooperative,
+                max_ranges=commits.max_ranges or 0, uses_chunks=self.options.uses_chunks,
             )  # fmt: skip
             owned.look(commits.ranges)
         return loaded

@@ -143,7 +143,7 @@ class GroupMember:
         self._core = GroupCore(
             self._group, store.id, cluster.cluster_id, slots, options.allow_key_share,
             life_ms=life_ms, record_filter=str(options.record_filter),
-            sharing=COOPERATIVE if options.is_cooperative else "",
+            sharing=COOPERATIVE if options.uses_chunks else "",
             ordering_key=options.ordering_key or "",
         )  # fmt: skip
         self._instance = options.kafka.get("group.instance.id")

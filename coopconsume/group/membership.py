@@ -516,7 +516,7 @@ class Membership:
     def _stop_work(self, assignment: EpochAssignment, timeout: float) -> Sequence[Share]:
         """Stops the worker; every later release names what still runs, which is in doubt."""
         running = self._worker.hand_over(timeout)
-        if self.options.is_cooperative:
+        if self.options.uses_chunks:
             # The log keeps chunks of these partitions with this member, which may get them again.
             until = time.monotonic() + assignment.life_ms / 1000
             self._left_running = [(share, until) for share in running]

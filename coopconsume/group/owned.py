@@ -93,7 +93,7 @@ class Owned:
             was last read, by any member; -1: none.
         max_ranges: How many it takes.
         is_deleted: Whether the topic was deleted, and nothing of it can be read any more.
-        is_cooperative: Whether all members of the group have it, and acquire chunks of it.
+        uses_chunks: Whether all members of the group have it, and acquire chunks of it.
         leads: Of such a partition, whether this member writes its offset to Kafka and takes
             decisions on its parked records.
     """
@@ -108,13 +108,13 @@ class Owned:
     last_committed: int = -1
     max_ranges: int = 1_000_000
     is_deleted: bool = False
-    is_cooperative: bool = False
+    uses_chunks: bool = False
     leads: bool = False
 
     @cached_property
     def is_whole(self) -> bool:
         """Whether the ranges are the whole partition, and no other member has any of it."""
-        return not (self.is_cooperative or coverage(self.ranges).holes)
+        return not (self.uses_chunks or coverage(self.ranges).holes)
 
     def keep(self, ranges: tuple[KeyRange, ...]) -> None:
         """Keeps only these key ranges."""
@@ -131,7 +131,7 @@ class Owned:
     @property
     def owns_first(self) -> bool:
         """Whether hash 0 is ours: its owner commits holes and the primary offset."""
-        if self.is_cooperative:
+        if self.uses_chunks:
             return self.leads
         return any(key_range.contains(0) for key_range in self.ranges)
 

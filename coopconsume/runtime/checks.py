@@ -55,7 +55,7 @@ def check_settings(
         raise InvalidOption("concurrency", repr(concurrency), f"give 1 to {_MOST_HANDLERS}")
     if ordering not in ("key", "partition", "none"):
         raise InvalidOption("ordering", repr(ordering), "give key, partition or none")
-    if options.is_cooperative and ordering != "none":
+    if options.uses_chunks and ordering != "none":
         raise InvalidOption(
             "sharing", f"'cooperative' with ordering={ordering!r}",
             "give ordering='none': members that share partitions by chunks keep no order; or "

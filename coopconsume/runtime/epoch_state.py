@@ -147,7 +147,7 @@ class EpochState:
         index = len(self.partitions)
         ranges, later = owned.ranges, []
         in_doubt = self.assignment.in_doubt((owned.topic, owned.partition))
-        if not (owned.is_cooperative or self._work.ordering == "partition"):
+        if not (owned.uses_chunks or self._work.ordering == "partition"):
             later = [gain for gain in self._gains(owned) if gain.until]
             ranges = difference(ranges, [one for gain in later for one in gain.ranges])
             in_doubt = self._in_doubt(owned)[0]
@@ -155,16 +155,16 @@ class EpochState:
             index, owned.topic, owned.partition,
             stable=owned.stable, committed=owned.committed,
             shares=(
-                [(slot, ranges) for slot in range(self._slots)] if owned.is_cooperative
+                [(slot, ranges) for slot in range(self._slots)] if owned.uses_chunks
                 else deal(ranges, self._slots, index, self._work.ordering)
             ),
-            stock=Stock() if owned.is_cooperative else None,
+            stock=Stock() if owned.uses_chunks else None,
             ordering=self._work.ordering, whole=owned.is_whole and not later,
             max_ranges=owned.max_ranges, max_outputs_waiting=self._most_waiting,
         )  # fmt: skip
         for key_range, until in in_doubt:
             partition.mark_in_doubt(key_range, until)
-        if not owned.is_cooperative:
+        if not owned.uses_chunks:
             partition.restore(owned.pending)
         for gain in later:
             partition.extend(gain)

@@ -674,7 +674,7 @@ class Job:
 
         The member may stay in its group without a job.
         """
-        if self._options.is_cooperative:
+        if self._options.uses_chunks:
             try:
                 epoch_state.assignment.return_chunks(self._left_of(epoch_state))
             except Exception as error:  # noqa: BLE001 - they are returned as the member leaves

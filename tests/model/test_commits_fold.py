@@ -397,14 +397,14 @@ def event_of(  # noqa: PLR0911 - one for each kind of step
     if kind == "repeat":
         return seen[rest[0] % len(seen)] if seen else Event("release", event_id, epoch=Epoch(9, ""))  # type: ignore[operator]
     if kind == "epoch":
-        members, at, takeover, is_stale, is_cooperative = rest
+        members, at, takeover, is_stale, uses_chunks = rest
         previous = naive.in_force.epoch if naive.in_force else None
         if is_stale and epochs:
             previous = epochs[at % len(epochs)]  # type: ignore[operator]
         detail = {
             "members": {m: [list(s) for s in held] for m, held in members.items()},  # type: ignore[attr-defined]
             "topic_ids": {}, "takeover": takeover,
-            "sharing": "cooperative" if is_cooperative else "",
+            "sharing": "cooperative" if uses_chunks else "",
         }  # fmt: skip
         epoch = Epoch(naive.highest + (0 if is_stale else 1), f"n{number}")
         return Event("epoch", event_id, epoch=epoch, previous=previous, detail=detail)

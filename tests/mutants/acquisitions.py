@@ -94,8 +94,8 @@ ACQUISITIONS = [
         "chunk-survives-key-ranges",
         "Chunks end with an epoch that shares by key range, and leave doubts.",
         "commits/fold.py",
-        "        if not new.is_cooperative:\n",
-        "        if new.is_cooperative is None:\n",
+        "        if not new.uses_chunks:\n",
+        "        if new.uses_chunks is None:\n",
         (_RULES + "test_key_ranges_take_over_what_is_committed",),
     ),
     Mutant(

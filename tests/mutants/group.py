@@ -106,7 +106,7 @@ GROUP = [
         "nothing-in-doubt",
         "What a member did not hand over is in doubt for its next owner.",
         "commits/fold.py",
-        "left = grant.doubts if grant.is_cooperative else grant.left_behind()",
+        "left = grant.doubts if grant.uses_chunks else grant.left_behind()",
         "left = grant.doubts",
         (_STORE + "test_what_was_not_handed_over_is_in_doubt", _GROUP),
     ),

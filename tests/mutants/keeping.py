@@ -697,8 +697,8 @@ KEEPING = [
         "begun-in-doubt-out-of-partition-order",
         "In the order of the partition a doubt about some keys holds back all records.",
         "coopconsume/runtime/epoch_state.py",
-        'if not (owned.is_cooperative or self._work.ordering == "partition"):',
-        "if not owned.is_cooperative:",
+        'if not (owned.uses_chunks or self._work.ordering == "partition"):',
+        "if not owned.uses_chunks:",
         (_MOVING + "test_what_a_job_begins_with_in_doubt_starts_once_its_earlier_owner_has_ended",),
     ),
     Mutant(

@@ -150,14 +150,14 @@ class Committer:
         self._troubled: frozenset[TopicPartition] = frozenset()
         #: Builds requests for chunks; None: the epoch is not cooperative.
         self._acquirer: Acquirer | None = None
-        #: The last demand of a cooperative job, see `save`.
+        #: The last demand of a job with chunks, see `save`.
         self._demand = 0
         self._ahead: Mapping[TopicPartition, int] = {}
         #: The request that runs; None: none does.
         self._acquiring: AcquireRequest | None = None
         prefix = uuid.uuid4().hex
         self._request_ids = (f"{prefix}-{number}" for number in itertools.count(1))
-        if assignment.options.is_cooperative:
+        if assignment.options.uses_chunks:
             self._acquirer = Acquirer(self._partitions, assignment.options.max_pending)
             self._looked_at = -math.inf
         self._mirror = Mirror(assignment.primary, post, self._mirrored)
@@ -306,9 +306,9 @@ class Committer:
         Args:
             more_to_come: Whether slots are about to report more.
             is_last: Whether the commit is waited for: it does not wait for ``commitInterval``.
-            demand: Offsets that a cooperative job needs for its next batches.
+            demand: Offsets that a job with chunks needs for its next batches.
             ahead: Offsets of partitions that its slots need in real time, see `Acquirer.request`.
-            is_resting: Whether no slot works or is about to: the chunks of a cooperative job are
+            is_resting: Whether no slot works or is about to: the chunks of a job with chunks are
                 returned.
         """
         now, self._demand, self._ahead = time.monotonic(), demand, ahead or {}
@@ -374,12 +374,12 @@ class Committer:
 
     @property
     def acquired(self) -> int:
-        """Offsets up to the ends of the logs that a cooperative job holds without an outcome."""
+        """Offsets up to the ends of the logs that a job with chunks holds without an outcome."""
         return 0 if self._acquirer is None else self._acquirer.acquired
 
     @property
     def awaits_chunks(self) -> bool:
-        """Whether a cooperative job is about to acquire most of its demand.
+        """Whether a job with chunks is about to acquire most of its demand.
 
         A batch that starts now would be far smaller than its slots can handle.
         """

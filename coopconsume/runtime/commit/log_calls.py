@@ -82,7 +82,7 @@ class LogCalls:
         stable: Mapping[TopicPartition, int] = {}
         chunks = None
         try:
-            if self._assignment.options.is_cooperative:
+            if self._assignment.options.uses_chunks:
                 chunks = self._assignment.look_at_chunks()
             stable = self._assignment.refresh()
         except Exception as error:  # noqa: BLE001 - the next look may do

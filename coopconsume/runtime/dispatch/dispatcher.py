@@ -135,7 +135,7 @@ class Dispatcher:
         # Without a mailbox it is Spark Connect, which goes on without its client.
         self._sizes = (
             ChunkSizes(slots, work.concurrency, options.batch_time, options.max_offsets_per_trigger)
-            if options.is_cooperative
+            if options.uses_chunks
             else None
         )
         self._latest_start = LatestStart(slots, is_limited=self._send is None)
@@ -209,7 +209,7 @@ class Dispatcher:
         return max(0.0, self._batch_at + self._work.interval - time.monotonic())
 
     def demand(self, epoch_state: EpochState) -> int:
-        """Returns how many offsets a cooperative job is to have for its slots; 0 if it pauses."""
+        """Returns how many offsets a job with chunks is to have for its slots; 0 if it pauses."""
         if self._sizes is None or self.breaker.state != "closed":
             return 0
         live = None if self._chunks is None else self._chunks.demand
@@ -220,7 +220,7 @@ class Dispatcher:
         return self.window.offsets if epoch_state.committer.is_only_member else 0
 
     def holds_too_much(self, epoch_state: EpochState) -> bool:
-        """Whether a cooperative job holds more than its slots are about to handle.
+        """Whether a job with chunks holds more than its slots are about to handle.
 
         While it was the only member, that kept nothing from others.
         """
@@ -228,7 +228,7 @@ class Dispatcher:
         return 0 < most < epoch_state.committer.acquired
 
     def ahead(self, epoch_state: EpochState) -> dict[TopicPartition, int]:
-        """Offsets of partitions that a cooperative job is to have ahead; empty in batches."""
+        """Offsets of partitions that a job with chunks is to have ahead; empty in batches."""
         return {} if self._chunks is None else self._chunks.ahead(self._live_run(epoch_state))
 
     def _live_run(self, epoch_state: EpochState) -> Running | None:

@@ -1,4 +1,4 @@
-"""How many offsets beyond the end of a log a cooperative job acquires in real time. Pure."""
+"""How many offsets beyond the end of a log a job with chunks acquires in real time. Pure."""
 
 from __future__ import annotations
 

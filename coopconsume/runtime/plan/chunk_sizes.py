@@ -1,4 +1,4 @@
-"""How many offsets a slot of a cooperative job gets at once. Pure."""
+"""How many offsets a slot of a job with chunks gets at once. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices of acquired offsets for the slots of a cooperative job. Pure."""
+"""Slices of acquired offsets for the slots of a job with chunks. Pure."""
 
 from __future__ import annotations
 

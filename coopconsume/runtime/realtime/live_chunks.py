@@ -1,4 +1,4 @@
-"""Hands chunks out to slots of a cooperative job that read by themselves. The loop calls it."""
+"""Hands chunks out to slots of a job with chunks that read by themselves. The loop calls it."""
 
 from __future__ import annotations
 

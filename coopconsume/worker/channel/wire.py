@@ -65,7 +65,7 @@ class Frame(IntEnum):
     DRAIN = 20
     #: The slot starts no more records of some key ranges.
     WITHHOLD = 21
-    #: A real-time slot of a cooperative job reads and handles some more offsets.
+    #: A real-time slot of a job with chunks reads and handles some more offsets.
     CHUNKS = 22
     #: The slot asks for a lease.
     ASK = 32

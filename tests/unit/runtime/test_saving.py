@@ -24,7 +24,7 @@ class FakeAssignment:
     def __init__(self, outcomes: list[BaseException | bool]) -> None:
         self.options = SimpleNamespace(
             max_num_ranges_to_commit=10, batch_time=1.0, commit_interval=0.0,
-            is_cooperative=False,
+            uses_chunks=False,
         )  # fmt: skip
         self.owned: dict[Any, Any] = {TP: SimpleNamespace(range_count=0, last_committed=-1)}
         self.is_shared = self.is_between_epochs = False
