@@ -63,12 +63,12 @@ class AssignedLogs:
         self._ends |= {tp: gained._ends[tp] for tp in partitions if tp in gained._ends}
 
     def check_starts(
-        self, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None
+        self, uncommitted: Mapping[TopicPartition, OffsetRanges] | None = None
     ) -> dict[TopicPartition, int]:
         """Finds records that were deleted before they were done.
 
         Args:
-            unsaved: What is done besides, and on its way into the commit log.
+            uncommitted: What is done besides, and on its way into the commit log.
 
         Returns:
             Log starts that lie above a stable offset; the commit log has followed them.
@@ -83,7 +83,7 @@ class AssignedLogs:
                 stable, committed = self._owned[tp].stable, self._owned[tp].committed
             if start <= stable:
                 continue
-            done = committed | (unsaved or {}).get(tp, OffsetRanges())
+            done = committed | (uncommitted or {}).get(tp, OffsetRanges())
             lost = done.complement(stable, start - 1).pairs()
             if lost:
                 loss = DataLoss(*tp, lost[0][0], lost[-1][1])
@@ -112,12 +112,12 @@ class AssignedLogs:
         return [tp for tp, owned in list(self._owned.items()) if not owned.is_deleted]
 
     def check_topics(
-        self, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None
+        self, uncommitted: Mapping[TopicPartition, OffsetRanges] | None = None
     ) -> list[str]:
         """Makes sure that the topics are still those of the epoch.
 
         Args:
-            unsaved: What is done besides, and on its way into the commit log.
+            uncommitted: What is done besides, and on its way into the commit log.
 
         Returns:
             Topics that were deleted since the last look, without which the consumer goes on.
@@ -138,12 +138,12 @@ class AssignedLogs:
             # A broker may not have heard of a topic yet that is there.
             missing -= set(self._cluster.topic_names())
         for name in sorted(missing):
-            self._leave_out(name, unsaved or {})
+            self._leave_out(name, uncommitted or {})
         return sorted(missing)
 
-    def _leave_out(self, topic: str, unsaved: Mapping[TopicPartition, OffsetRanges]) -> None:
+    def _leave_out(self, topic: str, uncommitted: Mapping[TopicPartition, OffsetRanges]) -> None:
         """Continues without a topic that was deleted, unless that is an error."""
-        losses = self.losses_of(topic, unsaved)
+        losses = self.losses_of(topic, uncommitted)
         for tp in self.present:
             if tp[0] == topic:
                 self._owned[tp].is_deleted = True
@@ -156,13 +156,13 @@ class AssignedLogs:
         log.warning("topic %s was deleted: going on without it", topic)
 
     def losses_of(
-        self, topic: str, unsaved: Mapping[TopicPartition, OffsetRanges]
+        self, topic: str, uncommitted: Mapping[TopicPartition, OffsetRanges]
     ) -> list[DataLoss]:
         """Returns what was not done, as far as its log had been seen, of a topic that is gone.
 
         Args:
             topic: The topic, deleted or created again.
-            unsaved: What is done besides, and on its way into the commit log.
+            uncommitted: What is done besides, and on its way into the commit log.
         """
         state = self._store.state(self._options.group_id)
         losses = []
@@ -170,7 +170,7 @@ class AssignedLogs:
             end = self.seen_end(tp)
             if tp[0] != topic or state[tp].stable_offset >= end:
                 continue
-            done = state[tp].ranges | unsaved.get(tp, OffsetRanges())
+            done = state[tp].ranges | uncommitted.get(tp, OffsetRanges())
             if lost := done.complement(state[tp].stable_offset, end - 1).pairs():
                 losses.append(DataLoss(*tp, lost[0][0], lost[-1][1]))
         return losses
@@ -311,7 +311,9 @@ class AssignedLogs:
                 owned.pending = [one for one in owned.pending if one.offset < end]
 
     def may_continue(
-        self, error: CoopConsumeError, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None
+        self,
+        error: CoopConsumeError,
+        uncommitted: Mapping[TopicPartition, OffsetRanges] | None = None,
     ) -> bool:
         """Whether the consumer continues with its next assignment after an error of these checks.
 
@@ -320,13 +322,13 @@ class AssignedLogs:
 
         Args:
             error: `DataLoss`, `TopicNotFound` or `TopicReplaced`.
-            unsaved: What is done besides, and on its way into the commit log.
+            uncommitted: What is done besides, and on its way into the commit log.
         """
         if not self._options.fail_on_data_loss:
             return True
         if not isinstance(error, TopicReplaced) or not self._options.outlives_topics:
             return False
-        return not self.losses_of(error.topic, unsaved or {})
+        return not self.losses_of(error.topic, uncommitted or {})
 
     def has_changed(self, ends: Mapping[TopicPartition, LogEnd]) -> bool:
         """Whether a log ends elsewhere than at the last look, or has another leader epoch."""

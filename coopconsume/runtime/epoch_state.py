@@ -249,7 +249,7 @@ class EpochState:
     @property
     def uncommitted(self) -> dict[TopicPartition, OffsetRanges]:
         """Returns the records that are done or written to outputs, and not committed."""
-        return {(p.topic, p.partition): p.unsaved | p.undelivered for p in self.partitions}
+        return {(p.topic, p.partition): p.to_commit | p.undelivered for p in self.partitions}
 
     @property
     def busy(self) -> list[Partition]:
@@ -282,10 +282,10 @@ class EpochState:
         return [
             OverLimit(
                 (p.topic, p.partition), self.assignment.topic_ids.get(p.topic, ""),
-                self.assignment.owned[p.topic, p.partition].ranges, p.unsaved,
+                self.assignment.owned[p.topic, p.partition].ranges, p.to_commit,
             )
             for p in self.ours
-            if p.unsaved and (p.topic, p.partition) in self.committer.over_limit
+            if p.to_commit and (p.topic, p.partition) in self.committer.over_limit
         ]  # fmt: skip
 
     def take_along(self, records: OverLimit) -> bool:

@@ -430,7 +430,7 @@ class Job:
         is_last = self._hand_over is not None or is_awaited or self._stopping or is_at_end
         self._answer(epoch_state)
         rests = self._is_paused or self._dispatcher.breaker.state == "open"
-        epoch_state.committer.save(
+        epoch_state.committer.commit_if_due(
             more_to_come=more_to_come, is_last=is_last,
             demand=0 if is_last or rests else self._dispatcher.demand(epoch_state),
             ahead=self._dispatcher.ahead(epoch_state),
@@ -745,7 +745,7 @@ class Job:
             case BatchEnded():
                 self._dispatcher.batch_ended(event)
             case CommitAnswered():
-                self._committer.saved(event)
+                self._committer.commit_answered(event)
             case CommitFenced():
                 self._committer.fenced(event)
             case CommitFailed():

@@ -14,8 +14,8 @@ from commits import ACCEPT_RANGE_FETCH, MAX_NUM_RANGES, OffsetRanges, PartitionC
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
-from coopconsume.runtime.commit.committer import Unsaved
-from coopconsume.runtime.commit.log_calls import save
+from coopconsume.runtime.commit.committer import NextCommit
+from coopconsume.runtime.commit.log_calls import commit_within_limit
 from coopconsume.runtime.commit.outbox import fitting, write
 from coopconsume.runtime.commit.parcels import Parcel, Written
 from coopconsume.runtime.work import Work
@@ -58,12 +58,12 @@ def two(harness: GroupHarness) -> Iterator[tuple[EpochAssignment, EpochAssignmen
         member.leave()
 
 
-def saved(
+def committed(
     assignment: EpochAssignment, *pairs: tuple[int, int], commit_id: str, pending: Any = None
 ) -> CommitAnswered:
-    """Save what is done of the partition, as the loop does."""
+    """Commit what is done of the partition, as the loop does."""
     (tp,) = assignment.owned
-    return save(assignment, {tp: OffsetRanges(pairs)}, {}, pending or {}, commit_id)
+    return commit_within_limit(assignment, {tp: OffsetRanges(pairs)}, {}, pending or {}, commit_id)
 
 
 def test_what_fits_is_committed_and_the_rest_is_held(
@@ -73,13 +73,13 @@ def test_what_fits_is_committed_and_the_rest_is_held(
     assignment, _ = two
     (tp,) = assignment.owned
     assert assignment.owned[tp].max_ranges == 2
-    answer = saved(assignment, (1, 1), (3, 3), (5, 5), (7, 7), commit_id="a-1")
+    answer = committed(assignment, (1, 1), (3, 3), (5, 5), (7, 7), commit_id="a-1")
     assert answer.over_limit == {tp}
     assert answer.offsets == {tp: (OffsetRanges([(1, 1), (3, 3)]), 0)}
-    answer = saved(assignment, (0, 0), (5, 5), (7, 7), commit_id="a-2")
+    answer = committed(assignment, (0, 0), (5, 5), (7, 7), commit_id="a-2")
     assert answer.over_limit == {tp}
     assert answer.offsets == {tp: (OffsetRanges([(0, 0), (5, 5)]), 2)}
-    answer = saved(assignment, (2, 2), (7, 7), commit_id="a-3")
+    answer = committed(assignment, (2, 2), (7, 7), commit_id="a-3")
     assert not answer.over_limit
     assert assignment.store.state(assignment.options.group_id)[tp] == PartitionCommits(
         4, [(5, 5), (7, 7)]
@@ -125,7 +125,7 @@ def test_rows_wait_with_the_offsets_they_belong_to(
     def save_rows(parcel: Parcel, commit_id: str) -> tuple[CommitAnswered, Parcel]:
         fit, left = fitting(first, parcel)
         write(work, first, fit, commit_id)
-        return save(first, {}, {}, {}, commit_id, Written(fit, commit_id, 0.0)), left
+        return commit_within_limit(first, {}, {}, {}, commit_id, Written(fit, commit_id, 0.0)), left
 
     def parcel_of(*offsets: int) -> Parcel:
         return Parcel({tp: OffsetRanges.from_offsets(offsets)}, rows=[rows(tp, *offsets)])
@@ -138,7 +138,7 @@ def test_rows_wait_with_the_offsets_they_belong_to(
     answer, left = save_rows(left, "a-2")
     assert not left
     assert sorted(sink.written["a-2"]) == [0, 2, 5]
-    saved(second, (8, 8), commit_id="b-1")
+    committed(second, (8, 8), commit_id="b-1")
     assert first.owned[tp].range_count == 1, "the member has not heard of that"
     answer, left = save_rows(parcel_of(10), "a-3")
     assert sink.written["a-3"] == [10]
@@ -152,18 +152,18 @@ def test_a_refusal_because_others_were_quicker_keeps_everything(
     """Nothing of the partition was written: offsets and failed records come with the next one."""
     first, second = two
     (tp,) = first.owned
-    saved(second, (2, 2), (4, 4), commit_id="b-1")
+    committed(second, (2, 2), (4, 4), commit_id="b-1")
     first.store.state(first.options.group_id)
     assert first.owned[tp].range_count == 0, "the store has heard of that, the member has not"
     failed = Pending(6, attempts=1)
-    answer = saved(first, (8, 8), commit_id="a-1", pending={tp: [failed]})
+    answer = committed(first, (8, 8), commit_id="a-1", pending={tp: [failed]})
     assert answer.over_limit == {tp}
     assert not answer.offsets
     assert answer.later == {tp: [failed]}
     assert first.owned[tp].range_count == 2, "now it has"
-    unsaved = Unsaved()
-    unsaved.put_back(answer.later)
-    answer = saved(first, (0, 1), (8, 8), commit_id="a-2", pending=unsaved.pending)
+    coming = NextCommit()
+    coming.put_back(answer.later)
+    answer = committed(first, (0, 1), (8, 8), commit_id="a-2", pending=coming.pending)
     assert answer.offsets == {tp: (OffsetRanges([(0, 1), (8, 8)]), 3)}
     assert first.store.pending(first.options.group_id) == {tp: {6: failed}}
 
@@ -181,10 +181,10 @@ def test_repeats_are_one_warning_a_commit_with_counts(
         ours = [one for one in caplog.records if one.name.startswith(("coopconsume", "commits"))]
         return [record.getMessage() for record in ours]
 
-    saved(assignment, (0, 5), commit_id="a-1")
+    committed(assignment, (0, 5), commit_id="a-1")
     assert not messages()
-    saved(assignment, (3, 7), commit_id="a-2")
-    saved(assignment, (0, 1), commit_id="a-3")
+    committed(assignment, (3, 7), commit_id="a-2")
+    committed(assignment, (0, 1), commit_id="a-3")
     assert messages() == [
         f"3 offsets were committed before, and count once ({tp[0]}-0: 3)",
         f"2 offsets were committed before, and count once ({tp[0]}-0: 2)",

@@ -89,7 +89,7 @@ class Process:
     checked: int = -100
     paused: bool = False
     #: What is done, and was refused as the next epoch was not known yet.
-    unsaved: list[Batch] = field(default_factory=list)
+    uncommitted: list[Batch] = field(default_factory=list)
     #: Whether it joins without a hand-over, if it may.
     keeps: bool = True
 

@@ -192,8 +192,8 @@ class World:
                 p.settle(self.now)
             if p.is_quiet:
                 assert p.is_drained
-                assert not p.unsaved
-                assert not p.unsaved_holes
+                assert not p.to_commit
+                assert not p.holes_to_commit
                 assert not p.holes()
                 assert not p.parked
                 assert not p.backlog(range(self.slots), self.now)
@@ -409,7 +409,9 @@ class World:
                     self.committed[p.index].amend([(offset, offset)])
                     self.pending[p.index].pop(offset)
                     p.discard(offset, self.now)
-                    p.saved(OffsetRanges(), self.committed[p.index].stable_offset, OffsetRanges())
+                    p.commit_answered(
+                        OffsetRanges(), self.committed[p.index].stable_offset, OffsetRanges()
+                    )
                 else:
                     self.pending[p.index][offset] = (offset, waiting.key_hash, 0, 0.0, "")
                     p.replay(offset, self.now)
@@ -422,13 +424,13 @@ class World:
                 assert hole not in self.logs[p.index], f"{hole} of partition {p.index} is no hole"
             if holes:
                 p.amend(holes)
-            offsets, holes = p.unsaved, p.unsaved_holes
-            filtered = (offsets & p.unsaved_filtered).offsets().tolist()
+            offsets, holes = p.to_commit, p.holes_to_commit
+            filtered = (offsets & p.filtered_to_commit).offsets().tolist()
             self.filtered |= {(p.index, offset) for offset in filtered}
             assert {(p.index, offset) for offset in filtered} <= self.dropped, "it passes"
             if offsets or holes:
                 self.committed[p.index].amend(offsets | holes)
-                p.saved(offsets, self.committed[p.index].stable_offset, holes)
+                p.commit_answered(offsets, self.committed[p.index].stable_offset, holes)
                 for offset in offsets.offsets().tolist():
                     self.pending[p.index].pop(offset, None)
 
@@ -488,7 +490,7 @@ class World:
         The other member does all that is left of them at once, and finds all holes, unless it does
         not keep them.
         """
-        if any(p.dealer.leaves(self.now) or p.unsaved for p in self.partitions):
+        if any(p.dealer.leaves(self.now) or p.to_commit for p in self.partitions):
             return False
         self.moved, self.ranges = (), difference(self.ranges, moved)
         for p in self.partitions:
@@ -503,7 +505,7 @@ class World:
                     self.succeeded[at] = 1
                 self.committed[p.index].amend([(offset, offset)])
                 self.pending[p.index].pop(offset, None)
-            p.saved(OffsetRanges(), self.committed[p.index].stable_offset, OffsetRanges())
+            p.commit_answered(OffsetRanges(), self.committed[p.index].stable_offset, OffsetRanges())
         return True
 
     def shares(self, ranges, data):
@@ -567,7 +569,8 @@ class World:
                 not rough
                 and self.seen == self.ends
                 and all(
-                    p.is_drained and not p.unsaved and not p.unsaved_holes for p in self.partitions
+                    p.is_drained and not p.to_commit and not p.holes_to_commit
+                    for p in self.partitions
                 )
             ):
                 return troubled

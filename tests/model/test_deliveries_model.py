@@ -222,7 +222,7 @@ def test_a_lane_waits_for_all_its_rows_and_then_goes_on():
     )
     rows = OffsetRanges([(2, 2), (4, 4)])
     p.defer(rows)
-    assert not p.unsaved & rows
+    assert not p.to_commit & rows
     p.hold(Waiting(o, 9, 0, math.inf, "away", is_undelivered=True) for o in (2, 4))
     assert (p.first_open(), p.parked) == (0, [])
     p.end = 20
@@ -232,7 +232,7 @@ def test_a_lane_waits_for_all_its_rows_and_then_goes_on():
     assert not p.is_drained
     for written in (4, 2):
         assert plan_batch([p], [0], 2.0, Limits(100, 100)) is None, "11 waits for 2 and 4"
-        p.saved(OffsetRanges([(written, written)]), 0, OffsetRanges())
+        p.commit_answered(OffsetRanges([(written, written)]), 0, OffsetRanges())
     assert 2 in p.done
     plan = plan_batch([p], [0], 2.0, Limits(100, 100))
     assert plan is not None
@@ -289,10 +289,10 @@ class Unreliable(World):
     @contextlib.contextmanager
     def deferring(self):
         """What gives rows is not committed before they are written."""
-        before = {p.index: p.unsaved for p in self.partitions}
+        before = {p.index: p.to_commit for p in self.partitions}
         yield
         for p in self.partitions:
-            new = (p.unsaved - before[p.index]).offsets().tolist()
+            new = (p.to_commit - before[p.index]).offsets().tolist()
             giving = {o: self.dealt(p.index, o) for o in new if (p.index, o) in self.giving}
             if giving:
                 p.defer(OffsetRanges.from_offsets(list(giving)))
@@ -341,7 +341,7 @@ class Unreliable(World):
             for (_, part), offsets in parcel.places().items():
                 p = self.partitions[part]
                 self.committed[part].amend(offsets)
-                p.saved(offsets, self.committed[part].stable_offset, OffsetRanges())
+                p.commit_answered(offsets, self.committed[part].stable_offset, OffsetRanges())
                 for offset in offsets.offsets().tolist():
                     self.pending[part].pop(offset, None)
 
@@ -381,7 +381,7 @@ def test_a_destination_holds_back_its_own_records_alone(world, data):
     for step in range(600):
         world.step("ldcw"[step % 4], data, rough=False)
         left = world.under_way or world.deliveries.is_moving(world.now)
-        at_rest = all(p.is_drained and not p.unsaved for p in world.partitions)
+        at_rest = all(p.is_drained and not p.to_commit for p in world.partitions)
         if at_rest and not (left or world.deliveries.is_in_trouble(world.now)):
             break
     else:

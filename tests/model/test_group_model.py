@@ -166,10 +166,10 @@ class GroupMachine(RuleBasedStateMachine):
     def _carry(self, process: Process, before: EpochGrant) -> None:
         """What was begun and what is done under the epoch before goes on under this one."""
         assert process.grant is not None
-        for batch in [*self.batches, *process.unsaved]:
+        for batch in [*self.batches, *process.uncommitted]:
             if batch.process == process.number and batch.grant is before:
                 batch.grant = process.grant
-        done, process.unsaved = process.unsaved, []
+        done, process.uncommitted = process.uncommitted, []
         for batch in done:
             self._commit(batch)
 
@@ -218,12 +218,12 @@ class GroupMachine(RuleBasedStateMachine):
     def _lost(self, process: Process) -> None:
         process.core.lost()
         process.grant, process.moving, process.state, process.id = None, (), "out", ""
-        self._forget_unsaved(process)
+        self._forget_uncommitted(process)
 
-    def _forget_unsaved(self, process: Process) -> None:
+    def _forget_uncommitted(self, process: Process) -> None:
         """What is done cannot be committed any more: it will be done again."""
-        self.refused.update(next(self.offsets) for _ in process.unsaved)
-        process.unsaved = []
+        self.refused.update(next(self.offsets) for _ in process.uncommitted)
+        process.uncommitted = []
 
     def _hand_over(self, process: Process, *, late: bool) -> None:
         """Drain: wait for the batches, or stop waiting and report what still runs."""
@@ -343,7 +343,7 @@ class GroupMachine(RuleBasedStateMachine):
                 waits += process.waits
                 self._carry(process, before)
             else:
-                self._forget_unsaved(process)
+                self._forget_uncommitted(process)
             process.state, process.checked = "stable", self.now
             process.waits = waits
             if decision.continues:
@@ -411,7 +411,7 @@ class GroupMachine(RuleBasedStateMachine):
             is_theirs = process.number == batch.process and process.grant is batch.grant
             fence = self.log.state.fenced(batch.grant.epoch, batch.grant.member)
             if is_theirs and process.core.is_holding and fence:
-                process.unsaved.append(batch)
+                process.uncommitted.append(batch)
                 return
         self._commit(batch)
 

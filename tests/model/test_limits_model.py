@@ -88,16 +88,16 @@ class AtLimit(World):
             if holes:
                 p.amend(holes)
             log = self.committed[p.index]
-            log.amend(p.unsaved_holes)
-            p.saved(OffsetRanges(), log.stable_offset, p.unsaved_holes)
+            log.amend(p.holes_to_commit)
+            p.commit_answered(OffsetRanges(), log.stable_offset, p.holes_to_commit)
             before = log.ranges.range_count
-            fit = affordable(log, p.unsaved, self.limit)
+            fit = affordable(log, p.to_commit, self.limit)
             trial = log.copy(max_ranges=self.limit)
             if fit and fit.last >= trial.stable_offset:
                 trial.commit(fit)
             self.committed[p.index] = trial.copy(max_ranges=None)
             assert trial.ranges.range_count <= max(before, self.limit)
-            p.saved(fit, trial.stable_offset, OffsetRanges())
+            p.commit_answered(fit, trial.stable_offset, OffsetRanges())
             for offset in fit.offsets().tolist():
                 self.pending[p.index].pop(offset, None)
 
@@ -195,7 +195,7 @@ def test_waiting_outputs_stop_new_reads_and_are_reported() -> None:
     p.done |= OffsetRanges([(10, 11)])
     assert p.outputs_waiting == 8, "what is done in one piece waits for its commit alone"
     assert not p.is_at_limit
-    p.saved(OffsetRanges(), 17, OffsetRanges())
+    p.commit_answered(OffsetRanges(), 17, OffsetRanges())
     assert p.outputs_waiting == 6
 
 
@@ -283,13 +283,13 @@ def test_what_is_done_counts_again_once_it_fits() -> None:
     report = PartitionReport(done=pack_offsets(_arrow(done)))
     p.reported(0, report, 0.0)
     p.reported(1, PartitionReport(), 0.0)
-    p.saved(OffsetRanges([(11, 11)]), 10, OffsetRanges())
-    assert p.unsaved == OffsetRanges([(15, 15)])
+    p.commit_answered(OffsetRanges([(11, 11)]), 10, OffsetRanges())
+    assert p.to_commit == OffsetRanges([(15, 15)])
     assert 15 not in p.committed
     assert not any(15 in share.todo for share in p.shares.values())
     after = partition_at_limit()
-    after.take_along(p.unsaved)
-    assert (15 in after.done, 15 in after.committed, after.unsaved) == (True, False, p.unsaved)
+    after.take_along(p.to_commit)
+    assert (15 in after.done, 15 in after.committed, after.to_commit) == (True, False, p.to_commit)
     assert not any(15 in share.todo for share in after.shares.values())
 
 

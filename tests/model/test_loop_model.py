@@ -148,11 +148,11 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
         rough = step < 40
         what = data.draw(st.sampled_from("llddpcpcruwo")) if rough else "ldcw"[step % 4]
         world.step(what, data, rough=rough)
-        if what == "o" and not any(p.unsaved for p in world.partitions):
+        if what == "o" and not any(p.to_commit for p in world.partitions):
             world.decide(lambda *_: data.draw(st.booleans()))
         if rough or world.seen != world.ends:
             continue
-        if not all(p.is_drained and not p.unsaved for p in world.partitions):
+        if not all(p.is_drained and not p.to_commit for p in world.partitions):
             continue
         held = {
             (p.index, o) for p in world.partitions for s in p.shares.values() for o in s.stuck()
@@ -163,7 +163,7 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
                 at = (p.index, offset)
                 is_done = world.succeeded[at] or at in world.dead | world.filtered
                 assert is_done or at in held, f"{at} is lost"
-        if not held and not any(p.unsaved_holes for p in world.partitions):
+        if not held and not any(p.holes_to_commit for p in world.partitions):
             break
         world.decide(lambda *_: data.draw(st.booleans()))
     else:
@@ -190,7 +190,7 @@ def test_a_discarded_record_below_the_stable_offset_is_not_tried_again():
     p.plan([0], 1.0, limits)  # The slot of the parked key is at work on 4 to 7.
     p.discard(1, 2.0)
     p.amend(OffsetRanges([(2, 2)]))
-    p.saved(p.unsaved, 4, p.unsaved_holes)
+    p.commit_answered(p.to_commit, 4, p.holes_to_commit)
     p.reported(0, PartitionReport(pack_offsets(pa.array([4, 5, 6, 7], pa.int64()))), 3.0)
     assert not p.plan([0], 4.0, limits)
 
@@ -271,7 +271,7 @@ def test_a_start_from_any_commit_log_keeps_the_order(world, window, data):
         world.commit()
         world.now += 10
         world.see_ends()
-        if all(p.is_drained and not p.unsaved for p in world.partitions):
+        if all(p.is_drained and not p.to_commit for p in world.partitions):
             if world.committed[0].stable_offset >= world.ends[0]:
                 break
             parked = [w.offset for p in world.partitions for w in p.parked]

@@ -117,7 +117,7 @@ def test_what_a_late_handler_fails_with_does_not_count_once_its_key_has_come_bac
     job = there.run(member, handler, policy=RetryPolicy(backoff=1000.0, max_backoff=1000.0))
     moves_while_it_is_handled(group, job, gate, at, due_ms=2**52)
     with monkeypatch.context() as patched:
-        patched.setattr(job._epoch_state.committer, "save", lambda **_: None)
+        patched.setattr(job._epoch_state.committer, "commit_if_due", lambda **_: None)
         gate.opened.set()
         there.until(lambda: not job._dispatcher.running)
         assert member.keep()

@@ -65,7 +65,7 @@ class Member(AtLimit):
         (p,) = self.partitions
         self.see_ends()
         ranges = self.committed[0].ranges
-        p.saved(OffsetRanges(), self.committed[0].stable_offset, OffsetRanges())
+        p.commit_answered(OffsetRanges(), self.committed[0].stable_offset, OffsetRanges())
         p.log_ranges, p.log_last = ranges.range_count, -1 if ranges.last is None else ranges.last
 
 

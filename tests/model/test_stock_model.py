@@ -65,10 +65,10 @@ class Member:
             for chunk in chunks
             if chunk.member not in self.world.members
         )
-        p.saved(OffsetRanges(), state.commits.stable_offset, OffsetRanges())
+        p.commit_answered(OffsetRanges(), state.commits.stable_offset, OffsetRanges())
         self.acquirer.looked(GroupChunks({AT: found}, gone, tuple(self.world.members), 0))
 
-    def save(self, demand):
+    def commit(self, demand):
         """Commits what came in, and asks for more in the same append."""
         p = self.partition
         holes = p.holes()
@@ -77,7 +77,7 @@ class Member:
         if holes:
             p.amend(holes)
         request = self.acquirer.request(demand)
-        offsets, found, failed = p.unsaved, p.unsaved_holes, list(self.failed.values())
+        offsets, found, failed = p.to_commit, p.holes_to_commit, list(self.failed.values())
         if not (offsets or found or failed or request):
             return
         name = f"{self.name}-{next(self.numbers)}"
@@ -95,7 +95,7 @@ class Member:
         for one in group.not_held.keys() - before:
             not_held |= group.not_held[one].get(AT, OffsetRanges())
         self.failed = {}
-        p.saved(offsets, self.state.commits.stable_offset, found)
+        p.commit_answered(offsets, self.state.commits.stable_offset, found)
         p.stock.failing -= OffsetRanges.from_offsets([one.offset for one in failed])
         p.not_held(not_held)
         if request is not None:
@@ -209,7 +209,7 @@ def run(seed):
         if what == "l":
             member.look()
         elif what == "s":
-            member.save(2 * size)
+            member.commit(2 * size)
         elif what == "n":
             member.launch(size)
         elif what in "ed" and member.running:

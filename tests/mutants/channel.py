@@ -29,7 +29,7 @@ _DOUBT = (
     "tests/unit/runtime/test_plan_rules.py::"
     "test_what_is_in_doubt_of_a_slot_that_gave_records_back_is_what_it_kept"
 )
-_PACED = "tests/unit/runtime/test_saving.py::test_commits_are_an_interval_apart_unless_somebody_waits_for_them"
+_PACED = "tests/unit/runtime/test_committer.py::test_commits_are_an_interval_apart_unless_somebody_waits_for_them"
 _STUCK = _SLOTS + "test_a_stuck_handler_costs_its_own_key"
 _KEPT = _LOOP + "test_a_kept_record_holds_its_lane_although_retention_deletes_it"
 _RELIEVED = _SLOT + "test_a_relieved_slot_keeps_what_runs_and_starts_nothing_more"
@@ -576,7 +576,7 @@ CHANNEL = [
         "coopconsume/runtime/dispatch/slot_leases.py",
         "(10 if real_time else 2)",
         "(10 if real_time else 1)",
-        ("tests/unit/runtime/test_saving.py::test_slots_report_twice_in_a_commit_interval",),
+        ("tests/unit/runtime/test_committer.py::test_slots_report_twice_in_a_commit_interval",),
     ),
 ]
 

@@ -39,7 +39,7 @@ COMMITS = [
         "Where an outcome is not known nothing counts.",
         "coopconsume/runtime/plan/partition.py",
         "self.shares[slot].give_up()",
-        "self.unsaved |= self.shares[slot].in_flight or OffsetRanges()",
+        "self.to_commit |= self.shares[slot].in_flight or OffsetRanges()",
         (_PLAN + "test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again", _LOOP),
     ),
     Mutant(

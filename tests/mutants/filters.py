@@ -36,7 +36,7 @@ FILTERS = [
         "return done | _filtered_of(report) if report.filtered else done",
         "return done",
         (
-            _FILTERS + "test_filtered_records_are_done_and_counted_until_they_are_saved",
+            _FILTERS + "test_filtered_records_are_done_and_counted_until_they_are_committed",
             _LOOP,
         ),
     ),
@@ -52,9 +52,9 @@ FILTERS = [
         "filtered-not-counted",
         "The commit log and progress count filtered records.",
         "coopconsume/runtime/plan/partition.py",
-        "self.unsaved_filtered |= _filtered_of(report)",
-        "self.unsaved_filtered |= _NOTHING",
-        (_FILTERS + "test_filtered_records_are_done_and_counted_until_they_are_saved", _LOOP),
+        "self.filtered_to_commit |= _filtered_of(report)",
+        "self.filtered_to_commit |= _NOTHING",
+        (_FILTERS + "test_filtered_records_are_done_and_counted_until_they_are_committed", _LOOP),
     ),
     Mutant(
         "filtered-counted-twice",

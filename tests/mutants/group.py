@@ -256,7 +256,7 @@ TOPICS = [
         "replaced-topic-loses-records",
         "A job goes on with a topic that was created again only if all of the old one is done.",
         "coopconsume/group/assigned_logs.py",
-        "return not self.losses_of(error.topic, unsaved or {})",
+        "return not self.losses_of(error.topic, uncommitted or {})",
         "return True",
         (_JOB + "test_a_topic_that_is_created_again_is_taken_up_where_nothing_is_lost",),
     ),

@@ -15,7 +15,7 @@ _OUTPUTS = "tests/model/test_job_outputs.py::"
 _REPLAY = "tests/model/test_replay.py::"
 _POLLING = "tests/model/test_polling_model.py::"
 _PUBLISHING = "tests/unit/sinks/test_publishing.py::"
-_SAVING = "tests/unit/runtime/test_saving.py::"
+_COMMITTER = "tests/unit/runtime/test_committer.py::"
 _DELIVERIES = "tests/model/test_deliveries_model.py::"
 
 RETRIES = [
@@ -294,7 +294,7 @@ OUTPUTS = [
         "coopconsume/runtime/commit/committer.py",
         "if self.is_busy or self._looks_at_decisions():",
         "if self.is_busy or self._mirror.is_busy or self._looks_at_decisions():",
-        (_SAVING + "test_commits_go_on_while_a_topic_does_not_take_outputs",),
+        (_COMMITTER + "test_commits_go_on_while_a_topic_does_not_take_outputs",),
     ),
     Mutant(
         "end-waits-for-publishing",
@@ -302,7 +302,7 @@ OUTPUTS = [
         "coopconsume/runtime/commit/committer.py",
         "moves = self.outbox.is_moving or primary.is_publishing",
         "moves = self.outbox.is_moving or primary.has_unpublished",
-        (_SAVING + "test_commits_go_on_while_a_topic_does_not_take_outputs",),
+        (_COMMITTER + "test_commits_go_on_while_a_topic_does_not_take_outputs",),
     ),
     Mutant(
         "end-leaves-what-is-published",
@@ -310,7 +310,7 @@ OUTPUTS = [
         "coopconsume/runtime/commit/committer.py",
         "moves = self.outbox.is_moving or primary.is_publishing",
         "moves = self.outbox.is_moving",
-        (_SAVING + "test_all_is_saved_once_it_is_published",),
+        (_COMMITTER + "test_all_is_committed_once_it_is_published",),
     ),
     Mutant(
         "unpublished-outputs-not-bounded",

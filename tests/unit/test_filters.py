@@ -273,7 +273,7 @@ def packed(*offsets):
     return pack_offsets(pa.array(offsets, pa.int64()))
 
 
-def test_filtered_records_are_done_and_counted_until_they_are_saved():
+def test_filtered_records_are_done_and_counted_until_they_are_committed():
     """They move the stable offset like others; a pending one is not tried again."""
     partition = Partition(
         0, "t", 0, stable=0, committed=OffsetRanges(), shares=[(0, (KeyRange(),))], ordering="key",
@@ -285,18 +285,18 @@ def test_filtered_records_are_done_and_counted_until_they_are_saved():
     report = PartitionReport(packed(0, 3), filtered=packed(1, 2, 4))
     partition.reported(0, report, 0.0)
     assert partition.first_open() == 5
-    assert partition.unsaved == OffsetRanges([(0, 4)])
-    assert partition.unsaved_filtered == OffsetRanges([(1, 2), (4, 4)])
+    assert partition.to_commit == OffsetRanges([(0, 4)])
+    assert partition.filtered_to_commit == OffsetRanges([(1, 2), (4, 4)])
     assert (partition.pending, partition.failed.attempts) == (0, {})
-    partition.saved(OffsetRanges([(0, 3)]), 4, OffsetRanges())
-    assert partition.unsaved_filtered == OffsetRanges([(4, 4)])
+    partition.commit_answered(OffsetRanges([(0, 3)]), 4, OffsetRanges())
+    assert partition.filtered_to_commit == OffsetRanges([(4, 4)])
 
 
 def test_progress_counts_what_is_filtered():
     """Beside handler calls."""
     meter = Meter({"id": "i", "runId": "r", "name": "n", "groupId": "g"}, 1)
     meter.reported(SlotReport(0, 0, handled=2, filtered=3), [])
-    meter.saved(5, (0.0, 0.0), [])
+    meter.progressed(5, (0.0, 0.0), [])
     (event,) = meter.recent
     assert (event["numInputRows"], event["numFilteredRows"]) == (2, 3)
     assert (event["totals"]["handled"], event["totals"]["filtered"]) == (2, 3)

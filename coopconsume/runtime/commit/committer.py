@@ -60,11 +60,11 @@ _DECIDE_EVERY = 2.0
 
 
 @dataclass
-class Unsaved:
-    """What has come in since the last commit, beside the offsets that are done.
+class NextCommit:
+    """What the next commit contains besides the offsets that are done.
 
     Attributes:
-        since: When the first of it came, on the monotonic clock; 0: nothing has.
+        since: When the first of all it contains came in, on the monotonic clock; 0: nothing has.
         pending: Records that failed, for the commit log.
     """
 
@@ -131,7 +131,7 @@ class Committer:
         self._post = post
         self._interval = assignment.options.commit_interval
         self._linger = min(_LINGER, self._interval)
-        self._unsaved = Unsaved()
+        self._next = NextCommit()
         self._looked_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
         self._calls = LogCalls(assignment, work, commit_ids, post)
@@ -150,7 +150,7 @@ class Committer:
         self._troubled: frozenset[TopicPartition] = frozenset()
         #: Builds requests for chunks; None: the epoch is not cooperative.
         self._acquirer: Acquirer | None = None
-        #: The last demand of a job with chunks, see `save`.
+        #: The last demand of a job with chunks, see `commit_if_due`.
         self._demand = 0
         self._ahead: Mapping[TopicPartition, int] = {}
         #: The request that runs; None: none does.
@@ -166,11 +166,9 @@ class Committer:
     @property
     def has_all(self) -> bool:
         """Whether all that came in is committed, and decisions were read once."""
-        unsaved = bool(self._open())
+        is_open = bool(self._open())
         unlooked = self._decisions_at == -math.inf and (self._work.park or bool(self._parked()))
-        waits = (
-            self._unsaved.since or unsaved or unlooked or self._assignment.primary.has_unpublished
-        )
+        waits = self._next.since or is_open or unlooked or self._assignment.primary.has_unpublished
         return not (self.is_busy or waits or self.outbox.has_any)
 
     def extend(self, partition: Partition) -> None:
@@ -193,7 +191,8 @@ class Committer:
     def _uncommitted(self, partitions: Iterable[Partition]) -> dict[TopicPartition, OffsetRanges]:
         """Returns what of some partitions is not committed, or is to be parked."""
         found = {
-            (p.topic, p.partition): p.unsaved | p.unsaved_holes | p.undelivered for p in partitions
+            (p.topic, p.partition): p.to_commit | p.holes_to_commit | p.undelivered
+            for p in partitions
         }
         written = [] if self._written is None else [self._written.parcel]
         # A deleted record is done for the partition, and not for what it gave.
@@ -215,7 +214,7 @@ class Committer:
             return True
         primary = self._assignment.primary
         moves = self.outbox.is_moving or primary.is_publishing
-        if self.is_busy or self._unsaved.since or moves:
+        if self.is_busy or self._next.since or moves:
             return False
         is_left = any((p.topic, p.partition) not in self.over_limit for p in self._open())
         return not is_left and bool(
@@ -252,7 +251,7 @@ class Committer:
     @property
     def due(self) -> float | None:
         """When the next commit is due, on the monotonic clock; None: unknown."""
-        since = self._unsaved.since
+        since = self._next.since
         waits = self.is_busy or self.outbox.is_young
         return max(since + self._linger, self._next_at) if since and not waits else None
 
@@ -271,28 +270,28 @@ class Committer:
             partitions: Of its batch, by part.
             now: The time, on the monotonic clock.
         """
-        unsaved = self._unsaved
-        unsaved.since = unsaved.since or now
+        coming = self._next
+        coming.since = coming.since or now
         cooperative = self._acquirer is not None
         parked = self.outbox.take(report, partitions)
         for part, outcome in report.partitions.items():
             if outcome.failed:
                 p = partitions[part]
-                unsaved.pending.setdefault((p.topic, p.partition), []).extend(
+                coming.pending.setdefault((p.topic, p.partition), []).extend(
                     pending_of(f)
                     for f in outcome.failed
                     if (part, f.offset) not in parked and p.has(f.key_hash)
                 )
         shown = self.outbox.show()
         if not cooperative:  # There they stay with this member.
-            unsaved.add(shown, now)  # Before the next batch starts.
+            coming.add(shown, now)  # Before the next batch starts.
 
     def amend(self, partition: Partition, holes: OffsetRanges) -> None:
         """Takes proven holes of a partition."""
         partition.amend(holes)
-        self._unsaved.since = self._unsaved.since or time.monotonic()
+        self._next.since = self._next.since or time.monotonic()
 
-    def save(
+    def commit_if_due(
         self,
         *,
         more_to_come: bool,
@@ -312,14 +311,14 @@ class Committer:
                 returned.
         """
         now, self._demand, self._ahead = time.monotonic(), demand, ahead or {}
-        linger = more_to_come and now - self._unsaved.since < self._linger
+        linger = more_to_come and now - self._next.since < self._linger
         # Slots of a job with state wait until their changes are written.
         is_early = not is_last and now < self._next_at and self._work.state is None
         if not (linger or is_early):
             self.outbox.start()
         shown = self.outbox.show()
         if self._acquirer is None:
-            self._unsaved.add(shown, now)
+            self._next.add(shown, now)
         self._mirror.publish()
         if self.refused_for > 0:
             return
@@ -331,7 +330,7 @@ class Committer:
             return
         request = self._request()
         is_early &= not self._is_starving(request)
-        if not (self._unsaved.since or self._open() or ready or request):
+        if not (self._next.since or self._open() or ready or request):
             every = _LOOK_EVERY if self._assignment.is_shared else _MIRROR_EVERY
             if time.monotonic() - self._looked_at > every:
                 self._run(self._calls.look)
@@ -353,7 +352,7 @@ class Committer:
         """Begins to read the chunks of a cooperative epoch, or to return them, if it is time."""
         if self._acquirer is None or self._assignment.is_between_epochs:
             return False
-        has_outcomes = self._unsaved.since or self._open() or self.outbox.has_any
+        has_outcomes = self._next.since or self._open() or self.outbox.has_any
         if is_resting and self._acquirer.has_any and not has_outcomes:
             self._run(self._calls.return_chunks)
             return True
@@ -411,20 +410,22 @@ class Committer:
 
     def _waits_for_capacity(self) -> bool:
         """Whether the limit on ranges refused records, and no new ones could free ranges."""
-        return bool(self._refused) and not self._unsaved.since and time.monotonic() < self._again_at
+        return bool(self._refused) and not self._next.since and time.monotonic() < self._again_at
 
     def _begin_commit(self, written: Written | None, request: AcquireRequest | None) -> None:
-        offsets = {(p.topic, p.partition): p.unsaved for p in self._open() if p.unsaved}
-        holes = {(p.topic, p.partition): p.unsaved_holes for p in self._open() if p.unsaved_holes}
-        unsaved, self._unsaved = self._unsaved, Unsaved()
-        unsaved.pending = self._ours(unsaved.pending)
+        offsets = {(p.topic, p.partition): p.to_commit for p in self._open() if p.to_commit}
+        holes = {
+            (p.topic, p.partition): p.holes_to_commit for p in self._open() if p.holes_to_commit
+        }
+        coming, self._next = self._next, NextCommit()
+        coming.pending = self._ours(coming.pending)
         if written is not None:
             written.parcel.pending = self._ours(written.parcel.pending)
-        if offsets or holes or unsaved.pending or written or request:
+        if offsets or holes or coming.pending or written or request:
             self._begun_at = time.monotonic()
             self._written = written
             # Ids of commits are kept for ever, and take least space where none is left out.
-            is_commit = offsets or holes or unsaved.pending
+            is_commit = offsets or holes or coming.pending
             ids = self._ids if is_commit else self._request_ids
             commit_id = written.commit_id if written else next(ids)
             if request is not None and self._acquirer is not None:
@@ -432,17 +433,17 @@ class Committer:
                 self._acquirer.began(request)
                 self._acquiring = request
             filtered = {
-                (p.topic, p.partition): p.unsaved_filtered
+                (p.topic, p.partition): p.filtered_to_commit
                 for p in self._busy()
-                if p.unsaved_filtered
+                if p.filtered_to_commit
             }
             attempts = {
                 tp: [(one.offset, one.attempts) for one in records]
-                for tp, records in unsaved.pending.items()
+                for tp, records in coming.pending.items()
             }
             self._trace.write(CommitStarted(offsets, holes, attempts, request))
             self._run(
-                self._calls.commit, offsets, holes, unsaved.pending, commit_id, written, filtered,
+                self._calls.commit, offsets, holes, coming.pending, commit_id, written, filtered,
                 request,
             )  # fmt: skip
 
@@ -472,7 +473,7 @@ class Committer:
         return [p for p in self._partitions.values() if not p.is_quiet]
 
     def _open(self) -> list[Partition]:
-        return [p for p in self._busy() if p.unsaved or p.unsaved_holes]
+        return [p for p in self._busy() if p.to_commit or p.holes_to_commit]
 
     def _parked(self) -> list[tuple[TopicPartition, Failed]]:
         owned = self._assignment.owned
@@ -506,7 +507,7 @@ class Committer:
             act(decision.offset, time.monotonic())
             owned = self._assignment.owned.get((decision.topic, decision.partition))
             stable = partition.stable if owned is None else owned.stable
-            partition.saved(OffsetRanges(), stable, OffsetRanges())
+            partition.commit_answered(OffsetRanges(), stable, OffsetRanges())
 
     def _mirrored(self, error: BaseException | None) -> None:
         if isinstance(error, FencedMember) and self._assignment.may_be_late(error):
@@ -526,7 +527,7 @@ class Committer:
             self._acquirer.looked(event.chunks)
         for tp, offset in stable.items():
             if offset != self._partitions[tp].stable:
-                self._partitions[tp].saved(OffsetRanges(), offset, OffsetRanges())
+                self._partitions[tp].commit_answered(OffsetRanges(), offset, OffsetRanges())
         if self._assignment.is_shared:
             self._count_ranges(stable)
         if self._count_parked() != before:
@@ -548,49 +549,49 @@ class Committer:
             self._failed(error)
         self.is_busy, self._acquiring = False, None
         self._passed, self._passed_at = error.epoch, time.monotonic()
-        self._unsaved.put_back(event.pending)
-        self._unsaved.since = self._unsaved.since or time.monotonic()
+        self._next.put_back(event.pending)
+        self._next.since = self._next.since or time.monotonic()
         if self._acquirer is not None:
             # It is unknown whether a request counts: the next epoch shows it.
             self._looked_at = -math.inf
 
-    def saved(self, saved: CommitAnswered) -> None:
+    def commit_answered(self, answer: CommitAnswered) -> None:
         """Takes the answer to a commit."""
         self.is_busy = False
         self._written = None
         self.count += 1
         self._wake_mirror()
-        for tp, (offsets, stable) in saved.offsets.items():
-            holes = saved.holes.get(tp, OffsetRanges())
-            self._partitions[tp].saved(offsets, stable, holes)
-        self._take_chunks(saved)
-        self._count_ranges({*saved.offsets, *saved.over_limit})
-        self._refused = saved.over_limit
-        if saved.over_limit:
+        for tp, (offsets, stable) in answer.offsets.items():
+            holes = answer.holes.get(tp, OffsetRanges())
+            self._partitions[tp].commit_answered(offsets, stable, holes)
+        self._take_chunks(answer)
+        self._count_ranges({*answer.offsets, *answer.over_limit})
+        self._refused = answer.over_limit
+        if answer.over_limit:
             # They wait until gaps below them are done.
             self._again_at = time.monotonic() + _REFUSED_WAIT
-            self._unsaved.put_back(saved.later)
-        count = sum(len(offsets) for offsets, _ in saved.offsets.values())
-        self._meter.committed(saved)
-        if self._acquirer is not None and not (saved.offsets or saved.holes):
+            self._next.put_back(answer.later)
+        count = sum(len(offsets) for offsets, _ in answer.offsets.values())
+        self._meter.committed(answer)
+        if self._acquirer is not None and not (answer.offsets or answer.holes):
             return  # A request alone is no commit.
         ours = [p for p in self._partitions.values() if p.is_ours]
-        self._meter.saved(count, saved.took, ours)
+        self._meter.progressed(count, answer.took, ours)
 
-    def _take_chunks(self, saved: CommitAnswered) -> None:
+    def _take_chunks(self, answer: CommitAnswered) -> None:
         """Takes the chunks of the answer to a commit, in a cooperative epoch."""
-        for tp, offsets in saved.failed.items():
+        for tp, offsets in answer.failed.items():
             stock = self._partitions[tp].stock
             if stock is not None:
                 stock.failing -= offsets
-        for tp, offsets in saved.not_held.items():
+        for tp, offsets in answer.not_held.items():
             self._partitions[tp].not_held(offsets)
         request, self._acquiring = self._acquiring, None
-        if saved.acquired is not None:
+        if answer.acquired is not None:
             if self._acquirer is not None and request is not None:
-                self._acquirer.answered(request, saved.acquired.offsets)
-            failed = saved.acquired.failed
-            for tp, offsets in saved.acquired.offsets.items():
+                self._acquirer.answered(request, answer.acquired.offsets)
+            failed = answer.acquired.failed
+            for tp, offsets in answer.acquired.offsets.items():
                 if tp in self._partitions:
                     self._partitions[tp].acquire(offsets, failed.get(tp, ()))
 

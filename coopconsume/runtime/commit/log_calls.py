@@ -63,9 +63,9 @@ class LogCalls:
         filtered: Mapping[TopicPartition, OffsetRanges],
         request: AcquireRequest | None,
     ) -> None:
-        """Makes a commit, see `save`."""
+        """Makes a commit, see `commit_within_limit`."""
         try:
-            saved = save(
+            answer = commit_within_limit(
                 self._assignment, offsets, holes, pending, commit_id, written, filtered, request
             )
         except FencedMember as error:
@@ -75,7 +75,7 @@ class LogCalls:
         else:
             if written is not None and self._work.state is not None:
                 self._work.state.committed(self._assignment, written.commit_id)
-            self._post(saved)
+            self._post(answer)
 
     def look(self) -> None:
         """Reads stable offsets that other members have moved, and the chunks of all members."""
@@ -110,7 +110,7 @@ class LogCalls:
         self._post(DecisionsApplied(applied))
 
 
-def save(
+def commit_within_limit(
     assignment: EpochAssignment,
     offsets: Mapping[TopicPartition, OffsetRanges],
     holes: Mapping[TopicPartition, OffsetRanges],

@@ -73,16 +73,16 @@ class Partition:
         self.partition = partition
         self.stable = stable
         self.done = committed
-        self.unsaved = OffsetRanges()
-        self.unsaved_holes = OffsetRanges()
-        #: Those of ``unsaved`` that did not pass the filter.
-        self.unsaved_filtered = OffsetRanges()
+        self.to_commit = OffsetRanges()
+        self.holes_to_commit = OffsetRanges()
+        #: Those of ``to_commit`` that did not pass the filter.
+        self.filtered_to_commit = OffsetRanges()
         #: Handled records that are committed once their dead letters or rows are written.
         self.undelivered = OffsetRanges()
         #: Whether what they gave cannot be written for now: they count as pending.
         self.is_stalled = False
         self._end = stable
-        #: Whether nothing is left to do, save or wait for; whatever changes that sets it to false.
+        #: Nothing is left to do, commit or wait for. Whatever changes that sets it to false.
         self.is_quiet = False
         self.ordering = ordering
         self.whole = whole
@@ -136,7 +136,7 @@ class Partition:
             self.is_quiet = False
             return
         self.is_quiet = not self.is_ours or (
-            not (self.unsaved or self.unsaved_holes or self.undelivered)
+            not (self.to_commit or self.holes_to_commit or self.undelivered)
             and all(share.is_quiet(self.end) for share in self.shares.values())
             and self.first_open() >= max(self.end, self.position)
             and not self.dealer.gains
@@ -209,7 +209,7 @@ class Partition:
     @property
     def committed(self) -> OffsetRanges:
         """What the commit log has above its stable offset, as far as it is ours."""
-        return self.done - self.unsaved - self.unsaved_holes - self.undelivered
+        return self.done - self.to_commit - self.holes_to_commit - self.undelivered
 
     @property
     def ranges(self) -> int:
@@ -262,7 +262,7 @@ class Partition:
         """Whether all below an offset is done and committed, or held back by parked records."""
         if self.stable >= end:
             return True
-        uncommitted = self.unsaved | (self.undelivered & self.done)
+        uncommitted = self.to_commit | (self.undelivered & self.done)
         if self.dealer.gains or not self.parked or uncommitted.clip(0, end - 1):
             return False
         # The end that is known may be older than the one that is asked for.
@@ -430,7 +430,7 @@ class Partition:
         """
         assert self.stock is not None
         self.is_quiet = False
-        ours = self.unsaved | self.unsaved_holes | self.undelivered
+        ours = self.to_commit | self.holes_to_commit | self.undelivered
         self.done = ((self.done & ours) | committed).clip(self.stable, MAX_OFFSET)
         self.stock.parked, self.stock.pending = parked, pending
         self.acquire(self.stock.keep(acquired), failed)
@@ -491,7 +491,7 @@ class Partition:
         if self.is_ours:
             self.dealer.undealt_since = now  # Until slots have a fair part of what is left.
         else:
-            self.unsaved = self.unsaved_holes = self.unsaved_filtered = OffsetRanges()
+            self.to_commit = self.holes_to_commit = self.filtered_to_commit = OffsetRanges()
 
     def extend(self, gain: Gain) -> None:
         """Adds gained key ranges; `deal_again` deals them once no earlier owner is at work."""
@@ -539,7 +539,7 @@ class Partition:
         self.is_quiet = False
         offsets = offsets.clip(self.stable, MAX_OFFSET) - self.done
         self.done |= offsets
-        self.unsaved |= offsets
+        self.to_commit |= offsets
         for share in self.shares.values():
             share.todo -= offsets
 
@@ -769,9 +769,9 @@ class Partition:
             # Of a gap found at the start nobody knew whose key it was; now it is known.
             if each.todo:
                 each.todo -= settled
-        self.unsaved |= done
+        self.to_commit |= done
         if report.filtered:
-            self.unsaved_filtered |= _filtered_of(report)
+            self.filtered_to_commit |= _filtered_of(report)
         self.done |= done.clip(self.stable, MAX_OFFSET)
         self.failed.remove_all(done)
 
@@ -805,7 +805,7 @@ class Partition:
         """Defers offsets: they are committed once their dead letters or rows are written."""
         self.is_quiet = False
         self.undelivered |= offsets
-        self.unsaved -= offsets
+        self.to_commit -= offsets
 
     def hold(self, records: Iterable[Waiting]) -> None:
         """Holds back the lanes of deferred records whose letters or rows cannot be written now."""
@@ -837,14 +837,14 @@ class Partition:
         self.shares[slot].give_up()
         self.shares[slot].forget_below(self.stable)
 
-    def saved(self, offsets: OffsetRanges, stable: int, holes: OffsetRanges) -> None:
+    def commit_answered(self, offsets: OffsetRanges, stable: int, holes: OffsetRanges) -> None:
         """Takes the answer of the commit log: what is committed, and its stable offset."""
         self.is_quiet = False
         if self.undelivered:
             self._delivered(offsets & self.undelivered)
-        self.unsaved -= offsets
-        self.unsaved_filtered -= offsets
-        self.unsaved_holes -= holes
+        self.to_commit -= offsets
+        self.filtered_to_commit -= offsets
+        self.holes_to_commit -= holes
         self._advance(stable)
 
     def holes(self) -> OffsetRanges:
@@ -879,7 +879,7 @@ class Partition:
         """Counts proven holes as done."""
         self.is_quiet = False
         self.done |= holes
-        self.unsaved_holes |= holes
+        self.holes_to_commit |= holes
         if self.stock is not None:
             self.stock.settle(holes)
         for share in self.shares.values():

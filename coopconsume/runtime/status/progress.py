@@ -187,11 +187,11 @@ class Meter:
             self._took("batch", seconds)
 
     def committed(self, answer: CommitAnswered) -> None:
-        """Takes the answer to a commit; `saved` makes the event."""
+        """Takes the answer to a commit; `progressed` makes the event."""
         for where, (offsets, stable) in answer.offsets.items():
             self.latency.committed(where, offsets, stable, answer.answered_at)
 
-    def saved(
+    def progressed(
         self, offsets: int, took: tuple[float, float], partitions: Sequence[Partition]
     ) -> None:
         """Makes an event of an answered commit."""

@@ -124,7 +124,7 @@ def test_a_member_that_is_out_joins_again_once(tmp_path):
 
     class Refused(Idle):
         def lost(self, why):
-            member.rejoin(f"the log refused what was to be saved as {why}")
+            member.rejoin(f"the log refused what was to be committed as {why}")
 
     member, _ = a_member(tmp_path, Refused())
     member.lose().result(60)

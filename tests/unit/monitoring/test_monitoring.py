@@ -79,7 +79,7 @@ def partition() -> Partition:
     parked = Failure(2, 77, b"k", 3, math.inf, "no luck")
     done = pack_offsets(pa.array([3, 5], pa.int64()))
     found.reported(0, PartitionReport(done, None, [parked], [(4, 77)]), 1_000.0)
-    found.saved(found.unsaved, 2, OffsetRanges())
+    found.commit_answered(found.to_commit, 2, OffsetRanges())
     return found
 
 
@@ -102,7 +102,7 @@ def run(listeners) -> Meter:
     meter.batch_ended(0, 6.0)
     three = {("orders", 0): (OffsetRanges([(3, 3)]), 2)}
     meter.committed(CommitAnswered(three, {}, (0.25, 0.5), answered_at=3.0))
-    meter.saved(2, (0.25, 0.5), [partition()])
+    meter.progressed(2, (0.25, 0.5), [partition()])
     return meter
 
 
@@ -148,7 +148,7 @@ def test_a_meter_counts_from_event_to_event():
     later = partition()
     later.end = 60
     later.max_outputs_waiting = 5
-    meter.saved(1, (0.0, 0.0), [later])
+    meter.progressed(1, (0.0, 0.0), [later])
     event = meter.recent[-1]
     assert event["outputsWaiting"] == len(later.done) > meter.recent[0]["outputsWaiting"] == 0
     assert (event["numInputRows"], event["numDeadLetters"]) == (0, 0)
@@ -200,7 +200,7 @@ def test_prometheus_reports_the_same_numbers():
     registry = client.CollectorRegistry()
     listener = PrometheusListener(registry)
     meter = run([listener])
-    meter.saved(5, (0.0, 0.0), [partition()])
+    meter.progressed(5, (0.0, 0.0), [partition()])
     query = {"group": "shop", "query": "billing"}
     place = query | {"topic": "orders", "partition": "0"}
     value = registry.get_sample_value
@@ -245,7 +245,7 @@ def test_opentelemetry_reports_the_same_numbers():
     reader = InMemoryMetricReader()
     listener = OpenTelemetryListener(MeterProvider([reader]))
     meter = run([listener])
-    meter.saved(5, (0.0, 0.0), [partition()])
+    meter.progressed(5, (0.0, 0.0), [partition()])
 
     def points():
         data = reader.get_metrics_data()

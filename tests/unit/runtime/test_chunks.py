@@ -172,7 +172,7 @@ def test_what_another_member_has_acquired_is_not_done() -> None:
     done = pack_offsets(pa.array(range(10), pa.int64()))
     one.reported(0, PartitionReport(done), 0.0)
     assert one.first_open() == 10
-    one.saved(ranges((0, 9)), 5, OffsetRanges())
+    one.commit_answered(ranges((0, 9)), 5, OffsetRanges())
     one.not_held(ranges((5, 6)))
     assert one.first_open() == 5
     one.acquire(ranges((5, 6)))
@@ -335,7 +335,7 @@ def test_a_slot_that_reads_by_itself_gets_chunks_while_it_works() -> None:
     one.progressed(0, report, 0.0)
     assert share.in_flight == ranges((1, 1), (3, 3))
     assert (share.unread, share.reading) == (ranges((3, 3)), 1)
-    assert one.unsaved_holes == ranges((2, 2)), "the others are another slot's"
+    assert one.holes_to_commit == ranges((2, 2)), "the others are another slot's"
     deal_stock([one], [0, 1], {0: 4, 1: 4}, 0.0)
     assert one.hand_out(0, 0.0) is None, "no more is there"
     one.end = 12
@@ -491,7 +491,7 @@ def test_a_run_of_a_cooperative_job_begins_with_what_is_left() -> None:
     assert MODE.why_not([one], 0.0) == ""
     one.end = 51
     assert "records left" in MODE.why_not([one], 0.0)
-    one.saved(OffsetRanges(), 10, OffsetRanges())
+    one.commit_answered(OffsetRanges(), 10, OffsetRanges())
     assert MODE.why_not([one], 0.0) == ""
     one.shares[1].wait(~20, Waiting(20, 5, 0, 9.0, "", is_running=True))
     assert "tried again" in MODE.why_not([one], 0.0)

@@ -60,7 +60,7 @@ def test_a_turn_visits_no_partition_without_work() -> None:
 
 
 def test_a_turn_visits_a_partition_that_changed() -> None:
-    """A new end wakes its partition alone, and what is done and saved lets it rest again."""
+    """A new end wakes its partition alone, and what is done and committed lets it rest again."""
     job = settled(PARTITIONS)
     epoch_state = job._epoch_state
     assert epoch_state is not None
@@ -68,7 +68,7 @@ def test_a_turn_visits_a_partition_that_changed() -> None:
     wakes: list[Callable[[], object]] = [
         lambda: setattr(changed, "end", 11),
         lambda: changed.take_along(OffsetRanges([(10, 10)])),
-        lambda: changed.saved(OffsetRanges([(10, 10)]), 11, OffsetRanges()),
+        lambda: changed.commit_answered(OffsetRanges([(10, 10)]), 11, OffsetRanges()),
     ]
     epoch_state.committer.is_busy = True  # no commit is written here
     with mock.patch.object(job._dispatcher, "launch"):

@@ -63,7 +63,7 @@ def test_what_a_slot_reported_while_it_worked_is_not_done_again():
     p = partition()
     p.plan([0], 0.0, LIMITS)
     p.progressed(0, PartitionReport(packed(0, 2, 3), None, [failed(1, 70)]), 0.0)
-    assert p.unsaved.pairs() == [(0, 0), (2, 3)]
+    assert p.to_commit.pairs() == [(0, 0), (2, 3)]
     assert not p.plan([0], 0.0, LIMITS)  # It still works.
     p.progressed(0, PartitionReport(packed(5)), 0.0)
     ended = PartitionReport(b"", 0, [failed(5, 80), failed(6, 90)])
@@ -113,7 +113,7 @@ def test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again():
     p.plan([0, 1], 0.0, LIMITS)
     p.reported(0, PartitionReport(packed(0, 1)), 0.0)
     p.unknown(1)
-    assert p.unsaved.pairs() == [(0, 1)]
+    assert p.to_commit.pairs() == [(0, 1)]
     assert not p.holes()
     assert p.plan([1], 0.0, LIMITS)[1].pairs() == [(2, 9)]
 

@@ -231,7 +231,7 @@ def test_what_is_in_flight_below_a_new_log_start_is_not_planned_again():
             done = pack_offsets(pa.array([10, 60], pa.int64()))
             blocked = [(21, 5), (61, 5)]
             partition.reported(0, PartitionReport(done, 80, failed, blocked), 0.0)
-            assert partition.unsaved == OffsetRanges([(10, 10), (60, 60)])
+            assert partition.to_commit == OffsetRanges([(10, 10), (60, 60)])
             assert partition.ranges == 1
             assert not partition.parked
         plan = plan_batch([partition], [0], 1.0, LIMITS)
@@ -243,7 +243,7 @@ def test_what_is_in_flight_below_a_new_log_start_is_not_planned_again():
 def test_a_log_start_that_another_member_found_counts_for_all():
     """It moves the stable offset in the commit log, and nothing below that is left to do."""
     partition = a_partition(100, OffsetRanges([(0, 39)]))
-    partition.saved(OffsetRanges(), 30, OffsetRanges())
+    partition.commit_answered(OffsetRanges(), 30, OffsetRanges())
     plan = plan_batch([partition], [0], 0.0, LIMITS)
     assert plan is not None
     assert plan.wanted[0] == OffsetRanges([(30, 39)])

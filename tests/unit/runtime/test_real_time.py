@@ -337,7 +337,7 @@ def test_holes_of_a_shared_partition_come_from_the_owner_of_hash_0():
     one = live(end=0)
     one.whole = False
     one.progressed(0, replace(read(2, position=7), holes=[(0, 1), (4, 4)]), 0.0)
-    assert one.unsaved_holes == OffsetRanges([(0, 1), (4, 4)])
+    assert one.holes_to_commit == OffsetRanges([(0, 1), (4, 4)])
 
 
 LEAVES = key_hash(b"a")
@@ -399,7 +399,7 @@ def test_the_slot_with_hash_0_reports_holes_until_it_ends_or_gives_it_up():
     assert finders_of_holes([one]) == {0: {0}}
     assert one.real_time_from == 0
     one.progressed(0, replace(read(2, position=7), holes=[(0, 1)]), 0.0)
-    assert one.unsaved_holes == OffsetRanges([(0, 1)])
+    assert one.holes_to_commit == OffsetRanges([(0, 1)])
     one.reported(0, read(position=7, done=pack_offsets(_array(2))), 0.0)
     assert one.real_time_from is None
     gone = live(end=0)
@@ -408,6 +408,6 @@ def test_the_slot_with_hash_0_reports_holes_until_it_ends_or_gives_it_up():
     gone.has_left(0.0)
     assert gone.real_time_from is None
     gone.progressed(0, replace(read(2, position=7), holes=[(0, 1)]), 0.0)
-    assert not gone.unsaved_holes, "their next owner finds them"
+    assert not gone.holes_to_commit, "their next owner finds them"
     gone.leave([KeyRange(1, 10)])
     assert finders_of_holes([gone]) == {}

@@ -1,4 +1,4 @@
-"""When a job has saved all, and what becomes of commits while outputs cannot be published."""
+"""When a job has committed all, and what becomes of commits while outputs cannot be published."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ class Partition(SimpleNamespace):
     """A partition with some records done."""
 
     def __init__(self, done: list[int]) -> None:
-        unsaved = OffsetRanges.from_offsets(done)
+        to_commit = OffsetRanges.from_offsets(done)
         super().__init__(
-            topic=TP[0], partition=TP[1], unsaved=unsaved, unsaved_holes=OffsetRanges(),
-            unsaved_filtered=OffsetRanges(),
+            topic=TP[0], partition=TP[1], to_commit=to_commit, holes_to_commit=OffsetRanges(),
+            filtered_to_commit=OffsetRanges(),
             is_quiet=False, is_ours=True, parked=[], unpublished=None, stable=0, stock=None,
             has=lambda _key_hash: True,
         )  # fmt: skip
@@ -107,16 +107,16 @@ class Partition(SimpleNamespace):
         """Returns no holes."""
         return OffsetRanges()
 
-    def saved(self, offsets: OffsetRanges, stable: int, _holes: OffsetRanges) -> None:
+    def commit_answered(self, offsets: OffsetRanges, stable: int, _holes: OffsetRanges) -> None:
         """They are committed."""
-        self.unsaved, self.stable = self.unsaved - offsets, stable
+        self.to_commit, self.stable = self.to_commit - offsets, stable
 
 
 def committer(assignment: FakeAssignment, *partitions: Any) -> tuple[Committer, queue.Queue[Any]]:
     """A committer, and what it has to say."""
     said: queue.Queue[Any] = queue.Queue()
     work = SimpleNamespace(park=False, available_now=False, state=None)
-    meter = SimpleNamespace(saved=lambda *_: None, committed=lambda _: None)
+    meter = SimpleNamespace(progressed=lambda *_: None, committed=lambda _: None)
     ids = (f"id-{n}" for n in range(99))
     made = Committer(
         assignment,
@@ -136,19 +136,19 @@ def hear(made: Committer, said: queue.Queue[Any]) -> None:
     except queue.Empty:
         pytest.fail("no event comes")
     takes: dict[type, Any] = {
-        CommitAnswered: made.saved, OffsetsMirrored: made.mirrored, LogRead: made.looked,
+        CommitAnswered: made.commit_answered, OffsetsMirrored: made.mirrored, LogRead: made.looked,
     }  # fmt: skip
     takes[type(event)](event)
 
 
 def turn(made: Committer, said: queue.Queue[Any]) -> None:
-    """A turn of the loop: have it save, and hear what it says."""
-    made.save(more_to_come=False)
+    """A turn of the loop: have it commit, and hear what it says."""
+    made.commit_if_due(more_to_come=False)
     while made.is_busy or made._mirror.is_busy:
         hear(made, said)
 
 
-def test_all_is_saved_once_it_is_published(monkeypatch):
+def test_all_is_committed_once_it_is_published(monkeypatch):
     """What the group's coordinator does not take now is tried again."""
     monkeypatch.setattr("coopconsume.runtime.commit.mirror._PUBLISH_EVERY", -1.0)
     assignment = FakeAssignment([True, True])
@@ -172,8 +172,8 @@ def test_commits_are_an_interval_apart_unless_somebody_waits_for_them(monkeypatc
     made, said = committer(assignment, partition)
 
     def done(*offsets: int) -> None:
-        partition.unsaved = OffsetRanges.from_offsets(offsets)
-        made._unsaved.since = clock.now
+        partition.to_commit = OffsetRanges.from_offsets(offsets)
+        made._next.since = clock.now
 
     turn(made, said)
     assert partition.stable == 1
@@ -186,9 +186,9 @@ def test_commits_are_an_interval_apart_unless_somebody_waits_for_them(monkeypatc
     turn(made, said)
     assert partition.stable == 2
     done(2)
-    made.save(more_to_come=True, is_last=True)
+    made.commit_if_due(more_to_come=True, is_last=True)
     assert not made.is_busy, "reports of other slots are about to come"
-    made.save(more_to_come=False, is_last=True)
+    made.commit_if_due(more_to_come=False, is_last=True)
     assert made.is_busy
     hear(made, said)
     assert partition.stable == 3
@@ -235,11 +235,11 @@ def test_commits_go_on_while_a_topic_does_not_take_outputs():
     assignment, partition = FakeAssignment([False]), Partition([0, 1, 2])
     assignment.answers.clear()
     made, said = committer(assignment, partition)
-    made._unsaved.pending[TP] = [Pending(9, 1, 1, 0, "x")]
-    made.save(more_to_come=False)
-    while partition.unsaved or made.is_busy:
+    made._next.pending[TP] = [Pending(9, 1, 1, 0, "x")]
+    made.commit_if_due(more_to_come=False)
+    while partition.to_commit or made.is_busy:
         hear(made, said)
-        made.save(more_to_come=False)
+        made.commit_if_due(more_to_come=False)
     assert partition.stable == 3
     assert assignment.attempts == 1, "one attempt at a time"
     assert not made.has_all_it_can, "it may yet be published"
@@ -269,7 +269,7 @@ def test_the_end_of_a_job_does_not_wait_for_a_topic_that_is_away(monkeypatch):
     assignment = FakeAssignment([False])
     assignment.answers.clear()
     made, _ = committer(assignment)
-    made.save(more_to_come=False)
+    made.commit_if_due(more_to_come=False)
     made.close(well=True)
     assert assignment.stopped
     assignment.answers.set()
