@@ -54,7 +54,7 @@ class Subscription:
             old assignment to a follower that joins with unchanged data.
         seen: Number of partitions and Kafka's id, as text, of subscribed topics that the last
             assignment omitted, in whole or in part.
-        held: Whether it still works on `owned`, and joins without having handed it over.
+        continues: Whether it still works on `owned`, and joins without having handed it over.
         record_filter: Which records its handlers get, as text; empty for all.
         sharing: How it shares partitions, as text; empty for by key range.
         ordering_key: What it deals records by, as text; empty for their keys.
@@ -70,7 +70,7 @@ class Subscription:
     life_ms: int = 0
     attempt: int = 0
     seen: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    held: bool = False
+    continues: bool = False
     record_filter: str = ""
     sharing: str = ""
     ordering_key: str = ""
@@ -90,7 +90,7 @@ class Subscription:
                 "life_ms": self.life_ms,
                 "attempt": self.attempt,
                 "seen": dict(self.seen),
-                **({"held": True} if self.held else {}),
+                **({"held": True} if self.continues else {}),
                 **({"filter": self.record_filter} if self.record_filter else {}),
                 **({"sharing": self.sharing} if self.sharing else {}),
                 **({"ordering_key": self.ordering_key} if self.ordering_key else {}),
@@ -116,7 +116,7 @@ class Subscription:
             life_ms=fields.number("life_ms"),
             attempt=fields.number("attempt", default=0),
             seen=fields.seen("seen"),
-            held=fields.flag("held", default=False),
+            continues=fields.flag("held", default=False),
             record_filter=fields.text("filter", default=""),
             sharing=fields.text("sharing", default=""),
             ordering_key=fields.text("ordering_key", default=""),

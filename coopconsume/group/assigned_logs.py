@@ -310,7 +310,7 @@ class AssignedLogs:
                 owned.stable, owned.committed = state[tp].stable_offset, state[tp].ranges
                 owned.pending = [one for one in owned.pending if one.offset < end]
 
-    def may_continue(
+    def can_recover_from(
         self,
         error: CoopConsumeError,
         uncommitted: Mapping[TopicPartition, OffsetRanges] | None = None,

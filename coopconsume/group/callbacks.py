@@ -18,8 +18,8 @@ class Worker(Protocol):
     def begin(self, assignment: EpochAssignment) -> None:
         """Begins the work on an assignment; returns at once."""
 
-    def keep(self, timeout: float) -> bool:
-        """Returns whether the work goes on while the group rebalances; else it is handed over."""
+    def continue_work(self, timeout: float) -> bool:
+        """Returns whether the work continues while the group rebalances; else it is handed over."""
 
     def hand_over(self, timeout: float) -> Sequence[Share]:
         """Starts nothing more, lets what runs end within some seconds, and commits it.

@@ -20,8 +20,8 @@ from assignors.wire import MemberAssignment, Refusal, Subscription, read_answer,
 from commits import Epoch, OwnedShare
 from commits.acquisitions import COOPERATIVE
 from coopconsume.errors import ConsumerRangeFetchNotAccepted, GroupRefused
-from coopconsume.group.keeping import common, leave_with_holders, without
 from coopconsume.group.owned import EpochGrant
+from coopconsume.group.shares import common, leave_with_owners, without
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -149,7 +149,8 @@ class GroupCore:
     owned_under: Epoch | None = None
     owned_topic_ids: dict[str, str] = field(default_factory=dict)
     begun_under: Epoch | None = None
-    is_holding: bool = False
+    #: Whether the shares owned until now are still worked on while the member joins.
+    is_continuing: bool = False
     attempt: int = 0
     record_filter: str = ""
     sharing: str = ""
@@ -171,27 +172,23 @@ class GroupCore:
             self.cluster,
             self.slots,
             self.allow_key_share,
-            self.owned if with_owned or self.is_holding else (),
+            self.owned if with_owned or self.is_continuing else (),
             self.owned_under.number if self.owned_under else 0,
             self.owned_under.nonce if self.owned_under else "",
             self.life_ms,
             self.attempt,
             self.joined_with_seen,
-            self.is_holding,
+            self.is_continuing,
             self.record_filter,
             self.sharing,
             self.ordering_key,
         ).to_bytes()
 
     @property
-    def may_hold(self) -> bool:
+    def may_continue(self) -> bool:
         """Whether the next join may go without a hand-over."""
         takes_all = self.allow_key_share or all(share.key_range.is_full for share in self.owned)
         return self.owned_under is not None and takes_all
-
-    def hold(self, *, holds: bool) -> None:
-        """Sets whether the shares owned until now are still worked on while the member joins."""
-        self.is_holding = holds
 
     def released(self, shares: Iterable[Share]) -> None:
         """Notes that part of the shares is given back; the next join gives it to others."""
@@ -273,7 +270,7 @@ class GroupCore:
                 note a later epoch, while a leader that is stalled still decides.
             claimed: Shares that are claimed by hand: nobody of the group gets them.
             row: The epoch in force, as the log says now. What its members still work on stays
-                theirs for now, see `coopconsume.group.keeping`.
+                theirs for now, see `coopconsume.group.shares`.
 
         Raises:
             GroupRefused: The leader itself works with another store, cluster, filter or ordering
@@ -325,16 +322,16 @@ class GroupCore:
             shares = {
                 member.id: _around(shares[member.id], claimed, member, splits) for member in members
             }
-        held = {
-            member.id: _held_by(member, subscriptions[member.id], row, partitions, topic_ids)
+        owned = {
+            member.id: _left_to(member, subscriptions[member.id], row, partitions, topic_ids)
             for member in members
             if member.id in continues
         }
         takes_parts = {member.id for member in members if member.allow_key_share}
         moving: dict[str, tuple[Share, ...]] = {}
         if self.sharing != COOPERATIVE:
-            shares, moving = leave_with_holders(
-                shares, held, lambda member, topic: member in takes_parts and topic in shareable
+            shares, moving = leave_with_owners(
+                shares, owned, lambda member, topic: member in takes_parts and topic in shareable
             )
         return Deal(
             shares,
@@ -382,7 +379,7 @@ class GroupCore:
         if me in row.heirs:
             return MemberReplaced(row.heir(me))
         # Kafka may hand on the assignment that we have, without a rebalance.
-        again = self.is_holding and self.owned_under == epoch
+        again = self.is_continuing and self.owned_under == epoch
         holder = row.heir(answer.member)
         if holder != me or me in row.fenced or (me in row.handed and not again):
             # Kafka hands a static member's new process, or a member that asked again, the old
@@ -392,11 +389,11 @@ class GroupCore:
             return Rejoin(f"epoch {epoch.number} has other shares for us in the log")
         _check_whole(row, claimed)
         continues = again or self._continues(me, row)
-        held = self.owned if continues else ()
+        kept = self.owned if continues else ()
         shares = self.owned if again else answer.shares
         moving = () if again else answer.moving
         if not self.joined_to_share:
-            for share in without(shares, held):
+            for share in without(shares, kept):
                 if not share.key_range.is_full:
                     if answer.member != me:
                         return Rejoin("an earlier process of ours shared partitions, we do not")
@@ -404,7 +401,7 @@ class GroupCore:
                         share.topic, share.partition, str(share.key_range)
                     )
         # What it went on with is its own work: it has waited for earlier owners already, or does.
-        waits = waits_of(without(shares, held), row)
+        waits = waits_of(without(shares, kept), row)
         return EpochGrant(
             epoch, me, shares, dict(answer.topic_ids), waits, row.life_of(me), continues, moving
         )  # fmt: skip
@@ -422,7 +419,7 @@ class GroupCore:
             for share in self.owned
         )
         return (
-            self.is_holding and is_next and is_same
+            self.is_continuing and is_next and is_same
             and not without(self.owned, _given_to(me, row))
         )  # fmt: skip
 
@@ -465,11 +462,11 @@ class GroupCore:
         self.owned, self.owned_under = grant.shares, grant.epoch
         self.owned_topic_ids = dict(grant.topic_ids)
         self.begun_under = grant.epoch
-        self.is_holding = False
+        self.is_continuing = False
 
     def lost(self) -> None:
         """Forgets the shares: the next join asks for others."""
-        self.owned, self.owned_under, self.is_holding = (), None, False
+        self.owned, self.owned_under, self.is_continuing = (), None, False
         self.ask_again()
 
 
@@ -568,7 +565,7 @@ def _continues_under(
     The row may be of an epoch that was opened while the member joined, and that it knows nothing
     of. Kafka may have given it another id since.
     """
-    if row is None or row.epoch != noted or not said.held or member in row.fenced:
+    if row is None or row.epoch != noted or not said.continues or member in row.fenced:
         return False
     owner = member
     if Epoch(said.epoch, said.nonce) == row.epoch:
@@ -583,7 +580,7 @@ def _continues_under(
     )
 
 
-def _held_by(
+def _left_to(
     member: Member,
     said: Subscription,
     row: EpochRow | None,

@@ -21,11 +21,11 @@ from coopconsume.errors import ExternalReset
 from coopconsume.group.assigned_logs import AssignedLogs
 from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.chunks import AcquiredChunks, ChunkReader, failures_in
-from coopconsume.group.keeping import by_partition, common, shares_of, without
 from coopconsume.group.ordering_keys import check_ordering_key
 from coopconsume.group.owned import LEASE, Failed, Owned, left_ms
 from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.group.repeating import repeated
+from coopconsume.group.shares import by_partition, common, shares_of, without
 from coopconsume.kafka.identity import LOG_IDENTITIES
 
 if TYPE_CHECKING:
@@ -187,10 +187,6 @@ class EpochAssignment:
     def life_ms(self) -> int:
         """How long the next owners of our shares wait for what we do not hand over."""
         return self._grant.life_ms
-
-    def keep(self) -> None:
-        """Notes that the group rebalances while the work continues."""
-        self.is_between_epochs = True
 
     def follow(self, epoch: Epoch, member: str, waits: Iterable[tuple[Share, float]] = ()) -> None:
         """Moves our shares to a later epoch whose assignment is not known.
@@ -389,7 +385,7 @@ class EpochAssignment:
             request: Chunks to acquire in the same append; `acquired` returns them.
 
         Raises:
-            commits.FencedMember: Another member holds the group: nothing of this counts.
+            commits.FencedMember: Another epoch is in force: nothing of this counts.
             commits.MaxIndividualCommitsReached: Too many ranges; nothing was written.
             commits.CommitLogUnavailable: The log did not answer; whether this counts is not known.
         """

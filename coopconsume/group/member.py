@@ -86,10 +86,10 @@ class AssignmentOwner(Protocol):
     """Who works on what the member is given; all calls come one after another."""
 
     @property
-    def holds(self) -> bool:
+    def has_shares(self) -> bool:
         """Whether the owner has shares."""
 
-    def keep(self) -> bool:
+    def continue_work(self) -> bool:
         """Continues the work while the group rebalances; returns whether the owner does."""
 
     def follow(self, epoch: Epoch, member: str, waits: Iterable[tuple[Share, float]] = ()) -> None:
@@ -327,8 +327,8 @@ class GroupMember:
 
     def _settle(self, me: str, data: bytes) -> None:
         """Checks what we were handed, and begins with it."""
-        if not self._owner.holds:
-            self._core.hold(holds=False)
+        if not self._owner.has_shares:
+            self._core.is_continuing = False
         row = self._store.assignment(self._group)
         decision = self._core.take(me, data, row, self._claims.claimed())
         if isinstance(decision, TakeOver):
@@ -405,8 +405,8 @@ class GroupMember:
 
     def subscription(self, *, with_owned: bool) -> bytes:
         """Returns what to join with; notes the epoch that is in force now."""
-        is_holding = self._core.is_holding
-        row = self._follow() if is_holding else self._store.assignment(self._group)
+        is_continuing = self._core.is_continuing
+        row = self._follow() if is_continuing else self._store.assignment(self._group)
         known = (self._core.record_filter, self._seen_filter)
         if row is not None and row.record_filter not in known:
             self._seen_filter = row.record_filter
@@ -516,11 +516,10 @@ class GroupMember:
         return self._worker.submit(self._hand_over, handed)
 
     def _hand_over(self, handed: tuple[str, bytes] | None) -> None:
-        if self._core.is_holding:
+        if self._core.is_continuing:
             self._follow()
-        holds = self._core.may_hold and self._owner.keep()
-        self._core.hold(holds=holds)
-        if holds:
+        self._core.is_continuing = self._core.may_continue and self._owner.continue_work()
+        if self._core.is_continuing:
             return
         self._owner.hand_over()
         if handed is not None:

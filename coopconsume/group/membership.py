@@ -24,10 +24,10 @@ from coopconsume.errors import (
 from coopconsume.group import GroupMember
 from coopconsume.group.claiming import claim_key_ranges
 from coopconsume.group.epoch_assignment import EpochAssignment
-from coopconsume.group.keeping import by_partition, common, without
 from coopconsume.group.owned import LEASE, STARTS_WITHIN, left_ms
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import lease_of, session_ms
+from coopconsume.group.shares import by_partition, common, without
 from coopconsume.kafka.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class Membership:
         grant, self._claim = claim_key_ranges(
             self.options, self.store, self.cluster, partitions, self._life_ms, takeover=takeover
         )
-        self._hold(grant)
+        self._begin(grant)
         self._check_open()
 
     def _claim_again(self, assignment: EpochAssignment) -> None:
@@ -402,16 +402,16 @@ class Membership:
     # -- the group's owner
 
     @property
-    def holds(self) -> bool:
+    def has_shares(self) -> bool:
         """Whether there is an assignment."""
         return self._assignment is not None
 
-    def keep(self) -> bool:
+    def continue_work(self) -> bool:
         """Continues the work while the group rebalances; returns whether the worker does."""
         hands_over, self._hands_over = self._hands_over, False
         if hands_over or self._assignment is None:
             return False
-        return self._worker.keep(self.options.drain_timeout)
+        return self._worker.continue_work(self.options.drain_timeout)
 
     def follow(self, epoch: Epoch, member: str, waits: Iterable[tuple[Share, float]] = ()) -> None:
         """The assignment is ours under this epoch, too, which another rebalance ends already."""
@@ -445,7 +445,7 @@ class Membership:
         elif self._group is not None:
             self._group.rejoin("the work that it was to go on with was given up")
         if rest is not None:
-            self._hold(rest)
+            self._begin(rest)
 
     def _continue(self, assignment: EpochAssignment, grant: EpochGrant) -> EpochGrant | None:
         """Continues the work under the next epoch.
@@ -557,7 +557,7 @@ class Membership:
             "load of the committed offsets", self.options.batch_life,
         )  # fmt: skip
 
-    def _hold(self, grant: EpochGrant) -> None:
+    def _begin(self, grant: EpochGrant) -> None:
         try:
             assignment = self._load(grant)
             self._check_left_behind()

@@ -199,7 +199,7 @@ class PrimaryOffsets:
 
         Raises:
             kafka.errors.KafkaError: Kafka did not take them.
-            commits.FencedMember: Another member holds the group.
+            commits.FencedMember: Another epoch is in force.
         """
         now = time.monotonic()
         due = {}

@@ -16,8 +16,8 @@ from assignors import Share
 from assignors.ranges import difference, intersection
 from commits import CommitLogUnavailable
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
-from coopconsume.group.keeping import by_partition
 from coopconsume.group.primary import WRITE_WITHIN
+from coopconsume.group.shares import by_partition
 from coopconsume.runtime.commit.committer import Committer
 from coopconsume.runtime.dispatch.daemon_pool import DaemonPool
 from coopconsume.runtime.events import HolesFound
@@ -403,7 +403,7 @@ class EpochState:
             partition.end = max(end, partition.end)
 
     @property
-    def may_keep(self) -> bool:
+    def may_continue(self) -> bool:
         """Whether the work may continue while the group rebalances.
 
         Deleted topics are not part of the next epoch.
@@ -419,9 +419,9 @@ class EpochState:
             return False
         return len(self.assignment.logs.present) == len(self.assignment.owned)
 
-    def may_continue(self, error: CoopConsumeError) -> bool:
-        """Whether the job continues after such an error, see `AssignedLogs.may_continue`."""
-        return self.assignment.logs.may_continue(error, self._done())
+    def can_recover_from(self, error: CoopConsumeError) -> bool:
+        """Whether the job continues after such an error, see `AssignedLogs.can_recover_from`."""
+        return self.assignment.logs.can_recover_from(error, self._done())
 
     def _done(self) -> dict[TopicPartition, OffsetRanges]:
         return {(p.topic, p.partition): p.done for p in self.partitions}

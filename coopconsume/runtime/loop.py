@@ -36,8 +36,8 @@ from coopconsume.errors import (
     TopicNotFound,
     TopicReplaced,
 )
-from coopconsume.group.keeping import common
 from coopconsume.group.primary import WRITE_WITHIN
+from coopconsume.group.shares import common
 from coopconsume.kafka.call_limit import CallLimit
 from coopconsume.runtime.dispatch.dispatcher import Dispatcher
 from coopconsume.runtime.epoch_state import EpochState, OverLimit
@@ -328,7 +328,7 @@ class Job:
         self._post(event)
         return event.gained if event.answer.wait(self.ended) else None
 
-    def keep(self, timeout: float) -> bool:
+    def continue_work(self, timeout: float) -> bool:
         """Returns whether the work can continue while the group rebalances.
 
         Args:
@@ -380,21 +380,21 @@ class Job:
             except (TopicNotFound, TopicReplaced, DataLoss) as error:
                 # The next assignment is without the topic, with the new one, or from where the
                 # log was cut.
-                if not self._may_continue(error):
+                if not self._can_recover_from(error):
                     raise
                 self._dispatcher.stop(self._epoch_state)
                 if not self._membership.rejoin(str(error), self._left_of(self._epoch_state)):
                     raise
                 self._drop()
 
-    def _may_continue(self, error: CoopConsumeError) -> bool:
+    def _can_recover_from(self, error: CoopConsumeError) -> bool:
         """Whether the job continues after an error of the checks of topics and logs."""
         if self._epoch_state is not None:
-            return self._epoch_state.may_continue(error)
+            return self._epoch_state.can_recover_from(error)
         # It comes from the first look at the assignment: nothing of it has begun.
         assignment = self._membership.assignment
         lossy = not self._options.fail_on_data_loss
-        return lossy if assignment is None else assignment.logs.may_continue(error)
+        return lossy if assignment is None else assignment.logs.can_recover_from(error)
 
     def _turn(self) -> None:
         self._trace.write(TurnBegun())
@@ -414,7 +414,7 @@ class Job:
                     raise
                 # The next epoch is in force, and its assignment is about to come.
                 log.debug("refused between two epochs: %s", error)
-        self._dispatcher.keep_leases(self._epoch_state)
+        self._dispatcher.renew_leases(self._epoch_state)
         self._look_for_waits()
         self._take_events(self._patience())
 
@@ -533,7 +533,7 @@ class Job:
             self._unbegun = assignment
             return
         self._take_along(self._epoch_state)
-        self._meter.latency.keep(self._epoch_state.uncommitted)
+        self._meter.latency.retain(self._epoch_state.uncommitted)
         self._epoch = None
         self._note_epoch(assignment)
         self._epoch_state.warn_of_waits(self._meter)
@@ -605,7 +605,7 @@ class Job:
         unsure = self._dispatcher.unsure_of(leaving.partitions)
         running = common(epoch_state.may_run(unsure), leaving.shares)
         epoch_state.has_left(leaving.partitions, leaving.shares)
-        self._meter.latency.keep(epoch_state.uncommitted)
+        self._meter.latency.retain(epoch_state.uncommitted)
         self._leaving = None
         leaving.answer.give(running)
 
@@ -629,17 +629,19 @@ class Job:
         question = self._question
         if question is None:
             return
-        may_keep = False
+        may_continue = False
         is_over = self._hand_over is not None or self._stopping or time.monotonic() > question.until
         if self._dispatcher.leases.spec is not None and not is_over:
-            epoch_state.assignment.keep()
+            epoch_state.assignment.is_between_epochs = True
             if not epoch_state.committer.may_rebalance:
                 return
-            may_keep = epoch_state.may_keep and not self._dispatcher.holds_too_much(epoch_state)
-        if not may_keep:
+            may_continue = epoch_state.may_continue and not self._dispatcher.holds_too_much(
+                epoch_state
+            )
+        if not may_continue:
             epoch_state.assignment.is_between_epochs = False
         self._question = None
-        question.answer.give(may_keep)
+        question.answer.give(may_continue)
 
     def _hand_back(self, epoch_state: EpochState, hand_over: _HandOver) -> None:
         """Hands all shares over, once slots have reported and that is committed, or at the end."""

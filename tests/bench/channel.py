@@ -78,7 +78,7 @@ class _Idle:
     def begin(self, assignment: EpochAssignment) -> None:
         pass
 
-    def keep(self, _timeout: float) -> bool:
+    def continue_work(self, _timeout: float) -> bool:
         return False
 
     def give_up(self, _shares: Sequence[Share], _timeout: float) -> None:

@@ -56,7 +56,7 @@ class _Begun:
             self.epoch = assignment.epoch.number
             self.changed.notify_all()
 
-    def keep(self, _timeout: float) -> bool:
+    def continue_work(self, _timeout: float) -> bool:
         return False
 
     def hand_over(self, _timeout: float) -> Sequence[Share]:

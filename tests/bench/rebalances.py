@@ -79,7 +79,7 @@ class _Taker:
         """Whether it took a key at any time."""
         return any(one.contains(key_hash(key)) for one in self.taken)
 
-    def keep(self, _timeout: float) -> bool:
+    def continue_work(self, _timeout: float) -> bool:
         return False
 
     def give_up(self, _shares: Sequence[Share], _timeout: float) -> None:

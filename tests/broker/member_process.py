@@ -67,10 +67,10 @@ class ReportingWorker:
             shares=as_lists(assignment.shares), wait=_longest_wait(assignment, assignment.shares),
         )  # fmt: skip
 
-    def keep(self, _timeout: float) -> bool:
+    def continue_work(self, _timeout: float) -> bool:
         """Go on, or not; nothing runs."""
         if self.keeps and self.assignment is not None:
-            self.assignment.keep()
+            self.assignment.is_between_epochs = True
         return self.keeps
 
     def give_up(self, shares: Sequence[Share], _timeout: float) -> Sequence[Share]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from assignors import KeyRange, Share, key_hash
 from coopconsume.group import GroupMember
-from coopconsume.group.keeping import common
 from coopconsume.group.owned import EpochGrant
+from coopconsume.group.shares import common
 from tests.model.job_world import TP
 
 #: As long as work may go on by the options of these tests.

@@ -62,7 +62,7 @@ class Idle:
     def begin(self, assignment):
         """Nothing to begin."""
 
-    def keep(self, timeout):
+    def continue_work(self, timeout):
         """Nothing goes on."""
         return False
 
@@ -521,7 +521,7 @@ class World:
         for name, member in zip(names, members, strict=True):
             ids = {"t": self.kafka.topic_id}
             grant = EpochGrant(epoch, name, (Share(*TP),), ids, life_ms=member._life_ms)
-            member._hold(grant)
+            member._begin(grant)
         return members
 
     def run(self, member, handler, **work):

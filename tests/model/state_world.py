@@ -15,8 +15,8 @@ from commits import CommitLogUnavailable, FencedMember
 from coopconsume.errors import OutputNotWritten, StateNotReadable
 from coopconsume.group.core import waits_of
 from coopconsume.group.epoch_assignment import EpochAssignment
-from coopconsume.group.keeping import leave_with_holders, without
 from coopconsume.group.owned import EpochGrant
+from coopconsume.group.shares import leave_with_owners, without
 from coopconsume.record import Record, Reject
 from coopconsume.runtime.commit.state import StateLog
 from coopconsume.state.schema import StateSchema
@@ -345,7 +345,7 @@ class StateWorld:
         self.has_doubts |= self._is_out
         kept = self._in_threads(self._join, {name: (name,) for name in NAMES}, calm=calm)
         held = {name: self._members[name].assignment.shares for name in NAMES if kept[name]}
-        shares, moving = leave_with_holders(
+        shares, moving = leave_with_owners(
             {name: tuple(wanted[name]) for name in NAMES}, held, lambda *_: True
         )
         store = self._members["a"].store
@@ -390,7 +390,7 @@ class StateWorld:
             self._say(name, "has lost all:", *asked.why)
             self.has_doubts = True
             member.lost("refused")
-        is_kept = member.keep()
+        is_kept = member.continue_work()
         if not is_kept:
             self._say(name, "hands over", *asked.why)
             member.hand_over()

@@ -87,7 +87,7 @@ def test_what_only_one_member_wanted_goes_to_those_that_join(world, names, is_ke
     there.until(lambda: len(gate.at_work) == 2)
     held = sum(len(chunk.offsets) for chunk in member.store.acquisitions("g")[TP])
     assert (held == count) is not is_kept
-    assert member.keep() is is_kept
+    assert member.continue_work() is is_kept
 
 
 def test_a_failed_record_is_tried_again_by_any_member(world):
@@ -177,7 +177,7 @@ def test_chunks_of_a_member_that_is_gone_come_back_after_its_handlers_have_ended
     watch.goes_on(2 * life / 1000)
     assert there.done(one) == set(range(100, COUNT)), "the member is in its group"
     ids = {"t": there.kafka.topic_id}
-    assert other.keep()
+    assert other.continue_work()
     epoch = gone.open_epoch(
         "g", {"b": [TP]}, previous=epoch, topic_ids=ids, sharing="cooperative", life_ms=life,
         continues={"b": epoch.number},

@@ -242,7 +242,7 @@ def test_chunks_of_a_member_that_is_gone_come_back_after_its_handlers_have_ended
     watch.goes_on(2 * life / 1000)
     assert there.done(one) == set(range(30, 60)), "the member is in its group"
     ids = {"t": there.kafka.topic_id}
-    assert other.keep()
+    assert other.continue_work()
     epoch = gone.open_epoch(
         "g", {"b": [TP]}, previous=epoch, topic_ids=ids, sharing="cooperative", life_ms=life,
         continues={"b": epoch.number},

@@ -223,7 +223,7 @@ def test_a_lane_waits_for_all_its_rows_and_then_goes_on():
     rows = OffsetRanges([(2, 2), (4, 4)])
     p.defer(rows)
     assert not p.to_commit & rows
-    p.hold(Waiting(o, 9, 0, math.inf, "away", is_undelivered=True) for o in (2, 4))
+    p.hold_back(Waiting(o, 9, 0, math.inf, "away", is_undelivered=True) for o in (2, 4))
     assert (p.first_open(), p.parked) == (0, [])
     p.end = 20
     assert plan_batch([p], [0], 1.0, Limits(100, 100))
@@ -303,7 +303,7 @@ class Unreliable(World):
         """Hold back what cannot be written."""
         for parcel in self.deliveries.to_show(self.now):
             for (_, part), records in parcel.records().items():
-                self.partitions[part].hold(
+                self.partitions[part].hold_back(
                     Waiting(r.offset, r.key_hash, r.attempts, math.inf, parcel.error,
                             is_undelivered=not parcel.is_refused)
                     for r in records

@@ -31,8 +31,8 @@ from coopconsume.group.core import (
     TakeOver,
     waits_of,
 )
-from coopconsume.group.keeping import by_partition, common, without
 from coopconsume.group.owned import EpochGrant
+from coopconsume.group.shares import by_partition, common, without
 from tests.examples import examples
 from tests.model.group_world import (
     LEASE,
@@ -189,8 +189,8 @@ class GroupMachine(RuleBasedStateMachine):
 
     def _rejoin(self, process: Process, *, late: bool) -> None:
         """Join again: with all that is worked on, or after a hand-over."""
-        if process.keeps and process.grant is not None and process.core.may_hold:
-            process.core.hold(holds=True)
+        if process.keeps and process.grant is not None and process.core.may_continue:
+            process.core.is_continuing = True
         else:
             self._hand_over(process, late=late)
         self._join(process)
@@ -213,7 +213,7 @@ class GroupMachine(RuleBasedStateMachine):
         process.grant = replace(grant, shares=without(grant.shares, moving))
         self._carry(process, grant)
         process.core.released(moving)
-        process.core.hold(holds=True)
+        process.core.is_continuing = True
 
     def _lost(self, process: Process) -> None:
         process.core.lost()
@@ -228,7 +228,7 @@ class GroupMachine(RuleBasedStateMachine):
     def _hand_over(self, process: Process, *, late: bool) -> None:
         """Drain: wait for the batches, or stop waiting and report what still runs."""
         grant, process.grant, process.moving = process.grant, None, ()
-        process.core.hold(holds=False)
+        process.core.is_continuing = False
         if grant is None:
             return
         self.stopped.add(process.number)
@@ -366,7 +366,7 @@ class GroupMachine(RuleBasedStateMachine):
             return
         if self.now - process.checked > LEASE:
             if self.log.state.fenced(process.grant.epoch, process.grant.member):
-                if not process.core.is_holding:  # Else it is about to get the next epoch.
+                if not process.core.is_continuing:  # Else it is about to get the next epoch.
                     process.grant = None
                 return
             process.checked = self.now
@@ -410,7 +410,7 @@ class GroupMachine(RuleBasedStateMachine):
         for process in self.processes.values():
             is_theirs = process.number == batch.process and process.grant is batch.grant
             fence = self.log.state.fenced(batch.grant.epoch, batch.grant.member)
-            if is_theirs and process.core.is_holding and fence:
+            if is_theirs and process.core.is_continuing and fence:
                 process.uncommitted.append(batch)
                 return
         self._commit(batch)

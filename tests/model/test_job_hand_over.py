@@ -122,7 +122,7 @@ def test_what_moves_is_ended_and_released_and_the_rest_begins_again(group):
     there, member, gate = group.there, group.member, group.there.gate(3)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
@@ -138,7 +138,7 @@ def test_what_moves_is_ended_and_released_and_the_rest_begins_again(group):
     there.until(lambda: low <= there.done(member))
     assert sorted(offset for offset, _ in gate.calls) == sorted(there.done(member))
     # The next epoch moves nothing of this member.
-    assert member.keep()
+    assert member.continue_work()
     group.opens([LOW], [HIGH])
     (doubt,) = member.store.assignment("g").doubts
     assert doubt.share == OwnedShare(*TP, *astuple(LOW.key_range))
@@ -153,7 +153,7 @@ def test_a_member_that_is_refused_while_it_hands_over_joins_again(group):
     there, member, gate = group.there, group.member, group.there.gate(3)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     member._group = GroupMember(there.options, member.store, there.kafka, 2, member, LIFE_MS)
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
@@ -162,7 +162,7 @@ def test_a_member_that_is_refused_while_it_hands_over_joins_again(group):
     group.opens([], [WHOLE])
     gate.opened.set()
     moves.join(_PATIENCE)
-    assert not member.holds
+    assert not member.has_shares
     assert member._group._again
 
 
@@ -178,7 +178,7 @@ def test_late_handlers_alone_are_in_doubt_of_what_moves(world):
     gate = there.gate(high, low)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work == {high, low})
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
@@ -200,7 +200,7 @@ def test_a_member_that_loses_part_of_its_work_begins_again(group):
     there, member, gate = group.there, group.member, group.there.gate(*range(20))
     there.run(member, gate)
     there.until(lambda: gate.at_work)
-    assert member.keep()
+    assert member.continue_work()
     before = member.assignment
     group.opens([LOW], [HIGH])
     group.begins(continues=False)
@@ -229,7 +229,7 @@ def test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended(wo
             job.stop()
             member.leave()
 
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])  # The other member has crashed.
     assert group.in_doubt(HIGH) == (HIGH,)
     waits = ((HIGH, 1000.0),)
@@ -261,7 +261,7 @@ def test_what_is_done_of_key_ranges_is_committed_before_they_are_given_up(group,
     gate = there.gate(max(high))
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     commit, may_commit = member.store.commit, threading.Event()
 
@@ -293,11 +293,11 @@ def test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up(world
     group.begins(continues=False)
     job = there.run(member, gate)
     there.until(lambda: job._dispatcher.running)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     group.begins(moving=(HIGH,))
     assert member.assignment.shares == (LOW,)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     assert group.in_doubt(HIGH) == ()
@@ -333,7 +333,7 @@ def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monke
     gate = there.gate(min(high))
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     gives_up.start()
@@ -341,7 +341,7 @@ def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monke
     job._leaving.until = 0.0
     gives_up.join(_PATIENCE)
     called = {offset for offset, _ in gate.calls}
-    assert member.keep()
+    assert member.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     assert group.in_doubt(HIGH) == (HIGH,)
@@ -417,7 +417,7 @@ def test_a_batch_that_waits_for_its_leases_gives_key_ranges_up_at_once(waits_for
     group, gate, job = waits_for_a_lost_member()
     member = group.member
     running = _early_batch(group, job)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     moved = Share(*TP, KeyRange().split(8)[-1])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (moved,)})
@@ -438,7 +438,7 @@ def test_key_ranges_that_leave_as_others_wait_start_none_of_these(world):
     ((_, ends),) = member.assignment.in_doubt(TP)
     job = there.run(member, gate)
     there.until(lambda: job._dispatcher.running or gate.calls)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     quarters = KeyRange().split(4)
     group.begins(moving=(Share(*TP, quarters[0]), Share(*TP, quarters[2])))
@@ -457,7 +457,7 @@ def test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended(world
     job = there.run(member, there.gate())
     low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
     there.until(lambda: low <= there.done(member))
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     group.begins(moving=(moved,))
     assert member.assignment is job._epoch_state.assignment
@@ -492,7 +492,7 @@ def test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer(world
     if moved is None:
         leaves = threading.Thread(target=member.hand_over)
     else:
-        assert member.keep()
+        assert member.continue_work()
         group.opens([WHOLE])
         leaves = threading.Thread(target=group.begins, kwargs={"moving": (moved,)})
     leaves.start()
@@ -526,7 +526,7 @@ def test_the_worker_of_a_late_handler_ends_before_another_owner_starts_its_key(
     there.until_one_slot_works(job)
     if has_given_back:
         there.until(lambda: any(one.kept for one in job._dispatcher.running.copy().values()))
-    assert group.member.keep()
+    assert group.member.continue_work()
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (LOW,)})
     gives_up.start()

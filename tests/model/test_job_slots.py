@@ -338,7 +338,7 @@ def test_a_batch_that_has_not_begun_is_in_nobodys_way_if_its_topic_is_created_ag
     job = there.run(member, there.gate())
     there.until(lambda: job._dispatcher.running)
     there.kafka.topic_id, there.kafka.end = "new", 0
-    there.until(lambda: not member.holds)
+    there.until(lambda: not member.has_shares)
     there.until(lambda: job._epoch_state is None)
     group.opens([], [WHOLE])
     assert not group.in_doubt(WHOLE)

@@ -63,14 +63,14 @@ def moves_while_it_is_handled(group, job, gate, at, due_ms=0):
     """A record's key goes to another member, which fails with it, while its handler runs."""
     member = group.member
     group.there.until(lambda: gate.at_work)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     gives_up.start()
     until(lambda: job._leaving is not None)
     job._leaving.until = 0.0
     gives_up.join(_PATIENCE)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     theirs = Pending(at, key_hash(KEYS[at]), 5, due_ms, "theirs")
@@ -120,7 +120,7 @@ def test_what_a_late_handler_fails_with_does_not_count_once_its_key_has_come_bac
         patched.setattr(job._epoch_state.committer, "commit_if_due", lambda **_: None)
         gate.opened.set()
         there.until(lambda: not job._dispatcher.running)
-        assert member.keep()
+        assert member.continue_work()
         group.opens([WHOLE], continues={"a": group.epoch.number})
         group.begins()
     there.until(lambda: of(LOW) <= there.done(member))
@@ -155,7 +155,7 @@ def test_a_record_is_parked_before_its_key_moves_or_not_at_all(begun, monkeypatc
 
     job = there.run(member, handler, dead_letters=letters, park=True)
     there.until(letters.is_asked.is_set)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     gives_up.start()
@@ -172,7 +172,7 @@ def test_a_record_is_parked_before_its_key_moves_or_not_at_all(begun, monkeypatc
     gives_up.join(_PATIENCE)
     monkeypatch.setattr("coopconsume.runtime.loop._LAST_COMMIT", 10.0)
     assert (at in member.store.pending("g").get(TP, {})) != is_late
-    assert member.keep()
+    assert member.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     theirs = Pending(at, key_hash(KEYS[at]), 5, 0, "theirs")
@@ -189,10 +189,10 @@ def test_a_job_that_is_to_end_looks_at_what_comes_to_it_first(begun, monkeypatch
     job = there.run(member, there.gate(), available_now=True)
     job.pause()
     there.until(lambda: job._is_paused)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     group.begins(moving=(WHOLE,))
-    assert member.keep()
+    assert member.continue_work()
     group.opens([], [WHOLE], continues={"a": group.epoch.number})
     group.begins()
     extend = job._extend
@@ -202,7 +202,7 @@ def test_a_job_that_is_to_end_looks_at_what_comes_to_it_first(begun, monkeypatch
         extend(extension)
 
     monkeypatch.setattr(job, "_extend", goes_on_and_extends)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     assert job.ended.wait(_PATIENCE)
@@ -219,7 +219,7 @@ def test_gained_key_ranges_start_while_a_slot_is_in_doubt(begun):
     job = there.run(member, gate)
     there.until(lambda: job._dispatcher.barred)
     (lost,) = job._dispatcher.barred
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     there.until(lambda: of(HIGH) <= there.done(member))
@@ -246,7 +246,7 @@ def test_gained_key_ranges_without_doubt_start_beside_others_in_doubt(begun, aga
     waits = [(lost, 1000.0)]
     if again:
         waits += [(Share(*TP, KeyRange(hashes[-1], hashes[-1])), 0.1)]
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins(waits=tuple(waits))
     there.until(lambda: set(range(20)) - of(lost) <= there.done(member))
@@ -311,7 +311,7 @@ def test_gained_key_ranges_start_after_a_worker_has_ended(begun):
     job = there.run(member, there.gate())
     there.until(lambda: job._meter.totals["lostSlots"])
     there.until(lambda: of(LOW) <= there.done(member))
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     there.until(lambda: there.done(member) == set(range(20)))
@@ -326,7 +326,7 @@ def test_gained_key_ranges_start_although_records_of_a_failed_batch_were_deleted
     there.kafka.retention = [start]
     there.run(member, there.gate())
     there.until(lambda: {o for o in of(LOW) if o >= start} <= there.done(member))
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     there.until(lambda: set(range(start, 20)) <= there.done(member))
@@ -341,7 +341,7 @@ def test_what_moves_is_committed_at_once_however_rarely_a_job_commits(begun):
     there.until(lambda: job._epoch_state is not None)
     job._epoch_state.committer._begun_at = math.inf
     until(lambda: {o for o, _ in gate.calls} == set(range(20)))
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     group.begins(moving=(HIGH,))
     assert of(HIGH) <= there.done(member)
@@ -402,7 +402,7 @@ def test_partitions_that_stay_go_on_while_others_come_and_go(world, is_late):
     job = there.run(member, handler, ordering="partition", concurrency=2)
     there.until(lambda: (2, 3) in handler.at_work)
     assignment = member.assignment
-    assert member.keep()
+    assert member.continue_work()
     group.opens(FOUR)
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": FOUR[2:]})
     gives_up.start()
@@ -420,7 +420,7 @@ def test_partitions_that_stay_go_on_while_others_come_and_go(world, is_late):
     assert assignment.shares == FOUR[:2]
     assert done(2) == set(handler.of(2)) - ({3} if is_late else set())
     assert done(3) == set(handler.of(3))
-    assert member.keep()
+    assert member.continue_work()
     group.opens(FOUR[:2], FOUR[2:], continues={"a": group.epoch.number})
     assert group.in_doubt(FOUR[2]) == (FOUR[2:3] if is_late else ())
     assert not group.in_doubt(FOUR[3])
@@ -430,7 +430,7 @@ def test_partitions_that_stay_go_on_while_others_come_and_go(world, is_late):
     handler.opened.set()
     grow(there, 80)
     there.until(lambda: done(0) == done(1) == set(range(80)))
-    assert member.keep()
+    assert member.continue_work()
     group.opens(FOUR, continues={"a": group.epoch.number})
     begun = time.monotonic()
     group.begins(waits=((FOUR[2], 1.0),) if is_late else ())
@@ -457,7 +457,7 @@ def test_no_part_of_a_partition_is_worked_on_in_the_order_of_partitions(world, w
     there.until(lambda: handler.of(0) == list(range(20)) and not job._dispatcher.running)
     group.joins_a_group()
     before = handler.of(1)
-    assert member.keep()
+    assert member.continue_work()
     if what == "comes":
         group.opens([*has, half], [Share("t", 1, HIGH.key_range)], continues={"a": 1})
         group.begins()
@@ -503,7 +503,7 @@ def test_state_goes_on_through_a_rebalance_that_moves_none_of_it(begun, state):
     assignment, stuck = member.assignment, {o for o in range(100) if o % 5 == 3 and o >= 13}
     there.until(lambda: there.done(member) == set(range(20)) - stuck)
     for end in (40, 60):
-        assert member.keep()
+        assert member.continue_work()
         grow(there, end)
         others = set(range(end)) - stuck
         there.until(lambda others=others: others <= {o for o, _ in handler.seen})
@@ -531,7 +531,7 @@ def test_keys_with_state_go_on_while_others_leave_and_come_back(begun, state):
     job = there.run(member, handler, state=state)
     there.until(lambda: counting.at_work and gate.at_work)
     assignment = member.assignment
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
@@ -544,7 +544,7 @@ def test_keys_with_state_go_on_while_others_leave_and_come_back(begun, state):
     moves.join(_PATIENCE)
     assert member.assignment is assignment
     assert {o for o, _ in counting.seen} & below(HIGH, 40) <= there.done(member)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     other = there.member()
@@ -557,7 +557,7 @@ def test_keys_with_state_go_on_while_others_leave_and_come_back(begun, state):
     their_job.stop()
     there._jobs.remove(their_job)
     other.hand_over()
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     grow(there, 80)
@@ -597,7 +597,7 @@ def test_a_key_with_state_moves_to_another_slot_after_its_changes_are_written(
     there.until(lambda: (20, 0) in handler.seen)
     there.until(lambda: not job._dispatcher._busy)
     before = partition.dealer.share_of(key_hash(key)).slot
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     records(22)
@@ -628,7 +628,7 @@ def test_all_is_handed_over_where_changes_of_keys_that_leave_may_count_later(
     there.until(lambda: handler.at_work)
     there.until(lambda: job._epoch_state.committer.has_all_it_can)
     assignment = member.assignment
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
@@ -673,10 +673,10 @@ def test_a_slot_that_cannot_read_the_state_leaves_nothing_in_doubt(begun, state,
     there, member = group.there, group.member
     job = there.run(member, Counting(), state=state)
     there.until(lambda: job._dispatcher.without_state.keys() == {0, 1})
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     group.begins(moving=(HIGH,))
-    assert member.keep()
+    assert member.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     assert group.in_doubt(HIGH) == ()
@@ -706,7 +706,7 @@ def test_changes_of_records_that_retention_has_passed_are_written_before_their_k
 
     job = there.run(member, handler, state=state)
     there.until(lambda: of(HIGH) <= handled and not job._dispatcher._busy)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
@@ -733,7 +733,7 @@ def test_state_does_not_begin_again_under_an_epoch_that_may_count_more(begun, st
     there.until(lambda: handler.at_work)
     there.until(lambda: job._epoch_state.committer.has_all_it_can)
     group.joins_a_group()
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
 
     def unavailable(*_args, **_how):
@@ -754,10 +754,10 @@ def test_state_does_not_begin_again_under_an_epoch_that_may_count_more(begun, st
     there.until(lambda: "next epoch" in (member._group._wanted or ""))
     monkeypatch.setattr(member.store, "commit", commit)
     there.turns(job)
-    assert member.holds
+    assert member.has_shares
     before, done = [*handler.seen], there.done(member)
     member._group = None
-    assert not member.keep()
+    assert not member.continue_work()
     member.hand_over()
     group.opens([WHOLE])
     group.begins(continues=False)
@@ -825,7 +825,7 @@ def test_outputs_in_transactions_go_on_through_rebalances(begun):
     there.until(lambda: gate.at_work)
     stuck = {o for o in range(100) if o % 5 == 3 and o >= 13}
     there.until(lambda: there.done(member) == set(range(20)) - stuck and sink.published == 13)
-    assert member.keep()
+    assert member.continue_work()
     grow(there, 40)
     others = set(range(40)) - stuck
     there.until(lambda: others <= set(sink.rows))
@@ -841,15 +841,15 @@ def test_outputs_in_transactions_go_on_through_rebalances(begun):
     assert sorted(sink.rows) == sorted(o for o, _ in gate.calls) == list(range(40))
     # Some of it goes and comes back: the rest goes on.
     assignment = member.assignment
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE])
     group.begins(moving=(LOW,))
-    assert member.keep()
+    assert member.continue_work()
     group.opens([HIGH], [LOW], continues={"a": group.epoch.number})
     group.begins()
     grow(there, 60)
     there.until(lambda: below(HIGH, 60) <= there.done(member))
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     there.until(lambda: sink.published == 60)

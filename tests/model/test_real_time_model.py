@@ -426,7 +426,7 @@ def test_a_rebalance_that_moves_nothing_ends_no_run(world, monkeypatch):
     grow(there, 20)
     there.until(lambda: gate.at_work)
     for _ in range(2):
-        assert group.member.keep()
+        assert group.member.continue_work()
         grow(there, 20)
         others = {o for o in range(there.kafka.end) if o < 22 or o % 5 != 2}
         there.until(lambda others=others: others <= {o for o, _ in gate.calls})

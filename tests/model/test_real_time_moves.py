@@ -8,7 +8,7 @@ import pytest
 
 from assignors import KeyRange, Share, key_hash
 from commits import OffsetRanges
-from coopconsume.group.keeping import without
+from coopconsume.group.shares import without
 from coopconsume.record import RetryPolicy
 from coopconsume.runtime.dispatch.dispatcher import Dispatcher
 from coopconsume.runtime.dispatch.slot_requests import SlotRequests
@@ -84,7 +84,7 @@ def is_met(job):
 
 def gives_up(group, *moving):
     """The group takes some shares from the member, in a thread of its own."""
-    assert group.member.keep()
+    assert group.member.continue_work()
     group.opens(group.mine)
     thread = threading.Thread(target=group.begins, kwargs={"moving": moving})
     thread.start()
@@ -122,7 +122,7 @@ def test_keys_that_stay_go_on_in_the_same_run_while_others_are_given_up(world, m
     thread.join(_PATIENCE)
     called = {o for o, _ in gate.calls}
     assert called & of(moving, 60) <= there.done(member)
-    assert member.keep()
+    assert member.continue_work()
     group.opens(stays, moving, continues={"a": group.epoch.number})
     assert all(group.in_doubt(share) == () for share in moving)
     group.begins()
@@ -165,7 +165,7 @@ def test_what_waits_for_another_try_is_left_to_the_next_owner(world):
     gives_up(group, *moving).join(_PATIENCE)
     (failed,) = member.store.pending("g")[TP].values()
     assert (failed.offset, failed.attempts) == (at, calls.count(at))
-    assert member.keep()
+    assert member.continue_work()
     group.opens(staying(moving), moving, continues={"a": group.epoch.number})
     group.begins()
     grow(there, 20)
@@ -183,7 +183,7 @@ def test_records_that_do_not_pass_the_filter_are_their_next_owners(world):
     group, job = live(there, gate)
     member, moving = group.member, only(2)
     gives_up(group, *moving).join(_PATIENCE)
-    assert member.keep()
+    assert member.continue_work()
     group.opens(staying(moving), moving, continues={"a": group.epoch.number})
     group.begins()
     grow(there, 20)
@@ -206,7 +206,7 @@ def test_a_key_whose_handler_is_late_is_in_doubt_and_its_slot_is_stopped(world):
     there.until(lambda: not any(s.may_start_leaving for s in job.partitions[0].shares.values()))
     job._leaving.until = 0.0
     thread.join(_PATIENCE)
-    assert member.keep()
+    assert member.continue_work()
     stays = staying(moving)
     group.opens(stays, moving, continues={"a": group.epoch.number})
     assert group.in_doubt(only(2)[0]) == only(2)
@@ -245,7 +245,7 @@ def test_a_slot_that_is_lost_or_does_not_answer_leaves_its_key_ranges_in_doubt(
         else:
             job._leaving.until = 0.0
         thread.join(_PATIENCE)
-    assert group.member.keep()
+    assert group.member.continue_work()
     group.opens(staying(moving), moving, continues={"a": group.epoch.number})
     assert group.in_doubt(moving[0]) == moving
 
@@ -266,7 +266,7 @@ def test_a_run_whose_slots_have_not_all_begun_ends_as_keys_are_given_up(world):
     assert member.assignment.shares == (LOW,)
     there.without_core = set()
     there.until(lambda: there.runs == 2)
-    assert member.keep()
+    assert member.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     assert group.in_doubt(HIGH) == ()
     group.begins()
@@ -289,7 +289,7 @@ def test_the_next_run_shares_what_is_left_among_all_slots(world, monkeypatch):
     there.turns(job, 10)
     assert (there.runs, job._meter.mode) == (1, "realTime"), job._dispatcher._real_time.mode.why
     gate.opened.set()
-    assert group.member.keep()
+    assert group.member.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     assert [bool(s.ranges) for _, s in sorted(job.partitions[0].shares.items())] == [True, False]
@@ -316,7 +316,7 @@ def test_key_ranges_that_come_are_read_by_batches_and_then_by_the_next_run(world
     there.until(lambda: at in gate.at_work)
     assignment = member.assignment
     stuck = {o for o in range(at, 60) if o % 5 == at % 5}
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     grow(there, 20)
@@ -340,7 +340,7 @@ def test_key_ranges_in_doubt_end_a_run_once_they_may_start(world):
     gate = there.gate()
     group, job = live(there, gate, LOW, HIGH)
     member = group.member
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins(waits=((HIGH, 1000.0),))
     grow(there, 20)
@@ -361,7 +361,7 @@ def test_key_ranges_that_went_may_come_back_to_the_run_that_gave_them_up(world):
     group, job = live(there, gate)
     member, moving = group.member, only(1, 2)
     gives_up(group, *moving).join(_PATIENCE)
-    assert member.keep()
+    assert member.continue_work()
     group.opens(staying(moving), moving, continues={"a": group.epoch.number})
     group.begins()
     grow(there, 20, holes=(31,))
@@ -369,7 +369,7 @@ def test_key_ranges_that_went_may_come_back_to_the_run_that_gave_them_up(world):
     assert there.runs == 1, job._dispatcher._real_time.mode.why
     theirs = OffsetRanges([(21, 21)])
     member.store.commit("g", group.epoch, "b", {TP: theirs}, commit_id="theirs")
-    assert member.keep()
+    assert member.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     there.until(lambda: there.done(member) == set(range(40)))
@@ -390,7 +390,7 @@ def test_queued_records_of_keys_that_are_given_up_are_not_started(world, monkeyp
     share = job.partitions[0].shares[1]
     there.until(lambda: gate.at_work and 37 in (share.in_flight or ()))
     gives_up(group, *moving).join(_PATIENCE)
-    assert member.keep()
+    assert member.continue_work()
     group.opens(staying(moving), moving, continues={"a": group.epoch.number})
     group.begins()
     gate.opened.set()
@@ -431,13 +431,13 @@ def test_a_run_ends_once_all_key_ranges_are_given_up(world):
     group, job = live(there, gate)
     gives_up(group, WHOLE).join(_PATIENCE)
     there.until(lambda: not there.sources)
-    assert group.member.keep()
+    assert group.member.continue_work()
     group.opens([], [WHOLE], continues={"a": group.epoch.number})
     group.begins()
     grow(there, 20)
     there.turns(job)
     assert there.runs == 1
-    assert group.member.keep()
+    assert group.member.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     there.until(lambda: there.runs == 2 and len(there.sources) == 2)

@@ -169,7 +169,7 @@ def test_a_job_is_replayed_through_rebalances(record, how):
     if how == "handed over":
         moves, request = threading.Thread(target=group.member.hand_over), "_hand_over"
     else:
-        assert group.member.keep()
+        assert group.member.continue_work()
         group.opens([WHOLE])
         moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
         request = "_leaving"

@@ -6,11 +6,11 @@ from tests.mutants.acquisitions import ACQUISITIONS
 from tests.mutants.channel import CHANNEL, CHANNEL_DRIVER
 from tests.mutants.checks import ASSIGNORS, CHECKER, CLOCKS, SHOWN
 from tests.mutants.commits import ANSWERS, COMMITS, SNAPSHOTS
+from tests.mutants.continuing import CONTINUING
 from tests.mutants.cooperative import COOPERATIVE_JOBS
 from tests.mutants.fenced import FENCED, OWNERS
 from tests.mutants.filters import FILTERS
 from tests.mutants.group import DRAIN, GROUP, POLLING, TOPICS
-from tests.mutants.keeping import KEEPING
 from tests.mutants.order import LIMITS, ORDER
 from tests.mutants.ordering_keys import ORDERING_KEYS
 from tests.mutants.outcomes import DENIED, OUTPUTS, RETRIES
@@ -22,7 +22,7 @@ from tests.mutants.ui import UI
 #: The mutants by what they break.
 GROUPS = [
     ORDER,
-    KEEPING,
+    CONTINUING,
     COOPERATIVE_JOBS,
     DRAIN,
     CHANNEL_DRIVER,

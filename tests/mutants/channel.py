@@ -698,7 +698,7 @@ CHANNEL_DRIVER = [
         "lease-after-end",
         "No slot of a batch that has ended gets a lease.",
         "coopconsume/runtime/dispatch/slot_leases.py",
-        "self._server.renew(slots & self._kept[1].keys(), since - _ENDING)",
+        "self._server.renew(slots & self._renewed[1].keys(), since - _ENDING)",
         "self._server.renew(slots, since - _ENDING)",
         (
             "tests/unit/runtime/test_slot_leases.py::test_a_batch_that_ends_during_a_look_at_the_log_gets_no_lease",

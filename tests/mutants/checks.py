@@ -212,7 +212,7 @@ SHOWN = [
         "recreated-topic-ends-a-job-that-begins",
         "A job that begins takes up a topic that was created again, if nothing of the old is lost.",
         "coopconsume/runtime/loop.py",
-        "return lossy if assignment is None else assignment.logs.may_continue(error)",
+        "return lossy if assignment is None else assignment.logs.can_recover_from(error)",
         "return lossy",
         (_JOB + "test_a_topic_that_is_created_again_before_a_job_begins_is_taken_up_alike",),
     ),

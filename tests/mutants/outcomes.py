@@ -125,8 +125,8 @@ RETRIES = [
         "polled-without-its-headers",
         "Polling keeps the headers that were added to a record.",
         "coopconsume/runtime/poll/retry_buffer.py",
-        "self._hold(replace(record))",
-        "self._hold(replace(record, headers=()))",
+        "self._add(replace(record))",
+        "self._add(replace(record, headers=()))",
         (
             "tests/unit/runtime/test_retry_buffer.py::test_polled_records_come_in_the_order_of_their_keys_until_done",
         ),

@@ -134,7 +134,7 @@ def commit_within_limit(
         request: Chunks of a cooperative epoch to acquire in the same append.
 
     Raises:
-        commits.FencedMember: Another member holds the group.
+        commits.FencedMember: Another epoch is in force.
         commits.CommitLogUnavailable: The log did not answer.
     """
     started = time.monotonic()

@@ -309,12 +309,12 @@ class Outbox:
                 partition.is_stalled = is_stalled
         for deliveries in self._all:
             for parcel in deliveries.to_show(now):
-                self._hold(parcel, found)
+                self._hold_back(parcel, found)
         return found
 
-    def _hold(self, parcel: Parcel, found: dict[TopicPartition, list[Pending]]) -> None:
+    def _hold_back(self, parcel: Parcel, found: dict[TopicPartition, list[Pending]]) -> None:
         for tp, records in parcel.records().items():
-            self._partitions[tp].hold(
+            self._partitions[tp].hold_back(
                 [Waiting.after(r, 0.0, is_undelivered=not parcel.is_refused) for r in records]
             )
             found.setdefault(tp, []).extend(

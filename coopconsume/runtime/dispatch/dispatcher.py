@@ -275,10 +275,10 @@ class Dispatcher:
                 rest = self.life_of([running]) + spare - _KILL_TIME
                 running.interrupt_at = time.monotonic() + max(0.0, rest)
 
-    def keep_leases(self, epoch_state: EpochState | None) -> None:
+    def renew_leases(self, epoch_state: EpochState | None) -> None:
         """Renews the leases of the slots that work in this epoch, and of no other."""
         slots = {at: one.begins_at for one in self.of(epoch_state) for at in one.connections}
-        self.leases.keep(epoch_state.assignment if epoch_state else None, slots)
+        self.leases.renew(epoch_state.assignment if epoch_state else None, slots)
 
     def stop(self, epoch_state: EpochState | None) -> None:
         """Stops slots that have a channel: they start no more records; running handlers end.
@@ -473,7 +473,7 @@ class Dispatcher:
         self._batch_at = now
         self._meter.launched(number, plan)
         self._trace.write(BatchStarted(number, now, plan))
-        self.keep_leases(epoch_state)
+        self.renew_leases(epoch_state)
         self._batches.submit(self._run_batch, running)
 
     def _tasks(self) -> int:

@@ -100,8 +100,12 @@ class SlotLeases:
         self.error = ""
         self._server: ChannelServer | None = None
         #: The assignment, when each slot gets its first lease, and when `keep` was called.
-        self._kept: tuple[EpochAssignment | None, Mapping[At, float], float] = (None, {}, -math.inf)
-        #: Guards ``_kept``, and that the server renews no other leases.
+        self._renewed: tuple[EpochAssignment | None, Mapping[At, float], float] = (
+            None,
+            {},
+            -math.inf,
+        )
+        #: Guards ``_renewed``, and that the server renews no other leases.
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._is_closing = False
@@ -142,7 +146,7 @@ class SlotLeases:
             self.give_up(channel_error)
         self._has_worked = self._has_worked or not channel_error
 
-    def keep(self, assignment: EpochAssignment | None, slots: Mapping[At, float]) -> None:
+    def renew(self, assignment: EpochAssignment | None, slots: Mapping[At, float]) -> None:
         """Renews the leases of these slots only, while the epoch of an assignment is in force.
 
         Args:
@@ -150,8 +154,8 @@ class SlotLeases:
             slots: When each slot gets its first lease, on the monotonic clock.
         """
         with self._lock:
-            before, self._kept = self._kept, (assignment, slots, time.monotonic())
-        if self._kept[:2] != before[:2]:
+            before, self._renewed = self._renewed, (assignment, slots, time.monotonic())
+        if self._renewed[:2] != before[:2]:
             self._changed.set()
 
     def stop(self, slots: Collection[At]) -> set[At]:
@@ -196,9 +200,9 @@ class SlotLeases:
         if self._server is None:
             return
         with self._lock:
-            assignment, slots, kept_at = self._kept
+            assignment, slots, renewed_at = self._renewed
             left = {at: begins for at, begins in slots.items() if at[0] != batch}
-            self._kept = assignment, left, kept_at
+            self._renewed = assignment, left, renewed_at
             self._server.forget(batch)
 
     def close(self) -> None:
@@ -215,9 +219,9 @@ class SlotLeases:
         pause = self.lease / _LOOKS
         while not self._is_closing:
             self._changed.clear()
-            (assignment, slots, kept_at), now = self._kept, time.monotonic()
+            (assignment, slots, renewed_at), now = self._renewed, time.monotonic()
             begun = {at for at, begins in slots.items() if begins <= now}
-            if assignment is not None and begun and now - kept_at < _LOOP_STUCK:
+            if assignment is not None and begun and now - renewed_at < _LOOP_STUCK:
                 self._renew(assignment, begun, pause)
             later = [begins - time.monotonic() for at, begins in slots.items() if at not in begun]
             self._changed.wait(max(0.0, min([pause, *later])))
@@ -232,4 +236,4 @@ class SlotLeases:
             log.exception("leases are not renewed")
         else:
             with self._lock:  # A batch may have ended while the log was looked at.
-                self._server.renew(slots & self._kept[1].keys(), since - _ENDING)
+                self._server.renew(slots & self._renewed[1].keys(), since - _ENDING)

@@ -764,7 +764,7 @@ class Partition:
             self.stock.settle(done, failed)
             self.failed.remove_all(failed)
         for failure in () if self.stock is not None else report.failed:
-            self._keep(failure, now)
+            self._add_failed(failure, now)
         for each in self.shares.values():
             # Of a gap found at the start nobody knew whose key it was; now it is known.
             if each.todo:
@@ -775,7 +775,7 @@ class Partition:
         self.done |= done.clip(self.stable, MAX_OFFSET)
         self.failed.remove_all(done)
 
-    def _keep(self, failure: Failure, now: float) -> None:
+    def _add_failed(self, failure: Failure, now: float) -> None:
         """Has a failed record wait for its next attempt, if its key is still ours."""
         share = self.dealer.share_of(failure.key_hash)
         if share is None:
@@ -807,7 +807,7 @@ class Partition:
         self.undelivered |= offsets
         self.to_commit -= offsets
 
-    def hold(self, records: Iterable[Waiting]) -> None:
+    def hold_back(self, records: Iterable[Waiting]) -> None:
         """Holds back the lanes of deferred records whose letters or rows cannot be written now."""
         self.is_quiet = False
         for record in records:

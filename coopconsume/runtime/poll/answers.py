@@ -96,7 +96,7 @@ def commit_affordable(
         The answer of each partition, and the offsets of each that are not committed.
 
     Raises:
-        commits.FencedMember: Another member holds the group.
+        commits.FencedMember: Another epoch is in force.
         commits.CommitLogUnavailable: The log did not answer; whether this counts is not known.
     """
     results: dict[TopicPartition, CommitResult] = {}
@@ -278,7 +278,7 @@ def letters_of(
     return sorted(letters, key=lambda x: (x.topic, x.partition, x.offset))
 
 
-def hold(
+def hold_back(
     session: PollSession,
     assignment: EpochAssignment,
     reasons: Reasons,
@@ -299,7 +299,7 @@ def hold(
         commit_id: Of this commit.
 
     Raises:
-        commits.FencedMember: Another member holds the group.
+        commits.FencedMember: Another epoch is in force.
     """
     due = time.monotonic() + delay
     pending = {
@@ -311,7 +311,7 @@ def hold(
         for tp, records in reasons.items()
     }  # fmt: skip
     assignment.commit({}, pending=pending, commit_id=commit_id)
-    session.hold(assignment, reasons, hashes, due, added)
+    session.hold_back(assignment, reasons, hashes, due, added)
 
 
 def take_decisions(
@@ -369,7 +369,7 @@ def give_up(
 
     Raises:
         NotPolled: A record was answered for since, or belongs to others.
-        commits.FencedMember: Another member holds the group.
+        commits.FencedMember: Another epoch is in force.
     """
     reasons: Reasons = {}
     hashes: dict[TopicPartition, dict[int, int]] = {}
@@ -381,7 +381,7 @@ def give_up(
         added.setdefault(tp, {})[letter.offset] = letter.added
     done = session.check_open(assignment, reasons)
     if park:
-        hold(session, assignment, reasons, hashes, added, math.inf, commit_id)
+        hold_back(session, assignment, reasons, hashes, added, math.inf, commit_id)
         return
     # The letters are written: the limit was looked at before.
     assignment.commit(done, commit_id=commit_id, limited=False)

@@ -29,7 +29,7 @@ from coopconsume.runtime.poll.answers import (
     commit_affordable,
     give_up,
     hashes_of,
-    hold,
+    hold_back,
     letters_of,
     over_limit,
     reasons_of,
@@ -196,7 +196,7 @@ class Poller:
                 raise
         except (TopicNotFound, TopicReplaced, DataLoss) as error:
             # The next assignment is without the topic, or with the new one.
-            if not assignment.logs.may_continue(error) or not membership.rejoin(str(error), ()):
+            if not assignment.logs.can_recover_from(error) or not membership.rejoin(str(error), ()):
                 raise
             self.session.drop()
 
@@ -423,7 +423,7 @@ class Poller:
                 hashes = hashes_of(reasons, dealt)
                 added = added_to(self.session, assignment, dealt, more)
                 commit_id = next(self._commit_ids)
-                hold(self.session, assignment, reasons, hashes, added, seconds, commit_id)
+                hold_back(self.session, assignment, reasons, hashes, added, seconds, commit_id)
 
     def reject(
         self, membership: Membership, frame: DataFrame, reason: str | Column, on_dead: OnDead

@@ -39,7 +39,7 @@ class RetryBuffer:
         self._attempts: dict[int, int] = {}
         self._added: dict[int, Headers] = {}
         for record in pending:
-            self._hold(replace(record))
+            self._add(replace(record))
 
     def __len__(self) -> int:
         return len(self._records)
@@ -82,10 +82,10 @@ class RetryBuffer:
                 found.setdefault(headers, []).append(offset)
         return {headers: OffsetRanges.from_offsets(of) for headers, of in found.items()}
 
-    def hold(
+    def hold_back(
         self, offset: int, key_hash: int, due: float, error: str, headers: Headers = ()
     ) -> Failed:
-        """Keeps a failed record: it comes again at ``due``, and its key waits behind it.
+        """Holds a failed record back: it comes again at ``due``, and its key waits behind it.
 
         Args:
             offset: Its offset.
@@ -95,10 +95,10 @@ class RetryBuffer:
             headers: All headers that were added to it, and its ordering key for people.
         """
         record = Failed(offset, key_hash, self.attempt(offset), due, error, headers)
-        self._hold(record)
+        self._add(record)
         return record
 
-    def _hold(self, record: Failed) -> None:
+    def _add(self, record: Failed) -> None:
         self._records[record.offset] = record
         self._attempts[record.offset] = record.attempts
         if added := without_ordering_key(record.headers):

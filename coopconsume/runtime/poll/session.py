@@ -310,7 +310,7 @@ class PollSession:
             if place is not None:
                 place.retries.replay(offset, now)
 
-    def hold(
+    def hold_back(
         self,
         assignment: EpochAssignment,
         reasons: Mapping[TopicPartition, Mapping[int, str]],
@@ -323,7 +323,9 @@ class PollSession:
             for tp, place in self.places_of(assignment).items():
                 records = reasons.get(tp, {})
                 for offset, text in records.items():
-                    place.retries.hold(offset, hashes[tp][offset], due, text, added[tp][offset])
+                    place.retries.hold_back(
+                        offset, hashes[tp][offset], due, text, added[tp][offset]
+                    )
                 place.answer(OffsetRanges.from_offsets(list(records)))
             self.lock.notify_all()
 
@@ -354,7 +356,7 @@ class PollSession:
         """Keeps in mind which partitions are paused: those that stay ours remain so."""
         self._paused |= {tp for tp, place in self.places.items() if place.paused}
 
-    def keep(self, _timeout: float) -> bool:
+    def continue_work(self, _timeout: float) -> bool:
         """What is handed out is answered for before the group rebalances."""
         return False
 

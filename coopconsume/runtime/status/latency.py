@@ -69,7 +69,7 @@ class CommitLatency:
         if left:
             self._open[where] = left
 
-    def keep(self, offsets: Mapping[TopicPartition, OffsetRanges]) -> None:
+    def retain(self, offsets: Mapping[TopicPartition, OffsetRanges]) -> None:
         """Forgets all records but some: the others are not committed by this member any more."""
         kept = {}
         for where, reports in self._open.items():

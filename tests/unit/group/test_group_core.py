@@ -12,8 +12,8 @@ from commits import Epoch
 from commits.model import Assignment, Doubt, OwnedShare, as_shares
 from coopconsume.errors import GroupRefused
 from coopconsume.group.core import GroupCore, Joined
-from coopconsume.group.keeping import by_partition, leave_with_holders
 from coopconsume.group.owned import EpochGrant
+from coopconsume.group.shares import by_partition, leave_with_owners
 
 
 def a_core():
@@ -164,7 +164,7 @@ def a_holder(shares):
     """A member that joins while it works on some shares under the first epoch."""
     core = a_core()
     core.taken(EpochGrant(Epoch(1, "n1"), "a", shares, {"t": "id"}))
-    core.hold(holds=True)
+    core.is_continuing = True
     return core
 
 
@@ -302,7 +302,7 @@ def test_a_leader_leaves_with_a_member_what_the_row_in_force_gives_it():
 def test_who_takes_whole_partitions_gets_them_once_they_are_released():
     """Until then a holder has the rest, too, so that nothing is left to nobody."""
     first, second, third = (Share("t", 0, part) for part in KeyRange().split(3))
-    shares, moving = leave_with_holders(
+    shares, moving = leave_with_owners(
         {"a": (), "b": (), "c": (Share("t", 0),)}, {"a": (first,), "b": (third,)}, lambda *_: False
     )
     assert by_partition(shares["a"]) == by_partition((first, second))

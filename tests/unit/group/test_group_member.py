@@ -24,7 +24,7 @@ class Idle:
 
     holds = False
 
-    def keep(self):
+    def continue_work(self):
         """Nothing goes on."""
         return False
 
@@ -94,7 +94,7 @@ def test_the_wait_for_an_earlier_owner_goes_on_if_a_member_never_began(tmp_path,
     )
     if how == "followed":
         core.taken(EpochGrant(first, "me", (low,), {}))
-        core.hold(holds=True)
+        core.is_continuing = True
     else:
         store.release("g", first, "me")
     second = store.open_epoch(

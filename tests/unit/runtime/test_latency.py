@@ -57,7 +57,7 @@ def test_an_epoch_keeps_what_it_takes_along():
     latency = CommitLatency()
     latency.done(TP, report({3: 0, 4: 0}))
     latency.done(("other", 1), report({3: 0}))
-    latency.keep({TP: OffsetRanges([(4, 4)])})
+    latency.retain({TP: OffsetRanges([(4, 4)])})
     latency.done(TP, report({3: 1_000}))
     assert committed(latency, [(3, 4)], 5, 2.0) == (2, 1.0 + 2.0)
     latency.committed(("other", 1), OffsetRanges([(3, 3)]), 4, 2.0)

@@ -92,11 +92,11 @@ def test_a_window_that_nobody_got_is_handed_out_next() -> None:
     of = {TP: owned(2, [(4, 5)])}
     places = {TP: PollPosition.at_start(of[TP])}
     polled(places, of, {TP: 100}, 2)
-    places[TP].retries.hold(2, 7, 0.0, "no")
+    places[TP].retries.hold_back(2, 7, 0.0, "no")
     assert places[TP].take_again(of[TP], 1.0).keys() == {7}
     places[TP].put_back()
     assert places[TP].retries.keys == {7}
-    places[TP].retries.hold(2, 7, 9.0, "no")
+    places[TP].retries.hold_back(2, 7, 9.0, "no")
     assert places[TP].take(of[TP], 100, 4).pairs() == [(6, 9)]
     places[TP].put_back()
     assert polled(places, of, {TP: 100}, 4) == {TP: [(6, 9)]}

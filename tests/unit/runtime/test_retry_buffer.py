@@ -26,9 +26,9 @@ def owned(stable: int = 0, committed=(), pending=()) -> Owned:
 def test_a_key_waits_for_the_record_that_is_due_last():
     """Two failed records of a key come together, in order, with what passed by meanwhile."""
     retries = RetryBuffer()
-    retries.hold(3, 7, 10.0, "a")
-    retries.hold(5, 7, 20.0, "b")
-    retries.hold(4, 8, 10.0, "c")
+    retries.hold_back(3, 7, 10.0, "a")
+    retries.hold_back(5, 7, 20.0, "b")
+    retries.hold_back(4, 8, 10.0, "c")
     retries.pass_over(OffsetRanges([(10, 19)]))
     assert retries.keys == {7, 8}
     assert {k: r.pairs() for k, r in retries.due(10.0, 100).items()} == {8: [(4, 4), (10, 19)]}
@@ -100,7 +100,9 @@ class Polling:
     def retry(self, offset, delay):
         added = ((f"h{delay}", b"%d" % offset),)
         all_added = self.place.retries.added(offset, added)
-        record = self.place.retries.hold(offset, self.log[offset], self.now + delay, "", all_added)
+        record = self.place.retries.hold_back(
+            offset, self.log[offset], self.now + delay, "", all_added
+        )
         self.added[offset] = with_added(self.added.get(offset, ()), added)
         self.place.answer(OffsetRanges([(offset, offset)]))
         self.pending[offset] = Failed(

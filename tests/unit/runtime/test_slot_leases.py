@@ -73,7 +73,7 @@ def test_a_lease_ends_before_the_next_owner_assumes_it(
     monkeypatch.setattr(ChannelServer, "renew", lambda _, _slots, since: begins.put(since))
     assignment: Any = _FakeAssignment()
     assignment.answered.set()
-    leases.keep(assignment, {(0, 0): 0.0})
+    leases.renew(assignment, {(0, 0): 0.0})
     begin = begins.get(timeout=_PATIENCE)
     assert leases.lease is not None
     assert assignment.check(0.0) - leases.lease / 4 < begin < assignment.check(0.0)
@@ -85,7 +85,7 @@ def test_a_batch_that_ends_during_a_look_at_the_log_gets_no_lease(
     """A task of it that connects later would start records that another batch has by then."""
     assignment: Any = _FakeAssignment()
     try:
-        leases.keep(assignment, {(0, 0): 0.0, (1, 0): 0.0})
+        leases.renew(assignment, {(0, 0): 0.0, (1, 0): 0.0})
         assert assignment.looks.wait(_PATIENCE)
         leases.ended(0)
         assignment.answered.set()
@@ -101,7 +101,7 @@ def test_slots_get_their_first_leases_without_a_turn_of_the_loop(
     assignment: Any = _FakeAssignment()
     assignment.answered.set()
     begins_at = time.monotonic() + 0.7
-    leases.keep(assignment, {(0, 0): 0.0, (1, 0): begins_at})
+    leases.renew(assignment, {(0, 0): 0.0, (1, 0): begins_at})
     turns = [renewed.get(timeout=_PATIENCE)]
     assert turns[0][1] == {(0, 0)}
     while turns[-1][1] == {(0, 0)} and len(turns) < _MOST_TURNS:

@@ -149,9 +149,9 @@ def test_a_poll_waits_for_the_key_that_comes_again_first():
         [Failed(0, 7, 1, 50.0, ""), Failed(1, 7, 1, 90.0, ""), Failed(2, 8, 1, 70.0, "")]
     )
     assert retries.next_due() == 70.0
-    retries.hold(2, 8, math.inf, "parked")
+    retries.hold_back(2, 8, math.inf, "parked")
     assert retries.next_due() == 90.0
-    retries.hold(1, 7, math.inf, "parked")
+    retries.hold_back(1, 7, math.inf, "parked")
     assert retries.next_due() is None
 
 

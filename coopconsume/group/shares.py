@@ -1,6 +1,6 @@
-"""Which key ranges a rebalance leaves with the members that work on them. Pure.
+"""Sets of shares, and which of them a rebalance leaves with the members that work on them. Pure.
 
-A member that joins without a hand-over goes on with its key ranges. The leader leaves them with it
+A member that joins without a hand-over *continues* with its shares. The leader leaves them with it
 and names those that are to move. The member releases these once nothing of them runs any more, and
 the next rebalance gives them to their new owners (KIP-429 moves partitions in the same way).
 """
@@ -32,7 +32,7 @@ def by_partition(shares: Iterable[Share]) -> dict[TopicPartition, tuple[KeyRange
 
 def shares_of(ranges: Mapping[TopicPartition, Iterable[KeyRange]]) -> tuple[Share, ...]:
     """Returns key ranges by partition as shares, ascending."""
-    return tuple(Share(*tp, one) for tp, held in sorted(ranges.items()) for one in held)
+    return tuple(Share(*tp, one) for tp, some in sorted(ranges.items()) for one in some)
 
 
 def common(shares: Iterable[Share], others: Iterable[Share]) -> tuple[Share, ...]:
@@ -51,37 +51,37 @@ def without(shares: Iterable[Share], others: Iterable[Share]) -> tuple[Share, ..
     )
 
 
-def leave_with_holders(
-    wanted: Shares, held: Shares, may_have_parts: Callable[[str, str], bool]
+def leave_with_owners(
+    wanted: Shares, owned: Shares, may_have_parts: Callable[[str, str], bool]
 ) -> tuple[dict[str, tuple[Share, ...]], dict[str, tuple[Share, ...]]]:
     """Leaves key ranges with the members that work on them.
 
     Args:
         wanted: Who is to have what in the end, of all members.
-        held: What members work on; no key range twice.
+        owned: What members work on; no key range twice.
         may_have_parts: Whether a member may have parts of partitions of a topic.
 
     Returns:
-        What each member has for now, and what of that its holder is to release.
+        What each member has for now, and what of that its owner is to release.
     """
-    held = {member: shares for member, shares in held.items() if shares}
-    if not held:
+    owned = {member: shares for member, shares in owned.items() if shares}
+    if not owned:
         return dict(wanted), {}
-    want, have = _places(wanted), _places(held)
+    want, have = _places(wanted), _places(owned)
     shares: dict[str, list[Share]] = {member: [] for member in wanted}
     moving: dict[str, list[Share]] = {}
     for tp in sorted(want.keys() | have.keys()):
-        holders, goals = have.get(tp, {}), want.get(tp, {})
-        dealt: dict[str, list[KeyRange]] = {m: list(ranges) for m, ranges in holders.items()}
+        owners, goals = have.get(tp, {}), want.get(tp, {})
+        dealt: dict[str, list[KeyRange]] = {m: list(ranges) for m, ranges in owners.items()}
         leaves = {member: difference(ranges, goals.get(member, ()))
-                  for member, ranges in holders.items()}  # fmt: skip
-        free = coverage(one for ranges in holders.values() for one in ranges).holes
+                  for member, ranges in owners.items()}  # fmt: skip
+        free = coverage(one for ranges in owners.values() for one in ranges).holes
         for member, ranges in goals.items():
             gained = intersection(ranges, free)
-            whole = merge([*gained, *holders.get(member, ())])
-            if holders and gained and not whole[0].is_full and not may_have_parts(member, tp[0]):
+            whole = merge([*gained, *owners.get(member, ())])
+            if owners and gained and not whole[0].is_full and not may_have_parts(member, tp[0]):
                 # Somebody must have it until the member can have the whole partition.
-                member = min(holders)  # noqa: PLW2901
+                member = min(owners)  # noqa: PLW2901
                 leaves[member] = merge([*leaves[member], *gained])
             dealt.setdefault(member, []).extend(gained)
         for member, some in dealt.items():

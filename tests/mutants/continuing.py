@@ -1,4 +1,4 @@
-"""Mutants of members that go on with their key ranges while the group rebalances."""
+"""Mutants of members that continue with their key ranges while the group rebalances."""
 
 # ruff: noqa: E501 - lines of the sources and names of tests are quoted whole
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _GROUP = "tests/model/test_group_model.py::TestGroup::runTest"
-_KEEPING = "tests/model/test_group_model.py::test_keys_that_do_not_move_keep_running"
+_CONTINUING = "tests/model/test_group_model.py::test_keys_that_do_not_move_keep_running"
 _BOUND = "tests/model/test_group_model.py::test_after_a_kill_its_keys_are_worked_on_within_session_lease_and_handler_timeout"
 _EVENTS = "tests/unit/commits/test_fold_rules.py::"
 _CORE = "tests/unit/group/test_group_core.py::"
@@ -31,7 +31,7 @@ _PARKED = (
     "tests/model/test_moving_keys.py::test_a_record_is_parked_before_its_key_moves_or_not_at_all"
 )
 
-KEEPING = [
+CONTINUING = [
     Mutant(
         "early-batch-starts-records",
         "A batch that begins early starts no record before an earlier owner has ended.",
@@ -64,7 +64,7 @@ KEEPING = [
         "Slots get their first leases on time, also while the loop waits for Kafka.",
         "coopconsume/runtime/dispatch/slot_leases.py",
         "begun = {at for at, begins in slots.items() if begins <= now}",
-        "begun = {at for at, begins in slots.items() if begins <= kept_at}",
+        "begun = {at for at, begins in slots.items() if begins <= renewed_at}",
         (_LEASES + "test_slots_get_their_first_leases_without_a_turn_of_the_loop",),
     ),
     Mutant(
@@ -94,10 +94,10 @@ KEEPING = [
     Mutant(
         "moving-range-dealt-at-once",
         "A key range that moves stays with its holder until that has released it.",
-        "coopconsume/group/keeping.py",
-        "    if not held:\n        return dict(wanted), {}",
-        "    if held or not held:\n        return dict(wanted), {}",
-        (_KEEPING,),
+        "coopconsume/group/shares.py",
+        "    if not owned:\n        return dict(wanted), {}",
+        "    if owned or not owned:\n        return dict(wanted), {}",
+        (_CONTINUING,),
     ),
     Mutant(
         "moving-range-not-named",
@@ -105,22 +105,22 @@ KEEPING = [
         "coopconsume/group/core.py",
         "moving = self.moving.get(member, ())",
         "moving = ()",
-        (_KEEPING,),
+        (_CONTINUING,),
     ),
     Mutant(
         "own-doubts-of-others-ignored",
         "Of what a member gains it waits for the earlier owner.",
         "coopconsume/group/core.py",
-        "waits = waits_of(without(shares, held), row)",
-        "waits = waits_of(without(shares, shares if held else ()), row)",
+        "waits = waits_of(without(shares, kept), row)",
+        "waits = waits_of(without(shares, shares if kept else ()), row)",
         (_GROUP,),
     ),
     Mutant(
         "continues-over-a-gap",
         "A member goes on with its work only if no epoch of others came in between.",
         "coopconsume/group/core.py",
-        "self.is_holding and is_next and is_same",
-        "self.is_holding and is_same",
+        "self.is_continuing and is_next and is_same",
+        "self.is_continuing and is_same",
         (_CORE + "test_a_member_goes_on_with_what_was_its_own_without_a_pause",),
     ),
     Mutant(
@@ -304,8 +304,8 @@ KEEPING = [
         "continues-on-a-new-topic",
         "A member goes on with its work only if its topics are the same.",
         "coopconsume/group/core.py",
-        "self.is_holding and is_next and is_same",
-        "self.is_holding and is_next",
+        "self.is_continuing and is_next and is_same",
+        "self.is_continuing and is_next",
         (_CORE + "test_a_member_goes_on_with_what_was_its_own_without_a_pause",),
     ),
     Mutant(
@@ -338,7 +338,7 @@ KEEPING = [
         "coopconsume/group/core.py",
         "    elif row.continues.get(member) != said.epoch:\n",
         "    else:\n",
-        (_CORE + "test_a_member_goes_on_over_an_epoch_that_it_does_not_know", _KEEPING),
+        (_CORE + "test_a_member_goes_on_over_an_epoch_that_it_does_not_know", _CONTINUING),
     ),
     Mutant(
         "unknown-epoch-believed",
