@@ -118,8 +118,8 @@ class Acquisitions:
             self.chunks[request.id] = request
             self._held[request.member] = self.held_by(request.member) | offsets
 
-    def settle(self, offsets: OffsetRanges) -> None:
-        """Remove offsets from all chunks, because they are committed or pending."""
+    def remove(self, offsets: OffsetRanges) -> None:
+        """Remove offsets from all chunks: they are committed, pending or returned."""
         if not self.chunks or not offsets:
             return
         first, last = offsets.first or 0, offsets.last or 0
@@ -133,7 +133,7 @@ class Acquisitions:
     def clip(self, first: int, last: int) -> None:
         """Keep only the offsets from `first` to `last`, both included, and bound the marker."""
         held = _union(self._held.values())
-        self.settle(held - held.clip(first, last))
+        self.remove(held - held.clip(first, last))
         self.marker = min(self.marker, last + 1)
 
     def renew(self, chunk_id: str, member: str) -> bool:
@@ -149,12 +149,12 @@ class Acquisitions:
         chunk = self.chunks.get(chunk_id)
         if chunk is None or chunk.renewals != renewals:
             return False
-        self.settle(chunk.offsets)
+        self.remove(chunk.offsets)
         return True
 
     def release(self, member: str) -> None:
         """Return all chunks of a member."""
-        self.settle(self.held_by(member))
+        self.remove(self.held_by(member))
 
     def _keep(self, chunk: Acquisition, left: OffsetRanges) -> None:
         if left:

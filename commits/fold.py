@@ -143,7 +143,7 @@ def commit_held(state: PartitionState, part: Part, member: str) -> CommitResult:
     is_lost = bool(taken) and len(taken) == len(part.offsets)
     part = replace(part, offsets=part.offsets - taken, pending=pending)
     result = replace(commit_part(state, part), not_held=taken | before)
-    state.acquisitions.settle(OffsetRanges.from_offsets([one.offset for one in pending]))
+    state.acquisitions.remove(OffsetRanges.from_offsets([one.offset for one in pending]))
     return replace(result, status="not_held") if is_lost else result
 
 
@@ -158,7 +158,7 @@ def commit_part(state: PartitionState, part: Part) -> CommitResult:
         commits.amend(part.holes)
     state.pending |= {pending.offset: pending for pending in part.pending}
     state.drop_done_pending()
-    state.acquisitions.settle(part.offsets | part.holes if part.holes else part.offsets)
+    state.acquisitions.remove(part.offsets | part.holes if part.holes else part.offsets)
     if not part.holes:
         return result
     stable_offset, range_count = commits.stable_offset, commits.ranges.range_count

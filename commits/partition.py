@@ -77,7 +77,7 @@ class PartitionCommits:
         if max_ranges is not None and exact_integer("max_ranges", max_ranges) < 0:
             raise ValueError(f"max_ranges must be from 0, or None, not {max_ranges}")
         self._max_ranges = max_ranges
-        self._settle(_offset("stable_offset", stable_offset), OffsetRanges.of(ranges))
+        self._set(_offset("stable_offset", stable_offset), OffsetRanges.of(ranges))
 
     @property
     def stable_offset(self) -> int:
@@ -148,7 +148,7 @@ class PartitionCommits:
         """
         offered = OffsetRanges.of(pairs)
         fresh = offered.clip(self._stable_offset, MAX_OFFSET) - self._ranges
-        self._settle(self._stable_offset, self._ranges | fresh)
+        self._set(self._stable_offset, self._ranges | fresh)
         return self._result(len(fresh), len(offered) - len(fresh))
 
     def log_start(self, offset: int) -> None:
@@ -161,7 +161,7 @@ class PartitionCommits:
         """
         start = _offset("log_start", offset)
         if start > self._stable_offset:
-            self._settle(start, self._ranges)
+            self._set(start, self._ranges)
 
     def truncate(self, end: int) -> None:
         """Discard commits from `end` on, because the partition's log now ends before it.
@@ -170,7 +170,7 @@ class PartitionCommits:
             ValueError: If the offset is negative.
         """
         end = _offset("end", end)
-        self._settle(min(self._stable_offset, end), self._ranges.clip(0, end - 1))
+        self._set(min(self._stable_offset, end), self._ranges.clip(0, end - 1))
 
     def reset(self, offset: int) -> None:
         """Set the stable offset and discard all commits above it, on behalf of an operator.
@@ -178,7 +178,7 @@ class PartitionCommits:
         Raises:
             ValueError: If the offset is negative.
         """
-        self._settle(_offset("offset", offset), OffsetRanges())
+        self._set(_offset("offset", offset), OffsetRanges())
 
     def uncommitted(self, first: int, last: int) -> OffsetRanges:
         """Return the offsets from `first` to `last`, both included, that are not committed.
@@ -196,7 +196,7 @@ class PartitionCommits:
         )  # fmt: skip
         return new
 
-    def _settle(self, stable_offset: int, ranges: OffsetRanges) -> None:
+    def _set(self, stable_offset: int, ranges: OffsetRanges) -> None:
         ranges = ranges.clip(stable_offset, MAX_OFFSET)
         self._stable_offset, self._ranges = _absorb(stable_offset, ranges)
 

@@ -280,7 +280,7 @@ class GroupMember:
         if coordinate(self._consumer, _POLL_MS) and self._handed is None:
             self._leaving.wait(_POLL_MS / 1000)
         if self._handed is not None:
-            self._settle(*self._handed)
+            self._take_assignment(*self._handed)
         look_every = LOOK_EVERY if self._core.around else self._look_every
         if self._core.owned_under and time.monotonic() - self._looked > look_every:
             self._look_for_unassigned()
@@ -325,7 +325,7 @@ class GroupMember:
             # connection would take that place back.
             request_rejoin(self._consumer)
 
-    def _settle(self, me: str, data: bytes) -> None:
+    def _take_assignment(self, me: str, data: bytes) -> None:
         """Checks what we were handed, and begins with it."""
         if not self._owner.has_shares:
             self._core.is_continuing = False

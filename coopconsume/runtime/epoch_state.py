@@ -256,11 +256,11 @@ class EpochState:
         """The partitions with something left to do."""
         return [p for p in self.partitions if not p.is_quiet]
 
-    def settle(self) -> None:
+    def update_quiet(self) -> None:
         """Notes which partitions have nothing left to do."""
         now = time.monotonic()
         for partition in self.busy:
-            partition.settle(now)
+            partition.update_quiet(now)
 
     def _post(self, event: JobEvent) -> None:
         self._post_of(event, self)
@@ -343,7 +343,7 @@ class EpochState:
         """Whether the ends of the logs are known."""
         return self._ends_at > -math.inf
 
-    def is_settled(self, ends: Mapping[TopicPartition, int], since: float) -> bool:
+    def has_processed(self, ends: Mapping[TopicPartition, int], since: float) -> bool:
         """Whether all below some offsets is done and committed, or held back by parked records.
 
         Args:
@@ -354,7 +354,7 @@ class EpochState:
         """
         has_looked = self._ends_at > since
         wanted = ((p, ends.get((p.topic, p.partition), 0)) for p in self.ours)
-        return all(p.is_settled(min(end, p.end) if has_looked else end) for p, end in wanted)
+        return all(p.has_processed(min(end, p.end) if has_looked else end) for p, end in wanted)
 
     def refresh_ends(self, *, force: bool = False) -> None:
         """Reads where the logs begin and end, if the last read is some time ago.

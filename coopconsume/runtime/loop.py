@@ -443,7 +443,7 @@ class Job:
             self._hand_back(epoch_state, self._hand_over)
         else:
             self._dispatcher.launch(epoch_state, stopping=self._stopping or self._is_paused)
-        epoch_state.settle()
+        epoch_state.update_quiet()
 
     def _look_at_logs(self, epoch_state: EpochState) -> None:
         epoch_state.refresh_ends()
@@ -827,7 +827,7 @@ class Job:
             return self._stopping
         if self._waiters and not epoch_state.assignment.primary.has_unpublished:
             for waiter, since in list(self._waiters):
-                if epoch_state.is_settled(waiter.ends, since):
+                if epoch_state.has_processed(waiter.ends, since):
                     waiter.answer.give(None)
                     self._waiters.remove((waiter, since))
         late = time.monotonic() - self._stop_by

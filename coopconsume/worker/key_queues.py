@@ -101,7 +101,7 @@ class KeyQueues:
                 return lane, row
         return None
 
-    def settle(self, lane: Lane, *, flows: bool) -> list[InputRow]:
+    def remove_running(self, lane: Lane, *, flows: bool) -> list[InputRow]:
         """Removes the running row of a lane.
 
         Args:

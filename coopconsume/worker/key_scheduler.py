@@ -152,7 +152,7 @@ class KeyScheduler:
                 return None
             lane, row = found
             if outcome.is_withheld(row.part, row.key_hash):
-                for waiting in (row, *self._lanes.settle(lane, flows=False)):
+                for waiting in (row, *self._lanes.remove_running(lane, flows=False)):
                     outcome.block(waiting)
                 continue
             topic, number = self._names[row.part]
@@ -194,13 +194,15 @@ class KeyScheduler:
             offsets, times = self._done[row.part]
             offsets.append(row.offset)
             times.append(row.timestamp)
-            self._lanes.settle(lane, flows=True)
+            self._lanes.remove_running(lane, flows=True)
             return
         if lane in self._retries:
             self._lanes.postpone(lane, self._retries[lane][1])
             return
         outcome = self._outcome
-        for waiting in self._lanes.settle(lane, flows=lane[1] not in outcome.blocked[row.part]):
+        for waiting in self._lanes.remove_running(
+            lane, flows=lane[1] not in outcome.blocked[row.part]
+        ):
             outcome.block(waiting)
 
     def _retry_here(self, row: InputRow, failure: Failure) -> bool:

@@ -189,7 +189,7 @@ class World:
         """The partitions that a turn of the loop looks at; the others have nothing left to do."""
         for p in self.partitions:
             if not p.is_quiet:
-                p.settle(self.now)
+                p.update_quiet(self.now)
             if p.is_quiet:
                 assert p.is_drained
                 assert not p.to_commit

@@ -158,7 +158,7 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
             (p.index, o) for p in world.partitions for s in p.shares.values() for o in s.stuck()
         }
         for p in world.partitions:
-            assert p.is_settled(p.end)
+            assert p.has_processed(p.end)
             for offset in world.logs[p.index]:
                 at = (p.index, offset)
                 is_done = world.succeeded[at] or at in world.dead | world.filtered

@@ -255,8 +255,8 @@ COMMITS = [
         "truncation-keeps-the-end",
         "What lay beyond the end of a truncated log is forgotten.",
         "commits/partition.py",
-        "self._settle(min(self._stable_offset, end), self._ranges.clip(0, end - 1))",
-        "self._settle(min(self._stable_offset, end), self._ranges)",
+        "self._set(min(self._stable_offset, end), self._ranges.clip(0, end - 1))",
+        "self._set(min(self._stable_offset, end), self._ranges)",
         (
             "tests/unit/commits/test_partition_commits.py::test_a_truncated_log_forgets_what_lay_beyond",
         ),

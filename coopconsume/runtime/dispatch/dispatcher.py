@@ -23,10 +23,15 @@ from coopconsume.runtime.dispatch.batch import Running, run_batch
 from coopconsume.runtime.dispatch.circuit_breaker import CircuitBreaker
 from coopconsume.runtime.dispatch.daemon_pool import DaemonPool
 from coopconsume.runtime.dispatch.latest_start import LatestStart
-from coopconsume.runtime.dispatch.relief import end_kept, give_back, settle_kept, slow_slots
+from coopconsume.runtime.dispatch.relief import end_kept, give_back, kept_progressed, slow_slots
 from coopconsume.runtime.dispatch.slot_leases import SlotLeases
 from coopconsume.runtime.dispatch.slot_requests import SlotRequests
 from coopconsume.runtime.events import BatchEnded, CallReported, SlotProgressed, SlotReported
+from coopconsume.runtime.failures.batch_failures import BatchFailures, reason
+from coopconsume.runtime.failures.carryover import SlotCarryover
+from coopconsume.runtime.failures.crashes import Crashes
+from coopconsume.runtime.failures.failure_log import FailureLog
+from coopconsume.runtime.failures.lost_slots import log_ended_worker, log_lost_slot
 from coopconsume.runtime.plan import Limits, plan_batch
 from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
 from coopconsume.runtime.plan.reads import MAX_READS, MERGE_GAP
@@ -35,11 +40,6 @@ from coopconsume.runtime.plan.window import Window
 from coopconsume.runtime.realtime.live_chunks import LiveChunks
 from coopconsume.runtime.realtime.run import run_slots
 from coopconsume.runtime.realtime.runs import RealTimeRuns
-from coopconsume.runtime.settle.carryover import SlotCarryover
-from coopconsume.runtime.settle.crashes import Crashes
-from coopconsume.runtime.settle.failure_log import FailureLog
-from coopconsume.runtime.settle.failures import FailuresInARow, reason
-from coopconsume.runtime.settle.lost_slots import log_ended_worker, log_lost_slot
 from coopconsume.runtime.trace import BatchStarted, BatchWithheld, Trace
 from coopconsume.worker.report import PartitionReport, SlotReport
 
@@ -162,7 +162,7 @@ class Dispatcher:
         self._batch_at = -math.inf
         self._turn = 0
         self._warned_at = -math.inf
-        self._failures = FailuresInARow()
+        self._failures = BatchFailures()
         self._failure_log = FailureLog()
         self._carryover = SlotCarryover()
         # Every slot may be a straggler in a batch of its own, and keep a record of another one.
@@ -383,7 +383,7 @@ class Dispatcher:
         on_trial = any(r.trial for r in self.running.values())
         if too_soon or on_trial or not self.breaker.may_start(now):
             return
-        self._crashes.settle(epoch_state.partitions)
+        self._crashes.drop_settled(epoch_state.partitions)
         self._relieve(epoch_state, now)
         self._deal_again(epoch_state, now)
         young = 0
@@ -695,7 +695,7 @@ class Dispatcher:
             self._carryover.closed(slot, report.gates, running.names, now)
             self._free(running, slot)
         elif slot in running.kept:
-            settle_kept(running, report, now)
+            kept_progressed(running, report, now)
         else:
             for part, outcome in report.partitions.items():
                 partitions[part].progressed(slot, outcome, now)
@@ -739,7 +739,7 @@ class Dispatcher:
     def _take_in(self, running: Running, report: SlotReport, now: float) -> None:
         partitions = running.partitions
         if report.slot in running.kept:
-            settle_kept(running, report, now)
+            kept_progressed(running, report, now)
             end_kept(running, report.slot, now)
         else:
             for part, outcome in report.partitions.items():

@@ -71,7 +71,7 @@ def give_back(running: Running, report: SlotReport, now: float) -> None:
     )  # fmt: skip
 
 
-def settle_kept(running: Running, report: SlotReport, now: float) -> None:
+def kept_progressed(running: Running, report: SlotReport, now: float) -> None:
     """Takes the report of a slot on the records that it kept."""
     partitions = running.partitions
     for part, outcome in report.partitions.items():

@@ -127,7 +127,7 @@ class Partition:
         if end != self._end:
             self._end, self.is_quiet = end, False
 
-    def settle(self, now: float) -> None:
+    def update_quiet(self, now: float) -> None:
         """Notes whether nothing is left to do, so that turns of the loop pass over it."""
         for share in self.shares.values():
             if not share.is_barred(now):
@@ -258,7 +258,7 @@ class Partition:
             return False
         return all(share.is_drained(self.end, is_full=is_full) for share in self.shares.values())
 
-    def is_settled(self, end: int) -> bool:
+    def has_processed(self, end: int) -> bool:
         """Whether all below an offset is done and committed, or held back by parked records."""
         if self.stable >= end:
             return True
@@ -273,7 +273,7 @@ class Partition:
         # What came since is not asked for.
         if (self.whole or self.stock is not None) and self._first_free() < end:
             return False
-        return all(share.is_settled(end) for share in self.shares.values())
+        return all(share.has_processed(end) for share in self.shares.values())
 
     def stable_age(self, now: float) -> float:
         """Returns for how many seconds the first open offset has been the same, as far as known."""
@@ -738,7 +738,7 @@ class Partition:
         """
         done = _done_of(report)
         failed = OffsetRanges.from_offsets(f.offset for f in report.failed if f.offset in wanted)
-        share.settle_tries(done, left | failed)
+        share.release_tried(done, left | failed)
         share.in_flight = wanted - done - failed - blocked
         share.unread &= share.in_flight
         self._settle(wanted, report, done, now, blocked)

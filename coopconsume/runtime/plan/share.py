@@ -236,7 +236,7 @@ class SlotShare:
         is_idle = not is_in_flight and not self.barred_until and self.only is None
         return is_idle and self.position >= end and not self.todo and not self.waiting
 
-    def is_settled(self, end: int) -> bool:
+    def has_processed(self, end: int) -> bool:
         """Whether all below an offset was looked at, and waits for nothing but a decision."""
         return not self.ranges or (
             self.position >= end
@@ -252,7 +252,7 @@ class SlotShare:
             dues.append(self.barred_until)
         return min(dues, default=None)
 
-    def settle_tries(self, done: OffsetRanges, left: OffsetRanges) -> None:
+    def release_tried(self, done: OffsetRanges, left: OffsetRanges) -> None:
         """Releases lanes whose retried record is done, or is not in the log any more."""
         wanted = self.in_flight or OffsetRanges()
         for lane, waiting in list(self.waiting.items()):

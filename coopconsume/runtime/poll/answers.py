@@ -113,7 +113,7 @@ def commit_affordable(
             answered, is_final = error.results or {}, False
         results |= answered
         done = {tp: fit[tp] for tp, result in answered.items() if result.status != "refused"}
-        session.settle(assignment, done)
+        session.committed(assignment, done)
         nothing = OffsetRanges()
         left = {tp: rest for tp, of in left.items() if (rest := of - done.get(tp, nothing))}
         if is_final:
@@ -329,7 +329,7 @@ def take_decisions(
         if decision.action == "replay":
             session.replay(assignment, tp, offset, now)
         else:
-            session.settle(assignment, {tp: OffsetRanges([(offset, offset)])})
+            session.committed(assignment, {tp: OffsetRanges([(offset, offset)])})
 
 
 def affordable_letters(
@@ -385,7 +385,7 @@ def give_up(
         return
     # The letters are written: the limit was looked at before.
     assignment.commit(done, commit_id=commit_id, limited=False)
-    session.settle(assignment, done)
+    session.committed(assignment, done)
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -512,7 +512,7 @@ class Poller:
                 for tp in holes:
                     self._audit.forget(tp)  # Else nobody would look for them again.
                 raise
-            self.session.settle(assignment, holes)
+            self.session.committed(assignment, holes)
         return bool(holes)
 
     def _absent(self, span: Span) -> OffsetRanges:

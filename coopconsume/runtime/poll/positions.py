@@ -167,12 +167,12 @@ class PollPosition:
         self.polled -= offsets
         self.unread -= offsets
 
-    def settle(self, offsets: OffsetRanges) -> None:
+    def committed(self, offsets: OffsetRanges) -> None:
         """Notes that these offsets are committed."""
         self.answer(offsets)
         self.filtered -= offsets
         self.share.todo -= offsets
-        self.retries.settle(offsets, 0.0)
+        self.retries.remove_done(offsets, 0.0)
 
     def seek(self, offset: int) -> None:
         """Goes on from an offset; what was handed out may still be committed."""

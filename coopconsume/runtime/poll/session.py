@@ -266,12 +266,12 @@ class PollSession:
                 _refuse(tp, offsets - places[tp].polled if tp in places else offsets)
             return found
 
-    def settle(self, assignment: EpochAssignment, offsets: Offsets) -> None:
+    def committed(self, assignment: EpochAssignment, offsets: Offsets) -> None:
         """Notes that offsets are committed."""
         with self.lock:
             for tp, place in self.places_of(assignment).items():
                 if tp in offsets:
-                    place.settle(offsets[tp])
+                    place.committed(offsets[tp])
             self.lock.notify_all()
 
     def attempt(self, assignment: EpochAssignment, tp: TopicPartition, offset: int) -> int:

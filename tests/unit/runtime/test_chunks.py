@@ -243,11 +243,11 @@ def test_parked_records_do_not_keep_a_job_from_its_end() -> None:
     pending = {offset: Pending(offset, due_ms=PARKED_MS) for offset in (0, 3)}
     seen(acquirer, committed=ranges((1, 1), (4, 5)), pending=pending)
     assert not one.is_drained
-    assert not one.is_settled(6)
-    assert one.is_settled(2)
+    assert not one.has_processed(6)
+    assert one.has_processed(2)
     seen(acquirer, committed=ranges((1, 2), (4, 5)), pending=pending)
     assert one.is_drained
-    assert one.is_settled(6)
+    assert one.has_processed(6)
 
 
 @pytest.mark.parametrize("limit", ["pending", "ranges"])

@@ -76,7 +76,7 @@ def test_a_turn_visits_a_partition_that_changed() -> None:
             wake()
             assert {7} <= set(visits(job)) <= {7, None}
     changed.shares[0].position = changed.shares[1].position = 11
-    epoch_state.settle()
+    epoch_state.update_quiet()
     assert set(visits(job)) <= {None}
 
 

@@ -333,9 +333,9 @@ def test_a_bar_that_is_over_does_not_keep_the_loop_awake():
     p = gained()
     p.end = 0
     p.deal_again(1, 5.0)
-    p.settle(4.9)
+    p.update_quiet(4.9)
     assert (p.is_quiet, p.next_due()) == (False, 5.0)
-    p.settle(5.0)
+    p.update_quiet(5.0)
     assert (p.is_quiet, p.next_due()) == (True, None)
 
 
@@ -462,7 +462,7 @@ def test_a_partition_is_not_drained_before_gained_ranges_have_started():
     p = partition(end=0)
     assert p.is_drained
     p.extend(Gain((KeyRange(),), 0, OffsetRanges(), until=5.0))
-    p.settle(0.0)
+    p.update_quiet(0.0)
     assert not p.is_drained
     assert not p.is_quiet
 
@@ -551,10 +551,10 @@ def test_parked_records_settle_nothing_above_the_known_end():
     p.restore([Failed(3, 70, 1, math.inf, "parked")])
     p.plan([0], 0.0, LIMITS)
     assert p.is_drained
-    assert p.is_settled(6)
-    assert not p.is_settled(7)
+    assert p.has_processed(6)
+    assert not p.has_processed(7)
     p.end = 7
-    assert not p.is_settled(7)
+    assert not p.has_processed(7)
 
 
 def test_headers_that_were_added_to_a_record_go_with_its_next_attempt():

@@ -83,7 +83,7 @@ def test_only_what_was_handed_out_may_be_committed() -> None:
     place = PollPosition(SlotShare(0, one.ranges, 7), polled=OffsetRanges([(3, 3)]))
     assert place.strange(one, OffsetRanges([(0, 3), (5, 6)])).pairs() == []
     assert place.strange(one, OffsetRanges([(0, 7)])).pairs() == [(4, 4), (7, 7)]
-    place.settle(OffsetRanges([(3, 3)]))
+    place.committed(OffsetRanges([(3, 3)]))
     assert place.strange(one, OffsetRanges([(3, 3)])).pairs() == [(3, 3)]
 
 

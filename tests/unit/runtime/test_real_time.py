@@ -324,11 +324,11 @@ def test_a_quiet_partition_of_a_run_is_passed_over():
     one = live(end=0)
     for slot in one.shares:
         one.progressed(slot, read(position=0), 0.0)
-    one.settle(0.0)
+    one.update_quiet(0.0)
     assert one.is_quiet
     one.progressed(0, read(0, position=1), 0.0)
     assert not one.is_quiet
-    one.settle(0.0)
+    one.update_quiet(0.0)
     assert not one.is_quiet
 
 

@@ -48,7 +48,7 @@ def test_a_parked_record_waits_for_a_decision():
     assert [record.offset for record in retries.parked] == [3, 4]
     retries.replay(3, 5.0)
     assert retries.attempt(3) == 1
-    retries.settle(OffsetRanges([(4, 4)]), 5.0)
+    retries.remove_done(OffsetRanges([(4, 4)]), 5.0)
     assert set(retries.due(5.0, 100)) == {7, 8}
 
 
@@ -93,7 +93,7 @@ class Polling:
         end = committed.range_end(self.owned.stable)
         self.owned.stable = self.owned.stable if end is None else end + 1
         self.owned.committed = committed
-        self.place.settle(done)
+        self.place.committed(done)
         for offset in offsets:
             self.pending.pop(offset, None)
 

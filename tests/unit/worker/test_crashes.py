@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.record import RetryPolicy
+from coopconsume.runtime.failures.crashes import Crashes
+from coopconsume.runtime.failures.poison_bisect import PoisonBisect
 from coopconsume.runtime.plan import Partition, deal
-from coopconsume.runtime.settle.crashes import Crashes
-from coopconsume.runtime.settle.poison_bisect import PoisonBisect
 from coopconsume.worker.crash_journal import CrashJournal, read_journal
 from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.report import PartitionWork
@@ -367,7 +367,7 @@ def test_what_was_given_up_is_not_suspected_any_more():
     assert partitions[1].shares[1].only == OffsetRanges()
     partitions[0].leave([KeyRange()])
     partitions[0].has_left(0.0)
-    crashes.settle(partitions)
+    crashes.drop_settled(partitions)
     assert crashes.confine(partitions, (0, 1)) == {}
     assert partitions[1].shares[1].only is None
     assert not crashes.concern(1)
@@ -379,8 +379,8 @@ def test_what_was_done_or_deleted_elsewhere_is_not_suspected_any_more():
     for _ in range(2):
         crashes.crashed(partitions, 1, {0: OffsetRanges([(0, 9)])}, None, charged=False)
     partitions[0].amend(OffsetRanges([(0, 6)]))
-    crashes.settle(partitions)
+    crashes.drop_settled(partitions)
     assert crashes.confine(partitions, (0, 1)) == {1: {0: OffsetRanges([(7, 7)])}}
     partitions[0].amend(OffsetRanges([(7, 9)]))
-    crashes.settle(partitions)
+    crashes.drop_settled(partitions)
     assert not crashes.concern(1)

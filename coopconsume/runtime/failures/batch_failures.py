@@ -7,7 +7,7 @@ _OF_PY4J = "An error occurred while calling"
 _OF_PYTHON = "An exception was thrown from the Python worker"
 
 
-class FailuresInARow:
+class BatchFailures:
     """Counts how often batches failed without a record handled in between.
 
     Batches that ran side by side and failed together are one failure: a lost executor takes all

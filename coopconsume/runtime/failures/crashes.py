@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
-from coopconsume.runtime.settle.poison_bisect import PoisonBisect
+from coopconsume.runtime.failures.poison_bisect import PoisonBisect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ class Crashes:
         """Whether records of a slot are suspected, as its worker has crashed."""
         return slot in self._bisects and self._bisects[slot].has_any
 
-    def settle(self, partitions: Sequence[Partition]) -> None:
+    def drop_settled(self, partitions: Sequence[Partition]) -> None:
         """Drops suspects that are done, deleted or given up by now.
 
         No slot handles them again, so nothing else would clear them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coopconsume.runtime.settle.failures import FailuresInARow, reason
+from coopconsume.runtime.failures.batch_failures import BatchFailures, reason
 
 PY4J = "An error occurred while calling o181.collectToPython."
 PYTHON = "An exception was thrown from the Python worker. Please see the stack trace below."
@@ -12,7 +12,7 @@ PYTHON = "An exception was thrown from the Python worker. Please see the stack t
 
 def test_batches_that_fail_together_count_once() -> None:
     """One lost executor takes several batches with it; the next ones started after it."""
-    failures = FailuresInARow()
+    failures = BatchFailures()
     assert failures.failed(1.0, 5.0, handled=False) == 1
     assert failures.failed(2.0, 5.1, handled=False) == 1
     assert failures.failed(4.9, 5.2, handled=False) == 1
@@ -22,7 +22,7 @@ def test_batches_that_fail_together_count_once() -> None:
 
 def test_records_handled_or_a_batch_done_reset_the_count() -> None:
     """Only failures without any progress in between add up."""
-    failures = FailuresInARow()
+    failures = BatchFailures()
     assert failures.failed(1.0, 2.0, handled=False) == 1
     assert failures.failed(3.0, 4.0, handled=True) == 0
     assert failures.failed(5.0, 6.0, handled=False) == 1
@@ -32,7 +32,7 @@ def test_records_handled_or_a_batch_done_reset_the_count() -> None:
 
 def test_a_batch_that_fails_with_the_first_one_is_a_first_one() -> None:
     """It was started before that failed, and says nothing more."""
-    failures = FailuresInARow()
+    failures = BatchFailures()
     assert failures.is_first(1.0)
     failures.failed(1.0, 5.0, handled=False)
     assert failures.is_first(4.9)

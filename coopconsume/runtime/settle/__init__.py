@@ -1,1 +1,0 @@
-"""Settles what slots report: crashes, failures, and what a slot keeps for its next batch."""
