@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SLOTS = 2
 _OURS = "coopconsume"
-_ASYNC = "coopconsume, async, 1,000 in flight"
+_ASYNC = "coopconsume, async, 1,000 at once"
 _IDEAL = "ideal"
 _NO_ORDER = (
     "The share group (KIP-932, a preview in Kafka 4.1) keeps no order of keys; it is one consumer "
@@ -75,14 +75,14 @@ def _waiting(harness: Harness, peers: list[Peer], say: Callable[[str], None]) ->
     sides |= {p.name: _rate(p, "waiting", plain, "sleep10", 100) for p in peers}
     report = Report(
         "Handlers of 10 ms, one partition",
-        f"{plain:,} records, 10,000 keys, 100 handlers in flight, in the order of each key; "
+        f"{plain:,} records, 10,000 keys, 100 handlers at once, in the order of each key; "
         f"{coroutines:,} for 1,000 coroutines. From the first handler's start to the last commit; "
         "one turn is for warmth.",
     )
     report.add_all(take_turns(sides, harness.turns, say=say, warm_ups=1), "records/s")
     report.ratios = [Ratio("ours / ideal", _OURS, _IDEAL, 0.95, "at least")]
     report.ratios += [Ratio(f"{peer.name} / ideal", peer.name, _IDEAL) for peer in peers]
-    name = "async, 1,000 in flight / 10,000 a second"
+    name = "async, 1,000 at once / 10,000 a second"
     report.ratios.append(Ratio(name, _ASYNC, _IDEAL, 3.0, "at least"))
     _note(report, peers)
     return report

@@ -33,9 +33,9 @@ def sleep(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     report = Report(
         "Waiting handlers, one partition",
         f"{records:,} records, 1,000 keys, 0 to 5 ms of sleep a record by a hash of its offset, "
-        f"at most {SLOTS * _CONCURRENCY} in flight, in the order of each key. From the first "
-        "handler's start to the last commit. Plain Spark's one task keeps the order by handling "
-        "one record at a time.",
+        f"at most {SLOTS * _CONCURRENCY} handlers at once, in the order of each key. From the "
+        "first handler's start to the last commit. Plain Spark's one task keeps the order by "
+        "handling one record at a time.",
     )
     report.add_all(take_turns(sides, harness.turns, say=say), "s")
     report.ratios = [Ratio("ours / plain Spark", _OURS, _PLAIN, 0.2)]

@@ -352,7 +352,7 @@ class World:
         if lost:
             for index in planned:
                 share = self.partitions[index].shares[slot]
-                lost = (share.in_flight or OffsetRanges()) - self.partitions[index].done
+                lost = (share.dispatched or OffsetRanges()) - self.partitions[index].done
                 self.forget(index, lost, share.ranges)
                 self.partitions[index].unknown(slot)
                 for offset in lost.offsets().tolist():

@@ -69,7 +69,7 @@ class AtLimit(World):
                 p.done.last + 1 if p.done else 0,
                 p.log_last + 1,
                 *(
-                    s.position if s.in_flight is None else s.next_position
+                    s.position if s.dispatched is None else s.next_position
                     for s in p.shares.values()
                 ),
             ))
@@ -78,7 +78,7 @@ class AtLimit(World):
         launched = super().launch(window, batch_time=batch_time, relief=relief)
         for p, top in tops:
             for share in p.shares.values():
-                assert share.in_flight is None or share.next_position <= top
+                assert share.dispatched is None or share.next_position <= top
         return launched
 
     def commit(self):

@@ -142,7 +142,7 @@ def test_keys_that_stay_go_on_in_the_same_run_while_others_are_given_up(world, m
     theirs = OffsetRanges.from_offsets(sorted(set(range(80)) - there.done(member)))
     member.store.commit("g", group.epoch, "b", {TP: theirs}, commit_id="theirs")
     there.until(lambda: job.partitions[0].stable == 80)
-    assert not any(share.in_flight or share.todo for share in job.partitions[0].shares.values())
+    assert not any(share.dispatched or share.todo for share in job.partitions[0].shares.values())
     assert there.runs == 1, job._dispatcher._real_time.mode.why
     assert job.error is None
 
@@ -388,14 +388,14 @@ def test_queued_records_of_keys_that_are_given_up_are_not_started(world, monkeyp
     member, moving = group.member, only(2)
     grow(there, 20)
     share = job.partitions[0].shares[1]
-    there.until(lambda: gate.at_work and 37 in (share.in_flight or ()))
+    there.until(lambda: gate.at_work and 37 in (share.dispatched or ()))
     gives_up(group, *moving).join(_PATIENCE)
     assert member.continue_work()
     group.opens(staying(moving), moving, continues={"a": group.epoch.number})
     group.begins()
     gate.opened.set()
     there.until(lambda: of(staying(moving), 40) <= there.done(member))
-    there.until(lambda: not (share.in_flight or share.todo))
+    there.until(lambda: not (share.dispatched or share.todo))
     assert not of(moving, 40, 20) & {o for o, _ in gate.calls}
     assert there.runs == 1, job._dispatcher._real_time.mode.why
 

@@ -30,7 +30,7 @@ COMMITS = [
         "unknown-outcome-forgotten",
         "Where an outcome is not known all of it is done again.",
         "coopconsume/runtime/plan/share.py",
-        "self.todo |= self.in_flight\n            self.position",
+        "self.todo |= self.dispatched\n            self.position",
         "self.position",
         (_PLAN + "test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again",),
     ),
@@ -39,7 +39,7 @@ COMMITS = [
         "Where an outcome is not known nothing counts.",
         "coopconsume/runtime/plan/partition.py",
         "self.shares[slot].give_up()",
-        "self.to_commit |= self.shares[slot].in_flight or OffsetRanges()",
+        "self.to_commit |= self.shares[slot].dispatched or OffsetRanges()",
         (_PLAN + "test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again", _LOOP),
     ),
     Mutant(

@@ -463,7 +463,7 @@ CONTINUING = [
         "dealt-again-while-in-flight",
         "Nothing is dealt again while a slot may still start records of it.",
         "coopconsume/runtime/plan/share.py",
-        "return self.in_flight is None and self._may_get(now)",
+        "return self.dispatched is None and self._may_get(now)",
         "return self._may_get(now)",
         (_PLAN + "test_nothing_is_dealt_again_that_a_slot_may_still_start",),
     ),

@@ -106,7 +106,7 @@ ORDER = [
         "reported-early-and-done-again",
         "What a slot reported while it worked is not done again if the slot is lost.",
         "coopconsume/runtime/plan/partition.py",
-        "self._settle_in_flight(share, share.in_flight, report, share.in_flight, now, blocked)",
+        "self._settle_dispatched(share, share.dispatched, report, share.dispatched, now, blocked)",
         "pass",
         (_PLAN + "test_what_a_slot_reported_while_it_worked_is_not_done_again",),
     ),
@@ -122,7 +122,7 @@ ORDER = [
         "leftovers-below-the-log-start",
         "What was in flight below a new log start is not planned again.",
         "coopconsume/runtime/plan/partition.py",
-        "# The stable offset may have passed what was in flight: retention deletes records.\n        share.forget_below(self.stable)",
+        "# The stable offset may have passed what was dispatched: retention deletes records.\n        share.forget_below(self.stable)",
         "pass",
         (
             "tests/unit/runtime/test_reads.py::test_what_is_in_flight_below_a_new_log_start_is_not_planned_again",

@@ -160,7 +160,7 @@ class Running:
                 index: self.epoch_state.partitions[index] for index in self.plan.work[slot]
             }
             return {
-                index: (one.shares[slot].in_flight or OffsetRanges()).clip(0, one.end - 1)
+                index: (one.shares[slot].dispatched or OffsetRanges()).clip(0, one.end - 1)
                 for index, one in partitions.items()
             }
         return {index: OffsetRanges(work.ranges) for index, work in self.plan.work[slot].items()}
@@ -171,7 +171,7 @@ class Running:
         if slot in self.kept:
             return {index: o - partitions[index].done for index, o in self.kept[slot].items()}
         return {
-            index: offsets & (partitions[index].shares[slot].in_flight or nothing)
+            index: offsets & (partitions[index].shares[slot].dispatched or nothing)
             for index, offsets in self.given(slot).items()
         }
 

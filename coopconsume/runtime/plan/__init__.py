@@ -6,10 +6,10 @@ The key ranges of a partition are divided over the slots. Each slot has a `SlotS
 - ``todo``: offsets below the position to read again: gaps at the start, records that did not fit
   into the time of a batch, retries that are due;
 - ``waiting``: failed records that are not due, each with the later records of its key behind it;
-- ``in_flight``: the offsets that the batch of its slot may start.
+- ``dispatched``: the offsets that the batch of its slot may start.
 
 In a cooperative epoch the share has no position: ``todo`` has the slices that its slot was dealt of
-what the member has acquired. In real time ``unread`` are those in flight that its slot has got and
+what the member has acquired. In real time ``unread`` are those dispatched that its slot has got and
 not read.
 
 Three facts keep the order of keys. A share's offsets are planned in ascending order, all of

@@ -174,7 +174,7 @@ def _unstarted(partition: Partition) -> int:
     if partition.stock is None:
         return 0
     shares = partition.shares.values()
-    slices = [share.todo for share in shares if share.in_flight is None]
+    slices = [share.todo for share in shares if share.dispatched is None]
     slices += [share.unread for share in shares]
     end = partition.end - 1
     return len(partition.stock.below(end + 1)) + sum(len(one.clip(0, end)) for one in slices)

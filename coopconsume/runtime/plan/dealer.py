@@ -78,7 +78,7 @@ class Dealer:
             at_work: Key hashes of their records, by offset, that its handlers work on.
         """
         share = self.shares.get(slot)
-        if share is not None and share.leaving and share.in_flight is not None:
+        if share is not None and share.leaving and share.dispatched is not None:
             share.may_start_leaving = False
             share.leaving_at_work = {
                 offset: key_hash
@@ -170,7 +170,9 @@ class Dealer:
             return None
         if not is_urgent and all(share.size for share in self.shares.values()):
             return None
-        busy = [s for s in self.shares.values() if s.in_flight is not None and s.slot not in closed]
+        busy = [
+            s for s in self.shares.values() if s.dispatched is not None and s.slot not in closed
+        ]
         pick = min if is_urgent else max
         return pick(busy, key=lambda share: share.size).slot if busy else None
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class FailedRecords:
-    """The records of a partition that have failed and are not done, in flight or not.
+    """The records of a partition that have failed and are not done, dispatched or not.
 
     Attributes:
         attempts: Attempts so far, by offset. Records whose worker has crashed are among them, and

@@ -375,7 +375,7 @@ class Partition:
 
     def next_due(self) -> float | None:
         """Returns when the next waiting record is due; None without any."""
-        dues = (share.next_due() for share in self.shares.values() if share.in_flight is None)
+        dues = (share.next_due() for share in self.shares.values() if share.dispatched is None)
         return min((due for due in dues if due is not None), default=None)
 
     def lane(self, key_hash: int, offset: int) -> int:
@@ -436,10 +436,10 @@ class Partition:
         self.acquire(self.stock.keep(acquired), failed)
         lost = _NOTHING
         for share in self.shares.values():
-            if share.in_flight is None:
+            if share.dispatched is None:
                 share.todo &= self.stock.acquired
             elif share.is_real_time:
-                lost |= share.in_flight - self.stock.acquired
+                lost |= share.dispatched - self.stock.acquired
         self.has_lost_chunks = bool(lost.clip(self.stable, MAX_OFFSET) - self.done)
 
     def not_held(self, offsets: OffsetRanges) -> None:
@@ -544,7 +544,7 @@ class Partition:
             share.todo -= offsets
 
     def progressed(self, slot: int, report: PartitionReport, now: float) -> None:
-        """Takes what a slot reports while it works: these records are not in flight any more.
+        """Takes what a slot reports while it works: these records count as dispatched no more.
 
         What the slot reports later, or what becomes of it, concerns the rest of its records alone.
 
@@ -555,9 +555,9 @@ class Partition:
         """
         self.has_read(slot, report, now)
         share = self.shares[slot]
-        if share.in_flight is not None:
+        if share.dispatched is not None:
             blocked = self._blocked_by(share, report)
-            self._settle_in_flight(share, share.in_flight, report, share.in_flight, now, blocked)
+            self._settle_dispatched(share, share.dispatched, report, share.dispatched, now, blocked)
             self._put_behind(share, report)
 
     def read_by(self, slot: int) -> PartitionWork | None:
@@ -589,29 +589,29 @@ class Partition:
         """
         share = self.shares[slot]
         assert self.stock is not None
-        assert share.in_flight is not None
+        assert share.dispatched is not None
         share.release_due(now, self.stable, self.done)
-        new = share.todo - share.in_flight
+        new = share.todo - share.dispatched
         if not new:
             return None
         new = (new - self.done - share.waiting_offsets()) & self.stock.acquired
-        share.todo = share.in_flight | new
+        share.todo = share.dispatched | new
         if not new:
             return None
         self.is_quiet = False
-        share.in_flight |= new
+        share.dispatched |= new
         share.unread |= new
         return self._work_of(share, new)
 
     def has_read(self, slot: int, report: PartitionReport, now: float) -> None:
         """Takes how far a slot has read, before what its report says of the records."""
         share = self.shares[slot]
-        if share.in_flight is None:
+        if share.dispatched is None:
             return
         if report.position is not None:
             self._extend(share, report, report.position)
         for failure in report.retrying:
-            if failure.offset in share.in_flight:
+            if failure.offset in share.dispatched:
                 before = self.failed.last(failure.offset)
                 is_logged = before is not None and before.is_logged
                 self.failed.add(Waiting.after(failure, now, is_logged=is_logged))
@@ -623,7 +623,7 @@ class Partition:
         if self.stock is None:
             share.has_read(read.clip(self.stable, MAX_OFFSET), position)
         else:
-            holes &= share.in_flight or _NOTHING
+            holes &= share.dispatched or _NOTHING
             share.passed(read, holes)
         self.end = max(self.end, position)
         if holes and share.has(0):
@@ -677,7 +677,7 @@ class Partition:
         """Takes what a slot reported of its part of a batch."""
         self.has_read(slot, report, now)
         share = self.shares[slot]
-        wanted = share.in_flight
+        wanted = share.dispatched
         if wanted is None:
             return
         left = (
@@ -687,10 +687,10 @@ class Partition:
             left = wanted  # It may not even have got them; holes it has named.
         share.looked_at(left)
         blocked = self._blocked_by(share, report)
-        self._settle_in_flight(share, wanted, report, left, now, blocked)
-        share.clear_in_flight()
+        self._settle_dispatched(share, wanted, report, left, now, blocked)
+        share.clear_dispatched()
         self._put_behind(share, report)
-        # The stable offset may have passed what was in flight: retention deletes records.
+        # The stable offset may have passed what was dispatched: retention deletes records.
         share.forget_below(self.stable)
 
     @staticmethod
@@ -717,7 +717,7 @@ class Partition:
             (ahead.behind if ahead else flowing).append(offset)
         share.todo |= OffsetRanges.from_offsets(flowing)
 
-    def _settle_in_flight(
+    def _settle_dispatched(
         self,
         share: SlotShare,
         wanted: OffsetRanges,
@@ -730,7 +730,7 @@ class Partition:
 
         Args:
             share: Whose they are.
-            wanted: What is in flight.
+            wanted: What is dispatched.
             report: The report.
             left: What may still be started.
             now: The time, on the monotonic clock.
@@ -739,8 +739,8 @@ class Partition:
         done = _done_of(report)
         failed = OffsetRanges.from_offsets(f.offset for f in report.failed if f.offset in wanted)
         share.release_tried(done, left | failed)
-        share.in_flight = wanted - done - failed - blocked
-        share.unread &= share.in_flight
+        share.dispatched = wanted - done - failed - blocked
+        share.unread &= share.dispatched
         self._settle(wanted, report, done, now, blocked)
 
     def _settle(
@@ -912,7 +912,7 @@ class Partition:
         most = 0
         for slot in slots:
             share = self.shares.get(slot)
-            if share is None or share.in_flight is not None or share.is_barred(now):
+            if share is None or share.dispatched is not None or share.is_barred(now):
                 continue
             if not share.staying:
                 continue
@@ -920,11 +920,11 @@ class Partition:
         return most
 
     def plan(self, slots: Iterable[int], now: float, limits: Limits) -> dict[int, OffsetRanges]:
-        """Offsets wanted by each free slot that has work; marks them as in flight."""
+        """Offsets wanted by each free slot that has work; marks them as dispatched."""
         self.is_quiet = False
         mine = [self.shares[slot] for slot in slots if slot in self.shares]
         mine = [share for share in mine if share.staying]
-        shares = [share for share in mine if share.in_flight is None and not share.is_barred(now)]
+        shares = [share for share in mine if share.dispatched is None and not share.is_barred(now)]
         todo = OffsetRanges()
         for share in shares:
             share.release_due(now, self.stable, self.done)
@@ -959,10 +959,10 @@ class Partition:
         return min(self.end, most, top)
 
     def work(self, slot: int) -> PartitionWork:
-        """Returns what a slot has in flight, as its task gets it."""
+        """Returns what is dispatched to a slot, as its task gets it."""
         share = self.shares[slot]
-        assert share.in_flight is not None
-        return self._work_of(share, share.in_flight)
+        assert share.dispatched is not None
+        return self._work_of(share, share.dispatched)
 
     def _work_of(self, share: SlotShare, offsets: OffsetRanges) -> PartitionWork:
         attempts, added = self.failed.attempts_of(offsets), self.failed.headers_of(offsets)

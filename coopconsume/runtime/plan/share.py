@@ -1,4 +1,4 @@
-"""One slot's piece of one partition: what of it is wanted, in flight, or waits."""
+"""One slot's piece of one partition: what of it is wanted, dispatched, or waits."""
 
 from __future__ import annotations
 
@@ -64,9 +64,10 @@ class SlotShare:
     todo: OffsetRanges = field(default_factory=OffsetRanges)
     #: The lowest failed record of each lane; higher ones of the lane follow by `Waiting.next`.
     waiting: dict[int, Waiting] = field(default_factory=dict)
-    #: What the batch now running may start; None between batches. In a real-time run: what its slot
-    #: has read and is not through with.
-    in_flight: OffsetRanges | None = None
+    #: What the batch now running may start and has not reported; None between batches. In a
+    #: real-time run: what its slot has read and not reported. A record that is reported stays in
+    #: flight until its commit is acknowledged, and is not dispatched any more.
+    dispatched: OffsetRanges | None = None
     #: Those of them that its slot has got as chunks and has not read yet.
     unread: OffsetRanges = field(default_factory=OffsetRanges)
     #: Whether its slot reads on by itself, from the position on.
@@ -80,9 +81,9 @@ class SlotShare:
     only: OffsetRanges | None = None
     #: Key ranges of it that are about to be given back: nothing of them is planned any more.
     leaving: tuple[KeyRange, ...] = ()
-    #: Whether what is in flight was planned before these were known.
+    #: Whether what is dispatched was planned before these were known.
     may_start_leaving: bool = False
-    #: Key hashes of their records, by offset, that handlers of what is in flight work on.
+    #: Key hashes of their records, by offset, that handlers of what is dispatched work on.
     leaving_at_work: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -92,8 +93,8 @@ class SlotShare:
 
     @property
     def reading(self) -> int:
-        """How many offsets are in flight that its slot has read."""
-        return 0 if self.in_flight is None else len(self.in_flight) - len(self.unread)
+        """How many dispatched offsets its slot has read."""
+        return 0 if self.dispatched is None else len(self.dispatched) - len(self.unread)
 
     @property
     def size(self) -> int:
@@ -103,7 +104,7 @@ class SlotShare:
     def leave(self, ranges: Sequence[KeyRange]) -> None:
         """Plans nothing more of some key ranges, as they are about to be given back."""
         self.leaving = intersection(self.ranges, ranges)
-        self.may_start_leaving = bool(self.leaving) and self.in_flight is not None
+        self.may_start_leaving = bool(self.leaving) and self.dispatched is not None
         self.leaving_at_work = {}
 
     def has_left(self) -> None:
@@ -126,22 +127,22 @@ class SlotShare:
     def forget(self, offsets: OffsetRanges) -> None:
         """Forgets records of key ranges that are given back, which its slot has not started."""
         self.todo -= offsets
-        if self.in_flight is not None:
-            self.in_flight -= offsets
+        if self.dispatched is not None:
+            self.dispatched -= offsets
 
-    def clear_in_flight(self) -> None:
-        """Notes that nothing of it is in flight any more."""
-        self.in_flight, self.is_real_time, self.holes_from = None, False, None
+    def clear_dispatched(self) -> None:
+        """Notes that nothing of it is dispatched any more."""
+        self.dispatched, self.is_real_time, self.holes_from = None, False, None
         self.unread = OffsetRanges()
         self.may_start_leaving, self.leaving_at_work = False, {}
 
     def is_free(self, now: float) -> bool:
         """Whether it may be dealt again: nothing of it may be started by anybody."""
-        return self.in_flight is None and self._may_get(now)
+        return self.dispatched is None and self._may_get(now)
 
     def takes_chunks(self, now: float) -> bool:
         """Whether its slot may get more chunks: it is free, or reads by itself."""
-        return (self.in_flight is None or self.is_real_time) and self._may_get(now)
+        return (self.dispatched is None or self.is_real_time) and self._may_get(now)
 
     def _may_get(self, now: float) -> bool:
         return not (self.only is not None or self.leaving or self.is_barred(now))
@@ -171,8 +172,8 @@ class SlotShare:
                 each = each.next
 
     def handles(self, offset: int) -> bool:
-        """Whether an offset is in flight."""
-        if self.in_flight is not None and offset in self.in_flight:
+        """Whether an offset is dispatched, or a handler may still work on it."""
+        if self.dispatched is not None and offset in self.dispatched:
             return True
         return any(waiting.is_running and waiting.offset == offset for waiting in self.failed())
 
@@ -225,15 +226,15 @@ class SlotShare:
             (self.position >= end or (is_full and not self.barred_until))
             and not self.todo
             and all(waiting.is_parked for waiting in self.waiting.values())
-            and self.in_flight is None
+            and self.dispatched is None
         )
 
     def is_quiet(self, end: int) -> bool:
         """Whether nothing is left to do below an offset, to hear of or to wait for."""
         if not self.ranges:
             return True
-        is_in_flight = bool(self.in_flight) if self.is_real_time else self.in_flight is not None
-        is_idle = not is_in_flight and not self.barred_until and self.only is None
+        is_dispatched = bool(self.dispatched) if self.is_real_time else self.dispatched is not None
+        is_idle = not is_dispatched and not self.barred_until and self.only is None
         return is_idle and self.position >= end and not self.todo and not self.waiting
 
     def has_processed(self, end: int) -> bool:
@@ -241,7 +242,7 @@ class SlotShare:
         return not self.ranges or (
             self.position >= end
             and not self.todo.clip(0, end - 1)
-            and not (self.in_flight or OffsetRanges()).clip(0, end - 1)
+            and not (self.dispatched or OffsetRanges()).clip(0, end - 1)
             and all(w.is_parked for w in self.waiting.values() if w.offset < end)
         )
 
@@ -254,7 +255,7 @@ class SlotShare:
 
     def release_tried(self, done: OffsetRanges, left: OffsetRanges) -> None:
         """Releases lanes whose retried record is done, or is not in the log any more."""
-        wanted = self.in_flight or OffsetRanges()
+        wanted = self.dispatched or OffsetRanges()
         for lane, waiting in list(self.waiting.items()):
             tried = waiting.is_trying and waiting.offset in wanted
             if tried and (waiting.offset in done or waiting.offset not in left):
@@ -267,7 +268,7 @@ class SlotShare:
         return len(self.todo) + due + max(0, end - self.position)
 
     def start(self, scope: Scope, done: OffsetRanges) -> OffsetRanges:
-        """Returns what a batch may start of it, which is in flight from now on; it may be empty."""
+        """Returns what a batch may start of it; from now on it is dispatched. It may be empty."""
         wanted = self.todo if scope.cut is None else self.todo.clip(0, scope.cut)
         self.next_position = self.position
         if self.only is not None:
@@ -283,7 +284,7 @@ class SlotShare:
             wanted -= self.waiting_offsets()
         wanted -= done
         if wanted:
-            self.in_flight = wanted
+            self.dispatched = wanted
         else:
             # Nothing of it needs a read: all done, or waiting.
             self.position = max(self.position, self.next_position)
@@ -291,26 +292,26 @@ class SlotShare:
 
     def read_from(self) -> int:
         """Its slot reads by itself from now on; returns the first offset that it reads."""
-        self.in_flight, self.is_real_time, self.next_position = OffsetRanges(), True, self.position
+        self.dispatched, self.is_real_time, self.next_position = OffsetRanges(), True, self.position
         return self.position
 
     def has_read(self, offsets: OffsetRanges, position: int) -> None:
         """Its slot has read on, and begins to work on some records."""
-        if self.in_flight is not None:
-            self.in_flight |= offsets
+        if self.dispatched is not None:
+            self.dispatched |= offsets
             self.todo |= offsets
             self.position = self.next_position = max(self.position, position)
 
     def passed(self, read: OffsetRanges, holes: OffsetRanges) -> None:
         """Its slot has read some offsets of its chunks, and has found that others are holes."""
-        if self.in_flight is not None:
-            self.in_flight -= holes
+        if self.dispatched is not None:
+            self.dispatched -= holes
             self.unread = self.unread - read - holes
 
     def looked_at(self, left: OffsetRanges) -> None:
-        """Notes that all in flight was looked at; ``left`` of it must be looked at again."""
-        if self.in_flight is not None:
-            self.todo = (self.todo - self.in_flight) | left
+        """Notes that all dispatched was looked at; ``left`` of it must be looked at again."""
+        if self.dispatched is not None:
+            self.todo = (self.todo - self.dispatched) | left
             self.position = max(self.position, self.next_position)
 
     def _is_cut(self, scope: Scope) -> bool:
@@ -336,14 +337,14 @@ class SlotShare:
                 waiting = self._release_lowest(lane)
 
     def give_up(self) -> None:
-        """Plans all in flight again, as its outcome is unknown."""
-        if self.in_flight is not None:
-            self.todo |= self.in_flight
+        """Plans all that is dispatched again, as its outcome is unknown."""
+        if self.dispatched is not None:
+            self.todo |= self.dispatched
             self.position = max(self.position, self.next_position)
-        self.clear_in_flight()
+        self.clear_dispatched()
 
     def give_back(self, kept: Iterable[tuple[int, Waiting]]) -> None:
-        """Gives back all in flight but some records, by lane, which handlers work on."""
+        """Gives back all that is dispatched but some records, by lane, which handlers work on."""
         self.give_up()
         for lane, waiting in kept:
             self.wait(lane, waiting)

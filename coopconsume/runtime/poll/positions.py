@@ -58,7 +58,7 @@ class PollPosition:
     """Where polling stands in one partition.
 
     Attributes:
-        share: What is left to hand out: the planner's share of one slot. In flight is what the
+        share: What is left to hand out: the planner's share of one slot. Dispatched is what the
             next frame contains, until `hand_out` or `put_back`.
         polled: Records that were handed out and not answered for. Where every row of a window is
             handed out, it may also hold offsets at which there is no record.
@@ -136,7 +136,7 @@ class PollPosition:
 
     def put_back(self) -> None:
         """Undoes the last `take` or `take_again`: nobody got a frame of it."""
-        self.share.in_flight, self._again = None, {}
+        self.share.dispatched, self._again = None, {}
 
     def hand_out(
         self, offsets: OffsetRanges, *, are_read: bool, filtered: OffsetRanges | None = None
@@ -149,8 +149,8 @@ class PollPosition:
             filtered: Of records that are not in the frame, as the filter drops them.
         """
         self.retries.release(self._again)
-        if self.share.in_flight is not None:
-            self.retries.pass_over(self.share.in_flight)
+        if self.share.dispatched is not None:
+            self.retries.pass_over(self.share.dispatched)
             self.share.looked_at(OffsetRanges())
         self.put_back()
         self.polled |= offsets

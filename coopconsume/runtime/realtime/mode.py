@@ -93,7 +93,7 @@ class RealTimeMode:
                     continue
                 if partition.stock is None and any(_is_due(share, now)):
                     return f"a record of {name} is to be tried again"
-                if partition.stock is None and len(share.todo) > len(share.in_flight or ()):
+                if partition.stock is None and len(share.todo) > len(share.dispatched or ()):
                     return f"{name} has records that were left"
                 if not self._reads(partition, share, read_at, now):
                     return f"slot {share.slot} does not read {name}"
@@ -156,7 +156,7 @@ def _unready(partition: Partition, now: float) -> str:
 
 def _unready_share(share: SlotShare, now: float, *, gets_chunks: bool) -> str:
     """Returns why the slot of a share cannot read by itself now; empty: it can."""
-    if share.in_flight is not None or share.only is not None:
+    if share.dispatched is not None or share.only is not None:
         return "is in a batch"
     if any(w.is_trying or w.is_running for w in share.failed()):
         return "has records that are to be tried again"

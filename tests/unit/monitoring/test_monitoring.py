@@ -75,7 +75,7 @@ def partition() -> Partition:
     )  # fmt: skip
     found.end = 10
     share = found.shares[0]
-    share.in_flight, share.next_position = OffsetRanges([(2, 5)]), 6
+    share.dispatched, share.next_position = OffsetRanges([(2, 5)]), 6
     parked = Failure(2, 77, b"k", 3, math.inf, "no luck")
     done = pack_offsets(pa.array([3, 5], pa.int64()))
     found.reported(0, PartitionReport(done, None, [parked], [(4, 77)]), 1_000.0)

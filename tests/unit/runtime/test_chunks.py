@@ -333,7 +333,7 @@ def test_a_slot_that_reads_by_itself_gets_chunks_while_it_works() -> None:
     assert (share.reading, share.unread) == (0, ranges((0, 3)))
     report = PartitionReport(packed(0), read=packed(0, 1), position=3, holes=[(2, 2), (4, 7)])
     one.progressed(0, report, 0.0)
-    assert share.in_flight == ranges((1, 1), (3, 3))
+    assert share.dispatched == ranges((1, 1), (3, 3))
     assert (share.unread, share.reading) == (ranges((3, 3)), 1)
     assert one.holes_to_commit == ranges((2, 2)), "the others are another slot's"
     deal_stock([one], [0, 1], {0: 4, 1: 4}, 0.0)
@@ -354,7 +354,7 @@ def test_what_a_slot_has_not_named_is_left_and_no_hole() -> None:
     one.reported(0, PartitionReport(packed(1)), 0.0)
     assert one.shares[0].todo == ranges((2, 7))
     assert not one.holes()
-    assert one.shares[0].in_flight is None
+    assert one.shares[0].dispatched is None
 
 
 def test_a_batch_reads_no_further_than_the_log_goes() -> None:

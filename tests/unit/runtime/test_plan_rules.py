@@ -350,7 +350,7 @@ def take_turns(p, slots, now=0.0):
         now += 1.0
         p.deal_again(slots, now)
         for slot in range(slots):
-            if p.shares[slot].in_flight is None:
+            if p.shares[slot].dispatched is None:
                 p.plan([slot], now, LIMITS)
         slot = p.dealer.slot_to_ask(now)
         if slot is not None:

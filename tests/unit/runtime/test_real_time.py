@@ -266,7 +266,7 @@ def test_a_slot_that_reads_on_extends_what_is_in_flight():
     one.progressed(0, read(2, 5, position=7), 0.0)
     one.progressed(1, read(0, 4, position=6), 0.0)
     assert (one.end, one.position) == (7, 6)
-    assert one.shares[0].in_flight == OffsetRanges([(2, 2), (5, 5)])
+    assert one.shares[0].dispatched == OffsetRanges([(2, 2), (5, 5)])
     one.progressed(1, read(position=7, done=pack_offsets(_array(0, 4))), 0.0)
     assert one.holes() == OffsetRanges([(1, 1), (3, 3), (6, 6)])
     one.amend(one.holes())
@@ -293,7 +293,7 @@ def test_what_a_slot_left_is_to_do_again():
     one.progressed(0, read(2, 5, position=7), 0.0)
     one.reported(0, read(8, 9, position=12, done=pack_offsets(_array(2, 8)), resume=5), 0.0)
     share = one.shares[0]
-    assert (share.todo, share.position, share.in_flight) == (
+    assert (share.todo, share.position, share.dispatched) == (
         OffsetRanges([(5, 5), (9, 9)]), 12, None
     )  # fmt: skip
 
@@ -304,7 +304,7 @@ def test_records_behind_a_failed_one_count_for_the_limit():
     hashed = key_hash(b"a")
     one.progressed(0, read(2, 5, position=7, failed=[failed(2)], blocked=[(5, hashed)]), 0.0)
     assert (one.pending, one.held_back) == (1, 2)
-    assert one.shares[0].in_flight == OffsetRanges()
+    assert one.shares[0].dispatched == OffsetRanges()
     assert "wait" in MODE.why_end([one], {}, 0.0)
 
 
@@ -353,14 +353,14 @@ def test_what_a_slot_has_read_of_keys_that_are_given_up_is_forgotten():
     one.progressed(slot, PartitionReport(failed=[failed(2, delay=0.0)]), 0.0)
     one.leave([KeyRange(LEAVES, LEAVES)])
     one.progressed(slot, PartitionReport(blocked=[(5, LEAVES)]), 1.0)
-    assert one.shares[slot].in_flight == one.shares[slot].todo == OffsetRanges([(6, 6)])
+    assert one.shares[slot].dispatched == one.shares[slot].todo == OffsetRanges([(6, 6)])
     assert not one.holes()
     assert MODE.why_end([one], {}, 1.0) == ""
     one.dealer.withheld(slot, {})
     assert not one.dealer.leaves(1.0)
     one.has_left(1.0)
     one.progressed(slot, PartitionReport(done=pack_offsets(_array(6)), blocked=[(7, LEAVES)]), 1.0)
-    assert one.shares[slot].in_flight == one.shares[slot].todo == OffsetRanges()
+    assert one.shares[slot].dispatched == one.shares[slot].todo == OffsetRanges()
     assert not one.holes()
     assert MODE.why_end([one], {}, 1.0) == ""
 

@@ -38,7 +38,7 @@ def partition(end=10, *, max_ranges=1_000, delay=None, doubt=0.0) -> Partition:
     found.end = end
     if delay is not None:
         share = found.shares[0]
-        share.in_flight, share.next_position = OffsetRanges([(0, end - 1)]), end
+        share.dispatched, share.next_position = OffsetRanges([(0, end - 1)]), end
         failed = Failure(0, 7, b"k", 2, delay, "no luck")
         done = pack_offsets(pa.array(range(1, end), pa.int64()))
         found.reported(0, PartitionReport(done, None, [failed]), 0.0)
