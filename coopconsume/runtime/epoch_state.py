@@ -154,7 +154,7 @@ class EpochState:
         partition = Partition(
             index, owned.topic, owned.partition,
             stable=owned.stable, committed=owned.committed,
-            shares=(
+            slots=(
                 [(slot, ranges) for slot in range(self._slots)] if owned.uses_chunks
                 else deal(ranges, self._slots, index, self._work.ordering)
             ),

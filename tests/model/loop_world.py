@@ -80,7 +80,7 @@ class World:
             commits = self.committed[index]
             p = Partition(
                 index, "t", index, stable=commits.stable_offset, committed=commits.ranges,
-                shares=deal(self.ranges, self.slots, index, self.ordering), ordering=self.ordering,
+                slots=deal(self.ranges, self.slots, index, self.ordering), ordering=self.ordering,
                 whole=self.ranges == (KeyRange(),),
             )  # fmt: skip
             p.restore(self.failed(index))
@@ -178,7 +178,7 @@ class World:
                     continue
                 key = self.logs[read.index][offset]
                 dealt_by = deal_hash(offset, key)
-                ranges = self.partitions[read.index].shares[slot].staying
+                ranges = self.partitions[read.index].cursors[slot].staying
                 if any(r.contains(dealt_by) for r in ranges):
                     is_dropped = (read.index, offset) in self.dropped
                     shown = (None, None) if is_dropped else (key, b"v")
@@ -251,7 +251,7 @@ class World:
 
     def early_plan(self, free, limits):
         """The plan of a batch that waits for the end of a doubt; every third one is withdrawn."""
-        doubts = [share.barred_until for p in self.partitions for share in p.shares.values()]
+        doubts = [share.barred_until for p in self.partitions for share in p.cursors.values()]
         doubts += [gain.until for p in self.partitions for gain in p.dealer.gains]
         begins_at = min((end for end in doubts if end > self.now), default=None)
         if begins_at is None:
@@ -351,7 +351,7 @@ class World:
         del self.busy[slot]
         if lost:
             for index in planned:
-                share = self.partitions[index].shares[slot]
+                share = self.partitions[index].cursors[slot]
                 lost = (share.dispatched or OffsetRanges()) - self.partitions[index].done
                 self.forget(index, lost, share.ranges)
                 self.partitions[index].unknown(slot)

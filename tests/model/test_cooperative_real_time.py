@@ -36,7 +36,7 @@ def grow(there, count, holes=()):
 def is_live(job):
     """Whether its slots read by themselves, and have chunks beyond the end of the log."""
     return job._meter.mode == "realTime" and all(
-        share.unread for partition in job.partitions for share in partition.shares.values()
+        share.unread for partition in job.partitions for share in partition.cursors.values()
     )
 
 

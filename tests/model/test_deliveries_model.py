@@ -210,7 +210,7 @@ def test_a_parcel_that_fits_is_not_divided():
 def test_a_lane_waits_for_all_its_rows_and_then_goes_on():
     """Also where its rows are written in another order, and a lower record is not done."""
     p = Partition(
-        0, "t", 0, stable=0, committed=OffsetRanges(), shares=[(0, (KeyRange(),))],
+        0, "t", 0, stable=0, committed=OffsetRanges(), slots=[(0, (KeyRange(),))],
         ordering="key", whole=True,
     )  # fmt: skip
     p.end = 10
@@ -260,7 +260,7 @@ class Unreliable(World):
         """No record starts behind one of its lane that is held back."""
         partition = self.partitions[record.partition]
         lane = partition.lane(self.dealt(record.partition, record.offset), record.offset)
-        for share in partition.shares.values():
+        for share in partition.cursors.values():
             for waiting in share.failed(lane) if lane in share.waiting else ():
                 if waiting.is_undelivered and waiting.offset < record.offset:
                     self.breaks.append(f"{record.offset} started behind {waiting.offset}")

@@ -531,7 +531,7 @@ def test_the_worker_of_a_late_handler_ends_before_another_owner_starts_its_key(
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (LOW,)})
     gives_up.start()
     until(lambda: job._leaving is not None)
-    there.until(lambda: not any(s.may_start_leaving for s in job.partitions[0].shares.values()))
+    there.until(lambda: not any(s.may_start_leaving for s in job.partitions[0].cursors.values()))
     assert not ended
     job._leaving.until = 0.0
     gives_up.join(_PATIENCE)

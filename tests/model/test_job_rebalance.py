@@ -95,7 +95,7 @@ def test_keys_that_stay_go_on_while_others_are_given_up(world, pieces, is_late):
     assert assignment.shares == shares
     (partition,) = job.partitions
     there.until(lambda: partition.dealer.undealt_since is None)
-    assert all(share.ranges for share in partition.shares.values()), "a slot has nothing to do"
+    assert all(share.ranges for share in partition.cursors.values()), "a slot has nothing to do"
     slow.opened.set()
     there.until(lambda: stays <= there.done(member))
     doubts = {first} if is_late else set()

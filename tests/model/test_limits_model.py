@@ -70,14 +70,14 @@ class AtLimit(World):
                 p.log_last + 1,
                 *(
                     s.position if s.dispatched is None else s.next_position
-                    for s in p.shares.values()
+                    for s in p.cursors.values()
                 ),
             ))
             for p in self.partitions if p.is_at_limit
         ]  # fmt: skip
         launched = super().launch(window, batch_time=batch_time, relief=relief)
         for p, top in tops:
-            for share in p.shares.values():
+            for share in p.cursors.values():
                 assert share.dispatched is None or share.next_position <= top
         return launched
 
@@ -139,7 +139,7 @@ def partition_at_limit(*, whole: bool = True) -> Partition:
     """A partition of a hundred records with five ranges, of ten that it may have."""
     p = Partition(
         0, "t", 0, stable=10, committed=OffsetRanges([(o, o) for o in range(12, 27, 2)]),
-        shares=[(s, (r,)) for s, r in enumerate(KeyRange().split(2))], ordering="key", whole=whole,
+        slots=[(s, (r,)) for s, r in enumerate(KeyRange().split(2))], ordering="key", whole=whole,
         max_ranges=10,
     )  # fmt: skip
     p.end = 100
@@ -150,18 +150,18 @@ def test_a_share_that_fell_behind_goes_on_in_a_partition_at_its_limit() -> None:
     """What others have passed is a gap; beyond it nothing is read."""
     p = partition_at_limit()
     assert p.is_at_limit
-    assert [share.position for share in p.shares.values()] == [27, 27]
-    p.shares[1].position = 15
+    assert [share.position for share in p.cursors.values()] == [27, 27]
+    p.cursors[1].position = 15
     planned = p.plan([0, 1], 0.0, Limits(1000, 1000))
     assert planned[0].last == 25
     assert planned[1].last == 25
-    assert p.shares[1].next_position == 27
+    assert p.cursors[1].next_position == 27
 
 
 def test_a_limit_does_not_stop_the_member_that_has_the_stable_offset() -> None:
     """Others are far ahead: it reads up to what they have committed, and nothing beyond."""
     p = Partition(
-        0, "t", 0, stable=10, committed=OffsetRanges(), shares=[(0, KeyRange().split(2)[:1])],
+        0, "t", 0, stable=10, committed=OffsetRanges(), slots=[(0, KeyRange().split(2)[:1])],
         ordering="key", whole=False, max_ranges=10,
     )  # fmt: skip
     p.end = 100
@@ -242,11 +242,11 @@ def test_the_warning_names_offset_and_key_and_comes_once_in_a_while() -> None:
         "offset 10, which slot 0 processes (key 'bad', hash 5), and failed 3 times: no"
     )
     p = partition_at_limit()
-    p.shares[0].todo = p.shares[1].todo = OffsetRanges()
+    p.cursors[0].todo = p.cursors[1].todo = OffsetRanges()
     assert limit_warning(p).endswith(
         "offset 10, which belongs to another member, or is not in the log"
     )
-    p.shares[0].todo = OffsetRanges([(10, 10)])
+    p.cursors[0].todo = OffsetRanges([(10, 10)])
     assert limit_warning(p).endswith("offset 10, which has not started")
     p.amend(OffsetRanges([(10, 99)]))
     assert p.blocker(0.0) is None
@@ -286,11 +286,11 @@ def test_what_is_done_counts_again_once_it_fits() -> None:
     p.commit_answered(OffsetRanges([(11, 11)]), 10, OffsetRanges())
     assert p.to_commit == OffsetRanges([(15, 15)])
     assert 15 not in p.committed
-    assert not any(15 in share.todo for share in p.shares.values())
+    assert not any(15 in share.todo for share in p.cursors.values())
     after = partition_at_limit()
     after.take_along(p.to_commit)
     assert (15 in after.done, 15 in after.committed, after.to_commit) == (True, False, p.to_commit)
-    assert not any(15 in share.todo for share in after.shares.values())
+    assert not any(15 in share.todo for share in after.cursors.values())
 
 
 def _arrow(offsets: OffsetRanges):

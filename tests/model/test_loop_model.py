@@ -155,7 +155,7 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
         if not all(p.is_drained and not p.to_commit for p in world.partitions):
             continue
         held = {
-            (p.index, o) for p in world.partitions for s in p.shares.values() for o in s.stuck()
+            (p.index, o) for p in world.partitions for s in p.cursors.values() for o in s.stuck()
         }
         for p in world.partitions:
             assert p.has_processed(p.end)
@@ -177,7 +177,7 @@ def test_a_discarded_record_below_the_stable_offset_is_not_tried_again():
     """Its slot is at work when it is discarded, and others bring the stable offset past it."""
     low, high = KeyRange().split(2)
     p = Partition(
-        0, "t", 0, stable=0, committed=OffsetRanges(), shares=[(0, (low,)), (1, (high,))],
+        0, "t", 0, stable=0, committed=OffsetRanges(), slots=[(0, (low,)), (1, (high,))],
         ordering="key", whole=True,
     )  # fmt: skip
     p.end = 4
@@ -198,7 +198,7 @@ def test_a_discarded_record_below_the_stable_offset_is_not_tried_again():
 def test_a_kept_record_holds_its_lane_although_retention_deletes_it():
     """Its handler still runs; what retention took behind it is forgotten."""
     p = Partition(
-        0, "t", 0, stable=0, committed=OffsetRanges(), shares=[(0, (KeyRange(),))],
+        0, "t", 0, stable=0, committed=OffsetRanges(), slots=[(0, (KeyRange(),))],
         ordering="key", whole=True,
     )  # fmt: skip
     p.end = 4
@@ -216,7 +216,7 @@ def test_a_kept_record_holds_its_lane_although_retention_deletes_it():
     assert p.work(0).blocked == {lane: 1}
     p.reported(0, PartitionReport(pack_offsets(pa.array([4], pa.int64())), blocked=[(5, lane)]), 0)
     assert not p.plan([0], 0.0, limits)
-    assert not p.shares[0].is_drained(6, is_full=False)
+    assert not p.cursors[0].is_drained(6, is_full=False)
     p.kept_ended(OffsetRanges([(1, 1)]), 0.0)
     assert p.plan([0], 0.0, limits) == {0: OffsetRanges([(5, 5)])}
 
@@ -225,7 +225,7 @@ def test_unread_offsets_are_never_holes():
     """An offset that some share has not looked at yet is no hole."""
     p = Partition(
         0, "t", 0, stable=0, committed=OffsetRanges(),
-        shares=[(s, (r,)) for s, r in enumerate(KeyRange().split(2))], ordering="key", whole=True,
+        slots=[(s, (r,)) for s, r in enumerate(KeyRange().split(2))], ordering="key", whole=True,
     )  # fmt: skip
     p.end = 10
     p.plan([0], 0.0, Limits(10, 10, 10))

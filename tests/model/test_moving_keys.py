@@ -224,8 +224,8 @@ def test_gained_key_ranges_start_while_a_slot_is_in_doubt(begun):
     group.begins()
     there.until(lambda: of(HIGH) <= there.done(member))
     assert lost in job._dispatcher.barred
-    assert not job.partitions[0].shares[lost].staying or (
-        set(job.partitions[0].shares[lost].ranges) <= {*LOW.key_range.split(2)}
+    assert not job.partitions[0].cursors[lost].staying or (
+        set(job.partitions[0].cursors[lost].ranges) <= {*LOW.key_range.split(2)}
     )
 
 

@@ -113,7 +113,7 @@ def test_keys_that_stay_go_on_in_the_same_run_while_others_are_given_up(world, m
     stays = staying(moving)
     thread = gives_up(group, *moving)
     until(lambda: job._leaving is not None or not thread.is_alive())
-    there.until(lambda: not any(s.may_start_leaving for s in job.partitions[0].shares.values()))
+    there.until(lambda: not any(s.may_start_leaving for s in job.partitions[0].cursors.values()))
     grow(there, 20, holes=(41, 42, 47))
     there.until(lambda: of(stays, 60) - {41, 42, 47} <= there.done(member))
     assert thread.is_alive()
@@ -142,7 +142,7 @@ def test_keys_that_stay_go_on_in_the_same_run_while_others_are_given_up(world, m
     theirs = OffsetRanges.from_offsets(sorted(set(range(80)) - there.done(member)))
     member.store.commit("g", group.epoch, "b", {TP: theirs}, commit_id="theirs")
     there.until(lambda: job.partitions[0].stable == 80)
-    assert not any(share.dispatched or share.todo for share in job.partitions[0].shares.values())
+    assert not any(share.dispatched or share.todo for share in job.partitions[0].cursors.values())
     assert there.runs == 1, job._dispatcher._real_time.mode.why
     assert job.error is None
 
@@ -203,7 +203,7 @@ def test_a_key_whose_handler_is_late_is_in_doubt_and_its_slot_is_stopped(world):
     there.until(lambda: gate.at_work)
     thread = gives_up(group, *moving)
     until(lambda: job._leaving is not None)
-    there.until(lambda: not any(s.may_start_leaving for s in job.partitions[0].shares.values()))
+    there.until(lambda: not any(s.may_start_leaving for s in job.partitions[0].cursors.values()))
     job._leaving.until = 0.0
     thread.join(_PATIENCE)
     assert member.continue_work()
@@ -292,12 +292,12 @@ def test_the_next_run_shares_what_is_left_among_all_slots(world, monkeypatch):
     assert group.member.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
-    assert [bool(s.ranges) for _, s in sorted(job.partitions[0].shares.items())] == [True, False]
+    assert [bool(s.ranges) for _, s in sorted(job.partitions[0].cursors.items())] == [True, False]
     job.pause()
     there.until(lambda: not there.sources)
     job.resume()
     there.until(lambda: there.runs == 2 and len(there.sources) == 2)
-    assert all(share.ranges for share in job.partitions[0].shares.values())
+    assert all(share.ranges for share in job.partitions[0].cursors.values())
     grow(there, 20)
     there.until(lambda: of([LOW], 60) <= there.done(group.member))
     assert sorted(o for o, _ in gate.calls) == sorted({*range(40)} | of([LOW], 60))
@@ -387,7 +387,7 @@ def test_queued_records_of_keys_that_are_given_up_are_not_started(world, monkeyp
     group, job = live(there, gate, concurrency=1)
     member, moving = group.member, only(2)
     grow(there, 20)
-    share = job.partitions[0].shares[1]
+    share = job.partitions[0].cursors[1]
     there.until(lambda: gate.at_work and 37 in (share.dispatched or ()))
     gives_up(group, *moving).join(_PATIENCE)
     assert member.continue_work()
@@ -416,7 +416,7 @@ def test_records_of_keys_that_were_given_up_are_read_as_those_of_other_slots(wor
     reports.clear()
     grow(there, 20)
     there.until(lambda: of(staying(moving), 40) <= there.done(group.member))
-    there.until(lambda: all(share.position == 40 for share in job.partitions[0].shares.values()))
+    there.until(lambda: all(share.position == 40 for share in job.partitions[0].cursors.values()))
     parts = [part for report in reports for part in report.partitions.values()]
     assert {o for part in parts for o in unpack_offsets(part.read).to_pylist()} == (
         of(staying(moving), 40, 20)

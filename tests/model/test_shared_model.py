@@ -41,7 +41,7 @@ class Member(AtLimit):
         free = set(range(self.slots)) - set(self.busy)
         launched = super().launch(window, batch_time=batch_time, relief=relief)
         planned = [slot for slot in free if slot in self.busy]
-        lowest = min((p.shares[slot].dispatched.first for slot in planned), default=p.stable)
+        lowest = min((p.cursors[slot].dispatched.first for slot in planned), default=p.stable)
         assert lowest >= p.stable
         if lowest < self.group.log_start:
             for slot in planned:

@@ -36,7 +36,7 @@ class Member:
         self.numbers = itertools.count()
         self.partition = Partition(
             0, *AT, stable=0, committed=OffsetRanges(),
-            shares=[(slot, (KeyRange(),)) for slot in range(SLOTS)], ordering="none", whole=False,
+            slots=[(slot, (KeyRange(),)) for slot in range(SLOTS)], ordering="none", whole=False,
             stock=Stock(),
         )  # fmt: skip
         self.acquirer = Acquirer({AT: self.partition}, 1_000)

@@ -408,7 +408,7 @@ CHANNEL = [
     Mutant(
         "kept-lane-is-free",
         "A kept record holds its lane.",
-        "coopconsume/runtime/plan/share.py",
+        "coopconsume/runtime/plan/cursor.py",
         "        for lane, waiting in kept:\n            self.wait(lane, waiting)\n",
         "        tuple(kept)\n",
         (_STUCK, _KEPT),
@@ -416,7 +416,7 @@ CHANNEL = [
     Mutant(
         "deleted-kept-record-frees-its-lane",
         "A kept record holds its lane although retention deletes it.",
-        "coopconsume/runtime/plan/share.py",
+        "coopconsume/runtime/plan/cursor.py",
         "                if waiting.is_running:\n                    break\n",
         "",
         (_KEPT,),
@@ -499,7 +499,7 @@ CHANNEL = [
     Mutant(
         "lost-kept-record-not-in-doubt",
         "A record that a lost slot had kept is in doubt until no handler of it can run.",
-        "coopconsume/runtime/plan/share.py",
+        "coopconsume/runtime/plan/cursor.py",
         "waiting.is_running, waiting.due, waiting.may_run_until = False, due, due",
         "waiting.is_running, waiting.due = False, due",
         (_DOUBT, _LATE + "[True]"),
@@ -516,7 +516,7 @@ CHANNEL = [
         "key-in-doubt-not-blocked",
         "No record of a key that is in doubt starts.",
         "coopconsume/runtime/plan/partition.py",
-        "                share.wait(self.lane(key_hash, EARLIER_OWNER), barred)\n",
+        "                cursor.wait(self.lane(key_hash, EARLIER_OWNER), barred)\n",
         "                tuple([barred])\n",
         ("tests/unit/runtime/test_plan_rules.py::test_a_key_waits_for_an_earlier_owner_alone",),
     ),

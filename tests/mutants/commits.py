@@ -29,7 +29,7 @@ COMMITS = [
     Mutant(
         "unknown-outcome-forgotten",
         "Where an outcome is not known all of it is done again.",
-        "coopconsume/runtime/plan/share.py",
+        "coopconsume/runtime/plan/cursor.py",
         "self.todo |= self.dispatched\n            self.position",
         "self.position",
         (_PLAN + "test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again",),
@@ -38,8 +38,8 @@ COMMITS = [
         "unknown-outcome-counts",
         "Where an outcome is not known nothing counts.",
         "coopconsume/runtime/plan/partition.py",
-        "self.shares[slot].give_up()",
-        "self.to_commit |= self.shares[slot].dispatched or OffsetRanges()",
+        "self.cursors[slot].give_up()",
+        "self.to_commit |= self.cursors[slot].dispatched or OffsetRanges()",
         (_PLAN + "test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again", _LOOP),
     ),
     Mutant(
@@ -265,8 +265,8 @@ COMMITS = [
         "unread-is-a-hole",
         "Only what every share has passed may be a hole.",
         "coopconsume/runtime/plan/partition.py",
-        "if share.ranges and share.position <= last:",
-        "if share.ranges and share.position < 0:",
+        "if cursor.ranges and cursor.position <= last:",
+        "if cursor.ranges and cursor.position < 0:",
         (_PLAN + "test_what_a_share_has_not_read_is_no_hole",),
     ),
 ]

@@ -202,7 +202,7 @@ DRAIN = [
     Mutant(
         "slot-in-doubt-planned",
         "A slot whose earlier owner may be at work is not planned.",
-        "coopconsume/runtime/plan/share.py",
+        "coopconsume/runtime/plan/cursor.py",
         "return self.barred_until > now",
         "return False",
         (_PLAN + "test_a_slot_waits_for_an_earlier_owner_alone",),

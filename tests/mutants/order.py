@@ -15,8 +15,8 @@ ORDER = [
         "first-blocked-hash-dropped",
         "A batch carries the lowest pending offset of every key that waits.",
         "coopconsume/runtime/plan/partition.py",
-        "for lane, waiting in share.waiting.items()}",
-        "for lane, waiting in [*share.waiting.items()][1:]}",
+        "for lane, waiting in cursor.waiting.items()}",
+        "for lane, waiting in [*cursor.waiting.items()][1:]}",
         (
             _PLAN + "test_every_key_with_a_waiting_record_is_blocked_in_the_next_batch",
             _JUDGE + "test_what_comes_while_a_record_waits_for_its_next_attempt_is_seen_to_wait",
@@ -41,7 +41,7 @@ ORDER = [
     Mutant(
         "higher-pending-first",
         "Of two pending records of a key the lower one goes first.",
-        "coopconsume/runtime/plan/share.py",
+        "coopconsume/runtime/plan/cursor.py",
         "higher.offset < failed.offset",
         "higher.offset > failed.offset",
         (_PLAN + "test_of_two_pending_records_of_a_key_the_lower_one_goes_first",),
@@ -49,7 +49,7 @@ ORDER = [
     Mutant(
         "gaps-not-read-first",
         "After a start all gaps are read before anything new.",
-        "coopconsume/runtime/plan/share.py",
+        "coopconsume/runtime/plan/cursor.py",
         "self.position < scope.goal and not self._is_cut(scope)",
         "self.position < scope.goal",
         (_PLAN + "test_gaps_come_before_anything_new",),
@@ -57,7 +57,7 @@ ORDER = [
     Mutant(
         "behind-forgotten",
         "What waits behind a failed record is done after it.",
-        "coopconsume/runtime/plan/share.py",
+        "coopconsume/runtime/plan/cursor.py",
         "from_offsets(first.behind)",
         "from_offsets([])",
         (_LOOP,),
@@ -76,7 +76,7 @@ ORDER = [
         "pending-before-lower-undone",
         "A pending record above all that is done waits until the offsets below it were read.",
         "coopconsume/runtime/plan/partition.py",
-        "if share.position <= offset:",
+        "if cursor.position <= offset:",
         "if offset < 0:",
         (
             "tests/model/test_loop_model.py::test_a_pending_record_above_all_that_is_done_waits_for_lower_ones_of_its_key",
@@ -85,7 +85,7 @@ ORDER = [
     Mutant(
         "parked-record-forgotten",
         "A lower record of a parked key that fails keeps the parked record parked.",
-        "coopconsume/runtime/plan/share.py",
+        "coopconsume/runtime/plan/cursor.py",
         "failed.next = higher",
         "failed.next = None",
         (
@@ -106,7 +106,8 @@ ORDER = [
         "reported-early-and-done-again",
         "What a slot reported while it worked is not done again if the slot is lost.",
         "coopconsume/runtime/plan/partition.py",
-        "self._settle_dispatched(share, share.dispatched, report, share.dispatched, now, blocked)",
+        "self._settle_dispatched(\n"
+        "                cursor, cursor.dispatched, report, cursor.dispatched, now, blocked\n            )",
         "pass",
         (_PLAN + "test_what_a_slot_reported_while_it_worked_is_not_done_again",),
     ),
@@ -122,7 +123,7 @@ ORDER = [
         "leftovers-below-the-log-start",
         "What was in flight below a new log start is not planned again.",
         "coopconsume/runtime/plan/partition.py",
-        "# The stable offset may have passed what was dispatched: retention deletes records.\n        share.forget_below(self.stable)",
+        "# The stable offset may have passed what was dispatched: retention deletes records.\n        cursor.forget_below(self.stable)",
         "pass",
         (
             "tests/unit/runtime/test_reads.py::test_what_is_in_flight_below_a_new_log_start_is_not_planned_again",
@@ -132,8 +133,8 @@ ORDER = [
         "log-start-of-another-member-ignored",
         "A stable offset that another member moves drops what is left below it.",
         "coopconsume/runtime/plan/partition.py",
-        "share.forget_below(stable)",
-        "share.position = max(share.position, stable)",
+        "cursor.forget_below(stable)",
+        "cursor.position = max(cursor.position, stable)",
         (
             "tests/unit/runtime/test_reads.py::test_a_log_start_that_another_member_found_counts_for_all",
         ),

@@ -150,7 +150,7 @@ RETRIES = [
     Mutant(
         "due-ignored",
         "A failed record starts again when it is due, not before.",
-        "coopconsume/runtime/plan/share.py",
+        "coopconsume/runtime/plan/cursor.py",
         "while waiting is not None and waiting.due <= now:",
         "while waiting is not None:",
         (_PLAN + "test_a_failed_record_waits_until_it_is_due_and_its_key_with_it",),
@@ -243,7 +243,7 @@ OUTPUTS = [
         "undelivered-key-goes-on",
         "The key of a record whose letter or rows are not written waits for that.",
         "coopconsume/runtime/plan/partition.py",
-        "share.wait(self.lane(record.key_hash, record.offset), record)",
+        "cursor.wait(self.lane(record.key_hash, record.offset), record)",
         "pass",
         (
             _DELIVERIES + "test_a_lane_waits_for_all_its_rows_and_then_goes_on",

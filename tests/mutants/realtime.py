@@ -9,7 +9,7 @@ _MODEL = "tests/model/test_real_time_model.py::"
 _READER = "coopconsume/worker/realtime/reader.py"
 _SLOT = "coopconsume/worker/realtime/slot.py"
 _MODE = "coopconsume/runtime/realtime/mode.py"
-_SHARE = "coopconsume/runtime/plan/share.py"
+_CURSOR = "coopconsume/runtime/plan/cursor.py"
 _PARTITION = "coopconsume/runtime/plan/partition.py"
 _SHARED = _UNIT + "test_slots_share_the_records_and_find_every_hole"
 _CACHE = "coopconsume/worker/realtime/record_cache.py"
@@ -106,7 +106,7 @@ REALTIME = [
     Mutant(
         "begun-records-not-to-do",
         "What a real-time slot has read is in flight until it is done.",
-        _SHARE,
+        _CURSOR,
         "            self.dispatched |= offsets\n            self.todo |= offsets\n",
         "            self.dispatched |= offsets\n",
         (_EXTENDS,),
@@ -114,7 +114,7 @@ REALTIME = [
     Mutant(
         "position-of-a-lost-slot-not-kept",
         "A lost slot's records are read again from its last report on.",
-        _SHARE,
+        _CURSOR,
         "self.position = self.next_position = max(self.position, position)",
         "self.position = max(self.position, position + 1)",
         (_EXTENDS, _UNIT + "test_what_a_lost_slot_had_read_is_to_do_again_and_the_rest_is_new"),
@@ -123,7 +123,7 @@ REALTIME = [
         "attempts-in-a-slot-forgotten",
         "The attempts of a record that is tried again in its slot are known if the slot is lost.",
         _PARTITION,
-        "if failure.offset in share.dispatched:",
+        "if failure.offset in cursor.dispatched:",
         "if failure.offset < 0:",
         (_MODEL + "test_a_record_that_is_tried_again_in_its_slot_is_seen_and_keeps_its_attempts",),
     ),
@@ -131,16 +131,16 @@ REALTIME = [
         "run-goes-on-with-a-retry-due",
         "A failed record that no slot holds is tried again by a batch.",
         _MODE,
-        "None and any(_is_due(share, now)):\n",
-        "None and any(_is_due(share, now - 1_000.0)):\n",
+        "None and any(_is_due(cursor, now)):\n",
+        "None and any(_is_due(cursor, now - 1_000.0)):\n",
         (_UNIT + "test_a_failed_record_lets_a_run_begin_until_it_is_due",),
     ),
     Mutant(
         "run-begins-with-gaps",
         "A run begins once there are no gaps that a batch must read.",
         _MODE,
-        "    if share.todo:\n",
-        "    if share.todo and share.is_real_time:\n",
+        "    if cursor.todo:\n",
+        "    if cursor.todo and cursor.is_real_time:\n",
         (_UNIT + "test_batches_catch_up_before_a_run",),
     ),
     Mutant(
@@ -326,7 +326,7 @@ REALTIME = [
         "given-up-records-stay-in-flight",
         "A record of a given-up key that was not started is nothing to do any more.",
         _PARTITION,
-        "            share.forget(OffsetRanges.from_offsets(gone))\n",
+        "            cursor.forget(OffsetRanges.from_offsets(gone))\n",
         "            pass\n",
         (_UNIT + "test_what_a_slot_has_read_of_keys_that_are_given_up_is_forgotten",),
     ),
@@ -334,8 +334,8 @@ REALTIME = [
         "retry-of-a-key-that-leaves-ends-the-run",
         "A failed record of a key that is about to be given up ends no run.",
         _MODE,
-        "for w in share.waiting.values() if not share.leaves(w.key_hash)]",
-        "for w in share.waiting.values()]",
+        "for w in cursor.waiting.values() if not cursor.leaves(w.key_hash)]",
+        "for w in cursor.waiting.values()]",
         (_UNIT + "test_what_a_slot_has_read_of_keys_that_are_given_up_is_forgotten",),
     ),
     Mutant(

@@ -276,7 +276,7 @@ def packed(*offsets):
 def test_filtered_records_are_done_and_counted_until_they_are_committed():
     """They move the stable offset like others; a pending one is not tried again."""
     partition = Partition(
-        0, "t", 0, stable=0, committed=OffsetRanges(), shares=[(0, (KeyRange(),))], ordering="key",
+        0, "t", 0, stable=0, committed=OffsetRanges(), slots=[(0, (KeyRange(),))], ordering="key",
         whole=True,
     )  # fmt: skip
     partition.end = 5

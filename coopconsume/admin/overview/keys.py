@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coopconsume.runtime.plan.share import deal
+from coopconsume.runtime.plan.cursor import deal
 
 if TYPE_CHECKING:
     from assignors import KeyRange

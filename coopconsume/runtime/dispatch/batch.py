@@ -144,10 +144,10 @@ class Running:
     def is_idle(self) -> bool:
         """Whether it is a real-time run all of whose slots wait for records."""
         return self.is_real_time and not any(
-            partition.shares[slot].reading
+            partition.cursors[slot].reading
             for partition in self.partitions
             for slot in self.waiting
-            if slot in partition.shares
+            if slot in partition.cursors
         )
 
     def given(self, slot: int) -> dict[int, OffsetRanges]:
@@ -160,7 +160,7 @@ class Running:
                 index: self.epoch_state.partitions[index] for index in self.plan.work[slot]
             }
             return {
-                index: (one.shares[slot].dispatched or OffsetRanges()).clip(0, one.end - 1)
+                index: (one.cursors[slot].dispatched or OffsetRanges()).clip(0, one.end - 1)
                 for index, one in partitions.items()
             }
         return {index: OffsetRanges(work.ranges) for index, work in self.plan.work[slot].items()}
@@ -171,7 +171,7 @@ class Running:
         if slot in self.kept:
             return {index: o - partitions[index].done for index, o in self.kept[slot].items()}
         return {
-            index: offsets & (partitions[index].shares[slot].dispatched or nothing)
+            index: offsets & (partitions[index].cursors[slot].dispatched or nothing)
             for index, offsets in self.given(slot).items()
         }
 
@@ -180,7 +180,7 @@ class Running:
         """Returns the key ranges of each slot, first and last hash, by topic and partition."""
         return {
             slot: {
-                (p.topic, p.partition): tuple((r.first, r.last) for r in p.shares[slot].staying)
+                (p.topic, p.partition): tuple((r.first, r.last) for r in p.cursors[slot].staying)
                 for p in self.partitions
                 if p.index in self.plan.work[slot]
             }
@@ -343,5 +343,5 @@ def _wanted(partition: Partition, plan: BatchPlan, slots: Iterable[int]) -> Want
         return WantedRows(*place, slices=tuple((OffsetRanges(some), slot) for some, slot in work))
     return WantedRows(
         *place,
-        tuple((one, slot) for slot in own for one in partition.shares[slot].staying),
+        tuple((one, slot) for slot in own for one in partition.cursors[slot].staying),
     )

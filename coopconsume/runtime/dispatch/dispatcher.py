@@ -300,8 +300,8 @@ class Dispatcher:
         return set(self.barred) | {
             slot
             for partition in partitions
-            for slot, share in partition.shares.items()
-            if share.may_start_leaving
+            for slot, cursor in partition.cursors.items()
+            if cursor.may_start_leaving
         }
 
     def leave(

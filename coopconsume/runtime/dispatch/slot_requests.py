@@ -51,8 +51,8 @@ class SlotRequests:
             is_late: Whether the time for answers is over.
         """
         for slot in sorted(running.active - running.stopped):
-            shares = [p.shares[slot] for p in partitions if slot in p.shares]
-            if not any(share.may_start_leaving for share in shares):
+            cursors = [p.cursors[slot] for p in partitions if slot in p.cursors]
+            if not any(cursor.may_start_leaving for cursor in cursors):
                 continue
             at = (running.number, slot)
             if not is_late and self._leases.has_met(at):
@@ -61,8 +61,8 @@ class SlotRequests:
             running.stopped.add(slot)
             self._halt(running, {at})
             if slot in running.withdrawn:
-                for share in shares:
-                    share.may_start_leaving = False
+                for cursor in cursors:
+                    cursor.may_start_leaving = False
         if is_late and running.channel is not None:
             late = [slot for slot in running.waiting if _is_late(running, slot, partitions)]
             self._stop_slots(running, late)
@@ -93,9 +93,9 @@ class SlotRequests:
         if not _is_time_to_ask(running, slot):
             return
         ranges = {
-            part: [(one.first, one.last) for one in partition.shares[slot].leaving]
+            part: [(one.first, one.last) for one in partition.cursors[slot].leaving]
             for part, partition in enumerate(running.partitions)
-            if partition in partitions and slot in partition.shares
+            if partition in partitions and slot in partition.cursors
         }
         self._leases.withhold((running.number, slot), running.epoch_state.leavings, ranges)
 
@@ -112,7 +112,7 @@ def _is_late(running: Running, slot: int, partitions: Iterable[Partition]) -> bo
     """Whether handlers of a slot work on key ranges that are about to be given back."""
     for partition in partitions:
         if slot not in running.kept:
-            if slot in partition.shares and partition.shares[slot].leaving_at_work:
+            if slot in partition.cursors and partition.cursors[slot].leaving_at_work:
                 return True
         elif partition.index in running.kept[slot]:
             kept = running.kept[slot][partition.index]

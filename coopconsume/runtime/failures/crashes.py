@@ -60,15 +60,15 @@ class Crashes:
             if some is not None:
                 allowed[slot] = some
             for index, partition in enumerate(partitions):
-                if slot in partition.shares:
+                if slot in partition.cursors:
                     only = None if some is None else some.get(index, OffsetRanges())
-                    partition.shares[slot].only = only
+                    partition.cursors[slot].only = only
         return allowed
 
     def passed(self, partitions: Sequence[Partition], slot: int, given: ByIndex) -> None:
         """Drops the suspects that a slot has handled; those that are left to do stay suspected."""
-        shares = {index: partitions[index].shares[slot] for index in given}
-        self._bisects[slot].passed({index: o - shares[index].todo for index, o in given.items()})
+        cursors = {index: partitions[index].cursors[slot] for index in given}
+        self._bisects[slot].passed({index: o - cursors[index].todo for index, o in given.items()})
 
     def crashed(
         self,

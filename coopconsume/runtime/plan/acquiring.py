@@ -173,9 +173,9 @@ class Acquirer:
 def _unstarted(partition: Partition) -> int:
     if partition.stock is None:
         return 0
-    shares = partition.shares.values()
-    slices = [share.todo for share in shares if share.dispatched is None]
-    slices += [share.unread for share in shares]
+    cursors = partition.cursors.values()
+    slices = [cursor.todo for cursor in cursors if cursor.dispatched is None]
+    slices += [cursor.unread for cursor in cursors]
     end = partition.end - 1
     return len(partition.stock.below(end + 1)) + sum(len(one.clip(0, end)) for one in slices)
 
@@ -184,4 +184,4 @@ def _unread(partition: Partition) -> int:
     """Returns how many acquired offsets of a partition no slot has read."""
     if partition.stock is None:
         return 0
-    return len(partition.stock.undealt) + sum(len(s.unread) for s in partition.shares.values())
+    return len(partition.stock.undealt) + sum(len(s.unread) for s in partition.cursors.values())

@@ -99,7 +99,7 @@ def plan_batch(
             if partition.stock is not None:
                 hashes += _span(found) * (MAX_KEY_HASH + 1)  # All of it is for these slots.
             else:
-                hashes += _span(found) * sum(partition.shares[slot].size for slot in planned)
+                hashes += _span(found) * sum(partition.cursors[slot].size for slot in planned)
             reads += found
     if not work:
         return None

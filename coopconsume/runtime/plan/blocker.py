@@ -10,21 +10,21 @@ from coopconsume.runtime.plan.waiting import shown_key
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from coopconsume.runtime.plan.share import SlotShare
+    from coopconsume.runtime.plan.cursor import SlotCursor
     from coopconsume.runtime.plan.waiting import Waiting
 
 
-def waiting_for(offset: int, shares: Collection[SlotShare]) -> Waiting | None:
+def waiting_for(offset: int, cursors: Collection[SlotCursor]) -> Waiting | None:
     """Returns the failed record at an offset, or the one that it waits for; None: neither."""
-    for share in shares:
-        for waiting in share.failed():
+    for cursor in cursors:
+        for waiting in cursor.failed():
             if waiting.offset == offset or offset in waiting.behind:
                 return waiting
     return None
 
 
 def blocker_at(
-    offset: int, shares: Collection[SlotShare], failed: Waiting | None, now: float
+    offset: int, cursors: Collection[SlotCursor], failed: Waiting | None, now: float
 ) -> dict[str, Any]:
     """Returns the state of an offset that is not done, for progress events and messages.
 
@@ -33,18 +33,18 @@ def blocker_at(
 
     Args:
         offset: The offset.
-        shares: The shares of its partition that are ours.
+        cursors: The cursors of its partition that are ours.
         failed: Its last failure, if it has failed.
         now: The time, on the monotonic clock.
     """
-    slot = next((share.slot for share in shares if share.handles(offset)), None)
+    slot = next((cursor.slot for cursor in cursors if cursor.handles(offset)), None)
     state, due = "elsewhere", math.inf
     if slot is not None:
         state = "in flight"
-    elif (waiting := waiting_for(offset, shares)) is not None:
+    elif (waiting := waiting_for(offset, cursors)) is not None:
         waits = "to do" if waiting.is_running else "failed"
         state, due = "parked" if waiting.is_parked else waits, waiting.due
-    elif any(offset in s.todo or offset >= s.position for s in shares):
+    elif any(offset in s.todo or offset >= s.position for s in cursors):
         state = "to do"
     return {
         "offset": offset,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from assignors import KeyRange, merge
 from assignors.ranges import intersection
 from commits import OffsetRanges
+from coopconsume.runtime.plan.cursor import SlotCursor, deal
 from coopconsume.runtime.plan.dealing import cut, is_uneven, part_of
-from coopconsume.runtime.plan.share import SlotShare, deal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ class Dealer:
     Args:
         index: Index of the partition.
         ordering: What is handled strictly one after another.
-        shares: The shares of the partition, by slot; they are replaced in place.
+        cursors: The cursors of the partition, by slot; they are replaced in place.
         lane: Returns the lane of a record, from its key hash and offset.
 
     Attributes:
@@ -41,12 +41,12 @@ class Dealer:
         self,
         index: int,
         ordering: Ordering,
-        shares: dict[int, SlotShare],
+        cursors: dict[int, SlotCursor],
         lane: Callable[[int, int], int],
     ) -> None:
         self.gains: list[Gain] = []
         self.undealt_since: float | None = None
-        self.shares = shares
+        self.cursors = cursors
         self._index = index
         self._ordering = ordering
         self._lane = lane
@@ -54,20 +54,20 @@ class Dealer:
     def leaves(self, now: float) -> bool:
         """Whether records of the key ranges to be given back may be started, or are at work."""
         return any(
-            share.may_start_leaving
-            or share.leaving_at_work
-            or any(share.leaves(waiting.key_hash) for waiting in share.may_run(now))
-            for share in self.shares.values()
-            if share.leaving
+            cursor.may_start_leaving
+            or cursor.leaving_at_work
+            or any(cursor.leaves(waiting.key_hash) for waiting in cursor.may_run(now))
+            for cursor in self.cursors.values()
+            if cursor.leaving
         )
 
     def kept_leaving(self) -> list[int]:
         """Returns the offsets of such records that handlers of slots work on that gave back."""
         return [
             waiting.offset
-            for share in self.shares.values()
-            for waiting in share.failed()
-            if waiting.is_running and share.leaves(waiting.key_hash)
+            for cursor in self.cursors.values()
+            for waiting in cursor.failed()
+            if waiting.is_running and cursor.leaves(waiting.key_hash)
         ]
 
     def withheld(self, slot: int, at_work: Mapping[int, int]) -> None:
@@ -77,13 +77,13 @@ class Dealer:
             slot: The slot.
             at_work: Key hashes of their records, by offset, that its handlers work on.
         """
-        share = self.shares.get(slot)
-        if share is not None and share.leaving and share.dispatched is not None:
-            share.may_start_leaving = False
-            share.leaving_at_work = {
+        cursor = self.cursors.get(slot)
+        if cursor is not None and cursor.leaving and cursor.dispatched is not None:
+            cursor.may_start_leaving = False
+            cursor.leaving_at_work = {
                 offset: key_hash
                 for offset, key_hash in at_work.items()
-                if any(one.contains(key_hash) for one in share.leaving)
+                if any(one.contains(key_hash) for one in cursor.leaving)
             }
 
     def deal_again(
@@ -118,14 +118,14 @@ class Dealer:
             self.undealt_since = None
             return None
         open_slots = [s for s in range(slots) if s not in closed]
-        free = [s for s in open_slots if s not in self.shares or self.shares[s].is_free(now)]
+        free = [s for s in open_slots if s not in self.cursors or self.cursors[s].is_free(now)]
         if not free:
             return None
-        unassigned = self.shares.get(_NO_SLOT)
+        unassigned = self.cursors.get(_NO_SLOT)
         is_leaving = unassigned is not None and bool(unassigned.leaving)
         sources = free if is_leaving else [*free, _NO_SLOT]
-        shares = [self.shares[s] for s in sources if s in self.shares]
-        found = [share.ranges for share in shares] + [gain.ranges for gain in gains]
+        cursors = [self.cursors[s] for s in sources if s in self.cursors]
+        found = [cursor.ranges for cursor in cursors] + [gain.ranges for gain in gains]
         ranges = merge(one for some in found for one in some)
         busy = [before[s] for s in open_slots if s not in free and not is_leaving]
         ranges, later = cut(ranges, part_of(len(free), sum(r.size for r in ranges), busy))
@@ -134,8 +134,8 @@ class Dealer:
         dealt = [
             (free[n], some) for n, some in deal(ranges, len(free), self._index, self._ordering)
         ]
-        todo = _todo_of(shares, gains, stable, done)
-        self._deal([*dealt, *([(_NO_SLOT, later)] if later else [])], shares, *todo)
+        todo = _todo_of(cursors, gains, stable, done)
+        self._deal([*dealt, *([(_NO_SLOT, later)] if later else [])], cursors, *todo)
         self.gains = [gain for gain in self.gains if gain not in gains]
         is_final = len(free) == slots or not is_uneven(self._sizes(slots))
         if not later:
@@ -145,12 +145,12 @@ class Dealer:
     @property
     def _has_unassigned(self) -> bool:
         """Whether key ranges that a slot had wait for another one."""
-        share = self.shares.get(_NO_SLOT)
-        return share is not None and bool(share.ranges) and not share.leaving
+        cursor = self.cursors.get(_NO_SLOT)
+        return cursor is not None and bool(cursor.ranges) and not cursor.leaving
 
     def _sizes(self, slots: int) -> list[int]:
         """Returns how many key hashes each slot has."""
-        return [self.shares[s].size if s in self.shares else 0 for s in range(slots)]
+        return [self.cursors[s].size if s in self.cursors else 0 for s in range(slots)]
 
     def slot_to_ask(self, now: float, closed: Collection[int] = ()) -> int | None:
         """Returns the slot that is to give back, as key ranges have waited long to be dealt.
@@ -168,47 +168,47 @@ class Dealer:
         is_urgent = self._has_unassigned or any(gain.until <= now for gain in self.gains)
         if closed and not is_urgent:
             return None
-        if not is_urgent and all(share.size for share in self.shares.values()):
+        if not is_urgent and all(cursor.size for cursor in self.cursors.values()):
             return None
         busy = [
-            s for s in self.shares.values() if s.dispatched is not None and s.slot not in closed
+            s for s in self.cursors.values() if s.dispatched is not None and s.slot not in closed
         ]
         pick = min if is_urgent else max
-        return pick(busy, key=lambda share: share.size).slot if busy else None
+        return pick(busy, key=lambda cursor: cursor.size).slot if busy else None
 
     def _deal(
         self,
         dealt: Iterable[tuple[int, tuple[KeyRange, ...]]],
-        old: Sequence[SlotShare],
+        old: Sequence[SlotCursor],
         position: int,
         todo: OffsetRanges,
     ) -> None:
-        """Gives slots key ranges; what waits in the old shares goes with its key."""
-        for share in old:
-            del self.shares[share.slot]
+        """Gives slots key ranges; what waits in the old cursors goes with its key."""
+        for cursor in old:
+            del self.cursors[cursor.slot]
         for slot, some in dealt:
-            made = self.shares[slot] = SlotShare(slot, some, position, todo)
+            made = self.cursors[slot] = SlotCursor(slot, some, position, todo)
             made.bar(max((s.barred_until for s in old if intersection(s.ranges, some)), default=0))
-        for one in [one for share in old for one in share.failed()]:
+        for one in [one for cursor in old for one in cursor.failed()]:
             one.next = None
-            owner = self.share_of(one.key_hash)
+            owner = self.cursor_of(one.key_hash)
             if owner is not None:
                 owner.wait(self._lane(one.key_hash, one.offset), one)
 
-    def share_of(self, key_hash: int) -> SlotShare | None:
-        """Returns the share of a key; None: it is not ours any more."""
-        return next((share for share in self.shares.values() if share.has(key_hash)), None)
+    def cursor_of(self, key_hash: int) -> SlotCursor | None:
+        """Returns the cursor of a key; None: it is not ours any more."""
+        return next((cursor for cursor in self.cursors.values() if cursor.has(key_hash)), None)
 
 
 def _todo_of(
-    old: Sequence[SlotShare], gains: Sequence[Gain], stable: int, done: OffsetRanges
+    old: Sequence[SlotCursor], gains: Sequence[Gain], stable: int, done: OffsetRanges
 ) -> tuple[int, OffsetRanges]:
-    """Returns the position of new shares, and what they must look at again below it."""
-    shares = [share for share in old if share.ranges]
-    position = max([s.position for s in shares] + [gain.position for gain in gains])
-    todo = OffsetRanges([(s.position, position - 1) for s in shares if s.position < position])
-    for share in shares:
-        todo |= share.todo
+    """Returns the position of new cursors, and what they must look at again below it."""
+    cursors = [cursor for cursor in old if cursor.ranges]
+    position = max([s.position for s in cursors] + [gain.position for gain in gains])
+    todo = OffsetRanges([(s.position, position - 1) for s in cursors if s.position < position])
+    for cursor in cursors:
+        todo |= cursor.todo
     if gains and position > stable:
         # Of what is not done nobody knows whose key it is.
         todo = done.complement(stable, position - 1)

@@ -1,4 +1,4 @@
-"""What a job knows of one partition: what is done, what its shares still have, what holds it up."""
+"""What a job knows of one partition: what is done, what its slots have left, what holds it up."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from assignors.ranges import intersection
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.blocker import blocker_at
+from coopconsume.runtime.plan.cursor import SlotCursor, scope_of
 from coopconsume.runtime.plan.dealer import Dealer
 from coopconsume.runtime.plan.failed_records import FailedRecords
 from coopconsume.runtime.plan.range_limit import read_limit
 from coopconsume.runtime.plan.reads import MERGE_GAP, reach_of
-from coopconsume.runtime.plan.share import SlotShare, scope_of
 from coopconsume.runtime.plan.waiting import EARLIER_OWNER, Waiting
 from coopconsume.worker.report import PartitionWork, unpack_offsets
 
@@ -42,9 +42,9 @@ class Partition:
         topic, partition: Which.
         stable: The stable offset in the commit log.
         committed: What the log has above it.
-        shares: (slot, its key ranges), one a slot.
+        slots: (slot, its key ranges), one a slot.
         ordering: What is handled strictly one after another.
-        whole: Whether the shares together are the whole key range.
+        whole: Whether the slots together have the whole key range.
         max_ranges: Ranges above the stable offset that the commit log takes.
         max_outputs_waiting: Records that may be done above the stable offset, as their outputs wait
             until it passes them; None: outputs do not wait.
@@ -60,7 +60,7 @@ class Partition:
         *,
         stable: int,
         committed: OffsetRanges,
-        shares: Iterable[tuple[int, tuple[KeyRange, ...]]],
+        slots: Iterable[tuple[int, tuple[KeyRange, ...]]],
         ordering: Ordering,
         whole: bool,
         max_ranges: int = 1_000_000,
@@ -111,9 +111,9 @@ class Partition:
         if stock is not None:
             # Slots read nothing but their slices.
             position, gaps = MAX_OFFSET, OffsetRanges()
-        self.shares = {slot: SlotShare(slot, ranges, position, gaps) for slot, ranges in shares}
+        self.cursors = {slot: SlotCursor(slot, ranges, position, gaps) for slot, ranges in slots}
         #: Deals key ranges that come or go.
-        self.dealer = Dealer(index, ordering, self.shares, self.lane)
+        self.dealer = Dealer(index, ordering, self.cursors, self.lane)
 
     # -- what is known
 
@@ -129,25 +129,25 @@ class Partition:
 
     def update_quiet(self, now: float) -> None:
         """Notes whether nothing is left to do, so that turns of the loop pass over it."""
-        for share in self.shares.values():
-            if not share.is_barred(now):
-                share.barred_until = 0.0
+        for cursor in self.cursors.values():
+            if not cursor.is_barred(now):
+                cursor.barred_until = 0.0
         if self.stock is not None and (self.stock.acquired or self.stock.failing):
             self.is_quiet = False
             return
         self.is_quiet = not self.is_ours or (
             not (self.to_commit or self.holes_to_commit or self.undelivered)
-            and all(share.is_quiet(self.end) for share in self.shares.values())
+            and all(cursor.is_quiet(self.end) for cursor in self.cursors.values())
             and self.first_open() >= max(self.end, self.position)
             and not self.dealer.gains
         )
 
     @property
     def position(self) -> int:
-        """Everything below was looked at, or is in some share's ``todo``."""
+        """Everything below was looked at, or is in some cursor's ``todo``."""
         if self.stock is not None:
             return self.end  # What others have acquired is not known.
-        return min((s.position for s in self.shares.values() if s.ranges), default=self.end)
+        return min((s.position for s in self.cursors.values() if s.ranges), default=self.end)
 
     @property
     def left(self) -> int:
@@ -170,7 +170,7 @@ class Partition:
         found.update(
             offset
             for offset in self.failed.logged
-            if any(share.handles(offset) for share in self.shares.values())
+            if any(cursor.handles(offset) for cursor in self.cursors.values())
         )
         return len(found) + self._stalled
 
@@ -179,15 +179,15 @@ class Partition:
         """The number of failed records that wait, and of records behind one of their key."""
         if self.stock is not None:
             return self.stock.pending
-        behind = (len(w.behind) for share in self.shares.values() for w in share.failed())
+        behind = (len(w.behind) for cursor in self.cursors.values() for w in cursor.failed())
         return len(self._waiting()) + self._stalled + sum(behind)
 
     def _waiting(self) -> set[int]:
         """Returns our failed records that wait for an attempt or a decision."""
         return {
             waiting.offset
-            for share in self.shares.values()
-            for waiting in share.failed()
+            for cursor in self.cursors.values()
+            for waiting in cursor.failed()
             if not (waiting.is_undelivered or waiting.is_running)
         }
 
@@ -202,7 +202,7 @@ class Partition:
             return [waiting for waiting in self.stock.parked if waiting.offset not in self.done]
         if not self._may_have_parked:
             return []  # Waiting records may be many, and this is asked for often.
-        found = [w for share in self.shares.values() for w in share.failed() if w.is_parked]
+        found = [w for cursor in self.cursors.values() for w in cursor.failed() if w.is_parked]
         self._may_have_parked = bool(found)
         return found
 
@@ -256,7 +256,7 @@ class Partition:
             return self._first_free() >= self.end
         if self.whole and not is_full and self._first_free() < self.end:
             return False
-        return all(share.is_drained(self.end, is_full=is_full) for share in self.shares.values())
+        return all(cursor.is_drained(self.end, is_full=is_full) for cursor in self.cursors.values())
 
     def has_processed(self, end: int) -> bool:
         """Whether all below an offset is done and committed, or held back by parked records."""
@@ -273,7 +273,7 @@ class Partition:
         # What came since is not asked for.
         if (self.whole or self.stock is not None) and self._first_free() < end:
             return False
-        return all(share.has_processed(end) for share in self.shares.values())
+        return all(cursor.has_processed(end) for cursor in self.cursors.values())
 
     def stable_age(self, now: float) -> float:
         """Returns for how many seconds the first open offset has been the same, as far as known."""
@@ -287,7 +287,7 @@ class Partition:
         first = self.first_open()
         if first >= self.end and first >= self.position:
             return None
-        return blocker_at(first, self.shares.values(), self.failed.last(first), now)
+        return blocker_at(first, self.cursors.values(), self.failed.last(first), now)
 
     @property
     def failed_blocker(self) -> Waiting | None:
@@ -297,7 +297,7 @@ class Partition:
     @property
     def real_time_from(self) -> int | None:
         """From which offset on a real-time slot reports holes; None: none does."""
-        found = (share.holes_from for share in self.shares.values())
+        found = (cursor.holes_from for cursor in self.cursors.values())
         return next((offset for offset in found if offset is not None), None)
 
     def first_open(self) -> int:
@@ -309,7 +309,7 @@ class Partition:
         """Returns the first open offset that does not wait for a parked record."""
         if not self.parked:
             return self.first_open()
-        stuck = [offset for share in self.shares.values() for offset in share.stuck()]
+        stuck = [offset for cursor in self.cursors.values() for offset in cursor.stuck()]
         if self.stock is not None:
             stuck += [waiting.offset for waiting in self.stock.parked]
         end = (self.done | OffsetRanges.from_offsets(stuck)).range_end(self.stable)
@@ -317,10 +317,10 @@ class Partition:
 
     def in_doubt(self, now: float) -> float:
         """Returns for how many seconds an earlier owner may still be at work on part of it."""
-        untils = [share.barred_until for share in self.shares.values()]
+        untils = [cursor.barred_until for cursor in self.cursors.values()]
         untils += [gain.until for gain in self.dealer.gains]
-        for share in self.shares.values():
-            untils += [w.due for w in share.waiting.values() if w.offset == EARLIER_OWNER]
+        for cursor in self.cursors.values():
+            untils += [w.due for w in cursor.waiting.values() if w.offset == EARLIER_OWNER]
         return max((until - now for until in untils), default=0.0)
 
     def starts_at(self, now: float) -> float:
@@ -328,27 +328,27 @@ class Partition:
 
         Single keys that an earlier owner may be at work on do not count: the others may start.
         """
-        ends = [share.barred_until for share in self.shares.values() if share.ranges]
+        ends = [cursor.barred_until for cursor in self.cursors.values() if cursor.ranges]
         return max(now, min([*ends, *(gain.until for gain in self.dealer.gains)], default=math.inf))
 
     def mark_in_doubt(self, key_range: KeyRange, until: float) -> None:
         """Starts nothing of some keys until an instant: an earlier owner may be at work on them.
 
-        Of a single key all other keys are independent. A wider range bars the shares that have
+        Of a single key all other keys are independent. A wider range bars the cursors that have
         part of it. Of one key the intervals come in the order of their ends.
         """
         self.is_quiet = False
         is_key = self.ordering == "key" and key_range.size == 1
-        for share in self.shares.values():
+        for cursor in self.cursors.values():
             if not any(r.first <= key_range.last and key_range.first <= r.last
-                       for r in share.ranges):  # fmt: skip
+                       for r in cursor.ranges):  # fmt: skip
                 continue
             if is_key:
                 key_hash = key_range.first
                 barred = Waiting(EARLIER_OWNER, key_hash, 0, until, "", is_running=True)
-                share.wait(self.lane(key_hash, EARLIER_OWNER), barred)
+                cursor.wait(self.lane(key_hash, EARLIER_OWNER), barred)
             else:
-                share.bar(until)
+                cursor.bar(until)
 
     def may_run(self, slots: Collection[int], now: float) -> list[KeyRange]:
         """Returns the key ranges that a handler may be at work on.
@@ -358,24 +358,24 @@ class Partition:
             now: The time, on the monotonic clock.
         """
         found: list[KeyRange] = []
-        for slot, share in self.shares.items():
-            kept = share.may_run(now)
-            is_whole = self.ordering == "partition" and (kept or share.leaving_at_work)
+        for slot, cursor in self.cursors.items():
+            kept = cursor.may_run(now)
+            is_whole = self.ordering == "partition" and (kept or cursor.leaving_at_work)
             if slot in slots or is_whole or len(kept) > _MOST_NAMED:
-                found += share.ranges
+                found += cursor.ranges
             else:
-                hashes = {w.key_hash for w in kept} | set(share.leaving_at_work.values())
+                hashes = {w.key_hash for w in kept} | set(cursor.leaving_at_work.values())
                 found += [KeyRange(h, h) for h in sorted(hashes)]
         return found
 
     def may_run_until(self) -> float:
         """Returns when the last handler ends that a lost slot had kept, on the monotonic clock."""
-        waiting = [w for share in self.shares.values() for w in share.failed()]
+        waiting = [w for cursor in self.cursors.values() for w in cursor.failed()]
         return max((w.may_run_until for w in waiting), default=-math.inf)
 
     def next_due(self) -> float | None:
         """Returns when the next waiting record is due; None without any."""
-        dues = (share.next_due() for share in self.shares.values() if share.dispatched is None)
+        dues = (cursor.next_due() for cursor in self.cursors.values() if cursor.dispatched is None)
         return min((due for due in dues if due is not None), default=None)
 
     def lane(self, key_hash: int, offset: int) -> int:
@@ -398,15 +398,15 @@ class Partition:
         assert self.stock is not None
         self.is_quiet = False
         claimed = self.done | self.undelivered | self.stock.failing
-        for share in self.shares.values():
-            claimed |= share.claimed()
+        for cursor in self.cursors.values():
+            claimed |= cursor.claimed()
         new = offsets.clip(self.stable, MAX_OFFSET) - self.stock.acquired - claimed
-        slots = sorted(self.shares)
+        slots = sorted(self.cursors)
         again = [one for one in failed if one.offset in new]
         for one in again:
             waiting = self.failed.add(Waiting(**vars(one)))
-            share = self.shares[slots[one.offset % len(slots)]]
-            share.wait(self.lane(one.key_hash, one.offset), waiting)
+            cursor = self.cursors[slots[one.offset % len(slots)]]
+            cursor.wait(self.lane(one.key_hash, one.offset), waiting)
         retried = OffsetRanges.from_offsets([one.offset for one in again])
         self.stock.acquired |= retried
         self.stock.add(new - retried)
@@ -435,11 +435,11 @@ class Partition:
         self.stock.parked, self.stock.pending = parked, pending
         self.acquire(self.stock.keep(acquired), failed)
         lost = _NOTHING
-        for share in self.shares.values():
-            if share.dispatched is None:
-                share.todo &= self.stock.acquired
-            elif share.is_real_time:
-                lost |= share.dispatched - self.stock.acquired
+        for cursor in self.cursors.values():
+            if cursor.dispatched is None:
+                cursor.todo &= self.stock.acquired
+            elif cursor.is_real_time:
+                lost |= cursor.dispatched - self.stock.acquired
         self.has_lost_chunks = bool(lost.clip(self.stable, MAX_OFFSET) - self.done)
 
     def not_held(self, offsets: OffsetRanges) -> None:
@@ -462,14 +462,14 @@ class Partition:
                 continue
             self.failed.attempts[offset] = failed.attempts
             self._may_have_parked |= failed.is_parked
-            for share in self.shares.values():
-                if not any(key_range.contains(failed.key_hash) for key_range in share.ranges):
+            for cursor in self.cursors.values():
+                if not any(key_range.contains(failed.key_hash) for key_range in cursor.ranges):
                     continue
                 waiting = self.failed.add(Waiting(**vars(failed), is_logged=True))
-                share.wait(self.lane(failed.key_hash, offset), waiting)
-                if share.position <= offset:
-                    share.todo |= OffsetRanges([(share.position, offset)])
-                    share.position = offset + 1
+                cursor.wait(self.lane(failed.key_hash, offset), waiting)
+                if cursor.position <= offset:
+                    cursor.todo |= OffsetRanges([(cursor.position, offset)])
+                    cursor.position = offset + 1
                 break
 
     def leave(self, ranges: Sequence[KeyRange]) -> None:
@@ -477,16 +477,16 @@ class Partition:
         self.is_quiet = self.whole = False
         gains = [gain.without(ranges) for gain in self.dealer.gains]
         self.dealer.gains = [gain for gain in gains if gain.ranges]
-        for share in self.shares.values():
-            share.leave(ranges)
+        for cursor in self.cursors.values():
+            cursor.leave(ranges)
 
     def has_left(self, now: float) -> None:
         """Forgets the key ranges that are given back; with the last one, what is not committed."""
         self.is_quiet = False
-        for share in self.shares.values():
-            share.has_left()
+        for cursor in self.cursors.values():
+            cursor.has_left()
         self.is_ours = bool(self.dealer.gains) or any(
-            share.ranges for share in self.shares.values()
+            cursor.ranges for cursor in self.cursors.values()
         )
         if self.is_ours:
             self.dealer.undealt_since = now  # Until slots have a fair part of what is left.
@@ -508,31 +508,31 @@ class Partition:
     def deal_again(self, slots: int, now: float, closed: Collection[int] = ()) -> None:
         """Deals gained and old key ranges again, see `Dealer.deal_again`.
 
-        They may be dealt before their earlier owner has ended. Their shares are barred until then.
+        They may be dealt before their earlier owner has ended. Their cursors are barred until then.
         """
         gains = self.dealer.deal_again(slots, now, closed, self.stable, self.done)
         if gains is None:
             return
-        self.whole = not coverage(one for s in self.shares.values() for one in s.staying).holes
+        self.whole = not coverage(one for s in self.cursors.values() for one in s.staying).holes
         self.is_quiet = False
         for gain in gains:
-            for share in self.shares.values():
-                if intersection(share.ranges, gain.ranges):
-                    share.bar(gain.until)
+            for cursor in self.cursors.values():
+                if intersection(cursor.ranges, gain.ranges):
+                    cursor.bar(gain.until)
             self.restore(failed for failed in gain.pending if gain.has(failed.key_hash))
             for key_range, until in gain.in_doubt:
                 self.mark_in_doubt(key_range, until)
 
     def open_of(self, slot: int, offsets: OffsetRanges) -> OffsetRanges:
         """Returns those of some offsets that a slot may still have to handle."""
-        share = self.shares.get(slot)
-        if share is None or not share.ranges:
+        cursor = self.cursors.get(slot)
+        if cursor is None or not cursor.ranges:
             return OffsetRanges()
         return offsets.clip(self.stable, MAX_OFFSET) - self.done
 
     def has(self, key_hash: int) -> bool:
         """Returns whether a key is still ours; if not, a late failure of it is ignored."""
-        return self.dealer.share_of(key_hash) is not None
+        return self.dealer.cursor_of(key_hash) is not None
 
     def take_along(self, offsets: OffsetRanges) -> None:
         """Takes over offsets that are done and not committed."""
@@ -540,8 +540,8 @@ class Partition:
         offsets = offsets.clip(self.stable, MAX_OFFSET) - self.done
         self.done |= offsets
         self.to_commit |= offsets
-        for share in self.shares.values():
-            share.todo -= offsets
+        for cursor in self.cursors.values():
+            cursor.todo -= offsets
 
     def progressed(self, slot: int, report: PartitionReport, now: float) -> None:
         """Takes what a slot reports while it works: these records count as dispatched no more.
@@ -554,23 +554,25 @@ class Partition:
             now: The time, on the monotonic clock.
         """
         self.has_read(slot, report, now)
-        share = self.shares[slot]
-        if share.dispatched is not None:
-            blocked = self._blocked_by(share, report)
-            self._settle_dispatched(share, share.dispatched, report, share.dispatched, now, blocked)
-            self._put_behind(share, report)
+        cursor = self.cursors[slot]
+        if cursor.dispatched is not None:
+            blocked = self._blocked_by(cursor, report)
+            self._settle_dispatched(
+                cursor, cursor.dispatched, report, cursor.dispatched, now, blocked
+            )
+            self._put_behind(cursor, report)
 
     def read_by(self, slot: int) -> PartitionWork | None:
         """Has a slot read the partition by itself; returns what it may start.
 
         Returns:
-            None if it has no share of the partition.
+            None if it has no cursor of the partition.
         """
-        share = self.shares.get(slot)
-        if share is None or not share.staying:
+        cursor = self.cursors.get(slot)
+        if cursor is None or not cursor.staying:
             return None
         self.is_quiet = False
-        position = share.read_from()
+        position = cursor.read_from()
         if self.stock is not None:
             return PartitionWork(((0, MAX_OFFSET),))
         last = self.done.last
@@ -578,7 +580,7 @@ class Partition:
         if last is not None and last >= position:
             gaps = self.done.complement(position, last)
             ranges = [*gaps.pairs(), (last + 1, MAX_OFFSET)]
-        return PartitionWork(tuple(ranges), {}, self._blocked(share))
+        return PartitionWork(tuple(ranges), {}, self._blocked(cursor))
 
     def hand_out(self, slot: int, now: float) -> PartitionWork | None:
         """Has a slot that reads by itself handle the chunks that it was dealt; returns the news.
@@ -587,46 +589,46 @@ class Partition:
             slot: The slot.
             now: The time, on the monotonic clock.
         """
-        share = self.shares[slot]
+        cursor = self.cursors[slot]
         assert self.stock is not None
-        assert share.dispatched is not None
-        share.release_due(now, self.stable, self.done)
-        new = share.todo - share.dispatched
+        assert cursor.dispatched is not None
+        cursor.release_due(now, self.stable, self.done)
+        new = cursor.todo - cursor.dispatched
         if not new:
             return None
-        new = (new - self.done - share.waiting_offsets()) & self.stock.acquired
-        share.todo = share.dispatched | new
+        new = (new - self.done - cursor.waiting_offsets()) & self.stock.acquired
+        cursor.todo = cursor.dispatched | new
         if not new:
             return None
         self.is_quiet = False
-        share.dispatched |= new
-        share.unread |= new
-        return self._work_of(share, new)
+        cursor.dispatched |= new
+        cursor.unread |= new
+        return self._work_of(cursor, new)
 
     def has_read(self, slot: int, report: PartitionReport, now: float) -> None:
         """Takes how far a slot has read, before what its report says of the records."""
-        share = self.shares[slot]
-        if share.dispatched is None:
+        cursor = self.cursors[slot]
+        if cursor.dispatched is None:
             return
         if report.position is not None:
-            self._extend(share, report, report.position)
+            self._extend(cursor, report, report.position)
         for failure in report.retrying:
-            if failure.offset in share.dispatched:
+            if failure.offset in cursor.dispatched:
                 before = self.failed.last(failure.offset)
                 is_logged = before is not None and before.is_logged
                 self.failed.add(Waiting.after(failure, now, is_logged=is_logged))
 
-    def _extend(self, share: SlotShare, report: PartitionReport, position: int) -> None:
+    def _extend(self, cursor: SlotCursor, report: PartitionReport, position: int) -> None:
         self.is_quiet = False
         read = OffsetRanges.from_offsets(unpack_offsets(report.read).to_numpy())
         holes = OffsetRanges(report.holes).clip(self.stable, MAX_OFFSET) - self.done
         if self.stock is None:
-            share.has_read(read.clip(self.stable, MAX_OFFSET), position)
+            cursor.has_read(read.clip(self.stable, MAX_OFFSET), position)
         else:
-            holes &= share.dispatched or _NOTHING
-            share.passed(read, holes)
+            holes &= cursor.dispatched or _NOTHING
+            cursor.passed(read, holes)
         self.end = max(self.end, position)
-        if holes and share.has(0):
+        if holes and cursor.has(0):
             self.amend(holes)
 
     def given_back(
@@ -644,22 +646,22 @@ class Partition:
             now: The time, on the monotonic clock.
         """
         self.progressed(slot, report, now)
-        share, attempts = self.shares[slot], self.failed.attempts
-        share.give_back(
+        cursor, attempts = self.cursors[slot], self.failed.attempts
+        cursor.give_back(
             (
                 self.lane(key_hash, offset),
                 Waiting(offset, key_hash, attempts.get(offset, 0), math.inf, "", is_running=True),
             )
             for offset, key_hash in kept
         )
-        share.forget_below(self.stable)
+        cursor.forget_below(self.stable)
 
     def kept_progressed(self, kept: OffsetRanges, report: PartitionReport, now: float) -> None:
         """Takes what a slot that has given its records back reports of those that it kept."""
         done = _done_of(report)
         self._settle(kept, report, done, now)
-        for share in self.shares.values():
-            share.kept_ended(done, -math.inf)
+        for cursor in self.cursors.values():
+            cursor.kept_ended(done, -math.inf)
 
     def kept_ended(self, kept: OffsetRanges, due: float) -> None:
         """Takes the end of the handlers of kept records: after an instant, none works on them.
@@ -669,32 +671,32 @@ class Partition:
             due: From when on those that are not done may be started, on the monotonic clock.
         """
         self.is_quiet = False
-        for share in self.shares.values():
-            share.kept_ended(kept, due)
-            share.forget_below(self.stable)
+        for cursor in self.cursors.values():
+            cursor.kept_ended(kept, due)
+            cursor.forget_below(self.stable)
 
     def reported(self, slot: int, report: PartitionReport, now: float) -> None:
         """Takes what a slot reported of its part of a batch."""
         self.has_read(slot, report, now)
-        share = self.shares[slot]
-        wanted = share.dispatched
+        cursor = self.cursors[slot]
+        wanted = cursor.dispatched
         if wanted is None:
             return
         left = (
             wanted.clip(report.resume, MAX_OFFSET) if report.resume is not None else OffsetRanges()
         )
-        if self.stock is not None and share.is_real_time:
+        if self.stock is not None and cursor.is_real_time:
             left = wanted  # It may not even have got them; holes it has named.
-        share.looked_at(left)
-        blocked = self._blocked_by(share, report)
-        self._settle_dispatched(share, wanted, report, left, now, blocked)
-        share.clear_dispatched()
-        self._put_behind(share, report)
+        cursor.looked_at(left)
+        blocked = self._blocked_by(cursor, report)
+        self._settle_dispatched(cursor, wanted, report, left, now, blocked)
+        cursor.clear_dispatched()
+        self._put_behind(cursor, report)
         # The stable offset may have passed what was dispatched: retention deletes records.
-        share.forget_below(self.stable)
+        cursor.forget_below(self.stable)
 
     @staticmethod
-    def _blocked_by(share: SlotShare, report: PartitionReport) -> OffsetRanges:
+    def _blocked_by(cursor: SlotCursor, report: PartitionReport) -> OffsetRanges:
         """Returns records that a slot has not started, as a lower record of their key is not done.
 
         Those of keys that leave or have left are forgotten. Such a key may have come back since,
@@ -702,24 +704,24 @@ class Partition:
         """
         blocked = report.blocked
         report.blocked = [
-            (o, key) for o, key in blocked if share.has(key) and not share.leaves(key)
+            (o, key) for o, key in blocked if cursor.has(key) and not cursor.leaves(key)
         ]
         if len(report.blocked) < len(blocked):
             gone = {o for o, _ in blocked} - {o for o, _ in report.blocked}
-            share.forget(OffsetRanges.from_offsets(gone))
+            cursor.forget(OffsetRanges.from_offsets(gone))
         return OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
 
-    def _put_behind(self, share: SlotShare, report: PartitionReport) -> None:
+    def _put_behind(self, cursor: SlotCursor, report: PartitionReport) -> None:
         """Has records wait behind the failed one of their lane."""
         flowing: list[int] = []
         for offset, key_hash in report.blocked:
-            ahead = share.waiting.get(self.lane(key_hash, offset))
+            ahead = cursor.waiting.get(self.lane(key_hash, offset))
             (ahead.behind if ahead else flowing).append(offset)
-        share.todo |= OffsetRanges.from_offsets(flowing)
+        cursor.todo |= OffsetRanges.from_offsets(flowing)
 
     def _settle_dispatched(
         self,
-        share: SlotShare,
+        cursor: SlotCursor,
         wanted: OffsetRanges,
         report: PartitionReport,
         left: OffsetRanges,
@@ -729,7 +731,7 @@ class Partition:
         """Takes the records of a report that are done, have failed or wait.
 
         Args:
-            share: Whose they are.
+            cursor: Whose they are.
             wanted: What is dispatched.
             report: The report.
             left: What may still be started.
@@ -738,9 +740,9 @@ class Partition:
         """
         done = _done_of(report)
         failed = OffsetRanges.from_offsets(f.offset for f in report.failed if f.offset in wanted)
-        share.release_tried(done, left | failed)
-        share.dispatched = wanted - done - failed - blocked
-        share.unread &= share.dispatched
+        cursor.release_tried(done, left | failed)
+        cursor.dispatched = wanted - done - failed - blocked
+        cursor.unread &= cursor.dispatched
         self._settle(wanted, report, done, now, blocked)
 
     def _settle(
@@ -765,7 +767,7 @@ class Partition:
             self.failed.remove_all(failed)
         for failure in () if self.stock is not None else report.failed:
             self._add_failed(failure, now)
-        for each in self.shares.values():
+        for each in self.cursors.values():
             # Of a gap found at the start nobody knew whose key it was; now it is known.
             if each.todo:
                 each.todo -= settled
@@ -777,12 +779,12 @@ class Partition:
 
     def _add_failed(self, failure: Failure, now: float) -> None:
         """Has a failed record wait for its next attempt, if its key is still ours."""
-        share = self.dealer.share_of(failure.key_hash)
-        if share is None:
+        cursor = self.dealer.cursor_of(failure.key_hash)
+        if cursor is None:
             return
         self._may_have_parked |= failure.delay == math.inf
         failed = self.failed.add(Waiting.after(failure, now, is_logged=True))
-        share.wait(self.lane(failure.key_hash, failure.offset), failed)
+        cursor.wait(self.lane(failure.key_hash, failure.offset), failed)
 
     def replay(self, offset: int, now: float) -> None:
         """Has a parked record tried again, from its first attempt on; harmless if not parked."""
@@ -816,17 +818,17 @@ class Partition:
             self._may_have_parked |= record.is_parked
             self.failed.add(record)
             self.done -= OffsetRanges([(record.offset, record.offset)])
-            for share in self.shares.values():
-                if any(key_range.contains(record.key_hash) for key_range in share.ranges):
-                    share.wait(self.lane(record.key_hash, record.offset), record)
+            for cursor in self.cursors.values():
+                if any(key_range.contains(record.key_hash) for key_range in cursor.ranges):
+                    cursor.wait(self.lane(record.key_hash, record.offset), record)
                     break
 
     def _delivered(self, offsets: OffsetRanges) -> None:
         """Releases the lanes of deferred records whose dead letters or rows are written."""
         self.undelivered -= offsets
         self.done |= offsets.clip(self.stable, MAX_OFFSET)
-        for share in self.shares.values():
-            for waiting in share.failed():
+        for cursor in self.cursors.values():
+            for waiting in cursor.failed():
                 if waiting.offset in offsets:
                     waiting.due, waiting.is_undelivered = -math.inf, False
                     self.failed.remove(waiting.offset)
@@ -834,8 +836,8 @@ class Partition:
     def unknown(self, slot: int) -> None:
         """Plans all of a slot's part again, as its outcome is unknown."""
         self.is_quiet = False
-        self.shares[slot].give_up()
-        self.shares[slot].forget_below(self.stable)
+        self.cursors[slot].give_up()
+        self.cursors[slot].forget_below(self.stable)
 
     def commit_answered(self, offsets: OffsetRanges, stable: int, holes: OffsetRanges) -> None:
         """Takes the answer of the commit log: what is committed, and its stable offset."""
@@ -848,7 +850,7 @@ class Partition:
         self._advance(stable)
 
     def holes(self) -> OffsetRanges:
-        """Offsets that all shares have passed and nobody got: they will never be delivered.
+        """Offsets that all cursors have passed and nobody got: they will never be delivered.
 
         Proven only where this member has the whole partition: every read covers its window to the
         end, below the last stable offset that was asked for before, so what came to no slot was
@@ -856,23 +858,23 @@ class Partition:
         """
         if self.stock is not None:
             found = self.stock.acquired - self.stock.undealt - self.done - self.undelivered
-            for share in self.shares.values():
-                found -= share.claimed()
+            for cursor in self.cursors.values():
+                found -= cursor.claimed()
             return found
         first, position = self._first_free(), self.position
         if not self.whole or first >= position:
             return OffsetRanges()
-        if any(first in share.claimed() for share in self.shares.values()):
+        if any(first in cursor.claimed() for cursor in self.cursors.values()):
             return OffsetRanges()
         return self.unclaimed(first, position - 1)
 
     def unclaimed(self, first: int, last: int) -> OffsetRanges:
-        """Offsets of a range that are neither done nor in any share's hands."""
+        """Offsets of a range that are neither done nor claimed by any cursor."""
         taken = self.done
-        for share in self.shares.values():
-            taken = taken | share.claimed()
-            if share.ranges and share.position <= last:
-                last = share.position - 1
+        for cursor in self.cursors.values():
+            taken = taken | cursor.claimed()
+            if cursor.ranges and cursor.position <= last:
+                last = cursor.position - 1
         return taken.complement(first, last) if first <= last else OffsetRanges()
 
     def amend(self, holes: OffsetRanges) -> None:
@@ -882,8 +884,8 @@ class Partition:
         self.holes_to_commit |= holes
         if self.stock is not None:
             self.stock.settle(holes)
-        for share in self.shares.values():
-            share.todo -= holes
+        for cursor in self.cursors.values():
+            cursor.todo -= holes
 
     def log_start(self, offset: int) -> None:
         """Takes the start of the log: what lay below it and was not done is lost."""
@@ -902,8 +904,8 @@ class Partition:
             self.undelivered = self.undelivered.clip(stable, MAX_OFFSET)
             if self.stock is not None:
                 self.stock.forget_below(stable)
-            for share in self.shares.values():
-                share.forget_below(stable)
+            for cursor in self.cursors.values():
+                cursor.forget_below(stable)
 
     # -- what to do next
 
@@ -911,30 +913,32 @@ class Partition:
         """Offsets that free slots could be given now; 0 if none."""
         most = 0
         for slot in slots:
-            share = self.shares.get(slot)
-            if share is None or share.dispatched is not None or share.is_barred(now):
+            cursor = self.cursors.get(slot)
+            if cursor is None or cursor.dispatched is not None or cursor.is_barred(now):
                 continue
-            if not share.staying:
+            if not cursor.staying:
                 continue
-            most = max(most, share.backlog(self.end, now))
+            most = max(most, cursor.backlog(self.end, now))
         return most
 
     def plan(self, slots: Iterable[int], now: float, limits: Limits) -> dict[int, OffsetRanges]:
         """Offsets wanted by each free slot that has work; marks them as dispatched."""
         self.is_quiet = False
-        mine = [self.shares[slot] for slot in slots if slot in self.shares]
-        mine = [share for share in mine if share.staying]
-        shares = [share for share in mine if share.dispatched is None and not share.is_barred(now)]
+        mine = [self.cursors[slot] for slot in slots if slot in self.cursors]
+        mine = [cursor for cursor in mine if cursor.staying]
+        cursors = [
+            cursor for cursor in mine if cursor.dispatched is None and not cursor.is_barred(now)
+        ]
         todo = OffsetRanges()
-        for share in shares:
-            share.release_due(now, self.stable, self.done)
-            if share.todo:
-                share.todo = share.todo - self.done - share.waiting_offsets()
+        for cursor in cursors:
+            cursor.release_due(now, self.stable, self.done)
+            if cursor.todo:
+                cursor.todo = cursor.todo - self.done - cursor.waiting_offsets()
                 if self.stock is not None:
-                    share.todo &= self.stock.acquired  # The rest has gone to other members.
-                todo |= share.todo
+                    cursor.todo &= self.stock.acquired  # The rest has gone to other members.
+                todo |= cursor.todo
         self.reach = reach_of(todo, limits.window, scattered=self.reach < MERGE_GAP)
-        front = max((share.position for share in shares), default=0)
+        front = max((cursor.position for cursor in cursors), default=0)
         is_limited = (
             self.held_back >= limits.max_pending
             or self.ranges >= limits.max_ranges
@@ -942,7 +946,7 @@ class Partition:
         )
         goal = functools.partial(self._goal, is_limited=is_limited)
         scope = scope_of(todo, front, limits.window, self.reach, goal)
-        started = {share.slot: share.start(scope, self.done) for share in shares}
+        started = {cursor.slot: cursor.start(scope, self.done) for cursor in cursors}
         planned = {slot: wanted for slot, wanted in started.items() if wanted}
         self._is_full = is_limited and not planned
         return planned
@@ -951,26 +955,26 @@ class Partition:
         """Returns up to where new offsets may be read."""
         if not is_limited:
             return min(self.end, most)
-        # What lies below a committed offset is a gap: a share that stands lower goes on. It may
+        # What lies below a committed offset is a gap: a cursor that stands lower goes on. It may
         # have the record at the stable offset, and nobody else can bring the ranges down.
         done = -1 if self.done.last is None else self.done.last
-        positions = [share.position for share in self.shares.values() if share.ranges]
+        positions = [cursor.position for cursor in self.cursors.values() if cursor.ranges]
         top = max(done + 1, self.log_last + 1, *positions)
         return min(self.end, most, top)
 
     def work(self, slot: int) -> PartitionWork:
         """Returns what is dispatched to a slot, as its task gets it."""
-        share = self.shares[slot]
-        assert share.dispatched is not None
-        return self._work_of(share, share.dispatched)
+        cursor = self.cursors[slot]
+        assert cursor.dispatched is not None
+        return self._work_of(cursor, cursor.dispatched)
 
-    def _work_of(self, share: SlotShare, offsets: OffsetRanges) -> PartitionWork:
+    def _work_of(self, cursor: SlotCursor, offsets: OffsetRanges) -> PartitionWork:
         attempts, added = self.failed.attempts_of(offsets), self.failed.headers_of(offsets)
-        return PartitionWork(tuple(offsets.pairs()), attempts, self._blocked(share), added)
+        return PartitionWork(tuple(offsets.pairs()), attempts, self._blocked(cursor), added)
 
-    def _blocked(self, share: SlotShare) -> dict[int, int]:
+    def _blocked(self, cursor: SlotCursor) -> dict[int, int]:
         """Returns the lowest waiting record of each lane: no higher one of the lane may start."""
-        blocked = {lane: waiting.offset for lane, waiting in share.waiting.items()}
+        blocked = {lane: waiting.offset for lane, waiting in cursor.waiting.items()}
         return {} if self.ordering == "none" else blocked
 
 

@@ -38,10 +38,10 @@ def deal_stock(
         for partition in sorted(stocks, key=_undealt, reverse=True):
             if count <= 0:
                 break
-            share = partition.shares[slot]
-            if share.takes_chunks(now) and partition.stock is not None:
+            cursor = partition.cursors[slot]
+            if cursor.takes_chunks(now) and partition.stock is not None:
                 taken = partition.stock.take(count, partition.end)
-                share.todo |= taken
+                cursor.todo |= taken
                 count -= len(taken)
 
 
@@ -62,7 +62,8 @@ def deal_ahead(
     if not stocks:
         return
     at_work = {
-        slot: sum(p.shares[slot].reading for p in partitions if slot in p.shares) for slot in slots
+        slot: sum(p.cursors[slot].reading for p in partitions if slot in p.cursors)
+        for slot in slots
     }
     most = max(sizes.slice_of(partition.index, now) for partition in stocks)
     for partition in stocks:
@@ -70,10 +71,10 @@ def deal_ahead(
         if partition.stock is None or _undealt(partition):
             continue  # All slots have their size of what is there.
         for slot in sorted(slots, key=at_work.__getitem__):
-            share = partition.shares[slot]
-            has = len(share.todo) - share.reading
-            if at_work[slot] < most and 2 * has < size and share.takes_chunks(now):
-                share.todo |= partition.stock.take(size - has)
+            cursor = partition.cursors[slot]
+            has = len(cursor.todo) - cursor.reading
+            if at_work[slot] < most and 2 * has < size and cursor.takes_chunks(now):
+                cursor.todo |= partition.stock.take(size - has)
 
 
 def undealt_of(partitions: Sequence[Partition]) -> int:
@@ -83,8 +84,8 @@ def undealt_of(partitions: Sequence[Partition]) -> int:
 
 def left_of(partitions: Sequence[Partition], slot: int) -> int:
     """Returns how many offsets a slot has left, up to the ends of the logs."""
-    shares = ((p.shares[slot].todo, p.end) for p in partitions if slot in p.shares)
-    return sum(len(todo.clip(0, end - 1)) for todo, end in shares)
+    cursors = ((p.cursors[slot].todo, p.end) for p in partitions if slot in p.cursors)
+    return sum(len(todo.clip(0, end - 1)) for todo, end in cursors)
 
 
 def _take_back(partitions: Sequence[Partition], slots: Sequence[int], now: float) -> None:
@@ -92,12 +93,12 @@ def _take_back(partitions: Sequence[Partition], slots: Sequence[int], now: float
     for partition in partitions:
         stock = partition.stock
         for slot in slots if stock is not None else ():
-            share = partition.shares[slot]
-            last = share.todo.last
-            if stock is None or last is None or last < partition.end or not share.is_free(now):
+            cursor = partition.cursors[slot]
+            last = cursor.todo.last
+            if stock is None or last is None or last < partition.end or not cursor.is_free(now):
                 continue
-            beyond = share.todo.clip(partition.end, MAX_OFFSET)
-            share.todo -= beyond
+            beyond = cursor.todo.clip(partition.end, MAX_OFFSET)
+            cursor.todo -= beyond
             stock.undealt |= beyond & stock.acquired
 
 

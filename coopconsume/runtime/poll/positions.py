@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
-from coopconsume.runtime.plan import SlotShare, deal_window, reach_of, scope_of
+from coopconsume.runtime.plan import SlotCursor, deal_window, reach_of, scope_of
 from coopconsume.runtime.poll.retry_buffer import RetryBuffer
 from coopconsume.runtime.read.hashing import in_ranges_sql
 
@@ -58,7 +58,7 @@ class PollPosition:
     """Where polling stands in one partition.
 
     Attributes:
-        share: What is left to hand out: the planner's share of one slot. Dispatched is what the
+        cursor: What is left to hand out, as for the only slot of a job. Dispatched is what the
             next frame contains, until `hand_out` or `put_back`.
         polled: Records that were handed out and not answered for. Where every row of a window is
             handed out, it may also hold offsets at which there is no record.
@@ -68,7 +68,7 @@ class PollPosition:
         retries: Records that are retried later, with their keys.
     """
 
-    share: SlotShare
+    cursor: SlotCursor
     polled: OffsetRanges = field(default_factory=OffsetRanges)
     unread: OffsetRanges = field(default_factory=OffsetRanges)
     filtered: OffsetRanges = field(default_factory=OffsetRanges)
@@ -83,19 +83,19 @@ class PollPosition:
         open_ = [record for record in owned.pending if record.offset not in owned.committed]
         retries = RetryBuffer(record for record in open_ if record.offset >= owned.stable)
         if top is None:
-            return cls(SlotShare(0, owned.ranges, owned.stable), retries=retries)
+            return cls(SlotCursor(0, owned.ranges, owned.stable), retries=retries)
         gaps = owned.committed.complement(owned.stable, top)
-        return cls(SlotShare(0, owned.ranges, top + 1, gaps), retries=retries)
+        return cls(SlotCursor(0, owned.ranges, top + 1, gaps), retries=retries)
 
     @property
     def position(self) -> int:
         """Offsets below it were handed out, are done, or are gaps to hand out first."""
-        return self.share.position
+        return self.cursor.position
 
     @property
     def frontier(self) -> int:
         """The first offset that was neither handed out nor passed over, and may be undone."""
-        first = self.share.todo.first
+        first = self.cursor.todo.first
         return self.position if first is None else min(first, self.position)
 
     @property
@@ -113,12 +113,12 @@ class PollPosition:
         Their rows are handed out by `hand_out`, or all of them are put back by `put_back`.
         """
         self.put_back()
-        share = self.share
-        share.forget_below(owned.stable)
-        share.todo -= owned.committed
-        reach = reach_of(share.todo)
-        scope = scope_of(share.todo, share.position, window, reach, lambda most: min(end, most))
-        return share.start(scope, owned.committed)
+        cursor = self.cursor
+        cursor.forget_below(owned.stable)
+        cursor.todo -= owned.committed
+        reach = reach_of(cursor.todo)
+        scope = scope_of(cursor.todo, cursor.position, window, reach, lambda most: min(end, most))
+        return cursor.start(scope, owned.committed)
 
     def take_again(self, owned: Owned, now: float) -> Mapping[int, OffsetRanges]:
         """Returns the keys that are due again: the offsets to look for them at, by key hash."""
@@ -136,7 +136,7 @@ class PollPosition:
 
     def put_back(self) -> None:
         """Undoes the last `take` or `take_again`: nobody got a frame of it."""
-        self.share.dispatched, self._again = None, {}
+        self.cursor.dispatched, self._again = None, {}
 
     def hand_out(
         self, offsets: OffsetRanges, *, are_read: bool, filtered: OffsetRanges | None = None
@@ -149,9 +149,9 @@ class PollPosition:
             filtered: Of records that are not in the frame, as the filter drops them.
         """
         self.retries.release(self._again)
-        if self.share.dispatched is not None:
-            self.retries.pass_over(self.share.dispatched)
-            self.share.looked_at(OffsetRanges())
+        if self.cursor.dispatched is not None:
+            self.retries.pass_over(self.cursor.dispatched)
+            self.cursor.looked_at(OffsetRanges())
         self.put_back()
         self.polled |= offsets
         self.filtered |= filtered or OffsetRanges()
@@ -171,13 +171,13 @@ class PollPosition:
         """Notes that these offsets are committed."""
         self.answer(offsets)
         self.filtered -= offsets
-        self.share.todo -= offsets
+        self.cursor.todo -= offsets
         self.retries.remove_done(offsets, 0.0)
 
     def seek(self, offset: int) -> None:
         """Goes on from an offset; what was handed out may still be committed."""
-        self.share.position = offset
-        self.share.todo = OffsetRanges()
+        self.cursor.position = offset
+        self.cursor.todo = OffsetRanges()
 
 
 def next_rows(
@@ -211,7 +211,7 @@ def next_rows(
         tp: place for tp, place in places.items()
         if tp in ends and not place.paused and not place.is_full
     }  # fmt: skip
-    backlogs = {tp: place.share.backlog(ends[tp], now) for tp, place in free.items()}
+    backlogs = {tp: place.cursor.backlog(ends[tp], now) for tp, place in free.items()}
     windows = deal_window(backlogs, window)
     taken = {tp: places[tp].take(owned[tp], ends[tp], own) for tp, own in windows.items()}
     found = {tp: offsets for tp, offsets in taken.items() if offsets}

@@ -60,7 +60,7 @@ class LiveChunks:
         ]  # fmt: skip
         ours = [partition for partition in running.partitions if partition.is_ours]
         at_work = {
-            slot: any(p.shares[slot].reading for p in ours if slot in p.shares) for slot in slots
+            slot: any(p.cursors[slot].reading for p in ours if slot in p.cursors) for slot in slots
         }
         wanted = {slot: self._sizes.of_live(slot, now, is_at_work=at_work[slot]) for slot in slots}
         self._wanted = wanted or None

@@ -16,13 +16,13 @@ from coopconsume.backoff import Backoff
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from coopconsume.runtime.plan import Partition, SlotShare
+    from coopconsume.runtime.plan import Partition, SlotCursor
 
 log = logging.getLogger(__name__)
 
 #: Offsets that a partition may have left when a run begins.
 SMALL_LAG: Final = 20_000
-#: Committed ranges above the position of a share with which a run may begin.
+#: Committed ranges above the position of a cursor with which a run may begin.
 _MOST_RANGES: Final = 1_000
 #: Seconds in which all slots of a run must have connected.
 START_TIME: Final = 30.0
@@ -88,27 +88,27 @@ class RealTimeMode:
             why = _has_changed(partition, now)
             if why:
                 return f"{name} {why}"
-            for share in partition.shares.values():
-                if not (share.is_real_time and share.staying):
+            for cursor in partition.cursors.values():
+                if not (cursor.is_real_time and cursor.staying):
                     continue
-                if partition.stock is None and any(_is_due(share, now)):
+                if partition.stock is None and any(_is_due(cursor, now)):
                     return f"a record of {name} is to be tried again"
-                if partition.stock is None and len(share.todo) > len(share.dispatched or ()):
+                if partition.stock is None and len(cursor.todo) > len(cursor.dispatched or ()):
                     return f"{name} has records that were left"
-                if not self._reads(partition, share, read_at, now):
-                    return f"slot {share.slot} does not read {name}"
+                if not self._reads(partition, cursor, read_at, now):
+                    return f"slot {cursor.slot} does not read {name}"
         return ""
 
     @staticmethod
     def _reads(
-        partition: Partition, share: SlotShare, read_at: dict[tuple[int, int], float], now: float
+        partition: Partition, cursor: SlotCursor, read_at: dict[tuple[int, int], float], now: float
     ) -> bool:
-        """Whether a slot reads its share, or was seen to read it not long ago."""
-        first = share.position if partition.stock is None else share.unread.first
-        if share.reading or first is None or first >= partition.end:
-            read_at.pop((partition.index, share.slot), None)
+        """Whether a slot reads on at its cursor, or was seen to do so not long ago."""
+        first = cursor.position if partition.stock is None else cursor.unread.first
+        if cursor.reading or first is None or first >= partition.end:
+            read_at.pop((partition.index, cursor.slot), None)
             return True
-        return now - read_at.setdefault((partition.index, share.slot), now) <= STALLED
+        return now - read_at.setdefault((partition.index, cursor.slot), now) <= STALLED
 
     def _is_full(self, partition: Partition) -> bool:
         return partition.is_at_limit or partition.held_back >= self.max_pending
@@ -118,8 +118,8 @@ class RealTimeMode:
         dues = [
             waiting.due
             for partition in partitions
-            for share in partition.shares.values()
-            for waiting in share.waiting.values()
+            for cursor in partition.cursors.values()
+            for waiting in cursor.waiting.values()
             if math.isfinite(waiting.due)
         ]
         return min(dues, default=None)
@@ -142,36 +142,36 @@ class RealTimeMode:
 
 def _unready(partition: Partition, now: float) -> str:
     """Returns why slots cannot read a partition by themselves now; empty: they can."""
-    for share in partition.shares.values():
-        why = _unready_share(share, now, gets_chunks=partition.stock is not None)
+    for cursor in partition.cursors.values():
+        why = _unready_cursor(cursor, now, gets_chunks=partition.stock is not None)
         if why:
             return why
         last = partition.done.last or 0
-        if partition.done.range_count > _MOST_RANGES and last > share.position:
+        if partition.done.range_count > _MOST_RANGES and last > cursor.position:
             return "has too many ranges"
     if partition.in_doubt(now) > 0:
         return "waits for an earlier owner"
     return "has key ranges that no slot has" if partition.is_undealt else ""
 
 
-def _unready_share(share: SlotShare, now: float, *, gets_chunks: bool) -> str:
-    """Returns why the slot of a share cannot read by itself now; empty: it can."""
-    if share.dispatched is not None or share.only is not None:
+def _unready_cursor(cursor: SlotCursor, now: float, *, gets_chunks: bool) -> str:
+    """Returns why the slot of a cursor cannot read by itself now; empty: it can."""
+    if cursor.dispatched is not None or cursor.only is not None:
         return "is in a batch"
-    if any(w.is_trying or w.is_running for w in share.failed()):
+    if any(w.is_trying or w.is_running for w in cursor.failed()):
         return "has records that are to be tried again"
     if gets_chunks:
         return ""  # Slots get what is left, and what is due.
-    if share.todo:
+    if cursor.todo:
         return "has gaps"
-    if any(_is_due(share, now + _SOON)):
+    if any(_is_due(cursor, now + _SOON)):
         return "has records that are to be tried again"
     return ""
 
 
-def _is_due(share: SlotShare, now: float) -> Collection[bool]:
+def _is_due(cursor: SlotCursor, now: float) -> Collection[bool]:
     """Returns for the first failed record of each lane that stays whether it is due."""
-    return [w.due <= now for w in share.waiting.values() if not share.leaves(w.key_hash)]
+    return [w.due <= now for w in cursor.waiting.values() if not cursor.leaves(w.key_hash)]
 
 
 def _has_changed(partition: Partition, now: float) -> str:
@@ -185,5 +185,7 @@ def _has_gained(partition: Partition, now: float) -> bool:
     """Whether key ranges have come that batches may begin with now."""
     if any(gain.until <= now for gain in partition.dealer.gains):
         return True
-    shares = [share for share in partition.shares.values() if share.ranges]
-    return bool(shares) and not any(share.is_real_time or share.is_barred(now) for share in shares)
+    cursors = [cursor for cursor in partition.cursors.values() if cursor.ranges]
+    return bool(cursors) and not any(
+        cursor.is_real_time or cursor.is_barred(now) for cursor in cursors
+    )

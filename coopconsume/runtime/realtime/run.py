@@ -29,7 +29,7 @@ def plan_run(partitions: Sequence[Partition]) -> BatchPlan | None:
     """Returns a plan in which every slot reads its shares itself; None without partitions."""
     work: dict[int, dict[int, PartitionWork]] = {}
     for partition in partitions:
-        for slot in partition.shares:
+        for slot in partition.cursors:
             one = partition.read_by(slot)
             if one is not None:
                 work.setdefault(slot, {})[partition.index] = one
@@ -49,10 +49,10 @@ def finders_of_holes(partitions: Sequence[Partition]) -> dict[int, set[int]]:
     """
     found: dict[int, set[int]] = {}
     for partition in partitions:
-        for slot, share in partition.shares.items():
-            if any(key_range.contains(0) for key_range in share.staying):
+        for slot, cursor in partition.cursors.items():
+            if any(key_range.contains(0) for key_range in cursor.staying):
                 found.setdefault(slot, set()).add(partition.index)
-                share.holes_from = share.position
+                cursor.holes_from = cursor.position
     return found
 
 

@@ -22,7 +22,7 @@ from coopconsume.admin.overview.drawing import assignment_html, group_html, in_t
 from coopconsume.cli.text import CHUNK_COLUMNS, group_lines, hash_map, letters_of, table
 from coopconsume.kafka.cluster import Primary
 from coopconsume.kafka.coordinator import KafkaGroup, KafkaMember, read_subscription
-from coopconsume.runtime.plan.share import deal
+from coopconsume.runtime.plan.cursor import deal
 
 HALF = 2**62
 P0, P1 = ("orders", 0), ("orders", 1)

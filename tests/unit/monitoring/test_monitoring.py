@@ -70,11 +70,11 @@ class Fails(QueryListener):
 def partition() -> Partition:
     """A partition of ten offsets: 2 is parked with 4 behind it, 3 and 5 are done."""
     found = Partition(
-        0, "orders", 0, stable=2, committed=OffsetRanges(), shares=[(0, (KeyRange(),))],
+        0, "orders", 0, stable=2, committed=OffsetRanges(), slots=[(0, (KeyRange(),))],
         ordering="key", whole=True,
     )  # fmt: skip
     found.end = 10
-    share = found.shares[0]
+    share = found.cursors[0]
     share.dispatched, share.next_position = OffsetRanges([(2, 5)]), 6
     parked = Failure(2, 77, b"k", 3, math.inf, "no luck")
     done = pack_offsets(pa.array([3, 5], pa.int64()))
@@ -169,7 +169,7 @@ def test_listeners_are_notified_and_cannot_harm(monkeypatch, caplog):
     monkeypatch.setattr(progress_module, "_IDLE_EVERY", 0.0)
     meter.idle([partition()])
     drained = Partition(
-        0, "orders", 0, stable=2, committed=OffsetRanges(), shares=[(0, (KeyRange(),))],
+        0, "orders", 0, stable=2, committed=OffsetRanges(), slots=[(0, (KeyRange(),))],
         ordering="key", whole=True,
     )  # fmt: skip
     drained.end = 2

@@ -44,7 +44,7 @@ def partition(end: int, *, slots: int = 2, number: int = 0, most: int = 1_000_00
     """A partition of a cooperative epoch with nothing acquired."""
     made = Partition(
         number, "t", number, stable=0, committed=OffsetRanges(),
-        shares=[(slot, (KeyRange(),)) for slot in range(slots)], ordering="none", whole=False,
+        slots=[(slot, (KeyRange(),)) for slot in range(slots)], ordering="none", whole=False,
         max_ranges=most, stock=Stock(),
     )  # fmt: skip
     made.end = end
@@ -123,15 +123,15 @@ def test_free_slots_get_slices_by_their_sizes() -> None:
     one = partition(1_000)
     one.acquire(ranges((0, 299)))
     deal_stock([one], [0, 1], {0: 100, 1: 10}, 0.0)
-    assert one.shares[0].todo == ranges((0, 99))
-    assert one.shares[1].todo == ranges((100, 109))
+    assert one.cursors[0].todo == ranges((0, 99))
+    assert one.cursors[1].todo == ranges((100, 109))
     deal_stock([one], [0, 1], {0: 100, 1: 30}, 0.0)
-    assert one.shares[1].todo == ranges((100, 129))
+    assert one.cursors[1].todo == ranges((100, 129))
     assert stock_of(one).undealt == ranges((130, 299))
     few = partition(1_000)
     few.acquire(ranges((0, 10)))
     deal_stock([few], [0, 1], {0: 300, 1: 100}, 0.0)
-    assert [len(share.todo) for share in few.shares.values()] == [9, 2]
+    assert [len(share.todo) for share in few.cursors.values()] == [9, 2]
 
 
 def test_a_slot_that_must_not_start_anything_else_gets_no_slice() -> None:
@@ -140,10 +140,10 @@ def test_a_slot_that_must_not_start_anything_else_gets_no_slice() -> None:
     one.acquire(ranges((0, 99)))
     one.mark_in_doubt(KeyRange(), 50.0)
     deal_stock([one], [0, 1], {0: 10, 1: 10}, 49.0)
-    assert not any(share.todo for share in one.shares.values())
-    one.shares[0].only = ranges((3, 3))
+    assert not any(share.todo for share in one.cursors.values())
+    one.cursors[0].only = ranges((3, 3))
     deal_stock([one], [0, 1], {0: 10, 1: 10}, 51.0)
-    assert [len(share.todo) for share in one.shares.values()] == [0, 10]
+    assert [len(share.todo) for share in one.cursors.values()] == [0, 10]
 
 
 def test_what_is_acquired_again_while_it_is_worked_on_is_not_started_again() -> None:
@@ -310,7 +310,7 @@ def test_a_batch_reads_the_slices_of_its_slots() -> None:
 def live(end: int, acquired: OffsetRanges) -> Partition:
     """A partition whose slots read by themselves, and what its member has acquired."""
     one = partition(end)
-    for slot in one.shares:
+    for slot in one.cursors:
         assert one.read_by(slot) == PartitionWork(((0, MAX_OFFSET),))
     one.acquire(acquired)
     return one
@@ -329,7 +329,7 @@ def test_a_slot_that_reads_by_itself_gets_chunks_while_it_works() -> None:
     assert first is not None
     assert first.ranges == ((0, 3),)
     assert one.hand_out(0, 0.0) is None
-    share = one.shares[0]
+    share = one.cursors[0]
     assert (share.reading, share.unread) == (0, ranges((0, 3)))
     report = PartitionReport(packed(0), read=packed(0, 1), position=3, holes=[(2, 2), (4, 7)])
     one.progressed(0, report, 0.0)
@@ -352,9 +352,9 @@ def test_what_a_slot_has_not_named_is_left_and_no_hole() -> None:
     assert one.hand_out(0, 0.0) is not None
     one.progressed(0, PartitionReport(packed(0), read=packed(0, 1), position=2), 0.0)
     one.reported(0, PartitionReport(packed(1)), 0.0)
-    assert one.shares[0].todo == ranges((2, 7))
+    assert one.cursors[0].todo == ranges((2, 7))
     assert not one.holes()
-    assert one.shares[0].dispatched is None
+    assert one.cursors[0].dispatched is None
 
 
 def test_a_batch_reads_no_further_than_the_log_goes() -> None:
@@ -365,7 +365,7 @@ def test_a_batch_reads_no_further_than_the_log_goes() -> None:
     for slot in (0, 1):
         assert one.hand_out(slot, 0.0) is not None
         one.reported(slot, PartitionReport(), 0.0)
-    assert one.shares[0].todo | one.shares[1].todo == ranges((0, 5))
+    assert one.cursors[0].todo | one.cursors[1].todo == ranges((0, 5))
     deal_stock([one], [0, 1], {0: 4, 1: 4}, 0.0)
     plan = plan_batch([one], [0, 1], 0.0, Limits(100, 100))
     assert plan is not None
@@ -373,13 +373,13 @@ def test_a_batch_reads_no_further_than_the_log_goes() -> None:
     assert stock_of(one).undealt == ranges((2, 9))
     one.end = 7
     deal_stock([one], [0, 1], {0: 0, 1: 0}, 0.0)
-    assert not one.shares[0].todo & ranges((2, 9))
+    assert not one.cursors[0].todo & ranges((2, 9))
     one.reported(1, PartitionReport(), 0.0)
     other = partition(100, number=1)
     other.acquire(ranges((0, 49)))
     other.mark_in_doubt(KeyRange(), 50.0)
     deal_stock([one, other], [1], {1: 100}, 0.0)
-    assert one.shares[1].todo == ranges((2, 6))
+    assert one.cursors[1].todo == ranges((2, 6))
 
 
 def test_slots_wait_for_new_records_in_turn() -> None:
@@ -387,7 +387,7 @@ def test_slots_wait_for_new_records_in_turn() -> None:
     sizes = AheadSizes(2, 3)
     one = live(0, ranges((0, 11)))
     deal_ahead([one], [0, 1], sizes, 0.0)
-    assert [share.todo for share in one.shares.values()] == [ranges((0, 2)), ranges((3, 5))]
+    assert [share.todo for share in one.cursors.values()] == [ranges((0, 2)), ranges((3, 5))]
     assert stock_of(one).undealt == ranges((6, 11))
     for slot in (0, 1):
         assert one.hand_out(slot, 0.0) is not None
@@ -473,7 +473,7 @@ def test_a_failed_record_that_is_due_goes_to_a_slot_with_its_attempts() -> None:
     one = live(10, OffsetRanges())
     added = (("h", b"1"),)
     one.acquire(ranges((4, 4)), [Failed(4, 5, 2, 7.0, "no", added)])
-    slots = [slot for slot, share in one.shares.items() if share.waiting]
+    slots = [slot for slot, share in one.cursors.items() if share.waiting]
     assert one.hand_out(slots[0], 6.0) is None
     work = one.hand_out(slots[0], 7.0)
     assert work == PartitionWork(((4, 4),), {4: 2}, added={4: added})
@@ -487,13 +487,13 @@ def test_a_run_of_a_cooperative_job_begins_with_what_is_left() -> None:
     """Not with records that a handler may still be at work on, or with much that nobody has."""
     one = partition(50)
     one.acquire(ranges((0, 9)), [Failed(4, 5, 2, 0.0, "no")])
-    one.shares[0].todo = ranges((5, 6))
+    one.cursors[0].todo = ranges((5, 6))
     assert MODE.why_not([one], 0.0) == ""
     one.end = 51
     assert "records left" in MODE.why_not([one], 0.0)
     one.commit_answered(OffsetRanges(), 10, OffsetRanges())
     assert MODE.why_not([one], 0.0) == ""
-    one.shares[1].wait(~20, Waiting(20, 5, 0, 9.0, "", is_running=True))
+    one.cursors[1].wait(~20, Waiting(20, 5, 0, 9.0, "", is_running=True))
     assert "tried again" in MODE.why_not([one], 0.0)
 
 

@@ -75,7 +75,7 @@ def test_a_turn_visits_a_partition_that_changed() -> None:
         for wake in wakes:
             wake()
             assert {7} <= set(visits(job)) <= {7, None}
-    changed.shares[0].position = changed.shares[1].position = 11
+    changed.cursors[0].position = changed.cursors[1].position = 11
     epoch_state.update_quiet()
     assert set(visits(job)) <= {None}
 

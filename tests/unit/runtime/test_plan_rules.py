@@ -22,7 +22,7 @@ def partition(*, end=10, stable=0, committed=(), whole=True, slots=1):
     """A partition whose log ends at an offset, dealt to some slots."""
     shares = [(slot, (piece,)) for slot, piece in enumerate(KeyRange().split(slots))]
     made = Partition(
-        0, "t", 0, stable=stable, committed=OffsetRanges(committed), shares=shares,
+        0, "t", 0, stable=stable, committed=OffsetRanges(committed), slots=shares,
         ordering="key", whole=whole,
     )  # fmt: skip
     made.end = end
@@ -31,7 +31,7 @@ def partition(*, end=10, stable=0, committed=(), whole=True, slots=1):
 
 def dealt(partition):
     """The key ranges of each slot."""
-    return [(slot, share.ranges) for slot, share in partition.shares.items()]
+    return [(slot, share.ranges) for slot, share in partition.cursors.items()]
 
 
 def failed(offset, key_hash, delay=5.0):
@@ -121,7 +121,7 @@ def test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again():
 def test_a_slot_waits_for_an_earlier_owner_alone():
     """Of two slots only the one in doubt is held back, and only until its time has come."""
     p = partition(slots=2)
-    p.shares[1].barred_until = 5.0
+    p.cursors[1].barred_until = 5.0
     assert set(p.plan([0, 1], 4.9, LIMITS)) == {0}
     assert p.next_due() == 5.0
     assert set(p.plan([1], 5.0, LIMITS)) == {1}
@@ -176,7 +176,7 @@ def test_of_two_pending_records_of_a_key_the_lower_one_goes_first():
     for pending in ([3, 8], [8, 3]):
         p = partition()
         p.restore([Failed(offset, 70, 1, 5.0 + offset, "not yet") for offset in pending])
-        assert [w.offset for w in p.shares[0].waiting.values()] == [3]
+        assert [w.offset for w in p.cursors[0].waiting.values()] == [3]
 
 
 def test_what_a_share_has_not_read_is_no_hole():
@@ -250,8 +250,8 @@ def test_what_waits_of_keys_that_are_given_up_is_forgotten():
     p.has_left(0.0)
     assert (p.pending, p.parked) == (1, [])
     p.deal_again(2, 0.0)
-    assert [share.ranges for share in p.shares.values()] == [(half,) for half in low.split(2)]
-    assert [len(share.waiting) for share in p.shares.values()] == [1, 0]
+    assert [share.ranges for share in p.cursors.values()] == [(half,) for half in low.split(2)]
+    assert [len(share.waiting) for share in p.cursors.values()] == [1, 0]
     assert p.next_due() == 5.0
 
 
@@ -350,7 +350,7 @@ def take_turns(p, slots, now=0.0):
         now += 1.0
         p.deal_again(slots, now)
         for slot in range(slots):
-            if p.shares[slot].dispatched is None:
+            if p.cursors[slot].dispatched is None:
                 p.plan([slot], now, LIMITS)
         slot = p.dealer.slot_to_ask(now)
         if slot is not None:
@@ -379,12 +379,12 @@ def test_slots_that_come_free_one_after_another_are_dealt_evenly(pieces):
         assert asked == []
         p.given_back(0, PartitionReport(), [], 9.5)
         assert take_turns(p, 2, 9.5) == [1]
-    sizes = [share.size for share in p.shares.values()]
+    sizes = [share.size for share in p.cursors.values()]
     assert max(sizes) - min(sizes) <= 1
     p.extend(Gain((moved,), 0, OffsetRanges()))
     assert len(take_turns(p, 2, 20.0)) == (2 if pieces == 2 else 1)
     assert not p.is_undealt
-    assert coverage(one for share in p.shares.values() for one in share.ranges).holes == ()
+    assert coverage(one for share in p.cursors.values() for one in share.ranges).holes == ()
 
 
 def test_records_that_wait_go_with_their_keys_to_the_next_slot_that_comes_free():
@@ -412,8 +412,8 @@ def test_records_that_wait_go_with_their_keys_to_the_next_slot_that_comes_free()
     assert dealt(p)[1:] == [(-1, (second,)), (1, (third,))], "it is dealt while part of it leaves"
     p.has_left(1.0)
     p.deal_again(2, 1.0)
-    assert -1 not in p.shares
-    assert [waiting.offset for waiting in p.shares[1].failed()] == [2]
+    assert -1 not in p.cursors
+    assert [waiting.offset for waiting in p.cursors[1].failed()] == [2]
     assert p.pending == 1
 
 
@@ -436,7 +436,7 @@ def test_what_comes_waits_until_no_earlier_owner_can_be_at_work():
     """The rest goes on; what is taken away again before that never begins."""
     first, second, third, fourth = KeyRange().split(4)
     p = partition(whole=False)
-    p.shares[0].ranges = (first,)
+    p.cursors[0].ranges = (first,)
     p.extend(Gain((second,), 0, OffsetRanges([(4, 4)]), until=5.0))
     p.extend(Gain((third, fourth), 0, OffsetRanges(), [Failed(9, third.first, 2, 7.0, "no")]))
     assert (p.in_doubt(1.0), p.is_undealt, p.is_drained) == (4.0, True, False)
@@ -489,7 +489,7 @@ def test_what_is_left_once_others_have_gone_is_a_hole():
     """With the last key range that others had the partition is whole."""
     low, high = KeyRange().split(2)
     p = partition(whole=False)
-    p.shares[0].ranges = (low,)
+    p.cursors[0].ranges = (low,)
     p.extend(Gain((high,), 2, OffsetRanges([(5, 9)])))
     p.deal_again(1, 1.0)
     assert p.plan([0], 1.0, LIMITS)[0].pairs() == [(2, 4)]
@@ -501,7 +501,7 @@ def test_a_partition_with_leaving_ranges_is_not_whole():
     """Others will do some of what is left: it is no hole."""
     low, high = KeyRange().split(2)
     p = partition(whole=False, slots=2)
-    p.shares[0].ranges, p.shares[1].ranges = (low,), ()
+    p.cursors[0].ranges, p.cursors[1].ranges = (low,), ()
     p.plan([0], 1.0, LIMITS)
     p.extend(Gain((high,), 0, OffsetRanges()))
     first, _ = low.split(2)

@@ -13,7 +13,7 @@ from commits import OffsetRanges
 from coopconsume.errors import InvalidOption, PollWokenUp
 from coopconsume.group.owned import Owned
 from coopconsume.options import Options
-from coopconsume.runtime.plan import SlotShare
+from coopconsume.runtime.plan import SlotCursor
 from coopconsume.runtime.poll.frames import offsets_of
 from coopconsume.runtime.poll.poller import Poller
 from coopconsume.runtime.poll.positions import PollPosition, next_rows
@@ -80,7 +80,7 @@ def test_what_was_committed_meanwhile_is_left_out() -> None:
 def test_only_what_was_handed_out_may_be_committed() -> None:
     """Offsets below the stable offset, committed or handed out are known; others are strange."""
     one = owned(3, [(5, 6)])
-    place = PollPosition(SlotShare(0, one.ranges, 7), polled=OffsetRanges([(3, 3)]))
+    place = PollPosition(SlotCursor(0, one.ranges, 7), polled=OffsetRanges([(3, 3)]))
     assert place.strange(one, OffsetRanges([(0, 3), (5, 6)])).pairs() == []
     assert place.strange(one, OffsetRanges([(0, 7)])).pairs() == [(4, 4), (7, 7)]
     place.committed(OffsetRanges([(3, 3)]))

@@ -30,7 +30,7 @@ def a_partition(end, gaps, *, slots=1, top=None):
     partition = Partition(
         0, "t", 0, stable=stable, committed=committed - OffsetRanges([(0, stable - 1)])
         if stable else committed,
-        shares=[(s, (r,)) for s, r in enumerate(KeyRange().split(slots))], ordering="key",
+        slots=[(s, (r,)) for s, r in enumerate(KeyRange().split(slots))], ordering="key",
         whole=True,
     )  # fmt: skip
     partition.end = end
@@ -117,7 +117,7 @@ def test_a_thousand_far_gaps_cost_what_their_blocks_hold(spread, times, record):
 def test_a_share_with_far_gaps_does_not_hold_back_the_others():
     """Its slot has reads for several batches; the other one gets new records with the first."""
     partition = a_partition(3_000_000, OffsetRanges([(2_000_000, 2_999_999)]), slots=2)
-    mine, other = partition.shares.values()
+    mine, other = partition.cursors.values()
     mine.todo = OffsetRanges.from_offsets(list(range(0, 1_000_000, 20_000)))
     mine.position = other.position = 2_000_000
     partition.stable, partition.done = 0, OffsetRanges([(2, 1_999_999)]) - mine.todo

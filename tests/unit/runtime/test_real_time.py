@@ -185,7 +185,7 @@ def partition(end=100, **more):
     """A partition of two slots that has not been read yet."""
     made = Partition(
         0, *TP, stable=0, committed=OffsetRanges(),
-        shares=deal((KeyRange(),), 2, 0, "key"), ordering="key", whole=True, **more,
+        slots=deal((KeyRange(),), 2, 0, "key"), ordering="key", whole=True, **more,
     )  # fmt: skip
     made.end = end
     return made
@@ -210,7 +210,7 @@ def test_batches_catch_up_before_a_run():
         one.reported(slot, PartitionReport(done=pack_offsets(_array(*range(100)))), 0.0)
     assert MODE.why_not([one], 0.0) == ""
     gap = partition()
-    gap.shares[0].todo = OffsetRanges([(3, 4)])
+    gap.cursors[0].todo = OffsetRanges([(3, 4)])
     assert "gaps" in MODE.why_not([gap], 0.0)
     doubt = partition()
     doubt.mark_in_doubt(KeyRange(), 5.0)
@@ -235,11 +235,11 @@ def test_a_failed_record_lets_a_run_begin_until_it_is_due():
     """What waits long is named to the slot as blocked; what is due soon is for a batch."""
     one = partition()
     one.restore([Failed(0, key_hash(b"a"), 1, 10.0, "no")])
-    for share in one.shares.values():
+    for share in one.cursors.values():
         share.todo = OffsetRanges()
     assert MODE.why_not([one], 0.0) == ""
     assert "tried again" in MODE.why_not([one], 9.5)
-    (slot,) = [slot for slot, share in one.shares.items() if share.waiting]
+    (slot,) = [slot for slot, share in one.cursors.items() if share.waiting]
     work = one.read_by(slot)
     assert work is not None
     assert work.blocked == {key_hash(b"a"): 0}
@@ -250,7 +250,7 @@ def test_a_failed_record_lets_a_run_begin_until_it_is_due():
 def live(**more):
     """The same partition, read by both slots."""
     one = partition(**more)
-    for slot in one.shares:
+    for slot in one.cursors:
         one.read_by(slot)
     return one
 
@@ -266,13 +266,13 @@ def test_a_slot_that_reads_on_extends_what_is_in_flight():
     one.progressed(0, read(2, 5, position=7), 0.0)
     one.progressed(1, read(0, 4, position=6), 0.0)
     assert (one.end, one.position) == (7, 6)
-    assert one.shares[0].dispatched == OffsetRanges([(2, 2), (5, 5)])
+    assert one.cursors[0].dispatched == OffsetRanges([(2, 2), (5, 5)])
     one.progressed(1, read(position=7, done=pack_offsets(_array(0, 4))), 0.0)
     assert one.holes() == OffsetRanges([(1, 1), (3, 3), (6, 6)])
     one.amend(one.holes())
     one.progressed(0, PartitionReport(done=pack_offsets(_array(2, 5))), 0.0)
     assert one.first_open() == 7
-    assert not one.shares[0].todo
+    assert not one.cursors[0].todo
 
 
 def test_what_a_lost_slot_had_read_is_to_do_again_and_the_rest_is_new():
@@ -280,7 +280,7 @@ def test_what_a_lost_slot_had_read_is_to_do_again_and_the_rest_is_new():
     one = live(end=0)
     one.progressed(0, read(2, 5, position=7, done=pack_offsets(_array(2))), 0.0)
     one.unknown(0)
-    share = one.shares[0]
+    share = one.cursors[0]
     assert (share.todo, share.position) == (OffsetRanges([(5, 5)]), 7)
     assert not share.is_real_time
     one.progressed(0, read(8, position=9), 0.0)  # Too late: another slot may have it.
@@ -292,7 +292,7 @@ def test_what_a_slot_left_is_to_do_again():
     one = live(end=0)
     one.progressed(0, read(2, 5, position=7), 0.0)
     one.reported(0, read(8, 9, position=12, done=pack_offsets(_array(2, 8)), resume=5), 0.0)
-    share = one.shares[0]
+    share = one.cursors[0]
     assert (share.todo, share.position, share.dispatched) == (
         OffsetRanges([(5, 5), (9, 9)]), 12, None
     )  # fmt: skip
@@ -304,7 +304,7 @@ def test_records_behind_a_failed_one_count_for_the_limit():
     hashed = key_hash(b"a")
     one.progressed(0, read(2, 5, position=7, failed=[failed(2)], blocked=[(5, hashed)]), 0.0)
     assert (one.pending, one.held_back) == (1, 2)
-    assert one.shares[0].dispatched == OffsetRanges()
+    assert one.cursors[0].dispatched == OffsetRanges()
     assert "wait" in MODE.why_end([one], {}, 0.0)
 
 
@@ -322,7 +322,7 @@ def test_a_slot_that_does_not_read_ends_the_run():
 def test_a_quiet_partition_of_a_run_is_passed_over():
     """Until its slots read on."""
     one = live(end=0)
-    for slot in one.shares:
+    for slot in one.cursors:
         one.progressed(slot, read(position=0), 0.0)
     one.update_quiet(0.0)
     assert one.is_quiet
@@ -346,21 +346,21 @@ LEAVES = key_hash(b"a")
 def test_what_a_slot_has_read_of_keys_that_are_given_up_is_forgotten():
     """It is their next owner's: no hole, nothing to do, and nothing that ends the run."""
     one = live(end=0)
-    (slot,) = (slot for slot, share in one.shares.items() if share.has(LEAVES))
+    (slot,) = (slot for slot, share in one.cursors.items() if share.has(LEAVES))
     other = 1 - slot
     one.progressed(slot, read(2, 5, 6, position=8), 0.0)
     one.progressed(other, read(4, position=8, done=pack_offsets(_array(4))), 0.0)
     one.progressed(slot, PartitionReport(failed=[failed(2, delay=0.0)]), 0.0)
     one.leave([KeyRange(LEAVES, LEAVES)])
     one.progressed(slot, PartitionReport(blocked=[(5, LEAVES)]), 1.0)
-    assert one.shares[slot].dispatched == one.shares[slot].todo == OffsetRanges([(6, 6)])
+    assert one.cursors[slot].dispatched == one.cursors[slot].todo == OffsetRanges([(6, 6)])
     assert not one.holes()
     assert MODE.why_end([one], {}, 1.0) == ""
     one.dealer.withheld(slot, {})
     assert not one.dealer.leaves(1.0)
     one.has_left(1.0)
     one.progressed(slot, PartitionReport(done=pack_offsets(_array(6)), blocked=[(7, LEAVES)]), 1.0)
-    assert one.shares[slot].dispatched == one.shares[slot].todo == OffsetRanges()
+    assert one.cursors[slot].dispatched == one.cursors[slot].todo == OffsetRanges()
     assert not one.holes()
     assert MODE.why_end([one], {}, 1.0) == ""
 
@@ -368,12 +368,12 @@ def test_what_a_slot_has_read_of_keys_that_are_given_up_is_forgotten():
 def test_a_slot_without_key_ranges_of_a_partition_does_not_end_the_run():
     """Nor is it read for it by the next one."""
     one, seen = live(end=5), {}
-    first, second = (share.ranges for share in one.shares.values())
+    first, second = (share.ranges for share in one.cursors.values())
     one.leave(second)
     one.has_left(0.0)
     one.progressed(0, read(position=5), 0.0)
     assert MODE.why_end([one], seen, 0.0) == MODE.why_end([one], seen, STALLED + 1) == ""
-    assert (one.read_by(1), one.shares[0].ranges) == (None, first)
+    assert (one.read_by(1), one.cursors[0].ranges) == (None, first)
 
 
 def test_key_ranges_that_come_end_the_run_once_they_may_start():
@@ -387,7 +387,7 @@ def test_key_ranges_that_come_end_the_run_once_they_may_start():
     assert "no slot has" in MODE.why_end([one], {}, 5.0)
     new = partition(0)
     assert "no slot has" in MODE.why_end([new], {}, 0.0)
-    for share in new.shares.values():
+    for share in new.cursors.values():
         share.barred_until = 5.0
     assert MODE.why_end([new], {}, 4.0) == ""
     assert "no slot has" in MODE.why_end([new], {}, 5.0)

@@ -32,12 +32,12 @@ from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
 def partition(end=10, *, max_ranges=1_000, delay=None, doubt=0.0) -> Partition:
     """Offsets up to an end; with a delay, offset 0 has failed and the rest is done."""
     found = Partition(
-        0, "orders", 0, stable=0, committed=OffsetRanges(), shares=[(0, (KeyRange(),))],
+        0, "orders", 0, stable=0, committed=OffsetRanges(), slots=[(0, (KeyRange(),))],
         ordering="key", whole=True, max_ranges=max_ranges,
     )  # fmt: skip
     found.end = end
     if delay is not None:
-        share = found.shares[0]
+        share = found.cursors[0]
         share.dispatched, share.next_position = OffsetRanges([(0, end - 1)]), end
         failed = Failure(0, 7, b"k", 2, delay, "no luck")
         done = pack_offsets(pa.array(range(1, end), pa.int64()))

@@ -70,7 +70,7 @@ def test_a_plan_knows_its_part_of_what_is_read() -> None:
     partitions = [
         Partition(
             number, "t", number, stable=0, committed=OffsetRanges(), ordering="key",
-            shares=[(slot, (key_range,)) for slot, key_range in enumerate(ranges)],
+            slots=[(slot, (key_range,)) for slot, key_range in enumerate(ranges)],
             whole=number == 0,
         )
         for number, ranges in enumerate([whole, quarter])

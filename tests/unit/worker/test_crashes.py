@@ -342,7 +342,7 @@ def two_partitions():
     return [
         Partition(
             part, "t", part, stable=0, committed=OffsetRanges(),
-            shares=deal((KeyRange(),), 2, part, "key"), ordering="key", whole=True,
+            slots=deal((KeyRange(),), 2, part, "key"), ordering="key", whole=True,
         )
         for part in (0, 1)
     ]  # fmt: skip
@@ -364,12 +364,12 @@ def test_what_was_given_up_is_not_suspected_any_more():
     for _ in range(2):
         crashes.crashed(partitions, 1, {0: OffsetRanges([(0, 9)])}, None, charged=False)
     assert crashes.confine(partitions, (0, 1)) == {1: {0: OffsetRanges([(0, 4)])}}
-    assert partitions[1].shares[1].only == OffsetRanges()
+    assert partitions[1].cursors[1].only == OffsetRanges()
     partitions[0].leave([KeyRange()])
     partitions[0].has_left(0.0)
     crashes.drop_settled(partitions)
     assert crashes.confine(partitions, (0, 1)) == {}
-    assert partitions[1].shares[1].only is None
+    assert partitions[1].cursors[1].only is None
     assert not crashes.concern(1)
 
 

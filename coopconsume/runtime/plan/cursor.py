@@ -1,4 +1,4 @@
-"""One slot's piece of one partition: what of it is wanted, dispatched, or waits."""
+"""The cursor of a slot in a partition: what is wanted, dispatched, or waits."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scope:
-    """How far the shares of a partition may go in one batch.
+    """How far the cursors of a partition may go in one batch.
 
     Attributes:
         cut: The last offset that is read of what must be looked at again; None: all of it is. A
-            share that has more of it gets nothing new.
-        front: Where the foremost share stands.
+            cursor that has more of it gets nothing new.
+        front: Where the foremost cursor stands.
         goal: Up to where new offsets may be read, itself not included.
         capacity: How many new offsets there may be.
     """
@@ -40,11 +40,11 @@ class Scope:
 def scope_of(
     todo: OffsetRanges, front: int, window: int, reach: int, goal: Callable[[int], int]
 ) -> Scope:
-    """Returns how far the shares of a partition may go: offsets to look at again come first.
+    """Returns how far the cursors of a partition may go: offsets to look at again come first.
 
     Args:
-        todo: The offsets to look at again, of all shares.
-        front: Where the foremost share stands.
+        todo: The offsets to look at again, of all cursors.
+        front: Where the foremost cursor stands.
         window: Offsets that the reads may span.
         reach: How far apart wanted ranges may lie to be read as one.
         goal: Returns up to where new offsets may be read, given the most that the window allows.
@@ -55,8 +55,8 @@ def scope_of(
 
 
 @dataclass
-class SlotShare:
-    """One slot's piece of one partition."""
+class SlotCursor:
+    """What a slot has left of a partition: its key ranges, its position, what comes again."""
 
     slot: int
     ranges: tuple[KeyRange, ...]
@@ -247,7 +247,7 @@ class SlotShare:
         )
 
     def next_due(self) -> float | None:
-        """Returns when the next waiting record is due, or the share free; None if nothing waits."""
+        """Returns when the next waiting record is due, or no bar is left; None if nothing waits."""
         dues = [max(w.due, self.barred_until) for w in self.waiting.values() if not w.is_trying]
         if self.barred_until:
             dues.append(self.barred_until)
@@ -275,7 +275,7 @@ class SlotShare:
             last = self.only.last
             wanted = OffsetRanges() if last is None else wanted.clip(0, last)
         elif scope.capacity > 0 and self.position < scope.goal and not self._is_cut(scope):
-            # A share that fell behind goes on from where it stands, at most to the others.
+            # A cursor that fell behind goes on from where it stands, at most to the others.
             stop = min(self.position + scope.capacity, scope.goal)
             stop = scope.goal if stop >= scope.front else stop
             self.next_position = stop
