@@ -13,10 +13,10 @@ from coopconsume.monitoring.listener import Progress, QueryListener
 from coopconsume.option_values import parse_seconds
 from coopconsume.record import OnDead, RetryPolicy
 from coopconsume.runtime.checks import check_handler, check_settings
+from coopconsume.runtime.job_spec import JobSpec
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.realtime.checks import check_settings as check_settings_of_real_time
 from coopconsume.runtime.status.progress import Meter
-from coopconsume.runtime.work import Work
 from coopconsume.sinks import open_dead_letters, open_output
 from coopconsume.sinks.transactional import TransactionalTopic
 
@@ -372,7 +372,7 @@ class CooperativeForeach:
         identity = {
             "id": str(stable_id), "runId": str(uuid.uuid4()), "name": self._name, "groupId": group,
         }  # fmt: skip
-        work = Work(
+        job_spec = JobSpec(
             handler=self._handler,
             concurrency=self._concurrency,
             ordering=self._ordering,
@@ -386,9 +386,9 @@ class CooperativeForeach:
             real_time=self._real_time,
         )
         if self._real_time is not None:
-            check_settings_of_real_time(consumer.spark, membership.options, work, slots)
+            check_settings_of_real_time(consumer.spark, membership.options, job_spec, slots)
         meter = Meter(identity, slots, self._listeners)
-        job = Job(consumer.spark, membership, work, slots, meter)
+        job = Job(consumer.spark, membership, job_spec, slots, meter)
         if self._real_time is not None:
             job.check_workers()
         query = CooperativeQuery(

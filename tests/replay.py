@@ -32,9 +32,9 @@ from coopconsume.kafka.cluster import LogEnd
 from coopconsume.options import Options
 from coopconsume.runtime import events, trace
 from coopconsume.runtime.commit.parcels import Parcel, Written
+from coopconsume.runtime.job_spec import JobSpec
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.status.progress import Meter
-from coopconsume.runtime.work import Work
 from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.report import (
     DeadLetter,
@@ -184,12 +184,12 @@ class Replay:
             and isinstance(getattr(options, one.name), int | float | None)
         }
         options = replace(options, sharing=plain["sharing"], **numbers)
-        work = dict(line["work"])
-        policy = RetryPolicy(max_attempts=work["policy"]["max_attempts"])
-        sinks = {name: self._sink(work[name]) for name in ("dead_letters", "outputs")}
-        assert not work["state"], "runs with state are not replayed"
-        work = Work(handler=print, policy=policy, **sinks, **{  # type: ignore[arg-type]
-            name: work[name]
+        spec = dict(line["job_spec"])
+        policy = RetryPolicy(max_attempts=spec["policy"]["max_attempts"])
+        sinks = {name: self._sink(spec[name]) for name in ("dead_letters", "outputs")}
+        assert not spec["state"], "runs with state are not replayed"
+        job_spec = JobSpec(handler=print, policy=policy, **sinks, **{  # type: ignore[arg-type]
+            name: spec[name]
             for name in ("concurrency", "ordering", "park", "interval", "available_now")
         })  # fmt: skip
         membership: Any = SimpleNamespace(
@@ -197,7 +197,7 @@ class Replay:
             assignment=None, joining="", rebalance=lambda _: None,
         )  # fmt: skip
         identity = {"id": "replay", "runId": "replay", "name": None, "groupId": "replay"}
-        job = Job(mock.sentinel.spark, membership, work, line["slots"],
+        job = Job(mock.sentinel.spark, membership, job_spec, line["slots"],
                   Meter(identity, line["slots"]))  # fmt: skip
         if line["lease"] is not None:
             job._dispatcher.leases = _Leases(line["lease"])  # type: ignore[assignment]

@@ -13,7 +13,7 @@ batches. `status` says what a job does. `poll` implements `poll`, `commit`, `ret
 """
 
 from coopconsume.runtime.dispatch.batch import run_batch
+from coopconsume.runtime.job_spec import JobSpec
 from coopconsume.runtime.loop import Job
-from coopconsume.runtime.work import Work
 
-__all__ = ["Job", "Work", "run_batch"]
+__all__ = ["Job", "JobSpec", "run_batch"]

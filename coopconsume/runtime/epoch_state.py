@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import Owned
     from coopconsume.runtime.events import BlockersRead, JobEvent
+    from coopconsume.runtime.job_spec import JobSpec
     from coopconsume.runtime.plan import Read
     from coopconsume.runtime.read.spans import Span
     from coopconsume.runtime.status.progress import Meter
-    from coopconsume.runtime.work import Work
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class EpochState:
     Args:
         spark: The session.
         assignment: What is owned.
-        work: What to do.
+        job_spec: What to do.
         slots: Spark tasks side by side.
         meter: Takes note of commits.
         commit_ids: Ids for commits, unique in the group.
@@ -97,7 +97,7 @@ class EpochState:
         self,
         spark: SparkSession,
         assignment: EpochAssignment,
-        work: Work,
+        job_spec: JobSpec,
         slots: int,
         meter: Meter,
         commit_ids: Iterator[str],
@@ -110,7 +110,7 @@ class EpochState:
         self.deleted: list[str] = []
         #: Why the last look at Kafka failed; empty: it did not.
         self.kafka_error = ""
-        self._work = work
+        self._job_spec = job_spec
         self._slots = slots
         self._post_of = post
         self._trace = trace or Trace()
@@ -120,12 +120,12 @@ class EpochState:
         self._auditing = False
         self._audits = DaemonPool(1, "coopconsume-audit")
         self._blocker_keys = BlockerKeys(assignment.options, self._post)
-        sink = work.outputs
+        sink = job_spec.outputs
         assignment.primary.publish_by(
             sink.begin(assignment) if isinstance(sink, TransactionalTopic) else None
         )
-        if work.state is not None:
-            work.state.begin(assignment)
+        if job_spec.state is not None:
+            job_spec.state.begin(assignment)
         waits = isinstance(sink, TransactionalTopic)
         self._most_waiting = assignment.options.max_outputs_waiting if waits else None
         #: All partitions since the epoch began, by index; also those that were given up.
@@ -139,7 +139,7 @@ class EpochState:
         #: How often the job was asked to give key ranges up.
         self.leavings = 0
         self.committer = Committer(
-            assignment, work, self.partitions, meter, commit_ids, self._post, self._trace
+            assignment, job_spec, self.partitions, meter, commit_ids, self._post, self._trace
         )
         self.refresh_ends(force=True)
 
@@ -147,7 +147,7 @@ class EpochState:
         index = len(self.partitions)
         ranges, later = owned.ranges, []
         in_doubt = self.assignment.in_doubt((owned.topic, owned.partition))
-        if not (owned.uses_chunks or self._work.ordering == "partition"):
+        if not (owned.uses_chunks or self._job_spec.ordering == "partition"):
             later = [gain for gain in self._gains(owned) if gain.until]
             ranges = difference(ranges, [one for gain in later for one in gain.ranges])
             in_doubt = self._in_doubt(owned)[0]
@@ -156,10 +156,10 @@ class EpochState:
             stable=owned.stable, committed=owned.committed,
             slots=(
                 [(slot, ranges) for slot in range(self._slots)] if owned.uses_chunks
-                else deal(ranges, self._slots, index, self._work.ordering)
+                else deal(ranges, self._slots, index, self._job_spec.ordering)
             ),
             stock=Stock() if owned.uses_chunks else None,
-            ordering=self._work.ordering, whole=owned.is_whole and not later,
+            ordering=self._job_spec.ordering, whole=owned.is_whole and not later,
             max_ranges=owned.max_ranges, max_outputs_waiting=self._most_waiting,
         )  # fmt: skip
         for key_range, until in in_doubt:
@@ -178,8 +178,8 @@ class EpochState:
         """Adds the gained shares."""
         ours = {(p.topic, p.partition): p for p in self.ours}
         self.assignment.extend(gained)
-        if isinstance(self._work.outputs, TransactionalTopic):
-            self._work.outputs.extend()
+        if isinstance(self._job_spec.outputs, TransactionalTopic):
+            self._job_spec.outputs.extend()
         for tp, owned in sorted(gained.owned.items()):
             partition = ours.get(tp)
             if partition is None:
@@ -216,7 +216,7 @@ class EpochState:
             for key_range, until in self.assignment.in_doubt((owned.topic, owned.partition))
             for part in intersection(owned.ranges, [key_range])
         ]
-        is_key = self._work.ordering == "key"
+        is_key = self._job_spec.ordering == "key"
         keys = [one for one in in_doubt if is_key and one[0].size == 1]
         return keys, [one for one in in_doubt if one not in keys]
 
@@ -372,7 +372,7 @@ class EpochState:
                 self._check_starts()
                 self._starts_at = time.monotonic()
             # Where to stop is fixed with availableNow, but a log may be cut in the meantime.
-            every = _STARTS_EVERY if self._work.available_now else _ENDS_EVERY
+            every = _STARTS_EVERY if self._job_spec.available_now else _ENDS_EVERY
             if not force and time.monotonic() - self._ends_at < every:
                 return
             found = self._without_deleted(lambda: self.assignment.cluster.log_ends(logs.present))
@@ -393,7 +393,7 @@ class EpochState:
         self._ends_at, self.kafka_error = time.monotonic(), ""
         ends = {tp: end.offset for tp, end in found.items()}
         self._trace.write(EndsRead(ends))
-        if self._work.available_now:
+        if self._job_spec.available_now:
             # A log that was cut ends before where it was to be read to.
             fixed = {tp: min(end, ends[tp]) for tp, end in self._fixed_ends.items() if tp in ends}
             ends |= fixed

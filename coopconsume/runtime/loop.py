@@ -88,9 +88,9 @@ if TYPE_CHECKING:
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.membership import Membership
     from coopconsume.runtime.commit.committer import CommitMark, Committer
+    from coopconsume.runtime.job_spec import JobSpec
     from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.status.progress import Meter
-    from coopconsume.runtime.work import Work
 
 log = logging.getLogger(__name__)
 
@@ -145,18 +145,23 @@ class Job:
     Args:
         spark: The session.
         membership: What is owned, and the way to commit it.
-        work: What to do.
+        job_spec: What to do.
         slots: Spark tasks side by side.
         meter: Takes note of what happens, for progress.
     """
 
     def __init__(
-        self, spark: SparkSession, membership: Membership, work: Work, slots: int, meter: Meter
+        self,
+        spark: SparkSession,
+        membership: Membership,
+        job_spec: JobSpec,
+        slots: int,
+        meter: Meter,
     ) -> None:
         self._spark = spark
         self._membership = membership
         self._options = membership.options
-        self._work = work
+        self._job_spec = job_spec
         self._slots = slots
         self._meter = meter
         self._events: queue.Queue[tuple[JobEvent, EpochState | None]] = queue.Queue()
@@ -166,7 +171,7 @@ class Job:
         self._dispatcher = Dispatcher(
             spark,
             self._options,
-            work,
+            job_spec,
             slots,
             meter,
             run_id,
@@ -209,7 +214,7 @@ class Job:
             check_workers(self._spark, self._slots, leases.spec, leases.error)
         except BaseException:
             self._dispatcher.close()
-            self._work.close()
+            self._job_spec.close()
             raise
 
     def start(self) -> None:
@@ -322,8 +327,8 @@ class Job:
         if not self._dispatcher.may_leave:
             return None
         gained = load()
-        if self._work.state is not None:
-            self._work.state.extend(gained)
+        if self._job_spec.state is not None:
+            self._job_spec.state.extend(gained)
         event = SharesGained(gained, Reply(value=False))
         self._post(event)
         return event.gained if event.answer.wait(self.ended) else None
@@ -356,7 +361,7 @@ class Job:
 
     def _main(self) -> None:
         lease = self._dispatcher.leases.lease
-        self._trace.write(JobStarted(self._slots, lease, self._options, self._work))
+        self._trace.write(JobStarted(self._slots, lease, self._options, self._job_spec))
         try:
             self._membership.attach(self)
             with self._membership.cluster.limited_by(self._kafka_limit):
@@ -517,15 +522,15 @@ class Job:
         self._end_epoch(take_along=True)
         if self._membership.assignment is not assignment:
             return  # Given back before it was begun.
-        if self._work.ordering == "partition" and assignment.is_shared:
+        if self._job_spec.ordering == "partition" and assignment.is_shared:
             self._membership.rebalance("ordering='partition' needs whole partitions")
             return
-        if self._work.state is not None and self._work.state.is_in_doubt(assignment.epoch):
+        if self._job_spec.state is not None and self._job_spec.state.is_in_doubt(assignment.epoch):
             self._membership.rebalance("only the next epoch decides which changes of state count")
             return
         try:
             self._epoch_state = EpochState(
-                self._spark, assignment, self._work, self._slots, self._meter, self._commit_ids,
+                self._spark, assignment, self._job_spec, self._slots, self._meter, self._commit_ids,
                 self._ends, self._post, self._trace,
             )  # fmt: skip
         except (BrokerUnreachable, CommitLogUnavailable, StateNotReadable) as error:
@@ -558,7 +563,7 @@ class Job:
             None if all shares are to be handed over.
         """
         is_ending = self._hand_over is not None or self._stopping
-        is_part = self._work.ordering == "partition" and not all(
+        is_part = self._job_spec.ordering == "partition" and not all(
             share.key_range.is_full for share in shares
         )
         if is_ending or is_part or self._unbegun is not None or not self._dispatcher.may_leave:
@@ -589,7 +594,7 @@ class Job:
         if not is_late and any(partition.dealer.leaves(now) for partition in leaving.partitions):
             self._dispatcher.leave(epoch_state, leaving.partitions)
             return
-        is_exact = self._work.state is not None
+        is_exact = self._job_spec.state is not None
         if leaving.mark is None:
             if is_late and is_exact:
                 self._hand_over_all_instead(leaving)
@@ -845,7 +850,7 @@ class Job:
     def _is_drained(self, epoch_state: EpochState) -> bool:
         """Whether a job with ``availableNow`` has nothing left to do, except to commit."""
         return (
-            self._work.available_now
+            self._job_spec.available_now
             and epoch_state.knows_ends
             and not self._dispatcher.barred
             and all(
@@ -886,7 +891,7 @@ class Job:
         self._end_epoch(well=self.error is None)
         if epoch_state is not None:
             self._return_chunks(epoch_state)
-        self._work.close()
+        self._job_spec.close()
         self._membership.detach()
         self._meter.ended(self.error)
         self._trace.write(JobEnded(self.error))

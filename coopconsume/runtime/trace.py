@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from commits import AcquireRequest
     from commits.model import TopicPartition
     from coopconsume.options import Options
+    from coopconsume.runtime.job_spec import JobSpec
     from coopconsume.runtime.plan import BatchPlan
-    from coopconsume.runtime.work import Work
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +49,13 @@ class JobStarted(JobEvent):
         slots: Spark tasks side by side.
         lease: Seconds of a slot's lease; None: slots have no channel.
         options: The options of the consumer; numbers and flags are written.
-        work: What the job does; likewise.
+        job_spec: What the job does; likewise.
     """
 
     slots: int
     lease: float | None
     options: Options
-    work: Work
+    job_spec: JobSpec
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import Owned
 from coopconsume.kafka.cluster import LogEnd
 from coopconsume.runtime.epoch_state import EpochState
+from coopconsume.runtime.job_spec import JobSpec
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.status.progress import Meter
-from coopconsume.runtime.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def idle_job(partitions: int) -> Job:
             "commitTable": "unused",
         }
     )
-    work = Work(
+    job_spec = JobSpec(
         handler=print, concurrency=1, ordering="key", policy=RetryPolicy(), dead_letters=None,
         park=False, outputs=None, interval=0.0, available_now=False,
     )  # fmt: skip
@@ -63,9 +63,9 @@ def idle_job(partitions: int) -> Job:
     assignment.check = assignment.stop_repeating = lambda: None
     membership: Any = SimpleNamespace(options=options, may_work_for=lambda *_: True)
     with mock.patch("coopconsume.runtime.dispatch.dispatcher.open_mailbox"):
-        job = Job(mock.sentinel.spark, membership, work, _SLOTS, meter)
+        job = Job(mock.sentinel.spark, membership, job_spec, _SLOTS, meter)
     job._epoch_state = EpochState(
-        mock.sentinel.spark, assignment, work, _SLOTS, meter, map(str, itertools.count()), {},
+        mock.sentinel.spark, assignment, job_spec, _SLOTS, meter, map(str, itertools.count()), {},
         job._post,
     )  # fmt: skip
     return job

@@ -18,7 +18,7 @@ from coopconsume.runtime.commit.committer import NextCommit
 from coopconsume.runtime.commit.log_calls import commit_within_limit
 from coopconsume.runtime.commit.outbox import fitting, write
 from coopconsume.runtime.commit.parcels import Parcel, Written
-from coopconsume.runtime.work import Work
+from coopconsume.runtime.job_spec import JobSpec
 from tests.broker.member_process import ReportingWorker
 from tests.lost_answers import lose
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.broker.group_harness import GroupHarness
 
 pytestmark = pytest.mark.broker
-WORK = Work(
+WORK = JobSpec(
     None, 1, "key", RetryPolicy(), None, park=False, outputs=None, interval=0.0,
     available_now=False,
 )  # fmt: skip
@@ -120,27 +120,27 @@ def test_rows_wait_with_the_offsets_they_belong_to(
     first, second = two
     (tp,) = first.owned
     sink = Sink()
-    work = replace(WORK, outputs=sink)
+    job_spec = replace(WORK, outputs=sink)
 
-    def save_rows(parcel: Parcel, commit_id: str) -> tuple[CommitAnswered, Parcel]:
+    def commit_rows(parcel: Parcel, commit_id: str) -> tuple[CommitAnswered, Parcel]:
         fit, left = fitting(first, parcel)
-        write(work, first, fit, commit_id)
+        write(job_spec, first, fit, commit_id)
         return commit_within_limit(first, {}, {}, {}, commit_id, Written(fit, commit_id, 0.0)), left
 
     def parcel_of(*offsets: int) -> Parcel:
         return Parcel({tp: OffsetRanges.from_offsets(offsets)}, rows=[rows(tp, *offsets)])
 
-    answer, left = save_rows(parcel_of(1, 3, 5), "a-1")
+    answer, left = commit_rows(parcel_of(1, 3, 5), "a-1")
     assert sink.written == {"a-1": [1, 3]}
     assert answer.offsets == {tp: (OffsetRanges([(1, 1), (3, 3)]), 0)}
     assert left.places() == {tp: OffsetRanges([(5, 5)])}
     left.add(parcel_of(0, 2))
-    answer, left = save_rows(left, "a-2")
+    answer, left = commit_rows(left, "a-2")
     assert not left
     assert sorted(sink.written["a-2"]) == [0, 2, 5]
     committed(second, (8, 8), commit_id="b-1")
     assert first.owned[tp].range_count == 1, "the member has not heard of that"
-    answer, left = save_rows(parcel_of(10), "a-3")
+    answer, left = commit_rows(parcel_of(10), "a-3")
     assert sink.written["a-3"] == [10]
     assert not left
     assert not answer.over_limit, "its row is written: it is one range over the limit"

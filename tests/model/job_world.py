@@ -32,9 +32,9 @@ from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.options import Options
 from coopconsume.record import ORDERING_KEY, RetryPolicy
 from coopconsume.runtime.dispatch.latest_start import LatestStart
+from coopconsume.runtime.job_spec import JobSpec
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.status.progress import Meter
-from coopconsume.runtime.work import Work
 from coopconsume.worker.realtime.source import Fetched, ReadFailed
 from coopconsume.worker.realtime.wanted import WantedOffsets
 from coopconsume.worker.report import Reads, SlotReport
@@ -533,7 +533,7 @@ class World:
         } | work  # fmt: skip
         identity = {"id": "job", "runId": "run", "name": "job", "groupId": "g"}
         job = CountedJob(
-            LiveSpark(self), member, Work(handler=handler, **work), 2, Meter(identity, 2)
+            LiveSpark(self), member, JobSpec(handler=handler, **work), 2, Meter(identity, 2)
         )
         self._jobs.append(job)
         job.start()

@@ -133,7 +133,7 @@ STATE = [
         "changes-of-gained-keys-not-looked-at",
         "The changes of an earlier owner count as soon as its key ranges have come.",
         "coopconsume/runtime/loop.py",
-        "            self._work.state.extend(gained)",
+        "            self._job_spec.state.extend(gained)",
         "            pass",
         (_COME_BACK,),
     ),

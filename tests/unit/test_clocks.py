@@ -145,7 +145,7 @@ def test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock(monkeypatch):
     pending = [Failed(3, 5, 1, time.monotonic() + 40.0, "x")]
     owned = Owned("t", 0, (KeyRange(),), 0, commits.OffsetRanges(), pending)
     epoch_state = EpochState.__new__(EpochState)
-    epoch_state._work = SimpleNamespace(outputs=None, ordering="key")
+    epoch_state._job_spec = SimpleNamespace(outputs=None, ordering="key")
     epoch_state._slots, epoch_state._most_waiting, epoch_state.partitions = 1, None, []
     epoch_state.undealt = []
     assignment = EpochAssignment.__new__(EpochAssignment)

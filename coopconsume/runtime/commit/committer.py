@@ -41,9 +41,9 @@ if TYPE_CHECKING:
         LogRead,
         OffsetsMirrored,
     )
+    from coopconsume.runtime.job_spec import JobSpec
     from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.status.progress import Meter
-    from coopconsume.runtime.work import Work
     from coopconsume.worker.report import SlotReport
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Committer:
 
     Args:
         assignment: What is owned, and the way to commit it.
-        work: Where dead letters and outputs go.
+        job_spec: Where dead letters and outputs go.
         partitions: The partitions of the epoch.
         meter: Takes note of commits.
         commit_ids: Ids for commits, unique in the group.
@@ -115,7 +115,7 @@ class Committer:
     def __init__(
         self,
         assignment: EpochAssignment,
-        work: Work,
+        job_spec: JobSpec,
         partitions: Sequence[Partition],
         meter: Meter,
         commit_ids: Iterator[str],
@@ -123,7 +123,7 @@ class Committer:
         trace: Trace | None = None,
     ) -> None:
         self._assignment = assignment
-        self._work = work
+        self._job_spec = job_spec
         self._partitions = {(p.topic, p.partition): p for p in partitions}
         self._meter = meter
         self._ids = commit_ids
@@ -134,7 +134,7 @@ class Committer:
         self._next = NextCommit()
         self._looked_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
-        self._calls = LogCalls(assignment, work, commit_ids, post)
+        self._calls = LogCalls(assignment, job_spec, commit_ids, post)
         self._again_at = 0.0
         #: An epoch that has passed while the work continues: nothing is committed under it.
         self._passed: Epoch | None = None
@@ -161,13 +161,13 @@ class Committer:
             self._acquirer = Acquirer(self._partitions, assignment.options.max_pending)
             self._looked_at = -math.inf
         self._mirror = Mirror(assignment.primary, post, self._mirrored)
-        self.outbox = Outbox(assignment, work, self._partitions, commit_ids, post, self._failed)
+        self.outbox = Outbox(assignment, job_spec, self._partitions, commit_ids, post, self._failed)
 
     @property
     def has_all(self) -> bool:
         """Whether all that came in is committed, and decisions were read once."""
         is_open = bool(self._open())
-        unlooked = self._decisions_at == -math.inf and (self._work.park or bool(self._parked()))
+        unlooked = self._decisions_at == -math.inf and (self._job_spec.park or bool(self._parked()))
         waits = self._next.since or is_open or unlooked or self._assignment.primary.has_unpublished
         return not (self.is_busy or waits or self.outbox.has_any)
 
@@ -313,7 +313,7 @@ class Committer:
         now, self._demand, self._ahead = time.monotonic(), demand, ahead or {}
         linger = more_to_come and now - self._next.since < self._linger
         # Slots of a job with state wait until their changes are written.
-        is_early = not is_last and now < self._next_at and self._work.state is None
+        is_early = not is_last and now < self._next_at and self._job_spec.state is None
         if not (linger or is_early):
             self.outbox.start()
         shown = self.outbox.show()
@@ -402,7 +402,7 @@ class Committer:
             return False
         parked = self._parked()
         # At the start, too: decisions that an earlier process has applied are removed.
-        if parked or (self._work.park and self._decisions_at == -math.inf):
+        if parked or (self._job_spec.park and self._decisions_at == -math.inf):
             self._run(self._calls.decide, parked)
             return True
         self._decisions_at = time.monotonic()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from coopconsume.runtime.commit.parcels import Written
     from coopconsume.runtime.decisions import Decision
     from coopconsume.runtime.events import JobEvent
-    from coopconsume.runtime.work import Work
+    from coopconsume.runtime.job_spec import JobSpec
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class LogCalls:
 
     Args:
         assignment: What is owned, and the way to commit it.
-        work: Has the state that the commits decide on.
+        job_spec: Has the state that the commits decide on.
         commit_ids: Ids for the commits of decisions.
         post: Puts an event into the loop's queue.
     """
@@ -44,12 +44,12 @@ class LogCalls:
     def __init__(
         self,
         assignment: EpochAssignment,
-        work: Work,
+        job_spec: JobSpec,
         commit_ids: Iterator[str],
         post: Callable[[JobEvent], None],
     ) -> None:
         self._assignment = assignment
-        self._work = work
+        self._job_spec = job_spec
         self._ids = commit_ids
         self._post = post
 
@@ -73,8 +73,8 @@ class LogCalls:
         except BaseException as error:  # noqa: BLE001 - reported to the loop
             self._post(CommitFailed(error))
         else:
-            if written is not None and self._work.state is not None:
-                self._work.state.committed(self._assignment, written.commit_id)
+            if written is not None and self._job_spec.state is not None:
+                self._job_spec.state.committed(self._assignment, written.commit_id)
             self._post(answer)
 
     def look(self) -> None:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.runtime.events import JobEvent
+    from coopconsume.runtime.job_spec import JobSpec
     from coopconsume.runtime.plan import Partition
-    from coopconsume.runtime.work import Work
     from coopconsume.worker.report import Failure, SlotReport
 
 log = logging.getLogger(__name__)
@@ -54,21 +54,21 @@ def pending_of(failure: Failure) -> Pending:
     )  # fmt: skip
 
 
-def write(work: Work, assignment: EpochAssignment, parcel: Parcel, commit_id: str) -> None:
+def write(job_spec: JobSpec, assignment: EpochAssignment, parcel: Parcel, commit_id: str) -> None:
     """Writes a parcel to its destinations.
 
     Raises:
         OutputNotWritten: It is not written; part of it may be.
     """
     topic_ids = assignment.topic_ids
-    if parcel.letters and work.dead_letters is not None:
-        work.dead_letters.append(parcel.letters, topic_ids, commit_id)
-    sink = work.outputs
+    if parcel.letters and job_spec.dead_letters is not None:
+        job_spec.dead_letters.append(parcel.letters, topic_ids, commit_id)
+    sink = job_spec.outputs
     if sink is not None and (parcel.rows or (sink.hears_all and any(parcel.offsets.values()))):
         sink.write(Outputs(parcel.rows, parcel.offsets, topic_ids, commit_id))
-    if parcel.changes and work.state is not None:
+    if parcel.changes and job_spec.state is not None:
         # Last: changes that are written count as soon as slots ask for them.
-        work.state.append(assignment, Outputs(parcel.changes, {}, topic_ids, commit_id))
+        job_spec.state.append(assignment, Outputs(parcel.changes, {}, topic_ids, commit_id))
 
 
 def fitting(assignment: EpochAssignment, parcel: Parcel) -> tuple[Parcel, Parcel]:
@@ -87,7 +87,7 @@ class Outbox:
 
     Args:
         assignment: What is owned.
-        work: Where dead letters and outputs go.
+        job_spec: Where dead letters and outputs go.
         partitions: What the loop knows of them.
         commit_ids: Ids for commits, unique in the group.
         post: Puts an event into the queue of the loop.
@@ -100,7 +100,7 @@ class Outbox:
     def __init__(
         self,
         assignment: EpochAssignment,
-        work: Work,
+        job_spec: JobSpec,
         partitions: Mapping[TopicPartition, Partition],
         commit_ids: Iterator[str],
         post: Callable[[JobEvent], None],
@@ -110,16 +110,16 @@ class Outbox:
         self._left: dict[str, frozenset[TopicPartition]] = {}
         self._is_stalled = False
         self._assignment = assignment
-        self._work = work
+        self._job_spec = job_spec
         self._partitions = partitions
         self._ids = commit_ids
         self._post = post
         self._failed = failed
         self._errors: dict[str, Exception] = {}
         self._denied: dict[str, str] = {}
-        patience, gives_up = assignment.options.batch_time, work.available_now
+        patience, gives_up = assignment.options.batch_time, job_spec.available_now
         self._letters = Deliveries("dead letters", patience, gives_up=gives_up)
-        self._in_order = work.state is not None
+        self._in_order = job_spec.state is not None
         self._rows = Deliveries("outputs", patience, gives_up=gives_up, in_order=self._in_order)
         self._all = (self._letters, self._rows)
         self._by_name = {one.what: one for one in self._all}
@@ -165,7 +165,7 @@ class Outbox:
             Failures that are parked once their letter is written: part and offset.
         """
         letters, parked = self._letters_of(report, partitions)
-        sink, is_stateful = self._work.outputs, self._work.state is not None
+        sink, is_stateful = self._job_spec.outputs, self._job_spec.state is not None
         # A record must not be committed before an earlier one of its key, whose state it has seen.
         parcel = letters if is_stateful else Parcel()
         names = tuple((p.topic, p.partition) for p in partitions)
@@ -196,7 +196,7 @@ class Outbox:
     def _letters_of(
         self, report: SlotReport, partitions: Sequence[Partition]
     ) -> tuple[Parcel, set[tuple[int, int]]]:
-        parcel = Parcel(letters=list(report.dead) if self._work.dead_letters else [])
+        parcel = Parcel(letters=list(report.dead) if self._job_spec.dead_letters else [])
         places: dict[TopicPartition, list[int]] = {}
         for letter in parcel.letters:
             places.setdefault((letter.topic, letter.partition), []).append(letter.offset)
@@ -246,7 +246,7 @@ class Outbox:
             # In order nothing is left out: later records build on the state of earlier ones.
             fit, left = (parcel, Parcel()) if self._in_order else fitting(self._assignment, parcel)
             if fit:
-                write(self._work, self._assignment, fit, commit_id)
+                write(self._job_spec, self._assignment, fit, commit_id)
         except BaseException as error:  # noqa: BLE001 - handled in the loop
             self._post(ParcelFailed(deliveries.what, error))
         else:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from coopconsume.options import Options
     from coopconsume.runtime.epoch_state import EpochState
+    from coopconsume.runtime.job_spec import JobSpec
     from coopconsume.runtime.plan import BatchPlan, Partition
-    from coopconsume.runtime.work import Work
     from coopconsume.state.slot import StateSpec
     from coopconsume.worker.channel.spec import ChannelSpec
 
@@ -193,12 +193,12 @@ class Running:
         return bool(self.active and (self.first_report or self.taken))
 
 
-def spec_of(options: Options, work: Work, running: Running, slots: int) -> BatchSpec:
+def spec_of(options: Options, job_spec: JobSpec, running: Running, slots: int) -> BatchSpec:
     """Returns what the slots of a batch or of a real-time run get.
 
     Args:
         options: Of the consumer.
-        work: What to do.
+        job_spec: What to do.
         running: The batch.
         slots: Of the job, which share its rate.
     """
@@ -211,14 +211,14 @@ def spec_of(options: Options, work: Work, running: Running, slots: int) -> Batch
             slot: {plan.parts[index]: w for index, w in of.items()}
             for slot, of in plan.work.items()
         },
-        ordering=work.ordering,
-        concurrency=work.concurrency,
+        ordering=job_spec.ordering,
+        concurrency=job_spec.concurrency,
         batch_time=options.batch_time,
         handler_timeout=options.handler_timeout,
-        headers=work.needs_headers(options),
+        headers=job_spec.needs_headers(options),
         has_ordering_keys=options.ordering_key is not None,
         filters=bool(options.record_filter),
-        park=work.park,
+        park=job_spec.park,
         rates=rates_of(options, slots),
         break_after=1 if running.trial else options.circuit_breaker or 0,
         streaks=running.streaks,
@@ -233,7 +233,7 @@ def spec_of(options: Options, work: Work, running: Running, slots: int) -> Batch
 def run_batch(
     spark: SparkSession,
     options: Options,
-    work: Work,
+    job_spec: JobSpec,
     running: Running,
     partitions: Sequence[Partition],
     slices: int,
@@ -245,7 +245,7 @@ def run_batch(
     Args:
         spark: The session.
         options: Of the consumer.
-        work: What to do.
+        job_spec: What to do.
         running: The batch.
         partitions: Of the epoch, by index.
         slices: Spark partitions to read in, at least.
@@ -256,7 +256,7 @@ def run_batch(
         For each slot that had records, its report; None if something else has sent it, or if it is
         lost.
     """
-    plan, spec = running.plan, spec_of(options, work, running, slots)
+    plan, spec = running.plan, spec_of(options, job_spec, running, slots)
     spans = []
     for read in plan.reads:
         partition = partitions[read.index]
@@ -264,10 +264,10 @@ def run_batch(
     wanted = [_wanted(p, plan, plan.slots) for p in running.partitions]
     runner = SlotRunner(
         spec,
-        work.handler,
-        work.policy,
-        work.outputs.schema if work.outputs else None,
-        dead_letters=work.dead_letters is not None,
+        job_spec.handler,
+        job_spec.policy,
+        job_spec.outputs.schema if job_spec.outputs else None,
+        dead_letters=job_spec.dead_letters is not None,
         send=send,
     )
     with tagged(spark, running.tag, running.title, _description(running)):

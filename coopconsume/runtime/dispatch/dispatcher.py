@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
     from coopconsume.runtime.epoch_state import EpochState
     from coopconsume.runtime.events import JobEvent
+    from coopconsume.runtime.job_spec import JobSpec
     from coopconsume.runtime.plan import BatchPlan, Partition
     from coopconsume.runtime.status.progress import Meter
-    from coopconsume.runtime.work import Work
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Dispatcher:
     Args:
         spark: The session.
         options: Of the consumer.
-        work: What to do.
+        job_spec: What to do.
         slots: Spark tasks side by side.
         meter: Takes note of what happens, for progress.
         run_id: Of this run of the job.
@@ -106,7 +106,7 @@ class Dispatcher:
         self,
         spark: SparkSession,
         options: Options,
-        work: Work,
+        job_spec: JobSpec,
         slots: int,
         meter: Meter,
         run_id: str,
@@ -124,7 +124,7 @@ class Dispatcher:
         self.refusal = ""
         self._spark = spark
         self._options = options
-        self._work = work
+        self._job_spec = job_spec
         self._trace = trace or Trace()
         self._slots = slots
         self._meter = meter
@@ -134,7 +134,9 @@ class Dispatcher:
         self._send = open_mailbox(spark, lambda data: post(SlotReported(_report(data))))
         # Without a mailbox it is Spark Connect, which goes on without its client.
         self._sizes = (
-            ChunkSizes(slots, work.concurrency, options.batch_time, options.max_offsets_per_trigger)
+            ChunkSizes(
+                slots, job_spec.concurrency, options.batch_time, options.max_offsets_per_trigger
+            )
             if options.uses_chunks
             else None
         )
@@ -142,20 +144,20 @@ class Dispatcher:
         self._membership = membership
         self.leases = SlotLeases(
             spark, options, run_id, lambda report: post(SlotProgressed(report)),
-            lambda *call: post(CallReported(*call)), real_time=work.real_time is not None,
+            lambda *call: post(CallReported(*call)), real_time=job_spec.real_time is not None,
         )  # fmt: skip
         meter.channel_error = self.leases.error
-        self._crashes = Crashes(work.policy.max_attempts)
+        self._crashes = Crashes(job_spec.policy.max_attempts)
         self._requests = SlotRequests(self.leases, self._crashes)
         self._real_time = (
             None
-            if work.real_time is None
-            else RealTimeRuns(work.real_time, options, self.leases, self._requests.stop)
+            if job_spec.real_time is None
+            else RealTimeRuns(job_spec.real_time, options, self.leases, self._requests.stop)
         )
         self._chunks = (
             None
             if self._sizes is None or self._real_time is None
-            else LiveChunks(self._sizes, slots, work.concurrency, self.leases)
+            else LiveChunks(self._sizes, slots, job_spec.concurrency, self.leases)
         )
         self._numbers = itertools.count()
         self._busy: dict[int, int] = {}
@@ -206,7 +208,7 @@ class Dispatcher:
     @property
     def next_trigger(self) -> float:
         """Seconds until the trigger lets a batch start."""
-        return max(0.0, self._batch_at + self._work.interval - time.monotonic())
+        return max(0.0, self._batch_at + self._job_spec.interval - time.monotonic())
 
     def demand(self, epoch_state: EpochState) -> int:
         """Returns how many offsets a job with chunks is to have for its slots; 0 if it pauses."""
@@ -325,7 +327,7 @@ class Dispatcher:
         closed = {s for s in range(self._slots) if s in self.barred or self._crashes.concern(s)}
         if self.leases.spec is None:
             closed |= self._busy.keys()  # They give nothing back.
-        if self._work.state is not None:
+        if self._job_spec.state is not None:
             # The next slot of a key must see its last change.
             written = epoch_state.committer.outbox.is_written
             closed |= {s for s in range(self._slots) if not written(s)}
@@ -379,7 +381,7 @@ class Dispatcher:
         self.barred = {slot: at for slot, at in self.barred.items() if at > now}
         self.without_state = {slot: at for slot, at in self.without_state.items() if at > now}
         self._watch_real_time(epoch_state, now, stopping=stopping)
-        too_soon = stopping or now - self._batch_at < self._work.interval
+        too_soon = stopping or now - self._batch_at < self._job_spec.interval
         on_trial = any(r.trial for r in self.running.values())
         if too_soon or on_trial or not self.breaker.may_start(now):
             return
@@ -463,7 +465,7 @@ class Dispatcher:
         running.latest_start = self._latest_start.of_batch()
         running.title = self._meter.title
         running.channel = self.leases.spec
-        state = self._work.state
+        state = self._job_spec.state
         running.state = None if state is None else state.spec(running.key_ranges)
         running.gates = self._carryover.gates(plan.slots, running.names, now)
         if is_real_time and self._real_time is not None:
@@ -573,9 +575,9 @@ class Dispatcher:
         slices = self._options.min_partitions or self._slots
         try:
             rows = run_slots(
-                self._spark, self._options, self._work, running, self._slots, self._send
+                self._spark, self._options, self._job_spec, running, self._slots, self._send
             ) if running.is_real_time else run_batch(
-                self._spark, self._options, self._work, running, running.epoch_state.partitions,
+                self._spark, self._options, self._job_spec, running, running.epoch_state.partitions,
                 slices, self._slots, self._send,
             )  # fmt: skip
         except BaseException as error:  # noqa: BLE001 - reported to the loop

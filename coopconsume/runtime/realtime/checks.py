@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from coopconsume.options import Options
-    from coopconsume.runtime.work import Work
+    from coopconsume.runtime.job_spec import JobSpec
     from coopconsume.worker.channel.spec import ChannelSpec
 
 log = logging.getLogger(__name__)
@@ -31,13 +31,13 @@ _PACKAGES: Final = ("confluent_kafka", "xxhash")
 _CONNECT: Final = 10.0
 
 
-def check_settings(spark: SparkSession, options: Options, work: Work, slots: int) -> None:
+def check_settings(spark: SparkSession, options: Options, job_spec: JobSpec, slots: int) -> None:
     """Makes sure that a job can run in real time, as far as this process knows.
 
     Args:
         spark: The session.
         options: Of the consumer.
-        work: Of the job.
+        job_spec: Of the job.
         slots: Of the job.
 
     Raises:
@@ -48,9 +48,9 @@ def check_settings(spark: SparkSession, options: Options, work: Work, slots: int
         raise RealTimeUnavailable(
             "slots cannot reach the driver on Spark Connect", "use a classic session, or batches"
         )
-    if work.state is not None:
+    if job_spec.state is not None:
         raise InvalidOption(_TRIGGER, "with state", "leave it out: state needs batches")
-    if isinstance(work.outputs, TransactionalTopic):
+    if isinstance(job_spec.outputs, TransactionalTopic):
         raise InvalidOption(
             _TRIGGER, "output_mode='transactional'", "leave it out, or append to the topic"
         )
@@ -68,10 +68,10 @@ def check_settings(spark: SparkSession, options: Options, work: Work, slots: int
     from coopconsume.worker.realtime.source import consumer_config
 
     consumer_config(options.kafka)
-    _check_cores(spark, options, work, slots)
+    _check_cores(spark, options, job_spec, slots)
 
 
-def _check_cores(spark: SparkSession, options: Options, work: Work, slots: int) -> None:
+def _check_cores(spark: SparkSession, options: Options, job_spec: JobSpec, slots: int) -> None:
     """Long tasks keep their cores: what else needs Spark needs one as well."""
     from commits.table import is_named
 
@@ -85,7 +85,7 @@ def _check_cores(spark: SparkSession, options: Options, work: Work, slots: int) 
         name
         for name, is_so in (
             (f"the commit table {options.commit_table}", is_named(options.commit_table)),
-            ("the output function", isinstance(work.outputs, OutputFunction)),
+            ("the output function", isinstance(job_spec.outputs, OutputFunction)),
         )
         if is_so
     ]

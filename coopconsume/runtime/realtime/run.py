@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from coopconsume.options import Options
     from coopconsume.runtime.dispatch.batch import Running
+    from coopconsume.runtime.job_spec import JobSpec
     from coopconsume.runtime.plan import Partition
-    from coopconsume.runtime.work import Work
     from coopconsume.worker.report import PartitionWork
 
 
@@ -59,7 +59,7 @@ def finders_of_holes(partitions: Sequence[Partition]) -> dict[int, set[int]]:
 def run_slots(
     spark: SparkSession,
     options: Options,
-    work: Work,
+    job_spec: JobSpec,
     running: Running,
     slots: int,
     send: Callable[[bytes], None] | None,
@@ -69,7 +69,7 @@ def run_slots(
     Args:
         spark: The session.
         options: Of the consumer.
-        work: What to do.
+        job_spec: What to do.
         running: The run.
         slots: Of the job, which share its rate.
         send: Takes reports as tasks end; None: they come back as rows.
@@ -77,11 +77,11 @@ def run_slots(
     Returns:
         As for a batch.
     """
-    plan, duration = running.plan, work.real_time or 0.0
+    plan, duration = running.plan, job_spec.real_time or 0.0
     key_ranges = running.key_ranges
     part_of = {name: part for part, name in enumerate(running.names)}
     spec = replace(
-        spec_of(options, work, running, slots),
+        spec_of(options, job_spec, running, slots),
         batch_time=duration + options.batch_time,
         realtime=RealTimeSpec(
             duration=duration,
@@ -102,10 +102,10 @@ def run_slots(
     )
     runner = RealTimeRunner(
         spec,
-        work.handler,
-        work.policy,
-        work.outputs.schema if work.outputs else None,
-        dead_letters=work.dead_letters is not None,
+        job_spec.handler,
+        job_spec.policy,
+        job_spec.outputs.schema if job_spec.outputs else None,
+        dead_letters=job_spec.dead_letters is not None,
         send=send,
     )
     count = len(plan.slots)

@@ -1,4 +1,4 @@
-"""What a job does with records: handler, concurrency, retries, dead letters, outputs."""
+"""The specification of a job: handler, concurrency, retries, dead letters, outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Work:
+class JobSpec:
     """What a job does with records, and how.
 
     Attributes:
