@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from assignors import classic
+from assignors import kafka_rules
 from assignors.contract import KeyRangeAssignor
 from assignors.sharing import deal_or_divide
 
@@ -35,7 +35,7 @@ class RangeKeyRangeAssignor(KeyRangeAssignor):
     name = "key-range-range"
 
     def _shares(self, group: Group) -> Iterator[tuple[str, Share]]:
-        return deal_or_divide(group, _deal, classic.ranges)
+        return deal_or_divide(group, _deal, kafka_rules.ranges)
 
 
 def _deal(count: int, members: Sequence[Member]) -> Deal:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from assignors import classic
+from assignors import kafka_rules
 from assignors.contract import KeyRangeAssignor
 from assignors.sharing import deal_or_divide
 
@@ -34,7 +34,7 @@ class RoundRobinKeyRangeAssignor(KeyRangeAssignor):
     name = "key-range-roundrobin"
 
     def _shares(self, group: Group) -> Iterator[tuple[str, Share]]:
-        return deal_or_divide(group, _deal, classic.round_robin)
+        return deal_or_divide(group, _deal, kafka_rules.round_robin)
 
 
 def _deal(count: int, members: Sequence[Member]) -> Deal:

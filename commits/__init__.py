@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from commits.acquisitions import Acquisition
+    from commits.chunk_watch import AcquisitionWatch
     from commits.errors import (
         ClaimConflict,
         CommitLogUnavailable,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
         Wanted,
     )
     from commits.offsets import OffsetRanges
-    from commits.partition import CommitResult, PartitionCommits
+    from commits.partition_commits import CommitResult, PartitionCommits
     from commits.repair import (
         StableOffset,
         TableCheck,
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
         SNAPSHOT_COMMITS,
     )
     from commits.store import CommitStore
-    from commits.watch import AcquisitionWatch
 
 _HOME = {
     "ACCEPT_INDIVIDUAL_COMMIT": "settings",
@@ -65,13 +65,13 @@ _HOME = {
     "AcquireRequest": "model",
     "Acquisition": "acquisitions",
     "AcquisitionId": "model",
-    "AcquisitionWatch": "watch",
+    "AcquisitionWatch": "chunk_watch",
     "Assignment": "model",
     "ClaimConflict": "errors",
     "CommitIds": "ids",
     "CommitLogUnavailable": "errors",
     "CommitRefused": "errors",
-    "CommitResult": "partition",
+    "CommitResult": "partition_commits",
     "CommitStore": "store",
     "CommitStoreBusy": "errors",
     "CommitStoreError": "errors",
@@ -88,7 +88,7 @@ _HOME = {
     "MaxIndividualCommitsReached": "errors",
     "OffsetRanges": "offsets",
     "OwnedShare": "model",
-    "PartitionCommits": "partition",
+    "PartitionCommits": "partition_commits",
     "OffsetAndEpoch": "model",
     "Pending": "model",
     "RepairRefused": "errors",

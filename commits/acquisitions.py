@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from commits.model import Wanted
-    from commits.partition import PartitionCommits
+    from commits.partition_commits import PartitionCommits
 
 __all__ = ["COOPERATIVE", "Acquisition", "Acquisitions"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from commits.offsets import MAX_OFFSET, OffsetRanges
 
 if TYPE_CHECKING:
-    from commits.partition import PartitionCommits
+    from commits.partition_commits import PartitionCommits
 
 
 def affordable(commits: PartitionCommits, offered: OffsetRanges, limit: int) -> OffsetRanges:

@@ -14,8 +14,15 @@ from commits.errors import (
 )
 from commits.fold import Answer
 from commits.ownership import in_force
-from commits.partition import CommitResult, PartitionCommits
-from commits.requests import (
+from commits.partition_commits import CommitResult, PartitionCommits
+from commits.rows import Event, Part, divided
+from commits.settings import (
+    ACCEPT_INDIVIDUAL_COMMIT,
+    SNAPSHOT_BYTES,
+    SNAPSHOT_COMMITS,
+    TableSettings,
+)
+from commits.validation import (
     checked_place,
     chunk_id,
     exact_offset,
@@ -24,13 +31,6 @@ from commits.requests import (
     request_events,
     unwritten,
     with_topic_ids,
-)
-from commits.rows import Event, Part, divided
-from commits.settings import (
-    ACCEPT_INDIVIDUAL_COMMIT,
-    SNAPSHOT_BYTES,
-    SNAPSHOT_COMMITS,
-    TableSettings,
 )
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from commits.model import Epoch, TopicPartition
     from commits.offsets import OffsetRanges
-    from commits.partition import CommitResult
+    from commits.partition_commits import CommitResult
 
     Results = Mapping[TopicPartition, CommitResult]
 

@@ -17,14 +17,14 @@ from commits.grants import GrantState, cut, holder_of
 from commits.ids import CommitIds
 from commits.model import AcquisitionId, Doubt, OffsetAndEpoch, OwnedShare, Wanted
 from commits.offsets import MAX_OFFSET, OffsetRanges
-from commits.partition import CommitResult, PartitionCommits
+from commits.partition_commits import CommitResult, PartitionCommits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from commits.grants import ShareOwner
     from commits.model import Epoch, Pending, TopicPartition
-    from commits.partition import CommitStatus
+    from commits.partition_commits import CommitStatus
     from commits.rows import Event, Part
 
 __all__ = [

@@ -23,7 +23,7 @@ from commits.errors import (
 )
 from commits.fold import LogState, PartitionState
 from commits.offsets import OffsetRanges
-from commits.partition import PartitionCommits
+from commits.partition_commits import PartitionCommits
 from commits.rows import decode, encode
 from commits.secrets import hidden
 from commits.snapshot import newest_snapshot, snapshot_events

@@ -17,7 +17,7 @@ from commits.grants import GrantState, ShareOwner
 from commits.ids import CommitIds
 from commits.model import Doubt, Epoch, OffsetAndEpoch, OwnedShare
 from commits.offsets import MAX_OFFSET, OffsetRanges
-from commits.partition import CommitResult, PartitionCommits
+from commits.partition_commits import CommitResult, PartitionCommits
 from commits.rows import Event, Part
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from commits.committing import Committing
 from commits.history import history_entry
-from commits.partition import DEFAULT_MAX_RANGES, PartitionCommits
+from commits.partition_commits import DEFAULT_MAX_RANGES, PartitionCommits
 from commits.path_engine import MIN_RETENTION_HOURS
 from commits.settings import (
     DEFAULT_RANGES_TO_COMMIT,

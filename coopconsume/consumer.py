@@ -21,13 +21,13 @@ from coopconsume.option_values import parse_seconds
 from coopconsume.options import Options
 from coopconsume.query import CooperativeForeach, CooperativeQuery
 from coopconsume.record import MAX_WAIT
-from coopconsume.runtime.commit.state import HISTORY, StateLog
+from coopconsume.runtime.commit.state_log import HISTORY, StateLog
 from coopconsume.runtime.dispatch.slot_leases import lease_seconds
 from coopconsume.runtime.poll.poller import Poller
 from coopconsume.runtime.read.expressions import check_filter, check_ordering_key
 from coopconsume.state.schema import StateSchema
 from coopconsume.ui.page import LivePage
-from coopconsume.worker.frames import FrameHandler
+from coopconsume.worker.frame_runner import FrameHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from coopconsume.query import OutputMode
     from coopconsume.record import OnDead, RetryPolicy
     from coopconsume.runtime.poll.positions import PollPosition
-    from coopconsume.worker.frames import Format
+    from coopconsume.worker.frame_runner import Format
     from coopconsume.worker.report import Ordering
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.monitoring.listener import QueryProgressEvent
-    from coopconsume.runtime.commit.state import StateLog
+    from coopconsume.runtime.commit.state_log import StateLog
     from coopconsume.sinks import DeadLetterSink, OutputSink
     from coopconsume.ui.page import LivePage
     from coopconsume.worker.report import Ordering

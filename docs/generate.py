@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import coopconsume.errors
 from coopconsume.admin.views import SCHEMAS
-from coopconsume.cli.outcome import EXIT_CODES
+from coopconsume.cli.exit_codes import EXIT_CODES
 from coopconsume.errors import AssignorError, CommitStoreError, CoopConsumeError, FencedLogError
 from coopconsume.monitoring.numbers import (
     COUNTERS,

@@ -9,11 +9,11 @@ import click
 from coopconsume.cli.broker import broker
 from coopconsume.cli.dead_letters import dead_letters
 from coopconsume.cli.demo import demo
+from coopconsume.cli.exit_codes import EXIT_CODES
 from coopconsume.cli.groups import groups
 from coopconsume.cli.kv import kv
 from coopconsume.cli.log import log
 from coopconsume.cli.offsets import lag, offsets
-from coopconsume.cli.outcome import EXIT_CODES
 from coopconsume.cli.owners import owners
 from coopconsume.cli.queue import queue
 from coopconsume.cli.run import run

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coopconsume.cli.outcome import EXIT_CODES, FAILED, OK, reported
+from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, reported
 from coopconsume.testing.local.broker import LocalKafka
 
 if TYPE_CHECKING:

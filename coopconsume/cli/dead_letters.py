@@ -11,7 +11,7 @@ import click
 
 from coopconsume.admin.client import Admin
 from coopconsume.admin.dead_letters.choice import Choice
-from coopconsume.cli.outcome import EXIT_CODES, example, reported
+from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.place import as_json, at_a_place, echo_json
 from coopconsume.cli.text import table
 

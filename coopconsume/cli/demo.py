@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from coopconsume.cli.outcome import EXIT_CODES, reported
+from coopconsume.cli.exit_codes import EXIT_CODES, reported
 from coopconsume.demo.errors import DemoCheckFailed
 from coopconsume.demo.flights import FLIGHTS
 from coopconsume.demo.runner import LEAST, Demo

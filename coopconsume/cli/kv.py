@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coopconsume.cli.exit_codes import example, reported
 from coopconsume.cli.kv_store import KeyValueStore
-from coopconsume.cli.outcome import example, reported
 from coopconsume.cli.place import at_a_cluster
 from coopconsume.errors.fenced import FencedLogError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coopconsume.cli.outcome import EXIT_CODES, FAILED, OK, example, reported
+from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
 from coopconsume.cli.place import as_json, at_a_cluster, echo_json
 from coopconsume.cli.text import table
 

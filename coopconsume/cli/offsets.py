@@ -11,6 +11,7 @@ import click
 from commits import CommitTableNotFound
 from coopconsume.admin.client import Admin
 from coopconsume.admin.offsets import read_document, write_document
+from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.offset_options import (
     counting,
     ending_claims,
@@ -31,7 +32,6 @@ from coopconsume.cli.offset_text import (
     state_lines,
     status_document,
 )
-from coopconsume.cli.outcome import EXIT_CODES, example, reported
 from coopconsume.cli.place import as_json, at_a_place, echo_json
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from commits import CommitLogUnavailable, CommitStore
 from commits.places import refuse_unwritable
 from commits.table import is_named
 from coopconsume.cli.catalog import given_session, no_catalog
+from coopconsume.cli.exit_codes import INTERRUPTED, OK, example, reported
 from coopconsume.cli.logs import LogScreen, TextScreen
-from coopconsume.cli.outcome import INTERRUPTED, OK, example, reported
 from coopconsume.cli.place import consumer_options, pairs
 from coopconsume.consumer import CooperativeConsumer
 from coopconsume.errors import InvalidOption

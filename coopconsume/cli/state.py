@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coopconsume.cli.catalog import session_for
-from coopconsume.cli.outcome import EXIT_CODES, FAILED, example, reported
+from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, example, reported
 from coopconsume.cli.place import as_json, echo_json, spark_conf_option
 from coopconsume.cli.text import table
 from coopconsume.state.reading import CommittedState

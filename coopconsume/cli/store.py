@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from coopconsume.admin.client import Admin
-from coopconsume.cli.outcome import DATA_LOSS, EXIT_CODES, OK, example, reported
+from coopconsume.cli.exit_codes import DATA_LOSS, EXIT_CODES, OK, example, reported
 from coopconsume.cli.place import as_json, at_a_place, echo_json
 from coopconsume.cli.text import table
 

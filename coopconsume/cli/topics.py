@@ -8,7 +8,7 @@ import click
 
 from coopconsume.admin.client import Admin
 from coopconsume.admin.overview.data import plain
-from coopconsume.cli.outcome import EXIT_CODES, example, reported
+from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.place import as_json, at_a_place, echo_json
 from coopconsume.cli.text import table
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coopconsume.cli.outcome import FAILED, OK, example, reported
+from coopconsume.cli.exit_codes import FAILED, OK, example, reported
 from coopconsume.cli.place import at_a_place
 from coopconsume.ui.page import LivePage
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from coopconsume.errors import HandlerNotUsable, InvalidOption
 from coopconsume.runtime.dispatch.batch import rates_of
 from coopconsume.sinks.others import check_output
-from coopconsume.worker.frames import FrameHandler
+from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.slot import HandlerNotFound, resolve_handler
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coopconsume.options import Options
     from coopconsume.record import RetryPolicy
-    from coopconsume.runtime.commit.state import StateLog
+    from coopconsume.runtime.commit.state_log import StateLog
     from coopconsume.sinks import DeadLetterSink, OutputSink
     from coopconsume.worker.report import Ordering
 

@@ -11,7 +11,7 @@ from coopconsume.sinks.merge import MergeTable
 from coopconsume.sinks.table import OutputTable
 from coopconsume.sinks.topic import OutputTopic
 from coopconsume.sinks.transactional import TransactionalTopic
-from coopconsume.worker.answers import error_text
+from coopconsume.worker.handler_answers import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

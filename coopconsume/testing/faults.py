@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from coopconsume.errors import HandlerNotUsable
 from coopconsume.record import Reject, exhausted
 from coopconsume.testing.history import Recorder
-from coopconsume.worker.answers import as_rows, error_text
-from coopconsume.worker.frames import FrameHandler
+from coopconsume.worker.frame_runner import FrameHandler
+from coopconsume.worker.handler_answers import as_rows, error_text
 from coopconsume.worker.slot import current_slot, is_async
 
 if TYPE_CHECKING:

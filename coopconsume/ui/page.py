@@ -55,8 +55,8 @@ class LivePage(Closing):
         try:
             import uvicorn
 
-            from coopconsume.ui.access import Access, Guard
             from coopconsume.ui.app import PageApp
+            from coopconsume.ui.authentication import Access, Guard
             from coopconsume.ui.watch import Watches
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):

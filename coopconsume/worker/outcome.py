@@ -19,9 +19,10 @@ from coopconsume.record import (
     with_shown_ordering_key,
 )
 from coopconsume.state.value import State
-from coopconsume.worker.answers import as_rows, trace_of, verdict_on
+from coopconsume.worker.handler_answers import as_rows, trace_of, verdict_on
 from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.input_rows import HASH, HEADERS, STAMP, InputRow, headers_of, wanted_rows
+from coopconsume.worker.output_rows import OutputRows
 from coopconsume.worker.realtime.read_progress import ReadProgress
 from coopconsume.worker.report import (
     DeadLetter,
@@ -32,14 +33,13 @@ from coopconsume.worker.report import (
     pack_chunks,
     pack_done,
 )
-from coopconsume.worker.rows import OutputRows
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Mapping, Sequence
 
     from coopconsume.record import Headers, RetryPolicy
-    from coopconsume.worker.answers import FailedAttempt
+    from coopconsume.worker.handler_answers import FailedAttempt
     from coopconsume.worker.report import BatchSpec, PartitionWork
 
     #: (first, last) key hashes.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from coopconsume.record import Headers
-    from coopconsume.state.slot import StateSpec
+    from coopconsume.state.slot_state import StateSpec
     from coopconsume.worker.channel.spec import ChannelSpec
     from coopconsume.worker.realtime.spec import RealTimeSpec
 

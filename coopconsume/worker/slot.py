@@ -28,7 +28,7 @@ from coopconsume.record import Record
 from coopconsume.state.value import State
 from coopconsume.worker.async_runner import run_coroutines
 from coopconsume.worker.crash_journal import CrashJournal, journal_path, read_journal
-from coopconsume.worker.frames import FrameHandler, run_frames
+from coopconsume.worker.frame_runner import FrameHandler, run_frames
 from coopconsume.worker.input_rows import (
     HASH,
     KEY,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from commits.model import TopicPartition
     from coopconsume.record import RetryPolicy
-    from coopconsume.state.slot import SlotState
+    from coopconsume.state.slot_state import SlotState
     from coopconsume.worker.channel.client import SlotChannel
     from coopconsume.worker.crash_journal import AtCrash
     from coopconsume.worker.report import BatchSpec
@@ -220,7 +220,7 @@ class SlotRunner:
         handler = resolve_handler(self._handler)
         state = None
         if spec.state is not None:
-            from coopconsume.state.slot import SlotState
+            from coopconsume.state.slot_state import SlotState
 
             try:
                 state = SlotState(spec.state, slot)

@@ -12,8 +12,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from commits import AcquireRequest, CommitStore, Wanted
-from commits.requests import request_events
 from commits.rows import Event
+from commits.validation import request_events
 from coopconsume.demo.processes import kill_tree
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 from tests.bench.handlers import handler

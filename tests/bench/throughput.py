@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume import RetryPolicy
-from coopconsume.runtime.read.source import WantedRows, batch_frame, read_spans
+from coopconsume.runtime.read.offset_frames import WantedRows, batch_frame, read_spans
 from coopconsume.runtime.read.spans import Span
 from coopconsume.worker.report import BatchSpec, PartitionWork
 from coopconsume.worker.slot import REPORT_SCHEMA, SlotRunner

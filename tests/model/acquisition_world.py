@@ -23,8 +23,8 @@ from commits import (
     Wanted,
 )
 from commits.fold import GroupState, LogState
-from commits.requests import request_events
 from commits.rows import Event, Part
+from commits.validation import request_events
 
 AT = ("t", 0)
 TIMEOUT, MARGIN, LONGEST_CALL = 3.0, 1.0, 0.7

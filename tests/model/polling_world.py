@@ -12,13 +12,13 @@ from assignors import KeyRange, Share, key_hash
 from assignors.ranges import offset_hash
 from commits import FencedMember, MaxIndividualCommitsReached, OffsetRanges, PartitionCommits
 from commits.affordable import affordable
-from commits.partition import CommitResult
+from commits.partition_commits import CommitResult
 from coopconsume.group.assigned_logs import AssignedLogs
 from coopconsume.group.owned import Failed, Owned
 from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.record import ORDERING_KEY
 from coopconsume.runtime.poll.poller import Poller
-from coopconsume.runtime.read.source import PolledRows
+from coopconsume.runtime.read.offset_frames import PolledRows
 
 TOPIC = "t"
 

@@ -18,9 +18,9 @@ from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import EpochGrant
 from coopconsume.group.shares import leave_with_owners, without
 from coopconsume.record import Record, Reject
-from coopconsume.runtime.commit.state import StateLog
+from coopconsume.runtime.commit.state_log import StateLog
 from coopconsume.state.schema import StateSchema
-from coopconsume.state.slot import SlotState
+from coopconsume.state.slot_state import SlotState
 from tests.model.job_group import LIFE_MS
 from tests.model.job_world import _PATIENCE, TP, until
 

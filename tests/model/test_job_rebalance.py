@@ -13,8 +13,8 @@ import pytest
 
 from assignors import KeyRange, Share, key_hash
 from commits import CommitLogUnavailable, OffsetRanges, Pending
-from commits.requests import parts_of
 from commits.rows import Event
+from commits.validation import parts_of
 from coopconsume.group import GroupMember
 from coopconsume.group.owned import EpochGrant
 from tests.model.job_group import HIGH, KEYS, LIFE_MS, LOW, WHOLE, Group, slot_mates

@@ -15,11 +15,11 @@ from commits import CommitLogUnavailable, FencedMember, OffsetRanges, Pending
 from coopconsume.errors import StateNotReadable
 from coopconsume.group.owned import EpochGrant
 from coopconsume.record import Reject, RetryPolicy
-from coopconsume.runtime.commit.state import StateLog
+from coopconsume.runtime.commit.state_log import StateLog
 from coopconsume.runtime.events import PauseRequested
 from coopconsume.sinks import TransactionalTopic
 from coopconsume.state.schema import StateSchema
-from coopconsume.state.slot import SlotState
+from coopconsume.state.slot_state import SlotState
 from coopconsume.state.store import FOLDER
 from tests.model.job_group import HIGH, KEYS, LIFE_MS, LOW, WHOLE, Group
 from tests.model.job_world import _PATIENCE, TP, until
@@ -668,7 +668,7 @@ def test_a_slot_that_cannot_read_the_state_leaves_nothing_in_doubt(begun, state,
             return SlotState(*args)
         raise StateNotReadable("state", "no answer")
 
-    monkeypatch.setattr("coopconsume.state.slot.SlotState", opened)
+    monkeypatch.setattr("coopconsume.state.slot_state.SlotState", opened)
     group = begun(WHOLE)
     there, member = group.there, group.member
     job = there.run(member, Counting(), state=state)

@@ -753,7 +753,7 @@ def test_while_dead_letters_wait_for_their_place_others_commit_and_the_call_ends
 
         is_back.clear()
         was = world.snapshot()
-        monkeypatch.setattr("coopconsume.runtime.poll.letters.LIMIT", 0.1)
+        monkeypatch.setattr("coopconsume.runtime.poll.letter_writer.LIMIT", 0.1)
         for _ in range(2):  # The second one waits behind the first, and writes nothing later.
             with pytest.raises(OutputNotWritten, match="no answer for 0") as error:
                 member.poller.reject(member, Frame([(0, 4)]), "no", "continue")
@@ -761,7 +761,7 @@ def test_while_dead_letters_wait_for_their_place_others_commit_and_the_call_ends
         assert world.snapshot() == was
         assert 4 in member.poller.session.places[TOPIC, 0].polled
         is_back.set()
-        monkeypatch.setattr("coopconsume.runtime.poll.letters.LIMIT", SOON)
+        monkeypatch.setattr("coopconsume.runtime.poll.letter_writer.LIMIT", SOON)
         member.poller.reject(member, Frame([(0, 4)]), "no", "continue")
         assert world.log.is_done(0, 4)
         assert [letter.offset for letter in member.letters] == [5, 4, 4], "once left behind"
@@ -770,7 +770,7 @@ def test_while_dead_letters_wait_for_their_place_others_commit_and_the_call_ends
         written.clear()
         rejected = calls.submit(member.poller.reject, member, Frame([(0, 3)]), "no", "continue")
         assert written.wait(SOON)
-        monkeypatch.setattr("coopconsume.runtime.poll.letters._CLOSING", 0.1)
+        monkeypatch.setattr("coopconsume.runtime.poll.letter_writer._CLOSING", 0.1)
         member.poller.close()
         with pytest.raises(AlreadyClosed):
             rejected.result(SOON)

@@ -26,8 +26,8 @@ from commits.ids import CommitIds
 from coopconsume.record import Reject
 from coopconsume.state.changelog import Changelog
 from coopconsume.state.schema import StateSchema
-from coopconsume.state.slot import StateSpec
-from coopconsume.worker.frames import FrameHandler
+from coopconsume.state.slot_state import StateSpec
+from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.report import unpack_offsets
 from tests.examples import examples
 from tests.unit.worker.slot_harness import PATIENCE, WAYS, in_way, prepared

@@ -155,7 +155,7 @@ def test_a_record_that_is_tried_again_in_its_slot_is_seen_and_keeps_its_attempts
 
 def test_a_frame_that_fails_is_tried_again_by_a_batch_and_real_time_returns(world):
     """What is pending and due ends the run; the key's order is kept."""
-    from coopconsume.worker.frames import FrameHandler
+    from coopconsume.worker.frame_runner import FrameHandler
 
     seen, failed = [], []
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from assignors import KeyRange
 from commits import AcquisitionId, Epoch, OffsetRanges, Pending
-from commits.requests import request_events
 from commits.rows import Event, Part
+from commits.validation import request_events
 from coopconsume.group.chunks import GroupChunks, PartitionChunks, failures_in
 from coopconsume.runtime.plan import Limits, Partition, plan_batch
 from coopconsume.runtime.plan.acquiring import Acquirer

@@ -77,7 +77,7 @@ ACQUISITIONS = [
     Mutant(
         "chunk-watched-too-short",
         "A watch counts a chunk's time from when it saw it.",
-        "commits/watch.py",
+        "commits/chunk_watch.py",
         "now - self._seen[chunk] >= self._timeout",
         "now - self._seen[chunk] >= self._timeout / 2",
         (_RULES + "test_a_watch_counts_from_when_it_saw_a_chunk", _MODEL),
@@ -125,7 +125,7 @@ ACQUISITIONS = [
     Mutant(
         "chunk-expires-after-the-request",
         "In one append, overdue chunks are returned before the request acquires.",
-        "commits/requests.py",
+        "commits/validation.py",
         'id=f"{request.id}/{kind}"',
         'id=f"{request.id}/s{kind}"',
         (_RULES + "test_overdue_chunks_are_returned_by_a_request",),

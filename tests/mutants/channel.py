@@ -278,7 +278,7 @@ CHANNEL = [
     Mutant(
         "rows-are-reported-twice",
         "No output row is in two reports.",
-        "coopconsume/worker/rows.py",
+        "coopconsume/worker/output_rows.py",
         "        taken = copy.copy(self)\n        self._cells, self._origins, self._pieces = [], [], []\n",
         "        taken = copy.copy(self)\n",
         (_UNION,),
@@ -318,7 +318,7 @@ CHANNEL = [
     Mutant(
         "stopped-frames-start",
         "A stopped slot calls its frame handler no more.",
-        "coopconsume/worker/frames.py",
+        "coopconsume/worker/frame_runner.py",
         "if is_stopped or (outcome.report.handled and late):",
         "if outcome.report.handled and late:",
         (_SLOT + "test_a_stopped_slot_ends_what_runs_and_starts_nothing_more",),
@@ -400,7 +400,7 @@ CHANNEL = [
     Mutant(
         "frame-is-kept-in-part",
         "A slot keeps all rows of the frame that runs.",
-        "coopconsume/worker/frames.py",
+        "coopconsume/worker/frame_runner.py",
         "            self._running = batch\n",
         "            self._running = batch.slice(0, 1)\n",
         (_RELIEVED,),
@@ -424,7 +424,7 @@ CHANNEL = [
     Mutant(
         "kept-record-counts-as-parked",
         "A job is not through while a kept record runs.",
-        "coopconsume/runtime/plan/waiting.py",
+        "coopconsume/runtime/plan/waiting_record.py",
         "not (self.is_undelivered or self.is_running)",
         "not self.is_undelivered",
         (_KEPT,),

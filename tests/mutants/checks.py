@@ -262,7 +262,7 @@ SHOWN = [
     Mutant(
         "plain-error-among-json",
         "With JSON logs the error that ends the command is JSON, too.",
-        "coopconsume/cli/outcome.py",
+        "coopconsume/cli/exit_codes.py",
         'as_json=kwargs.get("log_format") == "json"',
         "as_json=False",
         ("tests/unit/test_cli.py::test_json_logs_stay_json",),

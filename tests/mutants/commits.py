@@ -81,7 +81,7 @@ COMMITS = [
     Mutant(
         "group-says-its-errors",
         "What an exception group holds is asked of the base class.",
-        "coopconsume/worker/answers.py",
+        "coopconsume/worker/handler_answers.py",
         "BaseExceptionGroup.exceptions.__get__(error)",
         "error.exceptions",
         (_ODD + "test_an_odd_error_costs_its_record_alone",),
@@ -109,7 +109,7 @@ COMMITS = [
     Mutant(
         "short-reads-under-the-users-group",
         "All reads are made under the group id for reads.",
-        "coopconsume/runtime/read/source.py",
+        "coopconsume/runtime/read/offset_frames.py",
         "group = LOG_IDENTITIES.read_group(fetching[_GROUP])",
         "group = fetching[_GROUP]",
         ("tests/unit/kafka/test_identity.py::test_every_read_is_made_under_that_group_id",),
@@ -173,7 +173,7 @@ COMMITS = [
     Mutant(
         "stable-offset-one-too-high",
         "The stable offset is the first that is not committed.",
-        "commits/partition.py",
+        "commits/partition_commits.py",
         "return end + 1, ranges.clip(end + 1, MAX_OFFSET)",
         "return end + 2, ranges.clip(end + 2, MAX_OFFSET)",
         ("tests/model/test_commits_partition.py::test_every_step_agrees_with_a_naive_model",),
@@ -181,7 +181,7 @@ COMMITS = [
     Mutant(
         "too-old-taken",
         "A commit wholly below the stable offset is too old.",
-        "commits/partition.py",
+        "commits/partition_commits.py",
         "if offered.last < self._stable_offset:",
         "if offered.last < 0:",
         (
@@ -192,7 +192,7 @@ COMMITS = [
     Mutant(
         "limit-refuses-everything",
         "A limit takes what does not raise the number of ranges.",
-        "commits/partition.py",
+        "commits/partition_commits.py",
         "count > limit and count > self._ranges.range_count",
         "count > limit",
         (
@@ -254,7 +254,7 @@ COMMITS = [
     Mutant(
         "truncation-keeps-the-end",
         "What lay beyond the end of a truncated log is forgotten.",
-        "commits/partition.py",
+        "commits/partition_commits.py",
         "self._set(min(self._stable_offset, end), self._ranges.clip(0, end - 1))",
         "self._set(min(self._stable_offset, end), self._ranges)",
         (
@@ -302,7 +302,7 @@ ANSWERS = [
     Mutant(
         "error-text-raises",
         "An error whose text raises costs its own record alone.",
-        "coopconsume/worker/answers.py",
+        "coopconsume/worker/handler_answers.py",
         "said = _safely(lambda: str(error))",
         "said = str(error)",
         (_ODD + "test_an_odd_error_costs_its_record_alone",),
@@ -310,7 +310,7 @@ ANSWERS = [
     Mutant(
         "trace-raises",
         "An error whose trace raises costs its own record alone.",
-        "coopconsume/worker/answers.py",
+        "coopconsume/worker/handler_answers.py",
         "lines = _safely(lambda: traceback.format_exception(error))",
         "lines = traceback.format_exception(error)",
         (_ODD + "test_an_odd_error_makes_a_dead_letter",),
@@ -318,7 +318,7 @@ ANSWERS = [
     Mutant(
         "surrogates-kept",
         "The text of a failure is one that UTF-8 can hold.",
-        "coopconsume/worker/answers.py",
+        "coopconsume/worker/handler_answers.py",
         'str.encode(begin, "utf-8", "backslashreplace").decode()[:most]',
         "str(begin)",
         (_ODD + "test_an_odd_error_costs_its_record_alone",),
@@ -326,7 +326,7 @@ ANSWERS = [
     Mutant(
         "any-retry-after",
         "A wait is checked where the answer is settled.",
-        "coopconsume/worker/answers.py",
+        "coopconsume/worker/handler_answers.py",
         "asked = usable_seconds(after)",
         "asked = after if isinstance(after, float) else usable_seconds(after)",
         (_ODD + "test_a_retry_that_was_changed_waits_as_the_policy_says",),
@@ -342,7 +342,7 @@ ANSWERS = [
     Mutant(
         "answer-not-ignored",
         "Without an output, what a handler returns is ignored.",
-        "coopconsume/worker/answers.py",
+        "coopconsume/worker/handler_answers.py",
         "    if not wanted:\n",
         "    if not wanted and isgenerator(answer):\n",
         (_ODD + "test_without_an_output_what_is_returned_is_ignored",),
@@ -350,7 +350,7 @@ ANSWERS = [
     Mutant(
         "generator-not-run",
         "A handler that is a generator runs to its end.",
-        "coopconsume/worker/answers.py",
+        "coopconsume/worker/handler_answers.py",
         "if isgenerator(answer) or isinstance(answer, list | tuple):",
         "if isinstance(answer, list | tuple):",
         (_ODD + "test_a_generator_that_raises_half_way_fails_its_record",),
@@ -358,7 +358,7 @@ ANSWERS = [
     Mutant(
         "coroutine-taken-for-done",
         "What nobody awaits is not done.",
-        "coopconsume/worker/answers.py",
+        "coopconsume/worker/handler_answers.py",
         "    if iscoroutine(answer):\n        answer.close()\n        raise",
         "    if iscoroutine(answer):\n        answer.close()\n        return\n        raise",
         (_ODD + "test_what_nobody_awaits_fails_its_record",),
@@ -366,7 +366,7 @@ ANSWERS = [
     Mutant(
         "misfit-row-kept",
         "A row that does not fit the output schema fails its record.",
-        "coopconsume/worker/rows.py",
+        "coopconsume/worker/output_rows.py",
         "raise self._misfit(row, error) from error",
         "arrays = [pa.nulls(1, field.type) for field in self.schema]",
         (_ODD + "test_with_an_output_what_does_not_fit_fails_its_record",),
@@ -374,7 +374,7 @@ ANSWERS = [
     Mutant(
         "odd-outcome-is-done",
         "An outcome of a frame handler that says nothing is not done.",
-        "coopconsume/worker/answers.py",
+        "coopconsume/worker/handler_answers.py",
         '    return TypeError(\n        f"the frame',
         '    return None and TypeError(\n        f"the batch',
         (_ODD + "test_a_row_of_a_frame_with_an_odd_outcome_fails_alone",),

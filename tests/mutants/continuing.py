@@ -583,7 +583,7 @@ CONTINUING = [
     Mutant(
         "withheld-while-at-work-not-done",
         "What was at work when its key range was given up counts as done.",
-        "coopconsume/worker/frames.py",
+        "coopconsume/worker/frame_runner.py",
         "            if outcome.is_behind(row):",
         "            if outcome.is_blocked(row):",
         (_SLOT + "test_rows_of_a_frame_at_work_count_as_their_keys_leave",),
@@ -860,7 +860,7 @@ CONTINUING = [
     Mutant(
         "state-begins-beside-a-commit-in-doubt",
         "State does not begin again under an epoch in which a commit may still come to count.",
-        "coopconsume/runtime/commit/state.py",
+        "coopconsume/runtime/commit/state_log.py",
         "assignment.epoch == epoch and bool(self._open)",
         "assignment.epoch == epoch and not self.path",
         (_MOVING + "test_state_does_not_begin_again_under_an_epoch_that_may_count_more",),

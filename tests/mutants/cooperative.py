@@ -152,7 +152,7 @@ COOPERATIVE_JOBS = [
     Mutant(
         "chunk-slices-shared",
         "Slots read for themselves only if no slice lies in another one.",
-        "coopconsume/runtime/read/source.py",
+        "coopconsume/runtime/read/offset_frames.py",
         "if is_same and one.last >= other.first:",
         "if is_same and one.last < one.first:",
         (_CHUNKS + "test_slots_with_a_span_each_read_for_themselves",),

@@ -59,7 +59,7 @@ ORDERING_KEYS = [
     Mutant(
         "state-by-the-record-key",
         "State belongs to the ordering key.",
-        "coopconsume/state/slot.py",
+        "coopconsume/state/slot_state.py",
         "key = ordering_key_of(record.headers)",
         "pass",
         (_UNIT + "test_state_belongs_to_the_ordering_key",),

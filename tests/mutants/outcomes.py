@@ -90,7 +90,7 @@ RETRIES = [
     Mutant(
         "added-headers-unbounded",
         "Headers that several attempts add are limited together.",
-        "coopconsume/worker/answers.py",
+        "coopconsume/worker/handler_answers.py",
         "added = checked_headers(with_added(added, checked_headers(error.headers)))",
         "added = with_added(added, checked_headers(error.headers))",
         (_HEADERS + "test_no_more_than_the_limit_is_kept_of_all_attempts_together",),
@@ -344,7 +344,7 @@ OUTPUTS = [
     Mutant(
         "abandoned-letter-written-later",
         "A dead letter that nobody waits for any more is not written after an earlier one.",
-        "coopconsume/runtime/poll/letters.py",
+        "coopconsume/runtime/poll/letter_writer.py",
         "        finally:\n            answer.cancel()\n",
         "        finally:\n            pass\n",
         (

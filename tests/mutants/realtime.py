@@ -285,7 +285,7 @@ REALTIME = [
     Mutant(
         "holes-of-a-partition-unknown-once-part-of-it-is-given-up",
         "The slot with hash 0 reports holes, also while its member has the whole partition.",
-        "coopconsume/runtime/realtime/run.py",
+        "coopconsume/runtime/realtime/run_job.py",
         "if any(key_range.contains(0) for",
         "if not partition.whole and any(key_range.contains(0) for",
         (_UNIT + "test_the_slot_with_hash_0_reports_holes_until_it_ends_or_gives_it_up",),

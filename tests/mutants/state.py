@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 _CHANGELOG = "coopconsume/state/changelog.py"
 _ROWS = "coopconsume/state/rows.py"
 _STORE = "coopconsume/state/store.py"
-_SLOT = "coopconsume/state/slot.py"
+_SLOT = "coopconsume/state/slot_state.py"
 _TESTS = "tests/unit/state/test_state.py::"
 _WORLD = _TESTS + "test_a_store_has_what_counts"
 _WRITTEN = _TESTS + "test_a_slot_shows_what_is_written_and_keeps_only_what_is_decided"
@@ -23,7 +23,7 @@ _IN_REPORTS = (
 )
 _HISTORY = "tests/unit/state/test_state_history.py::"
 _BACK = _RESET + "test_the_state_goes_back_with_the_offsets"
-_LOG = "coopconsume/runtime/commit/state.py"
+_LOG = "coopconsume/runtime/commit/state_log.py"
 _MOVING = "tests/model/test_moving_keys.py::"
 _COME_BACK = _MOVING + "test_keys_with_state_go_on_while_others_leave_and_come_back"
 _ALL_MOVES = _MOVING + "test_all_is_handed_over_where_changes_of_keys_that_leave_may_count_later"
@@ -108,7 +108,7 @@ STATE = [
     Mutant(
         "older-changes-come-again",
         "A change that a rewritten file has again does not hide a later one.",
-        "coopconsume/state/slot.py",
+        "coopconsume/state/slot_state.py",
         "unseen = there - known if is_kept else None",
         "unseen = there - known",
         (_TESTS + "test_changes_before_those_that_are_not_decided_do_not_come_again",),
@@ -116,7 +116,7 @@ STATE = [
     Mutant(
         "changes-in-a-snapshot-alone-passed-over",
         "A slot has all changes that its batch needs, or does not begin.",
-        "coopconsume/state/slot.py",
+        "coopconsume/state/slot_state.py",
         "if not (is_kept or changelog.is_complete(origin, spec.decided, spec.version)):",
         "if False:",
         (_TESTS + "test_a_slot_waits_if_changes_that_it_needs_are_in_a_snapshot_alone",),
@@ -124,7 +124,7 @@ STATE = [
     Mutant(
         "value-stays-for-a-batch",
         "A value with a time to live is gone at its time.",
-        "coopconsume/state/slot.py",
+        "coopconsume/state/slot_state.py",
         "return None if milliseconds is None else",
         "return None if True else",
         (_TESTS + "test_a_value_that_a_slot_has_seen_is_gone_at_its_time",),
@@ -324,7 +324,7 @@ STATE = [
     Mutant(
         "trim-by-a-snapshot-before-a-reset",
         "A snapshot from before offsets were set back trims nothing.",
-        "coopconsume/runtime/commit/state.py",
+        "coopconsume/runtime/commit/state_log.py",
         "if last is not None and last[1] <= owned.stable:",
         "if last is not None:",
         ("tests/unit/state/test_state_reset.py::test_a_snapshot_before_a_reset_trims_nothing",),
@@ -356,7 +356,7 @@ STATE = [
     Mutant(
         "late-answer-drops-a-change",
         "What a commit of an earlier epoch changed is decided by the log alone.",
-        "coopconsume/runtime/commit/state.py",
+        "coopconsume/runtime/commit/state_log.py",
         "if self._assignment is assignment:",
         "if True:",
         (_TESTS + "test_a_change_that_comes_late_never_counts",),
@@ -364,7 +364,7 @@ STATE = [
     Mutant(
         "store-keeps-a-change-without-effect",
         "A change of state that does not count is in no local store, and is not shown.",
-        "coopconsume/runtime/commit/state.py",
+        "coopconsume/runtime/commit/state_log.py",
         "self._counted.discard(commit_id)",
         "self._counted.add(commit_id)",
         (_TESTS + "test_a_commit_that_changed_nothing_does_not_count",),
@@ -420,7 +420,7 @@ STATE = [
     Mutant(
         "change-of-an-ended-epoch-counts",
         "A change that is written after its epoch is over does not count.",
-        "coopconsume/runtime/commit/state.py",
+        "coopconsume/runtime/commit/state_log.py",
         "if self._assignment is not assignment:",
         "if self._assignment is None:",
         (_TESTS + "test_a_change_that_comes_late_never_counts",),
@@ -428,7 +428,7 @@ STATE = [
     Mutant(
         "state-ahead-not-seen",
         "A job does not begin with a state that is ahead of its offsets.",
-        "coopconsume/runtime/commit/state.py",
+        "coopconsume/runtime/commit/state_log.py",
         "if offset not in owned.committed:",
         "if offset < 0:",
         (_TESTS + "test_a_state_that_is_ahead_of_the_offsets_is_refused",),
@@ -436,7 +436,7 @@ STATE = [
     Mutant(
         "old-epoch-removes-changes",
         "Changes are removed only while the epoch is in force that looked at them.",
-        "coopconsume/runtime/commit/state.py",
+        "coopconsume/runtime/commit/state_log.py",
         "self._changelog.trim(origin, below, complete, check=check)",
         "self._changelog.trim(origin, below, complete)",
         (_RESET + "test_a_snapshot_that_outlives_its_epoch_changes_nothing",),

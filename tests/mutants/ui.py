@@ -10,7 +10,7 @@ UI = [
     Mutant(
         "page-needs-no-cookie",
         "Files and data of the page need the cookie.",
-        "coopconsume/ui/access.py",
+        "coopconsume/ui/authentication.py",
         "if not self._access.has_session(request, self._port):",
         "if False:",
         (_UNIT + "test_nothing_is_shown_without_the_token",),
@@ -18,7 +18,7 @@ UI = [
     Mutant(
         "page-opens-everywhere-by-token",
         "The token opens the first page alone.",
-        "coopconsume/ui/access.py",
+        "coopconsume/ui/authentication.py",
         "if is_entry and self._access.has_token(request.query_params):",
         "if self._access.has_token(request.query_params):",
         (_UNIT + "test_nothing_is_shown_without_the_token",),
@@ -26,7 +26,7 @@ UI = [
     Mutant(
         "page-cookie-for-other-sites",
         "Other sites cannot use the cookie.",
-        "coopconsume/ui/access.py",
+        "coopconsume/ui/authentication.py",
         'samesite="strict"',
         'samesite="lax"',
         (_UNIT + "test_the_token_gives_a_cookie_that_other_sites_cannot_use",),
@@ -34,7 +34,7 @@ UI = [
     Mutant(
         "page-writes-without-secret",
         "A request that changes something needs the secret of the page.",
-        "coopconsume/ui/access.py",
+        "coopconsume/ui/authentication.py",
         "and not self._access.may_write(request)",
         "and False",
         (_UNIT + "test_requests_that_change_something_need_the_secret_and_the_switch",),

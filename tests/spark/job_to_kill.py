@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy, local_session
 from coopconsume.group.epoch_assignment import EpochAssignment
-from coopconsume.runtime.commit.state import StateLog
+from coopconsume.runtime.commit.state_log import StateLog
 from coopconsume.runtime.dispatch.dispatcher import Dispatcher
 from coopconsume.sinks import MergeTable
 from tests.spark.support import Recorded, Sleep

@@ -20,7 +20,7 @@ from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.demo.processes import kill_tree
 from coopconsume.errors import GroupRefused, InvalidOption
-from coopconsume.runtime.read.source import WantedRows, batch_frame
+from coopconsume.runtime.read.offset_frames import WantedRows, batch_frame
 from coopconsume.runtime.read.spans import Span
 from coopconsume.testing.history import Kill, check, read_history
 from tests.spark.support import PATIENCE, Recorded, done_book, options, pending_book, until

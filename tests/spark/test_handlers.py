@@ -9,7 +9,7 @@ import pytest
 from coopconsume import Reject, RetryPolicy
 from coopconsume.errors import HandlerNotUsable
 from coopconsume.testing import Fault, recorded, run_handler
-from coopconsume.worker.frames import FrameHandler
+from coopconsume.worker.frame_runner import FrameHandler
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

@@ -32,8 +32,8 @@ from coopconsume.admin.overview import describe_group, list_groups
 from coopconsume.admin.sql_source import CommitsSource
 from coopconsume.admin.views import gaps_frame, partitions_frame
 from coopconsume.cli import main
+from coopconsume.cli.exit_codes import exit_code, reported
 from coopconsume.cli.kv import parse, shown
-from coopconsume.cli.outcome import exit_code, reported
 from coopconsume.cli.run import _Stopper
 from coopconsume.errors import (
     BrokerUnreachable,
@@ -116,7 +116,7 @@ def commands(
 def test_py4j_shows_no_traceback_of_a_jvm_that_is_gone(debug):
     """It logs by the root logger; the command's own error follows, in one sentence."""
     code = (
-        "import click; from coopconsume.cli.outcome import reported\n"
+        "import click; from coopconsume.cli.exit_codes import reported\n"
         "source = 'import logging; logging.exception(\"Exception while sending command.\")'\n"
         "code = compile(source, 'py4j/java_gateway.py', 'exec')\n"
         "click.command()(reported(lambda: exec(code)))()"
@@ -370,7 +370,7 @@ def test_a_reader_that_stops_reading_is_no_error() -> None:
     reads, writes = os.pipe()
     os.close(reads)
     program = (
-        "import click; from coopconsume.cli.outcome import reported\n"
+        "import click; from coopconsume.cli.exit_codes import reported\n"
         "click.command()(reported(lambda: [click.echo('line') for _ in range(9)] and None))()"
     )
     done = subprocess.run(

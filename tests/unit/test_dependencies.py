@@ -51,7 +51,7 @@ LAYERS = [
 # Imports for type checkers alone that may go the other way: an error's attributes, `foreach`.
 BACK = {
     ("assignors.errors", "assignors.ranges"),
-    ("commits.errors", "commits.partition"),
+    ("commits.errors", "commits.partition_commits"),
     ("coopconsume.query", "coopconsume.consumer"),
 }
 # `assignors` is imported by Spark tasks, where only the standard library is sure to be there.

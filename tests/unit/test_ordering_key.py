@@ -41,7 +41,7 @@ from coopconsume.runtime.poll.retry_buffer import RetryBuffer
 from coopconsume.runtime.read.expressions import ORDERING_COLUMN, key_column, needs_headers
 from coopconsume.runtime.read.hashing import deal_hash_sql, key_hash_sql
 from coopconsume.state.changelog import Changelog
-from coopconsume.state.slot import SlotState
+from coopconsume.state.slot_state import SlotState
 from coopconsume.worker.report import DeadLetter
 from tests.unit.state.test_state import LONG, record, spec
 from tests.unit.worker.slot_harness import WAYS, run

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from commits import OffsetRanges
 from coopconsume.record import ORDERING_KEY, ordering_key_of
-from coopconsume.runtime.plan.waiting import shown_key
+from coopconsume.runtime.plan.waiting_record import shown_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -22,7 +22,7 @@ from coopconsume.runtime.commit.parcels import Parcel, Written
 from coopconsume.runtime.events import ParcelFailed, ParcelWritten
 from coopconsume.runtime.plan import Waiting
 from coopconsume.sinks.base import Outputs, offsets_of_rows
-from coopconsume.worker.answers import error_text
+from coopconsume.worker.handler_answers import error_text
 from coopconsume.worker.report import unpack_offsets
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from coopconsume.classic import tagged
-from coopconsume.runtime.read.source import WantedRows, batch_frame
+from coopconsume.runtime.read.offset_frames import WantedRows, batch_frame
 from coopconsume.runtime.read.spans import Span
 from coopconsume.runtime.read.timestamp_overflow import TIMESTAMP_OVERFLOWS, retried
 from coopconsume.runtime.status.waiting import OldestCall
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from coopconsume.runtime.epoch_state import EpochState
     from coopconsume.runtime.job_spec import JobSpec
     from coopconsume.runtime.plan import BatchPlan, Partition
-    from coopconsume.state.slot import StateSpec
+    from coopconsume.state.slot_state import StateSpec
     from coopconsume.worker.channel.spec import ChannelSpec
 
 log = logging.getLogger(__name__)

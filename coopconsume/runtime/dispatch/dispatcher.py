@@ -38,7 +38,7 @@ from coopconsume.runtime.plan.reads import MAX_READS, MERGE_GAP
 from coopconsume.runtime.plan.slices import deal_stock, undealt_of
 from coopconsume.runtime.plan.window import Window
 from coopconsume.runtime.realtime.live_chunks import LiveChunks
-from coopconsume.runtime.realtime.run import run_slots
+from coopconsume.runtime.realtime.run_job import run_slots
 from coopconsume.runtime.realtime.runs import RealTimeRuns
 from coopconsume.runtime.trace import BatchStarted, BatchWithheld, Trace
 from coopconsume.worker.report import PartitionReport, SlotReport

@@ -22,12 +22,12 @@ There is no clock, socket or Spark: callers pass the time of the monotonic clock
 
 from __future__ import annotations
 
-from coopconsume.runtime.plan.batch import BatchPlan, deal_window, plan_batch
+from coopconsume.runtime.plan.batch_plan import BatchPlan, deal_window, plan_batch
 from coopconsume.runtime.plan.cursor import SlotCursor, deal, scope_of
 from coopconsume.runtime.plan.limits import Limits
 from coopconsume.runtime.plan.partition import Partition
 from coopconsume.runtime.plan.reads import Read, covering, reach_of
-from coopconsume.runtime.plan.waiting import Waiting, shown_key
+from coopconsume.runtime.plan.waiting_record import Waiting, shown_key
 
 __all__ = [
     "BatchPlan",

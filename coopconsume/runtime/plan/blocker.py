@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.runtime.plan.waiting import shown_key
+from coopconsume.runtime.plan.waiting_record import shown_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from coopconsume.runtime.plan.cursor import SlotCursor
-    from coopconsume.runtime.plan.waiting import Waiting
+    from coopconsume.runtime.plan.waiting_record import Waiting
 
 
-def waiting_for(offset: int, cursors: Collection[SlotCursor]) -> Waiting | None:
+def waiting_at(offset: int, cursors: Collection[SlotCursor]) -> Waiting | None:
     """Returns the failed record at an offset, or the one that it waits for; None: neither."""
     for cursor in cursors:
         for waiting in cursor.failed():
@@ -41,7 +41,7 @@ def blocker_at(
     state, due = "elsewhere", math.inf
     if slot is not None:
         state = "in flight"
-    elif (waiting := waiting_for(offset, cursors)) is not None:
+    elif (waiting := waiting_at(offset, cursors)) is not None:
         waits = "to do" if waiting.is_running else "failed"
         state, due = "parked" if waiting.is_parked else waits, waiting.due
     elif any(offset in s.todo or offset >= s.position for s in cursors):

@@ -9,13 +9,13 @@ from assignors.ranges import difference, intersection
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.reads import cluster
-from coopconsume.runtime.plan.waiting import EARLIER_OWNER
+from coopconsume.runtime.plan.waiting_record import EARLIER_OWNER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from assignors import KeyRange
-    from coopconsume.runtime.plan.waiting import Waiting
+    from coopconsume.runtime.plan.waiting_record import Waiting
     from coopconsume.worker.report import Ordering
 
 

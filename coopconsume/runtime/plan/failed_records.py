@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from commits import OffsetRanges
     from coopconsume.record import Headers
-    from coopconsume.runtime.plan.waiting import Waiting
+    from coopconsume.runtime.plan.waiting_record import Waiting
 
 
 class FailedRecords:

@@ -16,7 +16,7 @@ from coopconsume.runtime.plan.dealer import Dealer
 from coopconsume.runtime.plan.failed_records import FailedRecords
 from coopconsume.runtime.plan.range_limit import read_limit
 from coopconsume.runtime.plan.reads import MERGE_GAP, reach_of
-from coopconsume.runtime.plan.waiting import EARLIER_OWNER, Waiting
+from coopconsume.runtime.plan.waiting_record import EARLIER_OWNER, Waiting
 from coopconsume.worker.report import PartitionWork, unpack_offsets
 
 if TYPE_CHECKING:

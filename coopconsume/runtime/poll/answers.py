@@ -18,7 +18,7 @@ from coopconsume.record import (
 )
 from coopconsume.runtime.commit.outbox import due_ms
 from coopconsume.runtime.decisions import apply_decisions
-from coopconsume.worker.answers import clean
+from coopconsume.worker.handler_answers import clean
 from coopconsume.worker.report import DeadLetter
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from coopconsume.group.owned import Owned
     from coopconsume.record import Headers
     from coopconsume.runtime.poll.session import PollSession
-    from coopconsume.runtime.read.source import PolledRows
+    from coopconsume.runtime.read.offset_frames import PolledRows
 
     #: By partition and offset the reason that was given.
     Reasons = dict[TopicPartition, dict[int, str]]

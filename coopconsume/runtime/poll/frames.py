@@ -10,7 +10,7 @@ from commits import OffsetRanges
 from coopconsume.runtime.plan import covering, reach_of
 from coopconsume.runtime.read.expressions import key_column
 from coopconsume.runtime.read.hashing import deal_hash_sql
-from coopconsume.runtime.read.source import (
+from coopconsume.runtime.read.offset_frames import (
     WantedRows,
     empty_poll_frame,
     poll_frame,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
     from coopconsume.record import Headers
     from coopconsume.runtime.poll.positions import Chosen
-    from coopconsume.runtime.read.source import PolledRows
+    from coopconsume.runtime.read.offset_frames import PolledRows
 
 
 class FrameReader:

@@ -38,7 +38,7 @@ from coopconsume.runtime.poll.answers import (
     with_filtered,
 )
 from coopconsume.runtime.poll.frames import FrameReader, offsets_of
-from coopconsume.runtime.poll.letters import LetterWriter
+from coopconsume.runtime.poll.letter_writer import LetterWriter
 from coopconsume.runtime.poll.positions import POLL_WINDOW
 from coopconsume.runtime.poll.session import PollSession
 from coopconsume.runtime.read.audit import HoleAudit

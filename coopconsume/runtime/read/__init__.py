@@ -1,7 +1,7 @@
 """Kafka's records as DataFrames over explicit offsets, dealt by key hash."""
 
 from coopconsume.runtime.read.audit import HoleAudit
-from coopconsume.runtime.read.source import WantedRows, batch_frame, poll_frame, read_spans
+from coopconsume.runtime.read.offset_frames import WantedRows, batch_frame, poll_frame, read_spans
 from coopconsume.runtime.read.spans import Span
 
 __all__ = ["HoleAudit", "Span", "WantedRows", "batch_frame", "poll_frame", "read_spans"]

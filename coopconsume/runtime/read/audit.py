@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
-from coopconsume.runtime.read.source import present_offsets
+from coopconsume.runtime.read.offset_frames import present_offsets
 from coopconsume.runtime.read.spans import Span
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.runtime.realtime.mode import START_TIME, RealTimeMode
-from coopconsume.runtime.realtime.run import finders_of_holes, plan_run
+from coopconsume.runtime.realtime.run_job import finders_of_holes, plan_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

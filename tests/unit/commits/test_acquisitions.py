@@ -25,9 +25,9 @@ from commits import (
 )
 from commits.fold import LogState
 from commits.model import PARKED_MS
-from commits.requests import request_events
 from commits.rows import Event, Part
 from commits.snapshot import newest_snapshot, snapshot_events
+from commits.validation import request_events
 from tests.lost_answers import lose
 
 if TYPE_CHECKING:

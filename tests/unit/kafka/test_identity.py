@@ -6,7 +6,7 @@ from unittest import mock
 
 from coopconsume.kafka.identity import LogIdentities
 from coopconsume.options import Options
-from coopconsume.runtime.read.source import read_spans
+from coopconsume.runtime.read.offset_frames import read_spans
 from coopconsume.runtime.read.spans import Span
 
 

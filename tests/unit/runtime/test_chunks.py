@@ -20,7 +20,7 @@ from coopconsume.runtime.plan.ahead import AheadSizes
 from coopconsume.runtime.plan.chunk_sizes import FIRST, SECONDS, ChunkSizes
 from coopconsume.runtime.plan.slices import deal_ahead, deal_stock
 from coopconsume.runtime.plan.stock import Stock
-from coopconsume.runtime.read.source import WantedRows, _spans_by_task
+from coopconsume.runtime.read.offset_frames import WantedRows, _spans_by_task
 from coopconsume.runtime.read.spans import Span
 from coopconsume.runtime.realtime.mode import STALLED, RealTimeMode
 from coopconsume.worker.channel.messages import decode_chunks, encode_chunks

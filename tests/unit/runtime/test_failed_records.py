@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from commits import OffsetRanges
 from coopconsume.runtime.plan.failed_records import FailedRecords
-from coopconsume.runtime.plan.waiting import Waiting
+from coopconsume.runtime.plan.waiting_record import Waiting
 
 ADDED = (("tried", b"1"),)
 

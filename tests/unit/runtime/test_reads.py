@@ -16,7 +16,7 @@ from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.runtime.plan import Limits, Partition, covering, plan_batch, reach_of
 from coopconsume.runtime.read.hashing import in_ranges_sql
-from coopconsume.runtime.read.source import is_short
+from coopconsume.runtime.read.offset_frames import is_short
 from coopconsume.runtime.read.spans import Span
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
 

@@ -17,7 +17,7 @@ from coopconsume.group.owned import Failed
 from coopconsume.runtime.plan import Limits, Partition, deal
 from coopconsume.runtime.plan.gain import Gain
 from coopconsume.runtime.realtime.mode import STALLED, RealTimeMode
-from coopconsume.runtime.realtime.run import finders_of_holes
+from coopconsume.runtime.realtime.run_job import finders_of_holes
 from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
 from coopconsume.worker.realtime.reader import SlotReader

@@ -34,12 +34,12 @@ from coopconsume.errors import (
 )
 from coopconsume.runtime.commit.deliveries import Deliveries
 from coopconsume.runtime.commit.parcels import Parcel
-from coopconsume.runtime.commit.state import StateLog
+from coopconsume.runtime.commit.state_log import StateLog
 from coopconsume.sinks.base import Outputs
 from coopconsume.state.changelog import Changelog
 from coopconsume.state.rows import Origin
 from coopconsume.state.schema import StateSchema
-from coopconsume.state.slot import SlotState, StateSpec
+from coopconsume.state.slot_state import SlotState, StateSpec
 from coopconsume.state.store import LocalStore
 from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
@@ -743,7 +743,7 @@ def test_a_member_that_is_no_owner_any_more_makes_no_snapshot_without_a_warning(
     tmp_path, monkeypatch, caplog, is_fenced
 ):
     """Any other failure is logged, and the next look may succeed."""
-    monkeypatch.setattr("coopconsume.runtime.commit.state._LOOK_EVERY", 0.001)
+    monkeypatch.setattr("coopconsume.runtime.commit.state_log._LOOK_EVERY", 0.001)
     log, over, looks = StateLog(str(tmp_path / "state"), LONG), threading.Event(), []
 
     def look(*_of):

@@ -19,7 +19,7 @@ from assignors import KeyRange, key_hash
 from coopconsume import CooperativeConsumer
 from coopconsume.errors import InvalidOption, OutputNotWritten, StateNotReadable
 from coopconsume.options import Options
-from coopconsume.runtime.commit.state import StateLog
+from coopconsume.runtime.commit.state_log import StateLog
 from coopconsume.state.changelog import Changelog
 from coopconsume.state.schema import StateSchema
 from coopconsume.state.store import LocalStore

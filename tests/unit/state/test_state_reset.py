@@ -19,7 +19,7 @@ from coopconsume.errors import (
     StateNotChosen,
     StateNotReadable,
 )
-from coopconsume.runtime.commit.state import StateLog
+from coopconsume.runtime.commit.state_log import StateLog
 from coopconsume.state.resetting import StateReset, noted_state
 from coopconsume.state.store import LocalStore
 from tests.unit.state.test_state_reading import ORIGIN, PLACE, Job

@@ -20,7 +20,7 @@ from coopconsume.runtime.failures.crashes import Crashes
 from coopconsume.runtime.failures.poison_bisect import PoisonBisect
 from coopconsume.runtime.plan import Partition, deal
 from coopconsume.worker.crash_journal import CrashJournal, read_journal
-from coopconsume.worker.frames import FrameHandler
+from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.report import PartitionWork
 from coopconsume.worker.time_box import OUTLIVED, TimeBox
 from tests.unit.worker.slot_harness import PATIENCE, WAYS, done, in_way, prepared, run

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.record import Reject, Retry, RetryPolicy
-from coopconsume.worker.frames import FrameHandler
+from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.report import PartitionWork
 from tests.unit.worker.slot_harness import done, run
 

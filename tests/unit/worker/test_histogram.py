@@ -15,7 +15,7 @@ from coopconsume.record import Retry
 from coopconsume.worker import slot, time_box
 from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
-from coopconsume.worker.frames import FrameHandler
+from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.histogram import BOUNDS, Histogram
 from coopconsume.worker.report import PartitionWork, SlotReport, pack_times, unpack_times
 from tests.unit.worker.slot_harness import WAYS, done, prepared, run

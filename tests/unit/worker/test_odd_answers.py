@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from coopconsume.errors import HandlerNotUsable
 from coopconsume.record import MAX_WAIT, Reject, Retry, RetryPolicy
 from coopconsume.runtime.checks import check_handler
-from coopconsume.worker.frames import FrameHandler
+from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.outcome import TaskOutcome
+from coopconsume.worker.output_rows import OutputRows
 from coopconsume.worker.report import PartitionWork
-from coopconsume.worker.rows import OutputRows
 from tests.odd import ODD_ERRORS, BareRetry, OddText, Silent, SlyText
 from tests.unit.worker import slot_harness
 from tests.unit.worker.slot_harness import RETRIES_LATER, WAYS, done

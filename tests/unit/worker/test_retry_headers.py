@@ -18,7 +18,7 @@ from coopconsume.record import (
 )
 from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
-from coopconsume.worker.frames import FrameHandler
+from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.report import (
     DeadLetter,
     Failure,

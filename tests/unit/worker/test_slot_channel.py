@@ -19,7 +19,7 @@ from coopconsume.record import Retry, RetryPolicy
 from coopconsume.worker.channel.server import ChannelServer
 from coopconsume.worker.channel.spec import ChannelSpec
 from coopconsume.worker.crash_journal import CrashJournal
-from coopconsume.worker.frames import FrameHandler
+from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.input_rows import InputRow
 from coopconsume.worker.key_scheduler import KeyScheduler
 from coopconsume.worker.rate_limit import Rates

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from coopconsume.worker.answers import shown
+from coopconsume.worker.handler_answers import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

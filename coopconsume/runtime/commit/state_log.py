@@ -21,7 +21,7 @@ from coopconsume.errors import OutputNotWritten, StateAhead, StateNotReadable
 from coopconsume.state.changelog import Changelog
 from coopconsume.state.resetting import note_state
 from coopconsume.state.rows import Origin
-from coopconsume.state.slot import StateSpec
+from coopconsume.state.slot_state import StateSpec
 from coopconsume.state.store import FOLDER
 
 if TYPE_CHECKING:

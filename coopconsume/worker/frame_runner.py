@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coopconsume.record import Record
-from coopconsume.worker.answers import outcomes_of
 from coopconsume.worker.async_runner import event_loop
+from coopconsume.worker.handler_answers import outcomes_of
 from coopconsume.worker.input_rows import InputRow, headers_of, rows_of, wanted_rows
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from commits.fold import GroupState
     from commits.model import AcquireRequest, Pending, TopicPartition
     from commits.offsets import Pairs
-    from commits.partition import CommitResult
+    from commits.partition_commits import CommitResult
     from commits.rows import Event
 
 __all__ = [
