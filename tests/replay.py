@@ -41,7 +41,9 @@ from coopconsume.worker.report import (
     Failure,
     PartitionReport,
     Reads,
+    SlotEnd,
     SlotReport,
+    SlotStats,
     pack_offsets,
 )
 
@@ -453,19 +455,22 @@ def _letter(of: Line) -> DeadLetter:
 
 
 def _report(of: Line) -> SlotReport:
-    texts = ("tripped", "fatal", "channel_error", "state_error", "read_error")
-    known = dict(of) | {name: "recorded" if of[name] else "" for name in texts}
+    known = dict(of)
     known["partitions"] = {int(i): _outcome(one) for i, one in of["partitions"].items()}
     known["dead"] = [_letter(one) for one in of["dead"]]
     known["outputs"] = known["changes"] = None
     known["gates"] = {
         None if i == "None" else int(i): float(seconds) for i, seconds in of["gates"].items()
     }
-    known["unacknowledged"] = [_report(one) for one in of["unacknowledged"]]
-    known["suspects"] = [tuple(one) for one in of["suspects"]]
-    known["reads"] = Reads(*of["reads"])
-    known["starts"], known["calls"] = (Histogram(**of[name]) for name in ("starts", "calls"))
-    return SlotReport(**known)
+    stats, end = dict(of["stats"]), dict(of["end"])
+    stats["reads"] = Reads(*stats["reads"])
+    for name in ("starts", "calls"):
+        stats[name] = Histogram(**stats[name])
+    for name in ("tripped", "fatal", "channel_error", "state_error", "read_error"):
+        end[name] = "recorded" if end[name] else ""
+    end["unacknowledged"] = [_report(one) for one in end["unacknowledged"]]
+    end["suspects"] = [tuple(one) for one in end["suspects"]]
+    return SlotReport(**known | {"stats": SlotStats(**stats), "end": SlotEnd(**end)})
 
 
 def _outcome(of: Line) -> PartitionReport:

@@ -145,9 +145,9 @@ class AsyncRunner:
 
     async def _feed(self, raw: pa.RecordBatch) -> None:
         outcome, scheduler, report = self._outcome, self._scheduler, self._outcome.report
-        report.value_bytes += raw.nbytes
+        report.stats.value_bytes += raw.nbytes
         batch = wanted_rows(raw, outcome.work)
-        report.rows += batch.num_rows
+        report.stats.rows += batch.num_rows
         scheduler.deadline = self._time_box.begin()
         # It yields only after as many rows as can finish meanwhile, so that workers stay busy.
         stretch = max(_AT_A_STRETCH, self._most)
@@ -157,7 +157,7 @@ class AsyncRunner:
                 self._space.clear()
                 await self._space.wait()
             if scheduler.is_late(time.monotonic()):
-                report.timed_out = True
+                report.end.timed_out = True
                 outcome.resume_from(row.part, row.offset)
             else:
                 with self._lock:  # The channel's thread may have it leave what is withheld.

@@ -79,9 +79,9 @@ class FrameRunner:
         """Handles all rows."""
         report, most = self._outcome.report, self._handler.max_records
         for raw in batches:
-            report.value_bytes += raw.nbytes
+            report.stats.value_bytes += raw.nbytes
             batch = wanted_rows(raw, self._outcome.work)
-            report.rows += batch.num_rows
+            report.stats.rows += batch.num_rows
             self._deadline = self._time_box.begin()
             for part, gathered in self._gathered.items():
                 one = len(self._gathered) == 1
@@ -101,11 +101,11 @@ class FrameRunner:
         outcome = self._outcome
         part = batch.column(0)[0].as_py()
         now = time.monotonic()
-        late = outcome.report.tripped or now >= self._deadline
+        late = outcome.report.end.tripped or now >= self._deadline
         with outcome.lock:
             is_stopped = self._time_box.stopped or not self._time_box.may_start(now)
-            if is_stopped or (outcome.report.handled and late):
-                outcome.report.timed_out = True
+            if is_stopped or (outcome.report.stats.handled and late):
+                outcome.report.end.timed_out = True
                 outcome.resume_from(part, batch.column(1)[0].as_py())
                 return
             batch = self._startable(part, batch)
@@ -113,7 +113,7 @@ class FrameRunner:
                 return
             self._running = batch
             outcome.count_starts(batch, pa.repeat(time.time(), batch.num_rows))
-        outcome.report.handled += batch.num_rows
+        outcome.report.stats.handled += batch.num_rows
         offsets = batch.column(1)
         self._time_box.enter_all([(part, offset) for offset in offsets.to_pylist()])
         frame, start = self._frame(part, batch), time.monotonic()
@@ -121,8 +121,8 @@ class FrameRunner:
         took = time.monotonic() - start
         self._time_box.journal.leave_all()
         with outcome.lock:
-            outcome.report.calls.add(took)
-            outcome.ended = outcome.report.handled
+            outcome.report.stats.calls.add(took)
+            outcome.ended = outcome.report.stats.handled
             if answers is None:
                 self._settled += batch.num_rows
                 outcome.done[part].append(batch.select([1, 5]))

@@ -99,7 +99,7 @@ class KeyScheduler:
 
     @deadline.setter
     def deadline(self, instant: float) -> None:
-        if not self._outcome.report.tripped and not self._is_halted:
+        if not self._outcome.report.end.tripped and not self._is_halted:
             self._deadline = instant
 
     def halt(self) -> None:
@@ -122,7 +122,7 @@ class KeyScheduler:
         if self._is_halted or not self.may_start(now):
             return True
         return now >= self._deadline and (
-            self._outcome.report.handled > 0 or self._is_rate_limited(now)
+            self._outcome.report.stats.handled > 0 or self._is_rate_limited(now)
         )
 
     def _is_rate_limited(self, now: float) -> bool:
@@ -164,7 +164,7 @@ class KeyScheduler:
                 headers = outcome.headers(part, offset, headers)
             record = _make(Record, (topic, number, offset, key, value, timestamp, headers, attempt))
             if attempt == 1 or not outcome.is_spent(attempt):
-                outcome.report.handled += 1
+                outcome.report.stats.handled += 1
                 if attempt == 1 and timestamp >= 0:
                     self._starts.append(_clock() - timestamp / 1000)
                 return lane, row, record
@@ -185,7 +185,7 @@ class KeyScheduler:
         outcome = self._outcome
         outcome.number = self._settled
         self._settle(lane, row, done=outcome.settle(row, record, answer))
-        if outcome.report.tripped:
+        if outcome.report.end.tripped:
             self._deadline = 0.0
 
     def _settle(self, lane: Lane, row: InputRow, *, done: bool) -> None:
@@ -214,7 +214,7 @@ class KeyScheduler:
         alone = self.is_closed and not self._lanes.has_fresh
         if self._outcome.is_withheld(row.part, row.key_hash):
             return False
-        if due >= self._deadline or alone or report.tripped or report.fatal:
+        if due >= self._deadline or alone or report.end.tripped or report.end.fatal:
             return False
         self._retries[row.part, self._outcome.lane(row)] = failure, due
         return True
@@ -244,7 +244,7 @@ class KeyScheduler:
             outcome.report.gates = self._pace.gates(now)
         self._postpone_retries(now)
         for _, row in self._lanes.held():
-            outcome.report.timed_out = True
+            outcome.report.end.timed_out = True
             outcome.resume_from(row.part, row.offset)
         self._flush()
 
@@ -255,8 +255,8 @@ class KeyScheduler:
                 offsets.clear()
                 times.clear()
         if self._starts:
-            self._outcome.report.starts.add_all(pa.array(self._starts))
+            self._outcome.report.stats.starts.add_all(pa.array(self._starts))
             self._starts.clear()
         if self._calls:
-            self._outcome.report.calls.add_all(pa.array(self._calls))
+            self._outcome.report.stats.calls.add_all(pa.array(self._calls))
             self._calls.clear()

@@ -30,6 +30,7 @@ from coopconsume.worker.report import (
     PartitionReport,
     Reads,
     SlotReport,
+    SlotStats,
     pack_chunks,
     pack_done,
 )
@@ -249,7 +250,7 @@ class TaskOutcome:
     def _failed(
         self, row: InputRow, record: Record, error: BaseException, *, called: bool = True
     ) -> bool:
-        self.report.failures += 1
+        self.report.stats.failures += 1
         attempt = record.attempt
         added = self.added[row.part].get(row.offset, ())
         verdict = verdict_on(error, attempt, self.policy, added)
@@ -258,7 +259,7 @@ class TaskOutcome:
             self._count_in_a_row(text, again=attempt > self.attempt(row.part, row.offset))
         if verdict.is_rejected and not self.dead_letters:
             where = f"{record.topic}-{record.partition}@{record.offset}"
-            self.report.fatal = (
+            self.report.end.fatal = (
                 f"the handler rejected {where} ({text}) but dead letters have no destination: "
                 "give foreach(dead_letter=…), or raise Retry"
             )
@@ -320,7 +321,7 @@ class TaskOutcome:
         self._streak = max(1, before + (not again))
         self._failed_at = self.number
         if 0 < self.spec.break_after <= self._streak:
-            self.report.tripped = text
+            self.report.end.tripped = text
 
     def charge_attempt(
         self, batch: pa.RecordBatch, culprits: set[tuple[int, int]], *, overdue: bool
@@ -367,7 +368,7 @@ class TaskOutcome:
             attempts = pa.array([self.attempt(part, offset) for part, offset in rows], pa.int64())
             is_first = pc.and_(is_first, pc.equal(attempts, 1))
         times = pc.subtract(at, pc.divide(stamps, 1000.0))
-        self.report.starts.add_all(times.filter(is_first), weight)
+        self.report.stats.starts.add_all(times.filter(is_first), weight)
 
     def resume_from(self, part: int, offset: int) -> None:
         """Notes that rows of a partition from an offset on were not read, except reported ones."""
@@ -407,11 +408,11 @@ class TaskOutcome:
         with self.lock:
             dropped = self.without_withheld(dropped)
             parts, offsets = dropped.column(0), dropped.column(1)
-            self.report.rows += dropped.num_rows
+            self.report.stats.rows += dropped.num_rows
             for part in self.work if settles and not self._has_given_back else ():
                 found = offsets.filter(pc.equal(parts, part))
                 self._filtered[part].append(found)
-                self.report.filtered += len(found)
+                self.report.stats.filtered += len(found)
         return batch.filter(pc.invert(marks))
 
     def add_work(self, part: int, work: PartitionWork) -> None:
@@ -425,7 +426,7 @@ class TaskOutcome:
 
     def count_reads(self, reads: Reads) -> None:
         """Notes what a real-time slot has read since the last call; called with the lock held."""
-        self.report.reads = Reads(*map(sum, zip(self.report.reads, reads, strict=True)))
+        self.report.stats.reads = Reads(*map(sum, zip(self.report.stats.reads, reads, strict=True)))
 
     def take_report(self, seq: int, *, positions: bool = True) -> SlotReport | None:
         """Takes what is done and failed since the last call, as a progressive report.
@@ -453,10 +454,10 @@ class TaskOutcome:
                 return None
             done, self.done = self.done, {part: [] for part in self.work}
             filtered, self._filtered = self._filtered, {part: [] for part in self.work}
-            self.report.filtered = 0
-            reads, self.report.reads = self.report.reads, Reads()
-            starts, self.report.starts = self.report.starts, Histogram()
-            calls, self.report.calls = self.report.calls, Histogram()
+            self.report.stats.filtered = 0
+            reads, self.report.stats.reads = self.report.stats.reads, Reads()
+            starts, self.report.stats.starts = self.report.stats.starts, Histogram()
+            calls, self.report.stats.calls = self.report.stats.calls, Histogram()
             failed = {part: report.failed for part, report in self.parts.items()}
             for report in self.parts.values():
                 report.failed = []
@@ -465,7 +466,10 @@ class TaskOutcome:
             outputs, changes = (
                 None if one is None else one.take() for one in (self.outputs, self.changes)
             )
-            (ended, failures), self._reported = self._reported, (self.ended, self.report.failures)
+            (ended, failures), self._reported = (
+                self._reported,
+                (self.ended, self.report.stats.failures),
+            )
             ended, failures = self._reported[0] - ended, self._reported[1] - failures
         packed = {part: pack_done(chunks) for part, chunks in done.items()}
         partitions = {
@@ -476,13 +480,16 @@ class TaskOutcome:
             for part in self.work
             if any(map(len, [*done[part], *filtered[part]])) or failed[part] or part in followed
         }  # fmt: skip
+        n_filtered = sum(len(chunk) for chunks in filtered.values() for chunk in chunks)
         return SlotReport(
-            self.spec.batch, self.report.slot, seq=seq, pid=self.report.pid, partitions=partitions,
-            dead=dead, outputs=None if outputs is None else outputs.encode(),
+            self.spec.batch, self.report.slot, self.report.pid, seq, partitions, dead,
+            outputs=None if outputs is None else outputs.encode(),
             changes=None if changes is None else changes.encode(),
-            handled=ended, failures=failures, kept=kept, reads=reads, starts=starts, calls=calls,
-            filtered=sum(len(chunk) for chunks in filtered.values() for chunk in chunks),
-            gates={} if kept is None else dict(self.report.gates), leaving=leaving,
+            gates={} if kept is None else dict(self.report.gates), kept=kept, leaving=leaving,
+            stats=SlotStats(
+                handled=ended, failures=failures, filtered=n_filtered, reads=reads, starts=starts,
+                calls=calls,
+            ),
         )  # fmt: skip
 
     def oldest_call(self, now: float) -> tuple[int, int, float] | None:
@@ -570,10 +577,10 @@ class TaskOutcome:
         for part, report in self.parts.items():
             report.done, report.times = pack_done(self.done[part])
             report.filtered = pack_chunks(self._filtered[part])
-        self.report.handled -= self._reported[0]
-        self.report.failures -= self._reported[1]
+        self.report.stats.handled -= self._reported[0]
+        self.report.stats.failures -= self._reported[1]
         self.report.partitions = self.parts
-        self.report.streak = self._streak if self.number == self._failed_at else 0
+        self.report.end.streak = self._streak if self.number == self._failed_at else 0
         if self.outputs is not None:
             self.report.outputs = self.outputs.encode()
         if self.changes is not None:

@@ -216,12 +216,38 @@ class Reads(NamedTuple):
 
 
 @dataclass
-class SlotReport:
-    """What a slot reports of its part of a batch.
+class SlotStats:
+    """Counts and times of a slot. Those of a final report do not contain what earlier ones had.
 
-    A progressive report has only partitions (done, filtered, failed), dead letters, outputs, the
-    counts of handled and failed calls, of filtered records and of reads, ``starts``, ``calls``, and
-    ``kept`` with ``gates``. The final report holds what is in no progressive report.
+    Attributes:
+        rows: Records read, those that did not pass the filter included; only of a final report.
+        handled: Handler calls made. ``failures``: those that did not succeed.
+        filtered: Records that did not pass the filter.
+        reads: What a real-time slot read, since its last report.
+        starts: Times from the timestamps of records to their first handler call.
+        calls: Times of the handler calls that have ended. A call of a frame handler is one call.
+        value_bytes: Bytes of key and value of those that passed; only of a final report.
+        busy: Seconds from the first rows to the end of the last handler; 0 without any, and in a
+            progressive report.
+        restored: Keys of the state that were restored from the changelog, and the seconds that it
+            took; only of a final report.
+    """
+
+    rows: int = 0
+    handled: int = 0
+    failures: int = 0
+    filtered: int = 0
+    reads: Reads = field(default_factory=Reads)
+    starts: Histogram = field(default_factory=Histogram)
+    calls: Histogram = field(default_factory=Histogram)
+    value_bytes: int = 0
+    busy: float = 0.0
+    restored: tuple[int, float] = (0, 0.0)
+
+
+@dataclass
+class SlotEnd:
+    """How the part of a slot in a batch ended, in its final report.
 
     Attributes:
         unknown: This is a second run of a Spark task: nothing was started, and what the first run
@@ -229,31 +255,14 @@ class SlotReport:
             counts. ``suspects``: (part, offset) of the records that were at work
             then and may have ended it; those that certainly did are among the failures.
             ``overdue``: it was ended, as a handler did not end in time.
-        outputs: Rows that handlers returned, as an Arrow IPC stream with the columns ``_part``,
-            ``_offset`` and ``_key_hash`` added; None without rows.
-        changes: Changes of the state, in the same form.
-        restored: Keys of the state that were restored from the changelog, and the seconds that it
-            took.
-        rows: Records read, those that did not pass the filter included.
-        handled: Handler calls made. ``failures``: those that did not succeed.
-        filtered: Records that did not pass the filter.
-        reads: What a real-time slot read, since its last report.
-        starts: Times from the timestamps of records to their first handler call.
-        calls: Times of the handler calls that have ended. A call of a frame handler is one call.
-        value_bytes: Bytes of key and value of those that passed.
-        busy: Seconds from the first rows to the end of the last handler; 0 without any.
         timed_out: The time box closed before the rows were through.
         tripped: The last of so many failures in a row that nothing more was started; else empty.
         streak: Failures in a row with which it ended, those of batches before included.
-        gates: Seconds until more may start of a partition, by its index; None: in the slot.
         fatal: Why the job cannot go on, for the person who runs it; empty: it can.
-        pid: The process id of the slot's worker; 0: it is not known.
         late: How many seconds after the batch's latest start the rows came; then nothing was
             started.
         clock: The worker's clock as the slot ended, in seconds since the epoch.
-        seq: Number of a progressive report of the slot in this batch, from 1; 0: the final report.
-        unacknowledged: In the final report, the progressive reports that the driver did not
-            acknowledge, in their order.
+        unacknowledged: The progressive reports that the driver did not acknowledge, in their order.
         channel_error: Why the slot had no channel, and started nothing; empty: it had one, or the
             batch has none.
         state_error: Why the slot could not read the state, and started nothing; empty: it could.
@@ -262,50 +271,65 @@ class SlotReport:
             by the driver's word, ``lease`` as its lease was not renewed, ``connection`` as it was
             lost, ``relief`` as it gave its records back, ``time`` as even the time of running
             handlers was over; else empty.
+    """
+
+    unknown: bool = False
+    crashed: bool = False
+    overdue: bool = False
+    suspects: list[tuple[int, int]] = field(default_factory=list)
+    timed_out: bool = False
+    tripped: str = ""
+    streak: int = 0
+    fatal: str = ""
+    late: float = 0.0
+    clock: float = 0.0
+    unacknowledged: list[SlotReport] = field(default_factory=list)
+    channel_error: str = ""
+    state_error: str = ""
+    read_error: str = ""
+    stopped: str = ""
+
+
+@dataclass
+class SlotReport:
+    """What a slot reports of its part of a batch.
+
+    The final report holds what is in no progressive report.
+
+    Attributes:
+        pid: The process id of the slot's worker; 0: it is not known.
+        seq: Number of a progressive report of the slot in this batch, from 1; 0: the final report.
+        partitions: The outcomes of records, by part; of a progressive report not all of them, see
+            `PartitionReport`.
+        dead: Records that were given up.
+        outputs: Rows that handlers returned, as an Arrow IPC stream with the columns ``_part``,
+            ``_offset`` and ``_key_hash`` added; None without rows.
+        changes: Changes of the state, in the same form.
+        gates: Seconds until more may start of a partition, by its index; None: in the slot. Empty
+            in a progressive report without ``kept``.
         kept: In a progressive report, the slot gives its records back: it has started none of those
             that no report names, and never will. It keeps these records, as (index of the
             partition, offset, key hash), which handlers work on. None: it gives nothing back.
         leaving: In a progressive report, the number of the driver's last message about key ranges
             that leave, and their records that are at work, in the same form: the slot starts no
             other of them. None: as in an earlier report.
+        stats: Counts and times.
+        end: How the slot ended; without meaning in a progressive report.
     """
 
     batch: int
     slot: int
-    unknown: bool = False
-    crashed: bool = False
-    overdue: bool = False
-    suspects: list[tuple[int, int]] = field(default_factory=list)
+    pid: int = 0
+    seq: int = 0
     partitions: dict[int, PartitionReport] = field(default_factory=dict)
     dead: list[DeadLetter] = field(default_factory=list)
     outputs: bytes | None = None
     changes: bytes | None = None
-    restored: tuple[int, float] = (0, 0.0)
-    rows: int = 0
-    handled: int = 0
-    filtered: int = 0
-    reads: Reads = field(default_factory=Reads)
-    starts: Histogram = field(default_factory=Histogram)
-    calls: Histogram = field(default_factory=Histogram)
-    failures: int = 0
-    value_bytes: int = 0
-    busy: float = 0.0
-    timed_out: bool = False
-    tripped: str = ""
-    streak: int = 0
     gates: dict[int | None, float] = field(default_factory=dict)
-    fatal: str = ""
-    pid: int = 0
-    late: float = 0.0
-    clock: float = 0.0
-    seq: int = 0
-    unacknowledged: list[SlotReport] = field(default_factory=list)
-    channel_error: str = ""
-    state_error: str = ""
-    read_error: str = ""
-    stopped: str = ""
     kept: list[tuple[int, int, int]] | None = None
     leaving: tuple[int, list[tuple[int, int, int]]] | None = None
+    stats: SlotStats = field(default_factory=SlotStats)
+    end: SlotEnd = field(default_factory=SlotEnd)
 
 
 _HEAD = struct.Struct("<bqq")

@@ -40,7 +40,7 @@ from coopconsume.worker.input_rows import (
     wanted_rows,
 )
 from coopconsume.worker.outcome import TaskOutcome
-from coopconsume.worker.report import SlotReport
+from coopconsume.worker.report import SlotEnd, SlotReport
 from coopconsume.worker.thread_runner import run_threads
 from coopconsume.worker.time_box import TimeBox
 
@@ -152,7 +152,7 @@ class SlotRunner:
 
     def _answer(self, slot: int, report: SlotReport) -> pa.RecordBatch:
         """Sends a report; returns the task's row."""
-        report.clock = time.time()
+        report.end.clock = time.time()
         payload = pickle.dumps(report)
         if self._send is not None:
             self._send(payload)
@@ -193,12 +193,12 @@ class SlotRunner:
         if late > 0:
             # The driver may have died, and other members may own the shares.
             report = self._start_nothing(slot, rows)
-            report.late = late
+            report.end.late = late
             return report
         error = "" if channel is None or first is None else channel.wait()
         if error:
             report = self._start_nothing(slot, rows)
-            report.channel_error = error
+            report.end.channel_error = error
             return report
         return self._handle(slot, chain(() if first is None else (first,), rows), channel)
 
@@ -226,16 +226,16 @@ class SlotRunner:
                 state = SlotState(spec.state, slot)
             except StateNotReadable as error:
                 report = self._start_nothing(slot, iter(batches))
-                report.state_error = str(error)
+                report.end.state_error = str(error)
                 return report
             late = time.time() - spec.latest_start
             if late > 0:  # The restore may have taken long.
                 state.close()
                 report = self._start_nothing(slot, iter(batches))
-                report.late = late
+                report.end.late = late
                 return report
             handler = state.wrapped(handler)
-            outcome.report.restored = state.restored
+            outcome.report.stats.restored = state.restored
         seats = handler.max_records if isinstance(handler, FrameHandler) else spec.concurrency
         journal = CrashJournal(journal_path(spec, slot), seats)
         time_box = TimeBox(spec, journal)
@@ -259,11 +259,11 @@ class SlotRunner:
                 state.close()
             journal.close()
         report = outcome.close()
-        report.unacknowledged = left
-        report.stopped = time_box.stopped
-        report.timed_out = report.timed_out and not time_box.stopped
+        report.end.unacknowledged = left
+        report.end.stopped = time_box.stopped
+        report.end.timed_out = report.end.timed_out and not time_box.stopped
         if time_box.started:
-            report.busy = time.monotonic() - time_box.started
+            report.stats.busy = time.monotonic() - time_box.started
         return report
 
     def _begin(self, channel: SlotChannel, outcome: TaskOutcome, time_box: TimeBox) -> None:
@@ -289,12 +289,12 @@ class SlotRunner:
             if culprits and passed.num_rows:
                 outcome.charge_attempt(passed, culprits, overdue=bool(words and words.overdue))
         if words is None:
-            return SlotReport(batch=spec.batch, slot=slot, unknown=True)
+            return SlotReport(batch=spec.batch, slot=slot, end=SlotEnd(unknown=True))
         for part, work in outcome.work.items():
             outcome.resume_from(part, work.ranges[0][0])
         report = outcome.close()
-        report.crashed, report.overdue, report.pid = True, bool(words.overdue), words.pid
-        report.suspects = [] if culprits else words.running
+        report.end.crashed, report.end.overdue, report.pid = True, bool(words.overdue), words.pid
+        report.end.suspects = [] if culprits else words.running
         return report
 
     def _outcome(self, slot: int) -> TaskOutcome:
@@ -364,15 +364,15 @@ def run_serial(  # noqa: C901 - one loop, called for each record
     keeps = progress.keep
     outcome.give_back = time_box.give_back
     for raw in batches:
-        report.value_bytes += raw.nbytes
+        report.stats.value_bytes += raw.nbytes
         batch = wanted_rows(raw, outcome.work)
-        report.rows += batch.num_rows
+        report.stats.rows += batch.num_rows
         hashes, at_work = batch.column(HASH), None
         numbers, reads = progress.begin(batch)
         time_box.begin()
         for i, part, offset, record, _ in records_of(batch, outcome, numbers, reads):
             if time_box.is_over and (handled or time_box.stopped):
-                report.timed_out = True
+                report.end.timed_out = True
                 at_work, cells[code] = None, 0  # No handler runs from now on.
                 progress.skip(i)
                 outcome.resume_from(part, record.offset)
@@ -400,11 +400,11 @@ def run_serial(  # noqa: C901 - one loop, called for each record
                 with lock:
                     if not outcome.settle(_row(part, hashes[i], record), record, answer):
                         progress.failed(i)
-                        time_box.is_over = time_box.is_over or bool(report.tripped)
+                        time_box.is_over = time_box.is_over or bool(report.end.tripped)
                     progress.settled = i + 1
         cells[code] = 0
         progress.end()
-        report.handled = outcome.number = handled
+        report.stats.handled = outcome.number = handled
 
 
 class RowProgress:
@@ -587,7 +587,7 @@ class RowProgress:
         if len(begun):
             last = [at for at in following if math.isfinite(at)] or [time.time()]
             ends = pa.concat_arrays([begun[1:], pa.array(last)])
-            calls = self._outcome.report.calls
+            calls = self._outcome.report.stats.calls
             calls.add_all(pc.subtract(ends, begun))
             # Of a block, one call counts with all of the time.
             calls.counts[0] += (self._block - 1) * len(begun)

@@ -37,14 +37,14 @@ def run_threads(
     report = outcome.report
     runner = ThreadRunner(handler, outcome, time_box)
     for raw in batches:
-        report.value_bytes += raw.nbytes
+        report.stats.value_bytes += raw.nbytes
         batch = wanted_rows(raw, outcome.work)
-        report.rows += batch.num_rows
+        report.stats.rows += batch.num_rows
         deadline = time_box.begin()
         rows = rows_of(batch)
         while chunk := list(islice(rows, _CHUNK)):
             for row in chunk[runner.feed(chunk, deadline) :]:
-                report.timed_out = True
+                report.end.timed_out = True
                 outcome.resume_from(row.part, row.offset)
     runner.finish()
 

@@ -29,7 +29,7 @@ class TimeBox:
             clock costs more.
         is_closed: Also the time of running handlers is over. If it is set once a record is entered
             in the journal, `refuse` takes the place of the handler.
-        stopped: Why not even a first record may start (`SlotReport.stopped`); empty: it may.
+        stopped: Why not even a first record may start (`SlotEnd.stopped`); empty: it may.
         may_start: Whether the slot's lease holds at an instant. A thread sets `is_over` when the
             lease ends. If the process was frozen, `run_serial` may come to it first: it looks
             itself where much time has passed between two reads of the clock.
@@ -94,7 +94,7 @@ class TimeBox:
         """Starts nothing more; called from any thread.
 
         Args:
-            why: The reason, as in `SlotReport.stopped`.
+            why: The reason, as in `SlotEnd.stopped`.
             since: When that began, on the monotonic clock. Running handlers have the handler
                 timeout from then on.
         """

@@ -128,6 +128,6 @@ def _cost(function: Any, concurrency: int, batches: list[pa.RecordBatch], record
     began = time.process_time()
     report = runner.run(0, batches)
     took = time.process_time() - began
-    if report.handled != records:
-        raise AssertionError(f"{records} records were to be handled, not {report.handled}")
+    if report.stats.handled != records:
+        raise AssertionError(f"{records} records were to be handled, not {report.stats.handled}")
     return took * 1e6 / records

@@ -37,7 +37,7 @@ from coopconsume.runtime.loop import Job
 from coopconsume.runtime.status.progress import Meter
 from coopconsume.worker.realtime.source import Fetched, ReadFailed
 from coopconsume.worker.realtime.wanted import WantedOffsets
-from coopconsume.worker.report import Reads, SlotReport
+from coopconsume.worker.report import Reads, SlotEnd, SlotReport
 from coopconsume.worker.time_box import TimeBox
 
 TP = ("t", 0)
@@ -459,7 +459,7 @@ class World:
             "runtime.status.blocker_keys.read_blockers": self.kafka.read_blockers,
             "runtime.dispatch.batch.batch_frame": lambda *given, **_: Frame(self, *given[2:5]),
             "runtime.dispatch.batch.tagged": lambda *_: contextlib.nullcontext(),
-            "runtime.realtime.run.tagged": lambda *_: contextlib.nullcontext(),
+            "runtime.realtime.run_job.tagged": lambda *_: contextlib.nullcontext(),
             "worker.realtime.slot.RealTimeRunner.open_source": staticmethod(
                 lambda _spec, _slot, starts: LogSource(self, starts)
             ),
@@ -492,7 +492,7 @@ class World:
         slot = report.slot
         if self.dying:
             self.dying -= 1
-            report = SlotReport(report.batch, slot, unknown=True)
+            report = SlotReport(report.batch, slot, end=SlotEnd(unknown=True))
         if send is not None:
             send(pickle.dumps(report))
         return SimpleNamespace(slot=slot, report=None if send else pickle.dumps(report))

@@ -27,7 +27,7 @@ from coopconsume.worker.channel.wire import (
     frame,
 )
 from coopconsume.worker.histogram import BOUNDS, Histogram
-from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport
+from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport, SlotStats
 from tests.examples import examples
 
 SECRET = b"s" * 32
@@ -207,7 +207,6 @@ hashes = st.integers(-(2**63), 2**63 - 1)
 at_work = st.lists(st.tuples(st.integers(0, 9), offsets, hashes), max_size=4)
 reports = st.builds(
     SlotReport, batch=st.just(7), slot=st.just(2), pid=st.just(99), seq=st.integers(1, 10**9),
-    handled=st.integers(0, 10**9), filtered=st.integers(0, 10**9), failures=st.integers(0, 10**9),
     partitions=st.dictionaries(
         st.integers(0, 9),
         st.builds(
@@ -216,9 +215,13 @@ reports = st.builds(
         ),
         max_size=3,
     ),
-    starts=st.builds(
-        Histogram, st.lists(st.integers(0, 10**9), min_size=BUCKETS, max_size=BUCKETS),
-        st.floats(0, 1e12),
+    stats=st.builds(
+        SlotStats, handled=st.integers(0, 10**9), filtered=st.integers(0, 10**9),
+        failures=st.integers(0, 10**9),
+        starts=st.builds(
+            Histogram, st.lists(st.integers(0, 10**9), min_size=BUCKETS, max_size=BUCKETS),
+            st.floats(0, 1e12),
+        ),
     ),
     dead=st.lists(letters, max_size=3), outputs=binary, kept=st.none() | at_work,
     leaving=st.none() | st.tuples(st.integers(0, 2**63 - 1), at_work),

@@ -243,6 +243,6 @@ def check_outcomes(runner, report, rows):
             if row.part == part and at not in settled:
                 assert outcome.resume is not None
                 assert row.offset >= outcome.resume, f"{at} is lost"
-    assert len(runner.starts) == report.handled == runner.calls.total()
-    assert report.failures == runner.calls.total() - len(runner.done)
+    assert len(runner.starts) == report.stats.handled == runner.calls.total()
+    assert report.stats.failures == runner.calls.total() - len(runner.done)
     return settled

@@ -287,8 +287,8 @@ CHANNEL = [
         "calls-are-reported-twice",
         "No handler call is counted in two reports.",
         "coopconsume/worker/outcome.py",
-        "self.report.handled -= self._reported[0]",
-        "self.report.handled -= 0",
+        "self.report.stats.handled -= self._reported[0]",
+        "self.report.stats.handled -= 0",
         (_UNION,),
     ),
     Mutant(
@@ -296,7 +296,7 @@ CHANNEL = [
         "Calls that no progressive report has are in the final one.",
         "coopconsume/worker/outcome.py",
         "                return None\n            done, self.done",
-        "                self._reported = self.ended, self.report.failures\n                return None\n            done, self.done",
+        "                self._reported = self.ended, self.report.stats.failures\n                return None\n            done, self.done",
         (_SLOT + "test_failures_that_are_tried_again_are_counted_although_nothing_was_reported",),
     ),
     Mutant(
@@ -319,8 +319,8 @@ CHANNEL = [
         "stopped-frames-start",
         "A stopped slot calls its frame handler no more.",
         "coopconsume/worker/frame_runner.py",
-        "if is_stopped or (outcome.report.handled and late):",
-        "if outcome.report.handled and late:",
+        "if is_stopped or (outcome.report.stats.handled and late):",
+        "if outcome.report.stats.handled and late:",
         (_SLOT + "test_a_stopped_slot_ends_what_runs_and_starts_nothing_more",),
     ),
     Mutant(
@@ -611,8 +611,8 @@ CHANNEL_DRIVER = [
         "unacknowledged-forgotten",
         "A progressive report that did not arrive comes with the final one.",
         "coopconsume/runtime/dispatch/dispatcher.py",
-        "for earlier in report.unacknowledged:",
-        "for earlier in report.unacknowledged[:0]:",
+        "for earlier in report.end.unacknowledged:",
+        "for earlier in report.end.unacknowledged[:0]:",
         (_CHANNELS + "test_a_report_that_did_not_arrive_comes_with_the_final_one",),
     ),
     Mutant(

@@ -60,8 +60,8 @@ FILTERS = [
         "filtered-counted-twice",
         "The final report counts what no progressive report has.",
         "coopconsume/worker/outcome.py",
-        "self.report.filtered = 0",
-        "self.report.filtered += 0",
+        "self.report.stats.filtered = 0",
+        "self.report.stats.filtered += 0",
         (_FILTERS + "test_progressive_reports_have_what_is_filtered_once",),
     ),
     Mutant(
@@ -166,8 +166,8 @@ FILTERS = [
         "filtered-rows-without-a-size",
         "The size of a record is that of all records read.",
         "coopconsume/worker/outcome.py",
-        "self.report.rows += dropped.num_rows",
-        "self.report.rows += 0",
+        "self.report.stats.rows += dropped.num_rows",
+        "self.report.stats.rows += 0",
         (_FILTERS + "test_the_rows_of_a_report_include_what_is_filtered",),
     ),
     Mutant(

@@ -25,6 +25,7 @@ from coopconsume.worker.report import (
     PartitionReport,
     PartitionWork,
     SlotReport,
+    SlotStats,
     pack_offsets,
     unpack_offsets,
 )
@@ -213,7 +214,7 @@ def test_no_handler_sees_a_record_that_is_filtered(way):
     assert settled == {0: [0, 4], 1: [1]}
     assert (done(report, 0), done(report, 1)) == ([], [0])
     assert sorted(o for o, _ in report.partitions[0].blocked) == [2, 3, 5]
-    assert (report.filtered, report.handled, report.failures) == (3, 2, 1)
+    assert (report.stats.filtered, report.stats.handled, report.stats.failures) == (3, 2, 1)
 
 
 def test_a_slot_of_filtered_records_alone_calls_nobody():
@@ -222,7 +223,11 @@ def test_a_slot_of_filtered_records_alone_calls_nobody():
     work = {0: PartitionWork(((0, 1), (3, 9)))}
     report = run(lambda _: 1 / 0, rows, work=work, filtered={(0, o) for o in range(6)})
     assert unpack_offsets(report.partitions[0].filtered).to_pylist() == [0, 1, 3, 4, 5]
-    assert (report.handled, report.filtered, report.partitions[0].resume) == (0, 5, None)
+    assert (report.stats.handled, report.stats.filtered, report.partitions[0].resume) == (
+        0,
+        5,
+        None,
+    )
 
 
 def test_progressive_reports_have_what_is_filtered_once():
@@ -234,10 +239,16 @@ def test_progressive_reports_have_what_is_filtered_once():
     outcome = runner._outcome(3)
     outcome.drop_filtered(batches[0])
     first = outcome.take_report(1)
-    assert (first.filtered, unpack_offsets(first.partitions[0].filtered).to_pylist()) == (1, [1])
+    assert (first.stats.filtered, unpack_offsets(first.partitions[0].filtered).to_pylist()) == (
+        1,
+        [1],
+    )
     outcome.drop_filtered(batches[1])
     last = outcome.close()
-    assert (last.filtered, unpack_offsets(last.partitions[0].filtered).to_pylist()) == (1, [4])
+    assert (last.stats.filtered, unpack_offsets(last.partitions[0].filtered).to_pylist()) == (
+        1,
+        [4],
+    )
 
 
 def test_the_time_of_a_slot_begins_with_its_first_rows():
@@ -262,7 +273,7 @@ def test_the_rows_of_a_report_include_what_is_filtered():
     rows = [(0, o, b"k") for o in range(6)]
     for way in WAYS:
         report = run(lambda _: None, rows, way=way, filtered={(0, o) for o in range(4)})
-        assert (report.rows, report.handled) == (6, 2)
+        assert (report.stats.rows, report.stats.handled) == (6, 2)
 
 
 # -- in the loop
@@ -295,7 +306,7 @@ def test_filtered_records_are_done_and_counted_until_they_are_committed():
 def test_progress_counts_what_is_filtered():
     """Beside handler calls."""
     meter = Meter({"id": "i", "runId": "r", "name": "n", "groupId": "g"}, 1)
-    meter.reported(SlotReport(0, 0, handled=2, filtered=3), [])
+    meter.reported(SlotReport(0, 0, stats=SlotStats(handled=2, filtered=3)), [])
     meter.progressed(5, (0.0, 0.0), [])
     (event,) = meter.recent
     assert (event["numInputRows"], event["numFilteredRows"]) == (2, 3)

@@ -602,25 +602,25 @@ class Dispatcher:
 
     def reported(self, report: SlotReport) -> None:
         """Takes the final report of a slot."""
-        self._latest_start.heard(report.clock)
+        self._latest_start.heard(report.end.clock)
         running = self.running.get(report.batch)
         if running is None or report.slot not in running.waiting:
             return  # A second run of a task, or a batch that was given up.
-        for earlier in report.unacknowledged:
+        for earlier in report.end.unacknowledged:
             self.progressed(earlier)
         running.waiting.discard(report.slot)
-        if running.channel is not None and not (report.unknown or report.crashed):
-            self.leases.slot_ended(report.channel_error)
+        if running.channel is not None and not (report.end.unknown or report.end.crashed):
+            self.leases.slot_ended(report.end.channel_error)
             self._meter.channel_error = self.leases.error
-        if report.state_error:
-            log.warning("slot %d has started nothing: %s", report.slot, report.state_error)
-            self._meter.message = report.state_error
+        if report.end.state_error:
+            log.warning("slot %d has started nothing: %s", report.slot, report.end.state_error)
+            self._meter.message = report.end.state_error
             self.without_state[report.slot] = time.monotonic() + _STATE_PAUSE
         if report.slot not in running.kept:
             self._carryover.closed(report.slot, report.gates, running.names, time.monotonic())
         if not self._counts(running.epoch_state):
             self._free(running, report.slot)
-        elif report.unknown:
+        elif report.end.unknown:
             self._lost(running, report.slot, time.monotonic())
         else:
             self._ended(running, report, time.monotonic())
@@ -633,19 +633,19 @@ class Dispatcher:
     def _ended(self, running: Running, report: SlotReport, now: float) -> None:
         """Takes the final report of a slot."""
         running.first_report = running.first_report or now
-        handled = report.handled + running.handled_before.get(report.slot, 0)
-        running.handled += report.handled
-        running.filtered += report.filtered
-        running.rate += handled / max(report.busy, 0.001)
-        if self._sizes is not None and report.slot not in running.kept and not report.crashed:
+        handled = report.stats.handled + running.handled_before.get(report.slot, 0)
+        running.handled += report.stats.handled
+        running.filtered += report.stats.filtered
+        running.rate += handled / max(report.stats.busy, 0.001)
+        if self._sizes is not None and report.slot not in running.kept and not report.end.crashed:
             self._sizes.reported(report, handled)
-        running.timed_out |= report.timed_out and not (report.tripped or report.stopped)
-        if report.stopped or report.channel_error:
+        running.timed_out |= report.end.timed_out and not (report.end.tripped or report.end.stopped)
+        if report.end.stopped or report.end.channel_error:
             running.stopped.add(report.slot)
         self._free(running, report.slot)
         self._judge(running, report)
         self._take_in(running, report, now)
-        if not report.crashed and self._crashes.concern(report.slot):
+        if not report.end.crashed and self._crashes.concern(report.slot):
             given = running.given(report.slot)
             self._crashes.passed(running.epoch_state.partitions, report.slot, given)
         self._look_for_a_pause(running, report, handled, now)
@@ -656,25 +656,25 @@ class Dispatcher:
             self.window.stopped(running)
         elif not running.waiting:
             self.window.completed(running)
-        if report.fatal:
-            raise HandlerFailed(report.fatal)
+        if report.end.fatal:
+            raise HandlerFailed(report.end.fatal)
 
     def _judge(self, running: Running, report: SlotReport) -> None:
         """Notes what a final report says of its worker and of the size of records."""
-        if report.crashed:
+        if report.end.crashed:
             log_ended_worker(report, running.names)
-            at_work = _by_index(report.suspects, running.plan.indexes)
-            charged = report.failures > 0
+            at_work = _by_index(report.end.suspects, running.plan.indexes)
+            charged = report.stats.failures > 0
             self._crashes.crashed(
                 running.epoch_state.partitions, report.slot, running.left(report.slot),
                 at_work if not charged else None, charged=charged,
             )  # fmt: skip
             self._meter.lost(report.slot)
-        elif report.late:
+        elif report.end.late:
             log.warning(
                 "slot %d got its records %.1f s after the latest start of batch %d and started "
                 "none of them: give Spark Connect's server more free cores, or a session fewer "
-                "slots", report.slot, report.late, report.batch,
+                "slots", report.slot, report.end.late, report.batch,
             )  # fmt: skip
         elif not running.is_real_time:
             self.window.reported(report)
@@ -687,9 +687,9 @@ class Dispatcher:
         if report.seq != running.taken.get(slot, 0) + 1:
             return
         running.taken[slot], running.workers[slot] = report.seq, report.pid
-        running.handled_before[slot] = running.handled_before.get(slot, 0) + report.handled
-        running.handled += report.handled
-        running.filtered += report.filtered
+        running.handled_before[slot] = running.handled_before.get(slot, 0) + report.stats.handled
+        running.handled += report.stats.handled
+        running.filtered += report.stats.filtered
         now, partitions = time.monotonic(), running.partitions
         running.heard_at[slot] = now
         if report.kept is not None and slot not in running.kept:
@@ -731,12 +731,12 @@ class Dispatcher:
         self, running: Running, report: SlotReport, handled: int, now: float
     ) -> None:
         breaker = self.breaker
-        if breaker.reported(report.tripped, handled, now, trial=running.trial):
+        if breaker.reported(report.end.tripped, handled, now, trial=running.trial):
             log.warning(
                 "paused for %.0f s by the circuit breaker: %s", breaker.until - now, breaker.reason
             )
         restarts = running.trial or breaker.state != "closed"
-        self._carryover.failed(report.slot, report.streak, restarts=restarts)
+        self._carryover.failed(report.slot, report.end.streak, restarts=restarts)
 
     def _take_in(self, running: Running, report: SlotReport, now: float) -> None:
         partitions = running.partitions

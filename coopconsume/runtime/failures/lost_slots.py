@@ -54,12 +54,12 @@ def _why(report: SlotReport, names: Sequence[tuple[str, int]]) -> str:
         for failure in outcome.failed
     ]
     charged += [(letter.topic, letter.partition, letter.offset) for letter in report.dead]
-    at_work = charged or [(*names[part], offset) for part, offset in report.suspects]
+    at_work = charged or [(*names[part], offset) for part, offset in report.end.suspects]
     if not at_work:
         return "no handler was running"
     shown = ", ".join(f"{t}-{partition}@{offset}" for t, partition, offset in at_work[:_SHOWN])
     shown += ", …" if len(at_work) > _SHOWN else ""
-    if report.overdue:
+    if report.end.overdue:
         return f"the handler of {shown} did not end in time"
     return f"the handler of {shown} was running"
 

@@ -142,14 +142,14 @@ class ChunkSizes:
             report: The report.
             handled: Handler calls in all reports of the slot in its batch.
         """
-        looked = handled + report.filtered
-        if not looked or report.busy <= 0:
+        looked = handled + report.stats.filtered
+        if not looked or report.stats.busy <= 0:
             return
         most = self._most
-        if report.rows and report.value_bytes:
-            bytes_each = report.value_bytes / report.rows
+        if report.stats.rows and report.stats.value_bytes:
+            bytes_each = report.stats.value_bytes / report.stats.rows
             most = min(most, max(1, int(LARGEST_BYTES / self._slots / bytes_each)))
-        fits = int(self._seconds * looked / report.busy)
+        fits = int(self._seconds * looked / report.stats.busy)
         slot = report.slot
         self._sizes[slot] = max(1, min(fits, max(self._sizes[slot], looked) * _GROWTH, most))
         self._measured.add(slot)

@@ -53,8 +53,8 @@ class Window:
 
     def reported(self, report: SlotReport) -> None:
         """Takes in the size of a slot's records."""
-        if report.rows:
-            self._record_bytes = report.value_bytes / report.rows
+        if report.stats.rows:
+            self._record_bytes = report.stats.value_bytes / report.stats.rows
 
     def completed(self, running: Running) -> None:
         """Takes in the speed of a batch that all slots have reported.

@@ -81,7 +81,7 @@ class LiveChunks:
     def progressed(self, running: Running, report: SlotReport, now: float) -> None:
         """Learns the speed of a slot from its progressive report."""
         is_busy = left_of(running.partitions, report.slot) > 0
-        handled = report.handled + report.filtered
+        handled = report.stats.handled + report.stats.filtered
         self._sizes.progressed(report.slot, handled, now, is_busy=is_busy)
 
     def forget(self) -> None:

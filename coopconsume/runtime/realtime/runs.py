@@ -141,7 +141,7 @@ class RealTimeRuns:
 
     def reported(self, running: Running, report: SlotReport, now: float) -> None:
         """Takes the final report of a slot."""
-        why = report.read_error or report.channel_error
+        why = report.end.read_error or report.end.channel_error
         if why:
             running.epoch_state.look_again()
             self.end(running, f"slot {report.slot}: {why}", now, failed=True)

@@ -144,24 +144,24 @@ class Meter:
         for i, outcome in report.partitions.items():
             self.latency.done(names[i], outcome)
         with self._lock:
-            self._starts.merge(report.starts)
-            self._calls.merge(report.calls)
+            self._starts.merge(report.stats.starts)
+            self._calls.merge(report.stats.calls)
             slot = self.slots[report.slot]
-            slot["handled"] += report.handled
-            slot["failures"] += report.failures
-            slot["busySeconds"] = round(slot["busySeconds"] + report.busy, 3)
-            self.totals["handled"] += report.handled
-            self.totals["filtered"] += report.filtered
-            self.totals["cacheHits"] += report.reads.hits
-            self.totals["cacheMisses"] += report.reads.misses
-            self.totals["brokerBytes"] += report.reads.broker_bytes
-            self.totals["retries"] += report.failures - len(report.dead)
+            slot["handled"] += report.stats.handled
+            slot["failures"] += report.stats.failures
+            slot["busySeconds"] = round(slot["busySeconds"] + report.stats.busy, 3)
+            self.totals["handled"] += report.stats.handled
+            self.totals["filtered"] += report.stats.filtered
+            self.totals["cacheHits"] += report.stats.reads.hits
+            self.totals["cacheMisses"] += report.stats.reads.misses
+            self.totals["brokerBytes"] += report.stats.reads.broker_bytes
+            self.totals["retries"] += report.stats.failures - len(report.dead)
             self.totals["deadLetters"] += len(report.dead)
             launched = self._launched.get(report.batch)
-            if report.busy and launched is not None:
+            if report.stats.busy and launched is not None:
                 # Before its first handler a slot waits for Spark to read, hash, shuffle and sort.
-                self._took("read", time.monotonic() - launched - report.busy)
-                self._took("handlers", report.busy)
+                self._took("read", time.monotonic() - launched - report.stats.busy)
+                self._took("handlers", report.stats.busy)
 
     def _took(self, phase: str, seconds: float) -> None:
         """Keeps the longest time of a phase since the last event."""

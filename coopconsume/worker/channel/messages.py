@@ -20,6 +20,7 @@ from coopconsume.worker.report import (
     PartitionWork,
     Reads,
     SlotReport,
+    SlotStats,
 )
 
 if TYPE_CHECKING:
@@ -69,12 +70,12 @@ def encode_report(report: SlotReport) -> bytes:
     parts = _Parts()
     header = {
         "seq": report.seq,
-        "handled": report.handled,
-        "filtered": report.filtered,
-        "reads": report.reads,
-        "starts": [report.starts.counts, report.starts.seconds],
-        "calls": [report.calls.counts, report.calls.seconds],
-        "failures": report.failures,
+        "handled": report.stats.handled,
+        "filtered": report.stats.filtered,
+        "reads": report.stats.reads,
+        "starts": [report.stats.starts.counts, report.stats.starts.seconds],
+        "calls": [report.stats.calls.counts, report.stats.calls.seconds],
+        "failures": report.stats.failures,
         "partitions": [
             [
                 part,
@@ -108,12 +109,12 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
     """
     try:
         header, parts = _unpacked(data)
-        report = SlotReport(
-            batch=of.batch, slot=of.slot, pid=of.pid, seq=_count(header["seq"]),
-            handled=_count(header["handled"]), filtered=_count(header["filtered"]),
-            reads=Reads(*map(_count, header["reads"])), starts=_histogram(header["starts"]),
-            calls=_histogram(header["calls"]), failures=_count(header["failures"]),
+        stats = SlotStats(
+            handled=_count(header["handled"]), failures=_count(header["failures"]),
+            filtered=_count(header["filtered"]), reads=Reads(*map(_count, header["reads"])),
+            starts=_histogram(header["starts"]), calls=_histogram(header["calls"]),
         )  # fmt: skip
+        report = SlotReport(of.batch, of.slot, of.pid, _count(header["seq"]), stats=stats)
         for part, done, filtered, failed, read, position, *more in header["partitions"]:
             holes, blocked, retrying, times = more
             report.partitions[_count(part)] = PartitionReport(

@@ -17,7 +17,7 @@ from coopconsume.worker.realtime.reader import SlotReader
 from coopconsume.worker.realtime.source import ReadFailed
 from coopconsume.worker.realtime.spec import HELD_UP, POSITIONS_EVERY
 from coopconsume.worker.realtime.wanted import NOTHING
-from coopconsume.worker.report import Reads, SlotReport
+from coopconsume.worker.report import Reads, SlotEnd, SlotReport
 from coopconsume.worker.slot import SlotRunner
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class RealTimeRunner(SlotRunner):
             pass
         if context.attemptNumber() > 0:
             # Only the driver knows what the first attempt has read.
-            report = SlotReport(self._spec.batch, slot, unknown=True)
+            report = SlotReport(self._spec.batch, slot, end=SlotEnd(unknown=True))
         else:
             report = self.run(slot, ())
         yield self._answer(slot, report)
@@ -73,7 +73,7 @@ class RealTimeRunner(SlotRunner):
         error = "the run has no channel" if channel is None else channel.wait()
         if error:
             report = self._outcome(slot).close()
-            report.channel_error = error
+            report.end.channel_error = error
             return report
         # Handlers would stand still while all is collected that the worker has imported.
         gc.freeze()
@@ -81,8 +81,8 @@ class RealTimeRunner(SlotRunner):
             report = self._handle(slot, rows, channel)
         finally:
             gc.unfreeze()
-        report.busy = 0.0  # Slots wait for records most of the time.
-        report.timed_out = False
+        report.stats.busy = 0.0  # Slots wait for records most of the time.
+        report.end.timed_out = False
         return report
 
     def _begin(self, channel: SlotChannel, outcome: TaskOutcome, time_box: TimeBox) -> None:
@@ -119,7 +119,7 @@ class RealTimeRunner(SlotRunner):
         try:
             source = self.open_source(spec, slot, reader.starts)
             while not (time_box.is_over or self._is_draining or time.monotonic() >= until):
-                if outcome.report.tripped or outcome.report.fatal:
+                if outcome.report.end.tripped or outcome.report.end.fatal:
                     return
                 self._take_chunks(source, reader, outcome)
                 fetched = source.poll(_POLL, _MOST)
@@ -137,11 +137,11 @@ class RealTimeRunner(SlotRunner):
                 if rows.num_rows:
                     yield rows
         except ReadFailed as error:
-            outcome.report.read_error = str(error)
+            outcome.report.end.read_error = str(error)
         except Exception as error:
             # Raised here, it would end the task while handlers run.
             log.exception("slot %d cannot read", slot)
-            outcome.report.read_error = f"{type(error).__name__}: {error}"
+            outcome.report.end.read_error = f"{type(error).__name__}: {error}"
         finally:
             if source is not None:
                 with outcome.lock:

@@ -11,7 +11,7 @@ from coopconsume.demo.report import repeated_after
 from coopconsume.demo.text import lost_slot_lines
 from coopconsume.runtime.failures import lost_slots
 from coopconsume.testing.history import History
-from coopconsume.worker.report import SlotReport
+from coopconsume.worker.report import SlotEnd, SlotReport
 from tests.model.checker_runs import OTHER, TP, B, Run, call, killed
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def test_the_job_keeps_what_it_logs_of_lost_slots(tmp_path: Path) -> None:
     writer = LostSlotWriter(str(path), lambda: {("t", 1): [(0, 4), (6, 6)]})
     lost_slots.log.addHandler(writer)
     try:
-        report = SlotReport(0, 3, crashed=True, overdue=True, pid=7, suspects=[(0, 2)])
+        report = SlotReport(0, 3, pid=7, end=SlotEnd(crashed=True, overdue=True, suspects=[(0, 2)]))
         lost_slots.log_ended_worker(report, [("flights", 0)])
         lost_slots.log_lost_slot(4, 8, 7.0)
         lost_slots.log.warning("something else")

@@ -32,6 +32,7 @@ from coopconsume.worker.report import (
     Failure,
     PartitionReport,
     SlotReport,
+    SlotStats,
     pack_offsets,
     pack_times,
 )
@@ -90,12 +91,12 @@ def run(listeners) -> Meter:
     meter.joined(4)
     meter.launched(0, PLAN)
     meter._launched[0] -= 5.0
-    report = SlotReport(0, 0, handled=3, failures=1, busy=3.0)
+    report = SlotReport(0, 0, stats=SlotStats(handled=3, failures=1, busy=3.0))
     report.dead = [object()]
     for seconds in (0.004, 0.2, 7.0):
-        report.starts.add(seconds)
+        report.stats.starts.add(seconds)
     for seconds in (0.125, 0.125, 3.5):
-        report.calls.add(seconds)
+        report.stats.calls.add(seconds)
     stamps = pack_times(pa.array([1_000, 2_500], pa.int64()))
     report.partitions = {0: PartitionReport(pack_offsets(pa.array([3, 5])), times=stamps)}
     meter.reported(report, [("orders", 0)])

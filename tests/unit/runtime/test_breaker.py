@@ -94,9 +94,9 @@ def test_a_slot_stops_after_so_many_failures_in_a_row(way):
             raise OSError("refused")
 
     report = run(handler, keyed(200), way=way, break_after=5)
-    assert report.tripped == "OSError: refused"
+    assert report.end.tripped == "OSError: refused"
     # A few may be at work as it trips.
-    assert 5 <= report.failures <= 5 + 3
+    assert 5 <= report.stats.failures <= 5 + 3
     assert done(report) == list(range(20))
     failed = {f.offset for f in report.partitions[0].failed}
     assert report.partitions[0].resume <= max(failed) + 1
@@ -114,8 +114,8 @@ def test_failures_that_are_not_in_a_row_do_not_trip(way):
             raise OSError
 
     report = run(handler, keyed(200), way=way, break_after=20)
-    assert not report.tripped
-    assert report.handled == 200
+    assert not report.end.tripped
+    assert report.stats.handled == 200
 
 
 def test_a_frame_handler_trips_too():
@@ -125,10 +125,10 @@ def test_a_frame_handler_trips_too():
         raise OSError
 
     report = run(FrameHandler(handler, 4), keyed(40), break_after=6)
-    assert report.handled == 24
+    assert report.stats.handled == 24
     assert report.partitions[0].resume == 24
     report = run(FrameHandler(lambda f: [OSError() for _ in f["key"]], 4), keyed(40), break_after=6)
-    assert report.handled == 8
+    assert report.stats.handled == 8
 
 
 @pytest.mark.parametrize("way", [*WAYS, "frames"])
@@ -145,13 +145,13 @@ def test_failures_of_several_batches_are_in_a_row(way):
         return run(handler, keyed(more.pop("count")), way=way, break_after=5, **more)
 
     first = batch(failing, count=3)
-    assert (first.streak, first.tripped) == (3, "")
-    second = batch(failing, count=2, streaks={3: first.streak})
-    assert second.streak == 5
-    assert second.tripped == "OSError: refused"
-    assert batch(failing, count=2, streaks={4: 3}).streak == 2, "of another slot"
-    assert batch(lambda record: None, count=1, streaks={3: 4}).streak == 0
-    assert batch(failing, count=0, streaks={3: 4}).streak == 4, "no record, no answer"
+    assert (first.end.streak, first.end.tripped) == (3, "")
+    second = batch(failing, count=2, streaks={3: first.end.streak})
+    assert second.end.streak == 5
+    assert second.end.tripped == "OSError: refused"
+    assert batch(failing, count=2, streaks={4: 3}).end.streak == 2, "of another slot"
+    assert batch(lambda record: None, count=1, streaks={3: 4}).end.streak == 0
+    assert batch(failing, count=0, streaks={3: 4}).end.streak == 4, "no record, no answer"
 
 
 def _outcome(handler, offset):
@@ -171,14 +171,14 @@ def test_a_record_that_is_given_up_without_a_call_is_no_failure_in_a_row(way):
         lambda record: None, keyed(1), way=way, work=work, policy=policy, break_after=1,
         streaks={3: 2},
     )  # fmt: skip
-    assert (report.failures, report.streak, report.tripped) == (1, 2, "")
+    assert (report.stats.failures, report.end.streak, report.end.tripped) == (1, 2, "")
 
     def handler(record):
         raise Retry
 
     work = {0: PartitionWork(((0, 10),), attempts={1: 2})}
     report = run(handler, keyed(2), work=work, policy=policy, break_after=1)
-    assert (report.failures, report.streak, report.tripped) == (2, 0, "")
+    assert (report.stats.failures, report.end.streak, report.end.tripped) == (2, 0, "")
 
 
 @given(st.lists(st.lists(st.booleans(), max_size=4), max_size=12), st.integers(1, 8))
@@ -200,11 +200,11 @@ def test_however_small_the_batches_it_opens_at_the_same_failure(batches, most):
                 raise OSError
 
         report = run(handler, keyed(len(batch)), break_after=most, streaks=dict(carried.streaks))
-        seen += report.handled
-        if report.tripped:
+        seen += report.stats.handled
+        if report.end.tripped:
             tripped = seen
             break
-        carried.failed(3, report.streak, restarts=False)
+        carried.failed(3, report.end.streak, restarts=False)
     assert tripped == expected
 
 

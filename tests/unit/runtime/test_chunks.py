@@ -29,6 +29,7 @@ from coopconsume.worker.report import (
     PartitionReport,
     PartitionWork,
     SlotReport,
+    SlotStats,
     pack_offsets,
 )
 
@@ -68,37 +69,37 @@ def test_sizes_follow_the_speed_of_each_slot() -> None:
     sizes = ChunkSizes(2, concurrency=3, batch_time=100.0, most=None)
     assert sizes.total() == 2 * 3 * FIRST
     for _ in range(3):
-        sizes.reported(SlotReport(0, 0, busy=1.0), 5_000)
-    sizes.reported(SlotReport(0, 1, busy=10.0), 100)
+        sizes.reported(SlotReport(0, 0, stats=SlotStats(busy=1.0)), 5_000)
+    sizes.reported(SlotReport(0, 1, stats=SlotStats(busy=10.0)), 100)
     assert sizes.of(0) == 5_000 * SECONDS
     assert sizes.of(1) == 10 * SECONDS
     sizes.reported(SlotReport(0, 0), 0)
     assert sizes.of(0) == 5_000 * SECONDS, "it has handled nothing"
-    sizes.reported(SlotReport(0, 0, busy=1.0, rows=1, value_bytes=64 << 20), 5_000)
+    sizes.reported(SlotReport(0, 0, stats=SlotStats(busy=1.0, rows=1, value_bytes=64 << 20)), 5_000)
     assert sizes.of(0) == 2, "two slots with two such records each are 256 MB"
     short = ChunkSizes(2, concurrency=3, batch_time=100.0, most=10)
-    short.reported(SlotReport(0, 0, busy=0.001), 5_000)
+    short.reported(SlotReport(0, 0, stats=SlotStats(busy=0.001)), 5_000)
     assert short.total() == 10
 
 
 def test_an_only_member_begins_with_what_a_batch_may_span() -> None:
     """Nobody else waits for these offsets; a slot that has shown its speed keeps its size."""
     sizes = ChunkSizes(2, concurrency=3, batch_time=100.0, most=None)
-    sizes.reported(SlotReport(0, 1, busy=10.0), 100)
+    sizes.reported(SlotReport(0, 1, stats=SlotStats(busy=10.0)), 100)
     assert (sizes.of(0, 1_000_000), sizes.of(1, 1_000_000)) == (500_000, 10 * SECONDS)
     assert sizes.total(1_000_000) == 500_000 + 10 * SECONDS
     assert sizes.of(0, 10) == 3 * FIRST, "a small window does not make a slice smaller"
     limited = ChunkSizes(2, concurrency=3, batch_time=100.0, most=1_000)
     assert limited.total(1_000_000) == 1_000
-    sizes.reported(SlotReport(0, 0, busy=2.0), 500_000)
+    sizes.reported(SlotReport(0, 0, stats=SlotStats(busy=2.0)), 500_000)
     assert sizes.of(0) == 1_000_000, "it grows from what was handled"
 
 
 def test_a_tail_goes_with_the_slices_before_it() -> None:
     """It would take a batch of its own; a limit on the offsets of a batch holds nevertheless."""
     sizes = ChunkSizes(2, concurrency=1, batch_time=100.0, most=None)
-    sizes.reported(SlotReport(0, 0, busy=1.0), 100)
-    sizes.reported(SlotReport(0, 1, busy=1.0), 200)
+    sizes.reported(SlotReport(0, 0, stats=SlotStats(busy=1.0)), 100)
+    sizes.reported(SlotReport(0, 1, stats=SlotStats(busy=1.0)), 200)
     assert sizes.of_batch([0, 1], 1_200) == {0: 400, 1: 800}
     assert sizes.of_batch([0, 1], 1_500) == {0: 500, 1: 1_000}
     assert sizes.of_batch([0, 1], 1_501) == {0: 400, 1: 800}

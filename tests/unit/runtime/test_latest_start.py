@@ -19,12 +19,17 @@ def test_a_slot_that_gets_its_rows_too_late_starts_none(way):
     rows = [(p, o, b"k%d" % (o % 3)) for p in (0, 1) for o in range(5)]
     report = run(lambda record: seen.append(record.offset), rows, way=way,
                  latest_start=time.time() - 5)  # fmt: skip
-    assert (seen, report.handled, report.failures, report.unknown) == ([], 0, 0, False)
-    assert report.late >= 5
+    assert (seen, report.stats.handled, report.stats.failures, report.end.unknown) == (
+        [],
+        0,
+        0,
+        False,
+    )
+    assert report.end.late >= 5
     assert {part: found.resume for part, found in report.partitions.items()} == {0: 0, 1: 0}
     report = run(lambda record: seen.append(record.offset), rows, way=way,
                  latest_start=time.time() + 3_600)  # fmt: skip
-    assert (len(seen), report.handled, report.late) == (10, 10, 0.0)
+    assert (len(seen), report.stats.handled, report.end.late) == (10, 10, 0.0)
 
 
 @pytest.mark.parametrize("skew", [-3_600.0, 0.0, 7_200.0])

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from coopconsume.runtime.failures.lost_slots import log_ended_worker, log_lost_slot
-from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport
+from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotEnd, SlotReport
 
 NAMES = [("orders", 1), ("orders", 2)]
 FAILED = {1: PartitionReport(failed=[Failure(5, 1, b"k", 1, 0.1, "WorkerEnded: it died")])}
@@ -20,18 +20,18 @@ DEAD = DeadLetter("orders", 1, 9, b"k", b"v", 0, (), 3, "WorkerEnded: it died", 
         ({}, "no handler was running"),
         ({"partitions": FAILED}, "the handler of orders-2@5 was running"),
         (
-            {"partitions": FAILED, "dead": [DEAD], "overdue": True},
+            {"partitions": FAILED, "dead": [DEAD], "end": SlotEnd(crashed=True, overdue=True)},
             "the handler of orders-2@5, orders-1@9 did not end in time",
         ),
         (
-            {"suspects": [(0, offset) for offset in range(5)]},
+            {"end": SlotEnd(crashed=True, suspects=[(0, offset) for offset in range(5)])},
             "the handler of orders-1@0, orders-1@1, orders-1@2, orders-1@3, … was running",
         ),
     ],
 )
 def test_the_end_of_a_worker_is_logged_with_what_ran(facts, reason, caplog):
     """Its process, the records at work, and that what was not reported is processed again."""
-    log_ended_worker(SlotReport(0, 3, crashed=True, pid=7, **facts), NAMES)
+    log_ended_worker(SlotReport(0, 3, 7, **{"end": SlotEnd(crashed=True)} | facts), NAMES)
     (line,) = caplog.records
     assert line.levelno == logging.WARNING
     assert line.getMessage() == (

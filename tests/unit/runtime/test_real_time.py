@@ -22,7 +22,14 @@ from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
 from coopconsume.worker.realtime.reader import SlotReader
 from coopconsume.worker.realtime.source import consumer_config
-from coopconsume.worker.report import Failure, PartitionReport, Reads, SlotReport, pack_offsets
+from coopconsume.worker.report import (
+    Failure,
+    PartitionReport,
+    Reads,
+    SlotReport,
+    SlotStats,
+    pack_offsets,
+)
 
 TP = ("t", 3)
 HALVES = [((r.first, r.last),) for r in KeyRange().split(2)]
@@ -140,13 +147,9 @@ def test_a_report_says_over_the_wire_how_far_a_slot_has_read():
         pack_offsets(_array(1, 7, 9)), 12, [(3, 3), (5, 6)], [failure],
     )  # fmt: skip
     report = SlotReport(
-        5,
-        1,
-        seq=3,
-        pid=8,
-        reads=Reads(1, 2, 3),
-        partitions={0: part, 1: PartitionReport(position=4)},
-    )
+        5, 1, 8, 3, {0: part, 1: PartitionReport(position=4)},
+        stats=SlotStats(reads=Reads(1, 2, 3)),
+    )  # fmt: skip
     assert decode_report(encode_report(report), Identity("run", 5, 1, 8)) == report
 
 

@@ -153,7 +153,7 @@ def test_one_at_a_time_within_a_key_in_order(way):
     rows = [(0, o, b"hot" if o % 2 else b"%d" % (o % 20)) for o in range(400)]
     report = run(plain if way == "threads" else coroutine, rows, concurrency=8)
     assert done(report) == list(range(400))
-    assert report.failures == 0
+    assert report.stats.failures == 0
     assert most[0] == 8
     assert all(offsets == sorted(offsets) for offsets in order.values())
 
@@ -175,7 +175,7 @@ def test_a_record_is_tried_again_while_its_slot_has_other_work(way):
     report = run(handler, rows, concurrency=2, policy=RetryPolicy(backoff=0, jitter=0))
     assert done(report) == [0, 1, 2, 3, 4]
     assert [at for at in calls if at[0] in {1, 3, 4}] == [(1, 1), (1, 2), (1, 3), (3, 1), (4, 1)]
-    assert (report.failures, report.handled) == (2, 7)
+    assert (report.stats.failures, report.stats.handled) == (2, 7)
     assert not report.partitions[0].failed
 
 
@@ -204,8 +204,8 @@ def test_a_record_that_fails_again_and_again_does_not_trip_the_breaker(way):
     policy = RetryPolicy(backoff=0, max_backoff=0, jitter=0)
     rows = [(0, 0, b"slow"), (0, 1, b"a")]
     report = run(handler, rows, concurrency=2, policy=policy, break_after=2)
-    assert report.failures >= 4
-    assert not report.tripped
+    assert report.stats.failures >= 4
+    assert not report.end.tripped
     assert done(report) == [0]
 
 
@@ -400,7 +400,7 @@ def test_a_rate_slower_than_the_time_box_leaves_records_to_a_later_batch(way):
         gates={3: {None: 900.0}}, batch_time=0.05,
     )  # fmt: skip
     assert not starts
-    assert (report.handled, report.timed_out, report.partitions[0].resume) == (0, True, 0)
+    assert (report.stats.handled, report.end.timed_out, report.partitions[0].resume) == (0, True, 0)
     assert 0 < report.gates[None] < 900.0
 
 

@@ -68,10 +68,10 @@ def test_the_record_that_killed_its_worker_is_charged_an_attempt(concurrency, tm
     slot, batches = prepared(dies_at(3), rows, concurrency=concurrency, run_id="r1")
     assert in_a_worker(slot, batches) == 9
     report = slot.after_a_crash(3, batches)
-    assert report.crashed
-    assert (report.pid, report.overdue) == (_workers[0], False)
-    assert not report.unknown
-    assert not report.suspects
+    assert report.end.crashed
+    assert (report.pid, report.end.overdue) == (_workers[0], False)
+    assert not report.end.unknown
+    assert not report.end.suspects
     (failure,) = report.partitions[0].failed
     assert (failure.offset, failure.attempts, failure.key) == (3, 1, rows[3][2])
     assert "worker" in failure.error
@@ -87,7 +87,7 @@ def test_the_second_run_settles_no_filtered_record():
     report = slot.after_a_crash(3, batches)
     (part,) = report.partitions.values()
     assert [failure.offset for failure in part.failed] == [1]
-    assert (report.filtered, part.filtered, part.resume) == (0, b"", 0)
+    assert (report.stats.filtered, part.filtered, part.resume) == (0, b"", 0)
 
 
 def test_it_becomes_a_dead_letter_by_policy():
@@ -106,7 +106,7 @@ def test_of_several_at_work_none_is_charged_but_all_are_suspects():
     slot, batches = prepared(slow_but_for(3), ROWS[2:4], concurrency=2, run_id="r3")
     assert in_a_worker(slot, batches) == 9
     report = slot.after_a_crash(3, batches)
-    assert sorted(report.suspects) == [(0, 2), (0, 3)]
+    assert sorted(report.end.suspects) == [(0, 2), (0, 3)]
     assert report.partitions[0].failed == []
     assert report.partitions[0].resume == 0
 
@@ -140,8 +140,8 @@ def test_a_thread_that_never_ends_has_its_worker_ended_and_is_charged():
     (failure,) = report.partitions[0].failed
     assert failure.offset == 2
     assert "did not end in time" in failure.error
-    assert (report.pid, report.overdue) == (_workers[0], True)
-    assert not report.suspects
+    assert (report.pid, report.end.overdue) == (_workers[0], True)
+    assert not report.end.suspects
 
 
 def test_what_outlives_its_batch_is_charged_too():
@@ -206,7 +206,7 @@ def test_a_worker_that_is_only_late_to_report_is_not_ended(way, monkeypatch):
     assert not ends
     assert done(report) == list(range(8))
     assert report.partitions[0].resume == 8
-    assert report.stopped == "lease"
+    assert report.end.stopped == "lease"
 
 
 @pytest.mark.parametrize("way", [*WAYS, "frames"])
@@ -234,8 +234,8 @@ def test_without_a_box_nothing_is_known():
     """As on another host: the outcome is unknown, and nobody is charged."""
     slot, batches = prepared(dies_at(3), ROWS, run_id="r6")
     report = slot.after_a_crash(3, batches)
-    assert report.unknown
-    assert not report.crashed
+    assert report.end.unknown
+    assert not report.end.crashed
 
 
 def test_a_worker_that_may_still_run_is_not_considered_dead(tmp_path):

@@ -43,7 +43,7 @@ def test_a_frame_is_of_one_partition_in_order(form):
     assert list(frame["attempt"]) == [1, 1, 3, 1]
     assert list(frame["value"]) == [b"v1", b"v2", b"v4", b"v5"]
     assert frame["timestamp"][0] == pd.Timestamp(1_001, unit="ms", tz="UTC")
-    assert report.handled == 10
+    assert report.stats.handled == 10
 
 
 def test_every_row_has_its_own_outcome():
@@ -147,7 +147,7 @@ def test_past_the_time_box_no_frame_starts():
     report = batched(lambda frame: None, batch_time=0.0)
     assert done(report) == [0, 1, 2, 3]
     assert report.partitions[0].resume == 4
-    assert report.timed_out
+    assert report.end.timed_out
 
 
 @given(

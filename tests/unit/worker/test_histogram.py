@@ -110,9 +110,9 @@ def test_a_slot_counts_the_starts_of_first_attempts(way):
         report = run(handler, ROWS, work=work, way=way)
     after = time.time()
     assert done(report) == [6, 9]
-    assert report.starts.count == 3, "5, 6 and 7: 8 waits behind 5, and 9 was tried before"
+    assert report.stats.starts.count == 3, "5, 6 and 7: 8 waits behind 5, and 9 was tried before"
     sent = sum(1_000 + offset for offset in (5, 6, 7)) / 1000  # See `prepared`.
-    assert 3 * before - sent - 1 <= report.starts.seconds <= 3 * after - sent + 1
+    assert 3 * before - sent - 1 <= report.stats.starts.seconds <= 3 * after - sent + 1
     assert unpack_times(report.partitions[0].times).to_pylist() == [1_006, 1_009]
     assert unpack_times(report.partitions[1].times).to_pylist() == [1_007]
 
@@ -128,8 +128,8 @@ def test_a_slot_counts_the_time_of_each_handler_call(way):
             raise ValueError("no")
 
     report = run(handler, [(0, o, b"%d" % (o % 4)) for o in range(8)], way=way)
-    calls = report.calls
-    assert calls.count == report.handled == 7, "6 is behind 2"
+    calls = report.stats.calls
+    assert calls.count == report.stats.handled == 7, "6 is behind 2"
     assert sum(calls.counts[bucket_of(0.06) :]) >= 1
     assert calls.seconds >= 0.06
 
@@ -138,7 +138,7 @@ def test_a_call_of_a_frame_handler_counts_once():
     """However many records it has."""
     rows = [(0, o, b"%d" % o) for o in range(10)]
     report = run(FrameHandler(lambda _frame: None, 4), rows)
-    assert (report.handled, report.calls.count) == (10, 3)
+    assert (report.stats.handled, report.stats.calls.count) == (10, 3)
 
 
 class Journal:
@@ -173,8 +173,8 @@ def test_calls_of_a_plain_handler_last_until_the_next_one(monkeypatch):
             found.add(one)
         return found
 
-    assert cut[0].calls == counts(seconds[:4])
-    assert outcome.close().calls == counts(seconds[4:])
+    assert cut[0].stats.calls == counts(seconds[:4])
+    assert outcome.close().stats.calls == counts(seconds[4:])
 
 
 def test_calls_that_take_microseconds_are_timed_in_blocks(monkeypatch):
@@ -197,7 +197,7 @@ def test_calls_that_take_microseconds_are_timed_in_blocks(monkeypatch):
     outcome = runner._outcome(3)
     slot.run_serial(batches, handler, outcome, time_box.TimeBox(outcome.spec, Journal()))
     assert 64 + 4 + 32 <= len(reads) < 160 - 40, "the second batch is fast, the third is not"
-    early, late = cut[0], outcome.close()
+    early, late = cut[0].stats, outcome.close().stats
     assert early.calls.count + late.calls.count == 160
     assert early.starts.count + late.starts.count == 160
     assert late.calls.counts[bucket_of(3.1)] == 1
@@ -234,6 +234,6 @@ def test_a_slot_that_stood_still_looks_at_its_lease_before_it_starts_more(
 def test_times_of_calls_travel_over_the_channel():
     """As those of starts do."""
     report = SlotReport(5, 1, seq=3, pid=8)
-    report.starts.add(0.5)
-    report.calls.add(7.0)
+    report.stats.starts.add(0.5)
+    report.stats.calls.add(7.0)
     assert decode_report(encode_report(report), Identity("run", 5, 1, 8)) == report

@@ -73,7 +73,7 @@ def is_utf8(text):
 def failure(report):
     """The one failure of a report; all other keys are done, and it travels to the driver."""
     assert done(report) == [0, 2, 3, 5, 6], "other keys are done"
-    assert not report.fatal
+    assert not report.end.fatal
     (found,) = report.partitions[0].failed
     assert (found.offset, found.attempts) == (1, 1)
     assert [o for o, _ in report.partitions[0].blocked] == [4]
@@ -134,7 +134,7 @@ def test_the_reason_of_a_reject_may_be_anything(way, reason, text):
     if isinstance(reason, ValueError):
         assert "ValueError: bad" in letter.trace
     assert done(report) == list(range(7))
-    assert report.failures == 1
+    assert report.stats.failures == 1
 
 
 class Doubling(RetryPolicy):
@@ -220,7 +220,7 @@ def test_without_an_output_what_is_returned_is_ignored(way, answer):
     """As by PySpark's foreach: the record is done."""
     report = answering(way, lambda: answer)
     assert done(report) == list(range(7))
-    assert report.failures == 0
+    assert report.stats.failures == 0
     assert report.outputs is None
 
 
@@ -613,7 +613,7 @@ def test_whatever_handlers_raise_every_record_is_in_one_book(plan, way, raises, 
         *(o for o, _ in outcome.blocked),
     ]
     assert sorted(accounted) == list(range(len(rows)))
-    assert not report.fatal
+    assert not report.end.fatal
     if most is None:
         first = {}
         for o, (key, _) in enumerate(plan):

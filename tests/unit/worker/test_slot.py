@@ -32,7 +32,7 @@ def test_a_handler_gets_the_whole_record(way):
         (Record("t", 11, 7, None, b"v7", 1_007, (), 1), 3),
     ]
     assert (done(report, 0), done(report, 1)) == ([5], [7])
-    assert (report.rows, report.handled, report.failures) == (2, 2, 0)
+    assert (report.stats.rows, report.stats.handled, report.stats.failures) == (2, 2, 0)
     assert current_slot() == -1
 
 
@@ -93,8 +93,8 @@ def test_a_reject_without_dead_letters_is_fatal():
         raise Reject("no")
 
     report = run(handler, [(0, 4, b"k")], dead_letters=False)
-    assert "t-10@4" in report.fatal
-    assert "dead_letter" in report.fatal
+    assert "t-10@4" in report.end.fatal
+    assert "dead_letter" in report.end.fatal
     assert done(report) == []
     assert [f.offset for f in report.partitions[0].failed] == [4]
 
@@ -122,7 +122,7 @@ def test_past_the_time_box_nothing_starts(way):
     rows = [(0, o, b"k") for o in range(50)]
     report = run(handler, rows, batch_time=0.12, way=way)
     first = report.partitions[0].resume
-    assert report.timed_out
+    assert report.end.timed_out
     assert 0 < first < 10
     assert done(report) == list(range(first))
 
@@ -140,7 +140,7 @@ def test_the_time_box_opens_with_the_first_record(way):
         yield from batches
 
     report = slot.run(3, slowly())
-    assert 0 < report.busy <= time.monotonic() - came[0]
+    assert 0 < report.stats.busy <= time.monotonic() - came[0]
     assert done(report) == list(range(8))
 
 

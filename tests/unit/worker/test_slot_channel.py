@@ -119,10 +119,10 @@ def test_what_is_done_is_reported_while_a_handler_hangs(way):
         slot, batches = runner(driver, way, handler, ROWS)
         report = slot.run(3, batches)
         assert heard == [True]
-        assert report.stopped == ""
-        every = {one.seq: one for one in [*driver.reports, *report.unacknowledged, report]}
+        assert report.end.stopped == ""
+        every = {one.seq: one for one in [*driver.reports, *report.end.unacknowledged, report]}
         assert sorted(o for one in every.values() for o in done(one)) == list(range(12))
-        assert sum(one.handled for one in every.values()) == 12
+        assert sum(one.stats.handled for one in every.values()) == 12
 
 
 @pytest.mark.parametrize("way", FOUR_WAYS)
@@ -166,7 +166,7 @@ def test_what_was_not_acknowledged_comes_with_the_final_report(way):
         slot, batches = runner(driver, way, handler, ROWS)
         report = slot.run(3, batches)
         assert wait_for(lambda: not driver.server.connected)
-        kept = report.unacknowledged
+        kept = report.end.unacknowledged
         assert kept[: len(driver.reports)] == driver.reports
         assert [one.seq for one in kept] == [*range(1, len(kept) + 1)]
         assert sorted(o for one in [*kept, report] for o in done(one)) == list(range(12))
@@ -188,7 +188,7 @@ def test_a_stopped_slot_ends_what_runs_and_starts_nothing_more(way):
         time_box = time_box_of(slot)
         report = slot.run(3, batches)
         assert started == list(range(6))
-        assert (report.stopped, report.timed_out) == ("stop", False)
+        assert (report.end.stopped, report.end.timed_out) == ("stop", False)
         assert wait_for(lambda: sorted(driver.heard() | all_of(report)) == started)
         assert report.partitions[0].resume == 6
 
@@ -211,7 +211,7 @@ def test_a_relieved_slot_keeps_what_runs_and_starts_nothing_more(way):
         assert started == list(range(6))
         assert [offset for _, offset, _ in kept] == ([3, 4, 5] if way == "frames" else [5])
         assert {lane for _, _, lane in kept} == {hash(b"k") & (2**63 - 1)}
-        assert (report.stopped, report.timed_out) == ("relief", False)
+        assert (report.end.stopped, report.end.timed_out) == ("relief", False)
         assert driver.heard() | all_of(report) == set(started)
 
 
@@ -224,7 +224,7 @@ def test_a_relieved_slot_leaves_what_it_would_try_again_to_later_batches(way):
             if offset == 0:
                 raise RuntimeError("planned")
             if offset == 5:
-                assert wait_for(lambda: outcomes[0].report.failures)
+                assert wait_for(lambda: outcomes[0].report.stats.failures)
                 driver.server.relieve((0, 3))
                 assert wait_for(lambda: any(one.kept for one in driver.reports))
 
@@ -241,7 +241,7 @@ def test_a_relieved_slot_leaves_what_it_would_try_again_to_later_batches(way):
 
 def all_of(report):
     """Offsets that count as done by a final report, with what was not acknowledged."""
-    return {offset for one in [*report.unacknowledged, report] for offset in done(one)}
+    return {offset for one in [*report.end.unacknowledged, report] for offset in done(one)}
 
 
 def time_box_of(slot):
@@ -278,7 +278,7 @@ def test_a_slot_that_is_stopped_before_its_rows_come_starts_nothing(way):
         slot, batches = runner(driver, way, started.append, ROWS)
         report = slot.run(3, batches)
         assert started == []
-        assert (report.handled, report.stopped) == (0, "stop")
+        assert (report.stats.handled, report.end.stopped) == (0, "stop")
         assert report.partitions[0].resume == 0
 
 
@@ -299,7 +299,11 @@ def test_a_slot_that_is_stopped_as_its_rows_come_starts_nothing(way):
         time_box.begin = begin_and_stop
         report = slot.run(3, batches)
         assert started == []
-        assert (report.handled, report.stopped, report.partitions[0].resume) == (0, "stop", 0)
+        assert (report.stats.handled, report.end.stopped, report.partitions[0].resume) == (
+            0,
+            "stop",
+            0,
+        )
 
 
 @pytest.mark.parametrize("way", FOUR_WAYS)
@@ -339,7 +343,7 @@ def test_a_slot_that_waits_is_stopped_at_once(way):
         begun = time.monotonic()
         report = slot.run(3, batches)
         assert started == [0]
-        assert report.stopped == "stop"
+        assert report.end.stopped == "stop"
         assert time.monotonic() - begun < 50
 
 
@@ -358,7 +362,7 @@ def test_a_busy_event_loop_does_not_start_another_coroutine():
 
         slot, batches = prepared(handler, ROWS, None, 1, channel=driver.server.spec())
         time_box = time_box_of(slot)
-        assert slot.run(3, batches).stopped == "stop"
+        assert slot.run(3, batches).end.stopped == "stop"
         assert started == [0, 1, 2]
 
 
@@ -381,7 +385,7 @@ def test_a_slot_without_its_driver_starts_nothing_more(way, how):
         time_box = time_box_of(slot)
         report = slot.run(3, batches)
         assert started == list(range(6))
-        assert report.stopped == how
+        assert report.end.stopped == how
 
 
 def test_a_slot_without_a_channel_starts_nothing_and_says_why():
@@ -394,7 +398,7 @@ def test_a_slot_without_a_channel_starts_nothing_and_says_why():
             slot, batches = runner(driver, "plain", started.append, ROWS, channel=wrong)
             report = slot.run(3, batches)
             assert started == []
-            assert f"no channel to the driver at 127.0.0.1:{wrong.port}" in report.channel_error
+            assert f"no channel to the driver at 127.0.0.1:{wrong.port}" in report.end.channel_error
             assert report.partitions[0].resume == 0
 
 
@@ -417,7 +421,7 @@ spec = ChannelSpec("127.0.0.1", port, b"s" * 32, 2.0, 0.05)
 rows = [(0, o, b"%d" % (o % 50)) for o in range(100_000)]
 slot, batches = prepared(handler, rows, channel=spec, batch_rows=1_000)
 report = slot.run(3, (batch for _ in range(100) for batch in batches))
-print(json.dumps([starts, report.stopped]), flush=True)
+print(json.dumps([starts, report.end.stopped]), flush=True)
 """
 
 
@@ -472,12 +476,12 @@ def test_failures_that_are_tried_again_are_counted_although_nothing_was_reported
     assert outcome.take_report(1) is None
     scheduler.settle(*scheduler.take(0.1), None, 0.0, 0.1)
     chunk = outcome.take_report(1)
-    assert (chunk.handled, chunk.failures, done(chunk)) == (2, 1, [1])
+    assert (chunk.stats.handled, chunk.stats.failures, done(chunk)) == (2, 1, [1])
     scheduler.settle(*scheduler.take(0.4), None, 0.0, 0.4)
     scheduler.settle(*scheduler.take(0.4), None, 0.0, 0.4)
     scheduler.close(0.4)
     final = outcome.close()
-    assert (final.handled, final.failures, done(final)) == (2, 0, [0, 2])
+    assert (final.stats.handled, final.stats.failures, done(final)) == (2, 0, [0, 2])
 
 
 def a_time_box(**more):
@@ -550,7 +554,11 @@ def test_a_slot_goes_on_with_the_keys_that_do_not_leave(way):
         assert last == (7, [])
         assert driver.heard() | all_of(report) == set(started)
         assert sorted(report.partitions[0].blocked) == [(o, leaves) for o in (7, 9, 11)]
-        assert (report.stopped, report.timed_out, report.partitions[0].resume) == ("", False, None)
+        assert (report.end.stopped, report.end.timed_out, report.partitions[0].resume) == (
+            "",
+            False,
+            None,
+        )
         assert stays != leaves
 
 
