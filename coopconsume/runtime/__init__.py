@@ -8,8 +8,9 @@ A turn of the `loop` takes a batch through these folders, from top to bottom:
     failures    crashed workers, lost slots, failed batches, the log of failed records
     commit      dead letters and outputs, one append to the commit log, offsets in Kafka
 
-`loop` handles `events` one at a time, in one thread. `realtime` runs long Spark jobs in place of
-batches. `status` says what a job does. `poll` implements `poll`, `commit`, `retry` and `reject`.
+`loop` handles `events` one at a time, in one thread. `rebalance` has what the group asks of it.
+`realtime` runs long Spark jobs in place of batches. `status` says what a job does. `poll`
+implements `poll`, `commit`, `retry` and `reject`.
 """
 
 from coopconsume.runtime.dispatch.batch import run_batch

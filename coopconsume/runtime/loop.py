@@ -25,7 +25,6 @@ import queue
 import threading
 import time
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commits import CommitLogUnavailable, FencedMember
@@ -37,7 +36,6 @@ from coopconsume.errors import (
     TopicReplaced,
 )
 from coopconsume.group.primary import WRITE_WITHIN
-from coopconsume.group.shares import common
 from coopconsume.kafka.call_limit import CallLimit
 from coopconsume.runtime.dispatch.dispatcher import Dispatcher
 from coopconsume.runtime.epoch_state import EpochState, OverLimit
@@ -72,6 +70,7 @@ from coopconsume.runtime.events import (
 )
 from coopconsume.runtime.plan.range_limit import LimitWatch
 from coopconsume.runtime.realtime.checks import check_workers
+from coopconsume.runtime.rebalance import LAST_COMMIT, HandOver, Leaving, Rebalance
 from coopconsume.runtime.status.batches import batch_facts, longest_silence, oldest_call
 from coopconsume.runtime.status.waiting import JobFacts, waiting_for
 from coopconsume.runtime.trace import JobEnded, JobStarted, Trace, TurnBegun
@@ -87,7 +86,7 @@ if TYPE_CHECKING:
     from coopconsume.errors import CoopConsumeError
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.membership import Membership
-    from coopconsume.runtime.commit.committer import CommitMark, Committer
+    from coopconsume.runtime.commit.committer import Committer
     from coopconsume.runtime.job_spec import JobSpec
     from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.status.progress import Meter
@@ -97,46 +96,10 @@ log = logging.getLogger(__name__)
 _IDLE_WAIT = 0.2
 #: Seconds between two updates of what the job waits for.
 _WAITS_EVERY = 0.5
-#: Seconds that the last commit before a hand-over may take.
-_LAST_COMMIT = 10.0
 #: Seconds that a job that is asked to stop waits for an answer of Kafka, and for its last write of
 #: the group's offsets: the commit log has them.
 _LAST_ANSWER = 0.5
 _LAST_WRITE = 1.0
-
-
-@dataclass
-class _HandOver:
-    """The hand-over of all shares.
-
-    Attributes:
-        until: When the wait for running handlers ends, on the monotonic clock.
-        answer: The parts of shares on which handlers may still run.
-        is_late: Whether that wait is over; later reports do not count.
-    """
-
-    until: float
-    answer: Reply[Sequence[Share]]
-    is_late: bool = False
-
-
-@dataclass
-class _Leaving:
-    """The hand-over of some shares, while the work on the others goes on.
-
-    Attributes:
-        shares: The shares.
-        until: When the wait for running handlers ends, on the monotonic clock.
-        answer: The parts of them on which handlers may still run.
-        partitions: The partitions of the shares.
-        mark: What was not committed when the last handler of them had ended; None before that.
-    """
-
-    shares: Sequence[Share]
-    until: float
-    answer: Reply[Sequence[Share] | None]
-    partitions: Sequence[Partition]
-    mark: CommitMark | None = None
 
 
 class Job:
@@ -184,9 +147,7 @@ class Job:
         self._unbegun: EpochAssignment | None = None
         self._over_limit: list[OverLimit] = []
         self._ends: dict[TopicPartition, int] = {}
-        self._hand_over: _HandOver | None = None
-        self._question: RebalanceBegun | None = None
-        self._leaving: _Leaving | None = None
+        self._rebalance = Rebalance(self._dispatcher, meter, is_exact=job_spec.state is not None)
         self._epoch: Epoch | None = None
         self._limits = LimitWatch(self._options.batch_time)
         self._waits_at = -math.inf
@@ -343,7 +304,7 @@ class Job:
             Whether it continues; if not, all shares are to be handed over.
         """
         answer = Reply(value=False)
-        self._post(RebalanceBegun(time.monotonic() + min(timeout, _LAST_COMMIT), answer))
+        self._post(RebalanceBegun(time.monotonic() + min(timeout, LAST_COMMIT), answer))
         return answer.wait(self.ended) and not self.ended.is_set()
 
     def drop(self) -> None:
@@ -378,7 +339,7 @@ class Job:
                 self._turn()
             except FencedMember as error:
                 # Others have our shares. A member of a group joins again as a new one.
-                handing_over = self._hand_over is not None
+                handing_over = self._rebalance.hand_over is not None
                 if not self._membership.fenced(str(error), handing_over=handing_over):
                     raise
                 self._drop()
@@ -388,7 +349,9 @@ class Job:
                 if not self._can_recover_from(error):
                     raise
                 self._dispatcher.stop(self._epoch_state)
-                if not self._membership.rejoin(str(error), self._left_of(self._epoch_state)):
+                if not self._membership.rejoin(
+                    str(error), self._rebalance.left_of(self._epoch_state)
+                ):
                     raise
                 self._drop()
 
@@ -413,7 +376,7 @@ class Job:
                 self._work_on(epoch_state)
             except FencedMember as error:
                 # A hand-over must not wait for an epoch that may never come.
-                is_awaited = self._hand_over is not None or self._question is not None
+                is_awaited = self._rebalance.is_awaited
                 is_current = error.epoch == epoch_state.assignment.epoch
                 if not epoch_state.assignment.may_be_late(error) or (is_awaited and is_current):
                     raise
@@ -428,12 +391,14 @@ class Job:
         if not self._stopping:
             self._look_at_logs(epoch_state)
         self._watch_limits(epoch_state)
-        late = self._hand_over is not None and self._hand_over.is_late
-        more_to_come = not late and any(r.reports_more for r in self._dispatcher.of(epoch_state))
-        is_awaited = self._leaving is not None and self._leaving.mark is not None
+        rebalance = self._rebalance
+        more_to_come = not rebalance.is_late and any(
+            r.reports_more for r in self._dispatcher.of(epoch_state)
+        )
+        is_awaited = rebalance.leaving is not None and rebalance.leaving.mark is not None
         is_at_end = self._is_drained(epoch_state) and not self._dispatcher.of(epoch_state)
-        is_last = self._hand_over is not None or is_awaited or self._stopping or is_at_end
-        self._answer(epoch_state)
+        is_last = rebalance.hand_over is not None or is_awaited or self._stopping or is_at_end
+        rebalance.answer(epoch_state, is_stopping=self._stopping)
         rests = self._is_paused or self._dispatcher.breaker.state == "open"
         epoch_state.committer.commit_if_due(
             more_to_come=more_to_come, is_last=is_last,
@@ -442,10 +407,9 @@ class Job:
             is_resting=rests and not is_last and not self._dispatcher.of(epoch_state),
         )  # fmt: skip
         self._meter.idle(epoch_state.ours)
-        if self._leaving is not None:
-            self._let_leave(epoch_state, self._leaving)
-        if self._hand_over is not None:
-            self._hand_back(epoch_state, self._hand_over)
+        rebalance.let_leave(epoch_state)
+        if rebalance.hand_over is not None:
+            self._hand_back(epoch_state, rebalance.hand_over)
         else:
             self._dispatcher.launch(epoch_state, stopping=self._stopping or self._is_paused)
         epoch_state.update_quiet()
@@ -484,7 +448,7 @@ class Job:
         epoch_state, dispatcher = self._epoch_state, self._dispatcher
         if epoch_state is None:
             return JobFacts(joining=self._membership.joining)
-        breaker, hand_over = dispatcher.breaker, self._hand_over
+        breaker, hand_over = dispatcher.breaker, self._rebalance.hand_over
         return JobFacts(
             partitions=epoch_state.ours,
             batches=batch_facts(
@@ -510,13 +474,12 @@ class Job:
         for words in self._limits.look(busy, now):
             log.warning("%s", words)
         why = self._limits.ask(busy, epoch_state.committer.over_limit, now)
-        if why is not None and self._hand_over is None:
+        if why is not None and self._rebalance.hand_over is None:
             self._membership.rebalance(why)
 
     def _counts(self, epoch_state: EpochState) -> bool:
         """Returns whether what was done in an epoch may still be committed."""
-        late = self._hand_over is not None and self._hand_over.is_late
-        return epoch_state is self._epoch_state and not late
+        return epoch_state is self._epoch_state and not self._rebalance.is_late
 
     def _begin(self, assignment: EpochAssignment) -> None:
         self._end_epoch(take_along=True)
@@ -553,7 +516,7 @@ class Job:
         if self._epoch_state is None:
             event.answer.give(())
         else:
-            self._hand_over = _HandOver(event.until, event.answer)
+            self._rebalance.hand_over = HandOver(event.until, event.answer)
             self._dispatcher.stop(self._epoch_state)
 
     def _movable(self, shares: Sequence[Share]) -> EpochState | None:
@@ -562,7 +525,7 @@ class Job:
         Returns:
             None if all shares are to be handed over.
         """
-        is_ending = self._hand_over is not None or self._stopping
+        is_ending = self._rebalance.hand_over is not None or self._stopping
         is_part = self._job_spec.ordering == "partition" and not all(
             share.key_range.is_full for share in shares
         )
@@ -584,97 +547,21 @@ class Job:
             event.answer.give(None)
             return
         partitions = epoch_state.leave(event.shares)
-        self._leaving = _Leaving(event.shares, event.until, event.answer, partitions)
+        self._rebalance.leaving = Leaving(event.shares, event.until, event.answer, partitions)
         self._dispatcher.leave(epoch_state, partitions)
 
-    def _let_leave(self, epoch_state: EpochState, leaving: _Leaving) -> None:
-        """Gives shares up once no handler of them runs and their done records are committed."""
-        now = time.monotonic()
-        is_late = now > leaving.until
-        if not is_late and any(partition.dealer.leaves(now) for partition in leaving.partitions):
-            self._dispatcher.leave(epoch_state, leaving.partitions)
-            return
-        is_exact = self._job_spec.state is not None
-        if leaving.mark is None:
-            if is_late and is_exact:
-                self._hand_over_all_instead(leaving)
-                return
-            self._dispatcher.leave(epoch_state, leaving.partitions, is_late=is_late)
-            leaving.mark = epoch_state.committer.mark(leaving.partitions)
-        is_over = epoch_state.committer.refused_for > 0 or now > leaving.until + _LAST_COMMIT
-        if not (epoch_state.committer.has_since(leaving.mark) or is_over):
-            return
-        if is_exact and not epoch_state.committer.is_committed(leaving.mark):
-            self._hand_over_all_instead(leaving)
-            return
-        unsure = self._dispatcher.unsure_of(leaving.partitions)
-        running = common(epoch_state.may_run(unsure), leaving.shares)
-        epoch_state.has_left(leaving.partitions, leaving.shares)
-        self._meter.latency.retain(epoch_state.uncommitted)
-        self._leaving = None
-        leaving.answer.give(running)
-
-    def _hand_over_all_instead(self, leaving: _Leaving) -> None:
-        """Has all shares handed over, as changes of the state may be left that are not committed.
-
-        The next owner of these keys looks once which changes count, so none may come to count
-        later. Once all shares are handed over, the epoch prevents that.
-        """
-        self._leaving = None
-        leaving.answer.give(None)
-
     def _ask(self, question: RebalanceBegun) -> None:
-        if self._epoch_state is None or self._unbegun is not None or self._hand_over is not None:
+        is_ending = self._unbegun is not None or self._rebalance.hand_over is not None
+        if self._epoch_state is None or is_ending:
             question.answer.give(value=False)
         else:
-            self._question = question
+            self._rebalance.question = question
 
-    def _answer(self, epoch_state: EpochState) -> None:
-        """Answers whether the work continues while the group rebalances, once that is known."""
-        question = self._question
-        if question is None:
-            return
-        may_continue = False
-        is_over = self._hand_over is not None or self._stopping or time.monotonic() > question.until
-        if self._dispatcher.leases.spec is not None and not is_over:
-            epoch_state.assignment.is_between_epochs = True
-            if not epoch_state.committer.may_rebalance:
-                return
-            may_continue = epoch_state.may_continue and not self._dispatcher.holds_too_much(
-                epoch_state
-            )
-        if not may_continue:
-            epoch_state.assignment.is_between_epochs = False
-        self._question = None
-        question.answer.give(may_continue)
-
-    def _hand_back(self, epoch_state: EpochState, hand_over: _HandOver) -> None:
-        """Hands all shares over, once slots have reported and that is committed, or at the end."""
-        out = self._dispatcher.at_work(epoch_state)
-        if out and not hand_over.is_late and time.monotonic() < hand_over.until:
-            return
-        if not hand_over.is_late:
-            hand_over.is_late = True
-            hand_over.answer.value = self._left_of(epoch_state)
-            if out:
-                self._dispatcher.give_up(epoch_state)
-                log.warning(
-                    "slots %s did not finish within drainTimeout; new owners wait up to %.0f s and "
-                    "reprocess their uncommitted records", sorted(out),
-                    epoch_state.assignment.life_ms / 1000,
-                )  # fmt: skip
-        committer = epoch_state.committer
-        is_over = committer.refused_for > 0 or time.monotonic() > hand_over.until + _LAST_COMMIT
-        if committer.has_all_it_can or is_over:
+    def _hand_back(self, epoch_state: EpochState, hand_over: HandOver) -> None:
+        """Ends the epoch once all shares can be handed over."""
+        if self._rebalance.may_hand_back(epoch_state, hand_over):
             self._end_epoch(take_along=True)
-            hand_over.answer.give(hand_over.answer.value)
-            self._hand_over = None
-
-    def _left_of(self, epoch_state: EpochState | None) -> list[Share]:
-        """Returns the parts of shares on which slots are or may be at work."""
-        if epoch_state is None:
-            return []
-        return epoch_state.may_run(self._dispatcher.unsure(epoch_state))
+            self._rebalance.handed_over()
 
     def _return_chunks(self, epoch_state: EpochState) -> None:
         """Returns the chunks of a cooperative epoch on which this job does not work any more.
@@ -683,7 +570,7 @@ class Job:
         """
         if self._options.uses_chunks:
             try:
-                epoch_state.assignment.return_chunks(self._left_of(epoch_state))
+                epoch_state.assignment.return_chunks(self._rebalance.left_of(epoch_state))
             except Exception as error:  # noqa: BLE001 - they are returned as the member leaves
                 log.debug("chunks are not returned: %s", error)
 
@@ -691,18 +578,11 @@ class Job:
         self._dispatcher.stop(self._epoch_state)
         self._dispatcher.interrupt()
         self._end_epoch()
-        if self._hand_over is not None:
-            self._hand_over.answer.give(self._hand_over.answer.value)
-            self._hand_over = None
+        self._rebalance.handed_over()
 
     def _end_epoch(self, *, well: bool = False, take_along: bool = False) -> None:
         epoch_state, self._epoch_state = self._epoch_state, None
-        question, self._question = self._question, None
-        if question is not None:
-            question.answer.give(value=False)
-        leaving, self._leaving = self._leaving, None
-        if leaving is not None:
-            leaving.answer.give(None)
+        self._rebalance.refuse()
         self._dispatcher.forget_crashes()
         if epoch_state is not None:
             within = WRITE_WITHIN
@@ -817,7 +697,7 @@ class Job:
         breaker = self._dispatcher.breaker
         if breaker.state == "open":
             waits = [max(0.0, breaker.until - now), _IDLE_WAIT]
-        if self._hand_over or self._dispatcher.is_partly_busy:
+        if self._rebalance.hand_over or self._dispatcher.is_partly_busy:
             waits.append(0.05)
         if self._epoch_state is not None and self._epoch_state.committer.due is not None:
             waits.append(self._epoch_state.committer.due - now)
@@ -825,8 +705,9 @@ class Job:
 
     def _finished(self) -> bool:
         epoch_state = self._epoch_state
-        if self._hand_over is not None:
-            self._hand_over.until = min(self._hand_over.until, self._stop_by)
+        hand_over = self._rebalance.hand_over
+        if hand_over is not None:
+            hand_over.until = min(hand_over.until, self._stop_by)
             return False
         if epoch_state is None:
             return self._stopping
@@ -837,7 +718,7 @@ class Job:
                     self._waiters.remove((waiter, since))
         late = time.monotonic() - self._stop_by
         is_at_work = self._dispatcher.is_at_work(epoch_state) and late < 0
-        is_too_late = max(late, epoch_state.committer.refused_for) >= _LAST_COMMIT
+        is_too_late = max(late, epoch_state.committer.refused_for) >= LAST_COMMIT
         if is_at_work or not (epoch_state.committer.has_all_it_can or is_too_late):
             return False
         if self._stopping or self._is_paused:
@@ -881,10 +762,10 @@ class Job:
         self._dispatcher.stop(self._epoch_state)
         self._dispatcher.interrupt()
         self._dispatcher.close()
-        hand_over, epoch_state = self._hand_over, self._epoch_state
+        hand_over, epoch_state = self._rebalance.hand_over, self._epoch_state
         if epoch_state is not None:
             # Aborted, or failed: Spark is to end the batches, and may need a while.
-            left = self._left_of(epoch_state)
+            left = self._rebalance.left_of(epoch_state)
             epoch_state.assignment.left_running(left, self._dispatcher.may_run_for(epoch_state))
             if hand_over is not None and not hand_over.is_late:
                 hand_over.answer.value = left

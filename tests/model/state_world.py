@@ -173,7 +173,7 @@ class StateWorld:
             return [(share, min(seconds, 0.05)) for share, seconds in found]
 
         monkeypatch.setattr(EpochAssignment, "waits_left", waits_left)
-        monkeypatch.setattr("coopconsume.runtime.loop._LAST_COMMIT", 0.4)
+        monkeypatch.setattr("coopconsume.runtime.rebalance.LAST_COMMIT", 0.4)
         monkeypatch.setattr("coopconsume.runtime.commit.deliveries.FIRST_PAUSE", 0.05)
         monkeypatch.setattr("coopconsume.runtime.dispatch.dispatcher._STATE_PAUSE", 0.1)
         monkeypatch.setattr("coopconsume.group.repeating._FIRST_PAUSE", 0.05)
@@ -418,7 +418,7 @@ class StateWorld:
             assert time.monotonic() < deadline, "a member does not come to an end"
             for name in of_members:
                 job = self._jobs[name]
-                leaving, hand_over = job._leaving, job._hand_over
+                leaving, hand_over = job._rebalance.leaving, job._rebalance.hand_over
                 if self._is_out or self._rng.random() < lateness:
                     for one in (leaving, hand_over):
                         if one is not None and one.until > 0:

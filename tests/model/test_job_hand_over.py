@@ -32,7 +32,7 @@ def test_a_hand_over_waits_for_running_handlers_and_commits_them(world, channel)
     there.kafka.log |= {offset: b"new%d" % offset for offset in range(20, 50)}
     handing_over = threading.Thread(target=member.hand_over)
     handing_over.start()
-    until(lambda: job._hand_over is not None or not handing_over.is_alive())
+    until(lambda: job._rebalance.hand_over is not None or not handing_over.is_alive())
     there.kafka.end = 50
     until(lambda: not handing_over.is_alive() or any(p.end == 50 for p in job.partitions))
     there.turns(job)
@@ -92,7 +92,7 @@ def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost)
     if not lost:
         until(has_named)
         there.until_one_slot_works(job)
-        job._hand_over.until = 0.0
+        job._rebalance.hand_over.until = 0.0
     handing_over.join(120)
     gate.opened.set()
     before, stuck = len(gate.calls), key_hash(KEYS[3])
@@ -126,7 +126,7 @@ def test_what_moves_is_ended_and_released_and_the_rest_begins_again(group):
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
-    until(lambda: job._hand_over is not None)
+    until(lambda: job._rebalance.hand_over is not None)
     there.turns(job)
     assert moves.is_alive()
     assert not member.store.assignment("g").handed
@@ -158,7 +158,7 @@ def test_a_member_that_is_refused_while_it_hands_over_joins_again(group):
     member._group = GroupMember(there.options, member.store, there.kafka, 2, member, LIFE_MS)
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
-    until(lambda: job._hand_over is not None)
+    until(lambda: job._rebalance.hand_over is not None)
     group.opens([], [WHOLE])
     gate.opened.set()
     moves.join(_PATIENCE)
@@ -182,9 +182,9 @@ def test_late_handlers_alone_are_in_doubt_of_what_moves(world):
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
-    until(lambda: job._hand_over is not None)
+    until(lambda: job._rebalance.hand_over is not None)
     until(lambda: all(r.kept for r in job._dispatcher.running.values()))
-    job._hand_over.until = 0.0
+    job._rebalance.hand_over.until = 0.0
     moves.join(_PATIENCE)
     stuck, ours = key_hash(KEYS[high]), key_hash(KEYS[low])
     assert member.assignment.waits(TP, [KeyRange(ours, ours)]) > 0
@@ -272,11 +272,11 @@ def test_what_is_done_of_key_ranges_is_committed_before_they_are_given_up(group,
     monkeypatch.setattr(member.store, "commit", late)
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     gives_up.start()
-    until(lambda: job._leaving is not None)
+    until(lambda: job._rebalance.leaving is not None)
     gate.opened.set()
-    until(lambda: getattr(job._leaving, "mark", True) is not None)
+    until(lambda: getattr(job._rebalance.leaving, "mark", True) is not None)
     there.turns(job, 5)
-    assert job._leaving is not None
+    assert job._rebalance.leaving is not None
     assert not member.store.assignment("g").handed
     may_commit.set()
     gives_up.join(_PATIENCE)
@@ -337,8 +337,8 @@ def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monke
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     gives_up.start()
-    until(lambda: job._leaving is not None and (answers == "not" or answered.is_set()))
-    job._leaving.until = 0.0
+    until(lambda: job._rebalance.leaving is not None and (answers == "not" or answered.is_set()))
+    job._rebalance.leaving.until = 0.0
     gives_up.join(_PATIENCE)
     called = {offset for offset, _ in gate.calls}
     assert member.continue_work()
@@ -496,8 +496,8 @@ def test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer(world
         group.opens([WHOLE])
         leaves = threading.Thread(target=group.begins, kwargs={"moving": (moved,)})
     leaves.start()
-    until(lambda: job._hand_over is not None or job._leaving is not None)
-    (job._hand_over or job._leaving).until = 0.0
+    until(lambda: job._rebalance.hand_over is not None or job._rebalance.leaving is not None)
+    (job._rebalance.hand_over or job._rebalance.leaving).until = 0.0
     leaves.join(_PATIENCE)
     until(lambda: member.store.assignment("g").fenced)
     group.opens([], [WHOLE])
@@ -530,9 +530,9 @@ def test_the_worker_of_a_late_handler_ends_before_another_owner_starts_its_key(
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (LOW,)})
     gives_up.start()
-    until(lambda: job._leaving is not None)
+    until(lambda: job._rebalance.leaving is not None)
     there.until(lambda: not any(s.may_start_leaving for s in job.partitions[0].cursors.values()))
     assert not ended
-    job._leaving.until = 0.0
+    job._rebalance.leaving.until = 0.0
     gives_up.join(_PATIENCE)
     until(lambda: ended)

@@ -75,7 +75,7 @@ def test_keys_that_stay_go_on_while_others_are_given_up(world, pieces, is_late):
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (Share(*TP, moved),)})
     gives_up.start()
-    until(lambda: job._leaving is not None)
+    until(lambda: job._rebalance.leaving is not None)
     there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(20, 60)}
     there.kafka.end = 60
     stays = {o for o in range(80) if not moved.contains(key_hash(b"k%d" % (o % 5)))}
@@ -87,7 +87,7 @@ def test_keys_that_stay_go_on_while_others_are_given_up(world, pieces, is_late):
     called = {offset for offset, _ in gate.calls}
     assert not called - stays - goes
     if is_late:
-        job._leaving.until = 0.0
+        job._rebalance.leaving.until = 0.0
     else:
         gate.opened.set()
     gives_up.join(_PATIENCE)

@@ -359,7 +359,7 @@ def test_a_slot_that_waits_for_a_core_is_in_nobodys_way(world, how):
     ends.start()
     until(lambda: running.kept)
     if how == "late hand over":
-        job._hand_over.until = 0.0
+        job._rebalance.hand_over.until = 0.0
     else:
         gate.opened.set()
     ends.join(_PATIENCE)

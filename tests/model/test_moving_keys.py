@@ -67,8 +67,8 @@ def moves_while_it_is_handled(group, job, gate, at, due_ms=0):
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     gives_up.start()
-    until(lambda: job._leaving is not None)
-    job._leaving.until = 0.0
+    until(lambda: job._rebalance.leaving is not None)
+    job._rebalance.leaving.until = 0.0
     gives_up.join(_PATIENCE)
     assert member.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
@@ -159,18 +159,20 @@ def test_a_record_is_parked_before_its_key_moves_or_not_at_all(begun, monkeypatc
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     gives_up.start()
-    there.until(lambda: job._leaving is not None and job._leaving.mark is not None)
+    there.until(
+        lambda: job._rebalance.leaving is not None and job._rebalance.leaving.mark is not None
+    )
     grow(there, 40)
     there.until(lambda: below(LOW, 40) <= there.done(member))
     there.turns(job, 10)
     assert gives_up.is_alive()
     if is_late:
-        monkeypatch.setattr("coopconsume.runtime.loop._LAST_COMMIT", 0.0)
-        job._leaving.until = 0.0
+        monkeypatch.setattr("coopconsume.runtime.rebalance.LAST_COMMIT", 0.0)
+        job._rebalance.leaving.until = 0.0
     else:
         letters.opened.set()
     gives_up.join(_PATIENCE)
-    monkeypatch.setattr("coopconsume.runtime.loop._LAST_COMMIT", 10.0)
+    monkeypatch.setattr("coopconsume.runtime.rebalance.LAST_COMMIT", 10.0)
     assert (at in member.store.pending("g").get(TP, {})) != is_late
     assert member.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
@@ -406,13 +408,13 @@ def test_partitions_that_stay_go_on_while_others_come_and_go(world, is_late):
     group.opens(FOUR)
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": FOUR[2:]})
     gives_up.start()
-    there.until(lambda: job._leaving is not None or job._hand_over is not None)
+    there.until(lambda: job._rebalance.leaving is not None or job._rebalance.hand_over is not None)
     grow(there, 60)
     there.until(lambda: done(0) == done(1) == set(range(60)))
     assert gives_up.is_alive()
     assert handler.of(2) == [0, 1, 2, 3]
     if is_late:
-        job._leaving.until = 0.0
+        job._rebalance.leaving.until = 0.0
     else:
         handler.opened.set()
     gives_up.join(_PATIENCE)
@@ -535,7 +537,7 @@ def test_keys_with_state_go_on_while_others_leave_and_come_back(begun, state):
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
-    there.until(lambda: job._leaving is not None)
+    there.until(lambda: job._rebalance.leaving is not None)
     grow(there, 40)
     stuck = {o for o in range(100) if KEYS[o % 5] == KEYS[stays]}
     there.until(lambda: below(LOW, 40) - stuck <= there.done(member))
@@ -596,7 +598,7 @@ def test_a_key_with_state_moves_to_another_slot_after_its_changes_are_written(
     records(21)
     there.until(lambda: (20, 0) in handler.seen)
     there.until(lambda: not job._dispatcher._busy)
-    before = partition.dealer.share_of(key_hash(key)).slot
+    before = partition.dealer.cursor_of(key_hash(key)).slot
     assert member.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
@@ -607,7 +609,7 @@ def test_a_key_with_state_moves_to_another_slot_after_its_changes_are_written(
     may_write.set()
     there.until(lambda: there.done(member) == set(range(22)))
     there.until(lambda: not partition.is_undealt)
-    assert partition.dealer.share_of(key_hash(key)).slot != before
+    assert partition.dealer.cursor_of(key_hash(key)).slot != before
     assert [seen for seen in handler.seen if seen[0] >= 20] == [(20, 0), (21, 1)]
 
 
@@ -621,7 +623,7 @@ def test_all_is_handed_over_where_changes_of_keys_that_leave_may_count_later(
     begun, state, monkeypatch, what
 ):
     """Their next owner would look before they count."""
-    monkeypatch.setattr("coopconsume.runtime.loop._LAST_COMMIT", 0.5)
+    monkeypatch.setattr("coopconsume.runtime.rebalance.LAST_COMMIT", 0.5)
     group = begun(WHOLE)
     there, member, handler = group.there, group.member, Counting(min(of(HIGH)))
     job = there.run(member, handler, state=state)
@@ -632,10 +634,10 @@ def test_all_is_handed_over_where_changes_of_keys_that_leave_may_count_later(
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
-    leaving = until(lambda: job._leaving)
+    leaving = until(lambda: job._rebalance.leaving)
     if what == "a late handler":
         leaving.until = 0.0
-        there.until(lambda: job._hand_over is not None)
+        there.until(lambda: job._rebalance.hand_over is not None)
         handler.opened.set()
     else:
         commit, unanswered = member.store.commit, threading.Event()
@@ -649,7 +651,7 @@ def test_all_is_handed_over_where_changes_of_keys_that_leave_may_count_later(
         handler.opened.set()
         there.until(lambda: job._epoch_state.committer.is_busy)
         leaving.until = 0.0
-        there.until(lambda: job._hand_over is not None)
+        there.until(lambda: job._rebalance.hand_over is not None)
         unanswered.set()
     moves.join(_PATIENCE)
     assert member.assignment is not assignment
@@ -710,7 +712,7 @@ def test_changes_of_records_that_retention_has_passed_are_written_before_their_k
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
-    mark = until(lambda: job._leaving and job._leaving.mark)
+    mark = until(lambda: job._rebalance.leaving and job._rebalance.leaving.mark)
     there.kafka.retention = [20]
     there.kafka.delete()
     job._epoch_state.look_again()
@@ -719,10 +721,10 @@ def test_changes_of_records_that_retention_has_passed_are_written_before_their_k
     grow(there, 40)
     there.until(lambda: job._epoch_state.committer.count >= mark.count)
     there.turns(job, 10)
-    assert job._leaving is not None
+    assert job._rebalance.leaving is not None
     may_write.set()
     moves.join(_PATIENCE)
-    assert job._hand_over is None
+    assert job._rebalance.hand_over is None
 
 
 def test_state_does_not_begin_again_under_an_epoch_that_may_count_more(begun, state, monkeypatch):
@@ -739,17 +741,17 @@ def test_state_does_not_begin_again_under_an_epoch_that_may_count_more(begun, st
     def unavailable(*_args, **_how):
         raise CommitLogUnavailable("commits", "append", "no answer")
 
-    monkeypatch.setattr("coopconsume.runtime.loop._LAST_COMMIT", 0.5)
+    monkeypatch.setattr("coopconsume.runtime.rebalance.LAST_COMMIT", 0.5)
     commit = member.store.commit
     monkeypatch.setattr(member.store, "commit", unavailable)
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
-    leaving = until(lambda: job._leaving)
+    leaving = until(lambda: job._rebalance.leaving)
     handler.opened.set()
     there.until(lambda: job._epoch_state.committer.is_busy)
     leaving.until = 0.0
-    there.until(lambda: job._hand_over is not None)
-    job._hand_over.until = 0.0
+    there.until(lambda: job._rebalance.hand_over is not None)
+    job._rebalance.hand_over.until = 0.0
     moves.join(_PATIENCE)
     there.until(lambda: "next epoch" in (member._group._wanted or ""))
     monkeypatch.setattr(member.store, "commit", commit)

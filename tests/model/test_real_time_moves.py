@@ -112,7 +112,7 @@ def test_keys_that_stay_go_on_in_the_same_run_while_others_are_given_up(world, m
     there.until(lambda: at in gate.at_work)
     stays = staying(moving)
     thread = gives_up(group, *moving)
-    until(lambda: job._leaving is not None or not thread.is_alive())
+    until(lambda: job._rebalance.leaving is not None or not thread.is_alive())
     there.until(lambda: not any(s.may_start_leaving for s in job.partitions[0].cursors.values()))
     grow(there, 20, holes=(41, 42, 47))
     there.until(lambda: of(stays, 60) - {41, 42, 47} <= there.done(member))
@@ -202,9 +202,9 @@ def test_a_key_whose_handler_is_late_is_in_doubt_and_its_slot_is_stopped(world):
     grow(there, 20)
     there.until(lambda: gate.at_work)
     thread = gives_up(group, *moving)
-    until(lambda: job._leaving is not None)
+    until(lambda: job._rebalance.leaving is not None)
     there.until(lambda: not any(s.may_start_leaving for s in job.partitions[0].cursors.values()))
-    job._leaving.until = 0.0
+    job._rebalance.leaving.until = 0.0
     thread.join(_PATIENCE)
     assert member.continue_work()
     stays = staying(moving)
@@ -236,14 +236,14 @@ def test_a_slot_that_is_lost_or_does_not_answer_leaves_its_key_ranges_in_doubt(
     with monkeypatch.context() as patch:
         patch.setattr(SlotRequests, "_withhold", lambda *_: None)
         thread = gives_up(group, *moving)
-        until(lambda: job._leaving is not None)
+        until(lambda: job._rebalance.leaving is not None)
         if is_lost:
             there.dying = 2
             there.read_errors += ["gone", "gone"]
             gate.opened.set()
             there.until(lambda: job._meter.totals["lostSlots"] == 2)
         else:
-            job._leaving.until = 0.0
+            job._rebalance.leaving.until = 0.0
         thread.join(_PATIENCE)
     assert group.member.continue_work()
     group.opens(staying(moving), moving, continues={"a": group.epoch.number})

@@ -167,14 +167,14 @@ def test_a_job_is_replayed_through_rebalances(record, how):
     job = there.run(group.member, gate)
     there.until(lambda: gate.at_work)
     if how == "handed over":
-        moves, request = threading.Thread(target=group.member.hand_over), "_hand_over"
+        moves, request = threading.Thread(target=group.member.hand_over), "hand_over"
     else:
         assert group.member.continue_work()
         group.opens([WHOLE])
         moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
-        request = "_leaving"
+        request = "leaving"
     moves.start()
-    until(lambda: getattr(job, request) is not None)
+    until(lambda: getattr(job._rebalance, request) is not None)
     gate.opened.set()
     moves.join(120)
     if how == "handed over":

@@ -619,8 +619,8 @@ CHANNEL_DRIVER = [
         "hand-over-does-not-stop",
         "A hand-over stops the slots that work.",
         "coopconsume/runtime/loop.py",
-        "self._hand_over = _HandOver(event.until, event.answer)\n            self._dispatcher.stop(self._epoch_state)",
-        "self._hand_over = _HandOver(event.until, event.answer)",
+        "self._rebalance.hand_over = HandOver(event.until, event.answer)\n            self._dispatcher.stop(self._epoch_state)",
+        "self._rebalance.hand_over = HandOver(event.until, event.answer)",
         (_HAND_OVER + "test_a_hand_over_waits_for_running_handlers_and_commits_them[True]",),
     ),
     Mutant(

@@ -377,7 +377,7 @@ CONTINUING = [
     Mutant(
         "given-up-while-at-work",
         "Key ranges are given up once no handler of them runs.",
-        "coopconsume/runtime/loop.py",
+        "coopconsume/runtime/rebalance.py",
         "if not is_late and any(partition.dealer.leaves(now) for partition in leaving.partitions):",
         "if not is_late and any(() for partition in leaving.partitions):",
         (_REBALANCE + "test_keys_that_stay_go_on_while_others_are_given_up",),
@@ -385,7 +385,7 @@ CONTINUING = [
     Mutant(
         "given-up-before-the-commit",
         "Key ranges are given up once all that was done of them is committed.",
-        "coopconsume/runtime/loop.py",
+        "coopconsume/runtime/rebalance.py",
         "if not (epoch_state.committer.has_since(leaving.mark) or is_over):",
         "if False:",
         (_HAND_OVER + "test_what_is_done_of_key_ranges_is_committed_before_they_are_given_up",),
@@ -420,7 +420,7 @@ CONTINUING = [
     Mutant(
         "given-up-and-late-without-doubt",
         "Of what is given up the keys of handlers that outlast drainTimeout are in doubt.",
-        "coopconsume/runtime/loop.py",
+        "coopconsume/runtime/rebalance.py",
         "running = common(epoch_state.may_run(unsure), leaving.shares)",
         "running: Sequence[Share] = ()",
         (_REBALANCE + "test_keys_that_stay_go_on_while_others_are_given_up",),
@@ -478,7 +478,7 @@ CONTINUING = [
     Mutant(
         "slot-that-does-not-answer-goes-on",
         "A slot that has not given back in time what its member gives up starts nothing more.",
-        "coopconsume/runtime/loop.py",
+        "coopconsume/runtime/rebalance.py",
         "self._dispatcher.leave(epoch_state, leaving.partitions, is_late=is_late)",
         "pass",
         (_HAND_OVER + "test_a_slot_that_does_not_give_back_in_time_starts_nothing_more",),
@@ -769,8 +769,8 @@ CONTINUING = [
         "what-moves-waits-for-the-interval",
         "What is done of key ranges that move is committed without a wait for commitInterval.",
         "coopconsume/runtime/loop.py",
-        "is_last = self._hand_over is not None or is_awaited or",
-        "is_last = self._hand_over is not None or",
+        "is_last = rebalance.hand_over is not None or is_awaited or",
+        "is_last = rebalance.hand_over is not None or",
         (_MOVING + "test_what_moves_is_committed_at_once_however_rarely_a_job_commits",),
     ),
     Mutant(

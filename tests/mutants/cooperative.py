@@ -145,7 +145,7 @@ COOPERATIVE_JOBS = [
         "chunk-kept-by-a-stopped-job",
         "A job that ends returns what it has not done.",
         "coopconsume/runtime/loop.py",
-        "epoch_state.assignment.return_chunks(self._left_of(epoch_state))",
+        "epoch_state.assignment.return_chunks(self._rebalance.left_of(epoch_state))",
         "pass",
         (_JOB + "test_a_job_that_stops_returns_what_it_has_not_started",),
     ),

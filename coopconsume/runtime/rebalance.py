@@ -1,0 +1,197 @@
+"""The rebalances of a running job: shares that leave, and the hand-over of all shares.
+
+A membership asks three things of the loop when its group rebalances: whether the work continues
+meanwhile, to give up some shares, or to hand over all. Each answer may need some turns of the loop:
+handlers must end, and what they did must be committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from coopconsume.group.shares import common
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from assignors import Share
+    from coopconsume.runtime.commit.committer import CommitMark
+    from coopconsume.runtime.dispatch.dispatcher import Dispatcher
+    from coopconsume.runtime.epoch_state import EpochState
+    from coopconsume.runtime.events import RebalanceBegun, Reply
+    from coopconsume.runtime.plan import Partition
+    from coopconsume.runtime.status.progress import Meter
+
+log = logging.getLogger(__name__)
+
+#: Seconds that the last commit before a hand-over may take.
+LAST_COMMIT: Final = 10.0
+
+
+@dataclass
+class HandOver:
+    """The hand-over of all shares.
+
+    Attributes:
+        until: When the wait for running handlers ends, on the monotonic clock.
+        answer: The parts of shares on which handlers may still run.
+        is_late: Whether that wait is over; later reports do not count.
+    """
+
+    until: float
+    answer: Reply[Sequence[Share]]
+    is_late: bool = False
+
+
+@dataclass
+class Leaving:
+    """The hand-over of some shares, while the work on the others goes on.
+
+    Attributes:
+        shares: The shares.
+        until: When the wait for running handlers ends, on the monotonic clock.
+        answer: The parts of them on which handlers may still run.
+        partitions: The partitions of the shares.
+        mark: What was not committed when the last handler of them had ended; None before that.
+    """
+
+    shares: Sequence[Share]
+    until: float
+    answer: Reply[Sequence[Share] | None]
+    partitions: Sequence[Partition]
+    mark: CommitMark | None = None
+
+
+class Rebalance:
+    """What the membership has asked of the loop and got no answer to yet. Only the loop calls it.
+
+    Args:
+        dispatcher: Stops slots, and knows which are at work.
+        meter: Takes note of what is not committed any more.
+        is_exact: Whether the job has state: then no change of it may be left uncommitted.
+
+    Attributes:
+        hand_over: The hand-over of all shares, if one runs.
+        leaving: The hand-over of some shares, if one runs.
+        question: Asks whether the work continues during the rebalance.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, meter: Meter, *, is_exact: bool) -> None:
+        self._dispatcher = dispatcher
+        self._meter = meter
+        self._is_exact = is_exact
+        self.hand_over: HandOver | None = None
+        self.leaving: Leaving | None = None
+        self.question: RebalanceBegun | None = None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the membership waits until all shares are handed over, or the work continues."""
+        return self.hand_over is not None or self.question is not None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time for handlers is over in a hand-over: their reports do not count."""
+        return self.hand_over is not None and self.hand_over.is_late
+
+    def handed_over(self) -> None:
+        """Answers the hand-over of all shares, if one runs."""
+        hand_over, self.hand_over = self.hand_over, None
+        if hand_over is not None:
+            hand_over.answer.give(hand_over.answer.value)
+
+    def refuse(self) -> None:
+        """Has all shares handed over instead of what else was asked."""
+        question, self.question = self.question, None
+        if question is not None:
+            question.answer.give(value=False)
+        leaving, self.leaving = self.leaving, None
+        if leaving is not None:
+            leaving.answer.give(None)
+
+    def let_leave(self, epoch_state: EpochState) -> None:
+        """Gives the leaving shares up once none of their handlers runs and all is committed."""
+        leaving, now = self.leaving, time.monotonic()
+        if leaving is None:
+            return
+        is_late = now > leaving.until
+        if not is_late and any(partition.dealer.leaves(now) for partition in leaving.partitions):
+            self._dispatcher.leave(epoch_state, leaving.partitions)
+            return
+        if leaving.mark is None:
+            if is_late and self._is_exact:
+                self._hand_over_all_instead(leaving)
+                return
+            self._dispatcher.leave(epoch_state, leaving.partitions, is_late=is_late)
+            leaving.mark = epoch_state.committer.mark(leaving.partitions)
+        is_over = epoch_state.committer.refused_for > 0 or now > leaving.until + LAST_COMMIT
+        if not (epoch_state.committer.has_since(leaving.mark) or is_over):
+            return
+        if self._is_exact and not epoch_state.committer.is_committed(leaving.mark):
+            self._hand_over_all_instead(leaving)
+            return
+        unsure = self._dispatcher.unsure_of(leaving.partitions)
+        running = common(epoch_state.may_run(unsure), leaving.shares)
+        epoch_state.has_left(leaving.partitions, leaving.shares)
+        self._meter.latency.retain(epoch_state.uncommitted)
+        self.leaving = None
+        leaving.answer.give(running)
+
+    def _hand_over_all_instead(self, leaving: Leaving) -> None:
+        """Has all shares handed over, as changes of the state may be left that are not committed.
+
+        The next owner of these keys looks once which changes count, so none may come to count
+        later. Once all shares are handed over, the epoch prevents that.
+        """
+        self.leaving = None
+        leaving.answer.give(None)
+
+    def answer(self, epoch_state: EpochState, *, is_stopping: bool) -> None:
+        """Answers whether the work continues while the group rebalances, once that is known."""
+        question = self.question
+        if question is None:
+            return
+        may_continue = False
+        is_over = self.hand_over is not None or is_stopping or time.monotonic() > question.until
+        if self._dispatcher.leases.spec is not None and not is_over:
+            epoch_state.assignment.is_between_epochs = True
+            if not epoch_state.committer.may_rebalance:
+                return
+            may_continue = epoch_state.may_continue and not self._dispatcher.holds_too_much(
+                epoch_state
+            )
+        if not may_continue:
+            epoch_state.assignment.is_between_epochs = False
+        self.question = None
+        question.answer.give(may_continue)
+
+    def left_of(self, epoch_state: EpochState | None) -> list[Share]:
+        """Returns the parts of shares on which slots are or may be at work."""
+        if epoch_state is None:
+            return []
+        return epoch_state.may_run(self._dispatcher.unsure(epoch_state))
+
+    def may_hand_back(self, epoch_state: EpochState, hand_over: HandOver) -> bool:
+        """Whether all shares can be handed over: slots have reported and all is committed.
+
+        Once the time for that is over, what still runs is given up.
+        """
+        out = self._dispatcher.at_work(epoch_state)
+        if out and not hand_over.is_late and time.monotonic() < hand_over.until:
+            return False
+        if not hand_over.is_late:
+            hand_over.is_late = True
+            hand_over.answer.value = self.left_of(epoch_state)
+            if out:
+                self._dispatcher.give_up(epoch_state)
+                log.warning(
+                    "slots %s did not finish within drainTimeout; new owners wait up to %.0f s and "
+                    "reprocess their uncommitted records", sorted(out),
+                    epoch_state.assignment.life_ms / 1000,
+                )  # fmt: skip
+        committer = epoch_state.committer
+        is_over = committer.refused_for > 0 or time.monotonic() > hand_over.until + LAST_COMMIT
+        return committer.has_all_it_can or is_over
