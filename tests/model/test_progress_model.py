@@ -184,8 +184,8 @@ def union(reports):
         "traced": sorted(one.error.partition(":")[0] for _, one in failures if one.trace),
         "dead": sorted([letter.offset for one in reports for letter in one.dead]),
         "outputs": sorted(itertools.chain.from_iterable(map(rows_of, reports))),
-        "handled": sum(one.handled for one in reports),
-        "failures": sum(one.failures for one in reports),
+        "handled": sum(one.stats.handled for one in reports),
+        "failures": sum(one.stats.failures for one in reports),
         "blocked": sorted(
             (p, b) for one in reports for p, of in one.partitions.items() for b in of.blocked
         ),
@@ -208,7 +208,7 @@ def check(slot, final, alone):
         ]  # fmt: skip
         assert sorted(rows_of(one)) == sorted(wanted)
         assert {o for _, o in settled} >= {letter.offset for letter in one.dead}
-        assert min(one.handled, one.failures) >= 0
+        assert min(one.stats.handled, one.stats.failures) >= 0
     for chunk, running in slot.chunks:
         assert not running & set(dones(chunk)), "a record counts as done while its handler runs"
 
