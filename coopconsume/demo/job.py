@@ -39,7 +39,7 @@ from coopconsume.demo.lost_slots import LostSlotWriter
 from coopconsume.demo.topic import load_topic
 from coopconsume.errors import CoopConsumeError
 from coopconsume.record import RetryPolicy
-from coopconsume.runtime.failures import lost_slots
+from coopconsume.runtime.settle import lost_slots
 from coopconsume.testing.local.session import local_session, stop_session
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
-"""A running job on the driver: plan, read, dispatch, commit; and `poll`.
+"""A running job on the driver: plan, read, dispatch, settle, commit; and `poll`.
 
 A turn of the `loop` takes a batch through these folders, from top to bottom:
 
     plan        what is done, what each slot has left, what is read next
     read        the records of a batch, by Spark
     dispatch    the Spark job of a batch, the leases of its slots, their reports
-    failures    crashed workers, lost slots, failed batches, the log of failed records
+    settle      what failures leave: crashed workers, lost slots, failed batches, failed records
     commit      dead letters and outputs, one append to the commit log, offsets in Kafka
 
 `loop` handles `events` one at a time, in one thread. `rebalance` has what the group asks of it.

@@ -141,7 +141,7 @@ SHOWN = [
     Mutant(
         "every-failure-logged",
         "Of each type of error at most one line is logged in ten seconds.",
-        "coopconsume/runtime/failures/failure_log.py",
+        "coopconsume/runtime/settle/failure_log.py",
         "if now - kind.logged_at < _EVERY:",
         "if now < kind.logged_at:",
         (

@@ -736,7 +736,7 @@ CONTINUING = [
     Mutant(
         "concern-for-ever",
         "A slot whose worker has ended is of concern until its records are done.",
-        "coopconsume/runtime/failures/crashes.py",
+        "coopconsume/runtime/settle/crashes.py",
         "return slot in self._bisects and self._bisects[slot].has_any",
         "return slot in self._bisects",
         (_CRASHES + "test_a_slot_is_of_concern_until_it_is_through_with_what_its_worker_had",),

@@ -35,11 +35,11 @@ from coopconsume.record import (
     with_added,
 )
 from coopconsume.runtime.commit.parcels import Parcel
-from coopconsume.runtime.failures.failure_log import FailureLog
 from coopconsume.runtime.plan import Waiting
 from coopconsume.runtime.poll.retry_buffer import RetryBuffer
 from coopconsume.runtime.read.expressions import ORDERING_COLUMN, key_column, needs_headers
 from coopconsume.runtime.read.hashing import deal_hash_sql, key_hash_sql
+from coopconsume.runtime.settle.failure_log import FailureLog
 from coopconsume.state.changelog import Changelog
 from coopconsume.state.slot_state import SlotState
 from coopconsume.worker.report import DeadLetter

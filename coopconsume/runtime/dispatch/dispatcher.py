@@ -27,11 +27,6 @@ from coopconsume.runtime.dispatch.relief import end_kept, give_back, kept_progre
 from coopconsume.runtime.dispatch.slot_leases import SlotLeases
 from coopconsume.runtime.dispatch.slot_requests import SlotRequests
 from coopconsume.runtime.events import BatchEnded, CallReported, SlotProgressed, SlotReported
-from coopconsume.runtime.failures.batch_failures import BatchFailures, reason
-from coopconsume.runtime.failures.carryover import SlotCarryover
-from coopconsume.runtime.failures.crashes import Crashes
-from coopconsume.runtime.failures.failure_log import FailureLog
-from coopconsume.runtime.failures.lost_slots import log_ended_worker, log_lost_slot
 from coopconsume.runtime.plan import Limits, plan_batch
 from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
 from coopconsume.runtime.plan.reads import MAX_READS, MERGE_GAP
@@ -40,6 +35,11 @@ from coopconsume.runtime.plan.window import Window
 from coopconsume.runtime.realtime.live_chunks import LiveChunks
 from coopconsume.runtime.realtime.run_job import run_slots
 from coopconsume.runtime.realtime.runs import RealTimeRuns
+from coopconsume.runtime.settle.batch_failures import BatchFailures, reason
+from coopconsume.runtime.settle.carryover import SlotCarryover
+from coopconsume.runtime.settle.crashes import Crashes
+from coopconsume.runtime.settle.failure_log import FailureLog
+from coopconsume.runtime.settle.lost_slots import log_ended_worker, log_lost_slot
 from coopconsume.runtime.trace import BatchStarted, BatchWithheld, Trace
 from coopconsume.worker.report import PartitionReport, SlotReport
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from coopconsume.runtime.dispatch.batch import Running
     from coopconsume.runtime.dispatch.slot_leases import SlotLeases
-    from coopconsume.runtime.failures.crashes import Crashes
     from coopconsume.runtime.plan import Partition
+    from coopconsume.runtime.settle.crashes import Crashes
 
 #: Seconds between two requests to a slot for what it may still start.
 _ASK_EVERY = 0.5

@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 from coopconsume.demo.lost_slots import LostSlot, LostSlotWriter, excuses, read_lost_slots
 from coopconsume.demo.report import repeated_after
 from coopconsume.demo.text import lost_slot_lines
-from coopconsume.runtime.failures import lost_slots
+from coopconsume.runtime.settle import lost_slots
 from coopconsume.testing.history import History
 from coopconsume.worker.report import SlotEnd, SlotReport
 from tests.model.checker_runs import OTHER, TP, B, Run, call, killed

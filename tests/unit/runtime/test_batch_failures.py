@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coopconsume.runtime.failures.batch_failures import BatchFailures, reason
+from coopconsume.runtime.settle.batch_failures import BatchFailures, reason
 
 PY4J = "An error occurred while calling o181.collectToPython."
 PYTHON = "An exception was thrown from the Python worker. Please see the stack trace below."

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coopconsume.record import Record, Reject, Retry
 from coopconsume.runtime.dispatch.circuit_breaker import CircuitBreaker
-from coopconsume.runtime.failures.carryover import SlotCarryover
+from coopconsume.runtime.settle.carryover import SlotCarryover
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.report import PartitionWork
 from tests.unit.worker.slot_harness import PATIENCE, RETRIES_LATER, WAYS, done, run

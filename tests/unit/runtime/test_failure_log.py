@@ -8,7 +8,7 @@ import math
 
 from coopconsume.cli.run import status_line
 from coopconsume.monitoring import JsonFormatter
-from coopconsume.runtime.failures.failure_log import FailureLog
+from coopconsume.runtime.settle.failure_log import FailureLog
 from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from coopconsume.runtime.failures.lost_slots import log_ended_worker, log_lost_slot
+from coopconsume.runtime.settle.lost_slots import log_ended_worker, log_lost_slot
 from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotEnd, SlotReport
 
 NAMES = [("orders", 1), ("orders", 2)]

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from coopconsume.record import Reject, Retry, RetryPolicy
-from coopconsume.runtime.failures.carryover import SlotCarryover
+from coopconsume.runtime.settle.carryover import SlotCarryover
 from coopconsume.worker.async_runner import event_loop
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.slot import is_async

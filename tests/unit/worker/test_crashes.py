@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.record import RetryPolicy
-from coopconsume.runtime.failures.crashes import Crashes
-from coopconsume.runtime.failures.poison_bisect import PoisonBisect
 from coopconsume.runtime.plan import Partition, deal
+from coopconsume.runtime.settle.crashes import Crashes
+from coopconsume.runtime.settle.poison_bisect import PoisonBisect
 from coopconsume.worker.crash_journal import CrashJournal, read_journal
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.report import PartitionWork

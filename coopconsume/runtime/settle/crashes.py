@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
-from coopconsume.runtime.failures.poison_bisect import PoisonBisect
+from coopconsume.runtime.settle.poison_bisect import PoisonBisect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -1,0 +1,1 @@
+"""Settles what failed: crashed workers, lost slots, failed batches, and records that failed."""
