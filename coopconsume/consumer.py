@@ -394,7 +394,7 @@ class CooperativeConsumer(Closing):
         Raises:
             NotPolled: An offset was not handed out by `poll`; nothing is committed.
             ValueError: The frame lacks a column, or an offset or a range is wrong.
-            commits.FencedMember: Another epoch is in force; nothing counts.
+            commits.FencedMember: The epoch or the membership is not in force; nothing counts.
             commits.MaxIndividualCommitsReached: Partitions have as many ranges as ``maxNumRanges``
                 allows. What fills gaps or grows a range is committed, as are all other partitions
                 (``results``); ``uncommitted`` has the rest. Commit that again once lower offsets
@@ -433,7 +433,7 @@ class CooperativeConsumer(Closing):
             TopicReplaced: The topic was deleted and created again; nothing is written.
             ValueError: The frame lacks a column, or the headers are wrong or too large; nothing is
                 written.
-            commits.FencedMember: Another epoch is in force; nothing counts.
+            commits.FencedMember: The epoch or the membership is not in force; nothing counts.
         """
         self._poller.retry(self._alone("retry"), frame, delay, reason, headers)
 
@@ -465,7 +465,7 @@ class CooperativeConsumer(Closing):
             OutputNotWritten: The letters could not be written within 60 s; nothing is committed.
             TopicReplaced: The topic was deleted and created again; nothing is written.
             ValueError: The frame lacks a column.
-            commits.FencedMember: Another epoch is in force; nothing counts.
+            commits.FencedMember: The epoch or the membership is not in force; nothing counts.
             commits.MaxIndividualCommitsReached: Some records do not fit, as for `commit`;
                 ``uncommitted`` has them, and no letter of them is written.
         """

@@ -385,7 +385,7 @@ class EpochAssignment:
             request: Chunks to acquire in the same append; `acquired` returns them.
 
         Raises:
-            commits.FencedMember: Another epoch is in force: nothing of this counts.
+            commits.FencedMember: The epoch or the membership is not in force: nothing counts.
             commits.MaxIndividualCommitsReached: Too many ranges; nothing was written.
             commits.CommitLogUnavailable: The log did not answer; whether this counts is not known.
         """

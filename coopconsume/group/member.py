@@ -518,8 +518,9 @@ class GroupMember:
     def _hand_over(self, handed: tuple[str, bytes] | None) -> None:
         if self._core.is_continuing:
             self._follow()
-        self._core.is_continuing = self._core.may_continue and self._owner.continue_work()
-        if self._core.is_continuing:
+        is_continuing = self._core.may_continue and self._owner.continue_work()
+        self._core.is_continuing = is_continuing
+        if is_continuing:
             return
         self._owner.hand_over()
         if handed is not None:

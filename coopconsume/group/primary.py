@@ -199,7 +199,7 @@ class PrimaryOffsets:
 
         Raises:
             kafka.errors.KafkaError: Kafka did not take them.
-            commits.FencedMember: Another epoch is in force.
+            commits.FencedMember: The epoch or the membership is not in force.
         """
         now = time.monotonic()
         due = {}

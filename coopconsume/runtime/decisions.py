@@ -97,7 +97,7 @@ def apply_decisions(
         The decisions that hold from now on.
 
     Raises:
-        commits.FencedMember: Another epoch is in force.
+        commits.FencedMember: The epoch or the membership is not in force.
         commits.CommitStoreError: The log cannot be read or written.
     """
     group = assignment.options.group_id

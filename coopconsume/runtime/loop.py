@@ -37,6 +37,7 @@ from coopconsume.errors import (
 )
 from coopconsume.group.primary import WRITE_WITHIN
 from coopconsume.kafka.call_limit import CallLimit
+from coopconsume.runtime import rebalance
 from coopconsume.runtime.dispatch.dispatcher import Dispatcher
 from coopconsume.runtime.epoch_state import EpochState, OverLimit
 from coopconsume.runtime.events import (
@@ -70,7 +71,7 @@ from coopconsume.runtime.events import (
 )
 from coopconsume.runtime.plan.range_limit import LimitWatch
 from coopconsume.runtime.realtime.checks import check_workers
-from coopconsume.runtime.rebalance import LAST_COMMIT, HandOver, Leaving, Rebalance
+from coopconsume.runtime.rebalance import HandOver, Leaving, Rebalance
 from coopconsume.runtime.status.batches import batch_facts, longest_silence, oldest_call
 from coopconsume.runtime.status.waiting import JobFacts, waiting_for
 from coopconsume.runtime.trace import JobEnded, JobStarted, Trace, TurnBegun
@@ -304,7 +305,7 @@ class Job:
             Whether it continues; if not, all shares are to be handed over.
         """
         answer = Reply(value=False)
-        self._post(RebalanceBegun(time.monotonic() + min(timeout, LAST_COMMIT), answer))
+        self._post(RebalanceBegun(time.monotonic() + min(timeout, rebalance.LAST_COMMIT), answer))
         return answer.wait(self.ended) and not self.ended.is_set()
 
     def drop(self) -> None:
@@ -391,14 +392,14 @@ class Job:
         if not self._stopping:
             self._look_at_logs(epoch_state)
         self._watch_limits(epoch_state)
-        rebalance = self._rebalance
-        more_to_come = not rebalance.is_late and any(
+        asked = self._rebalance
+        more_to_come = not asked.is_late and any(
             r.reports_more for r in self._dispatcher.of(epoch_state)
         )
-        is_awaited = rebalance.leaving is not None and rebalance.leaving.mark is not None
+        is_awaited = asked.leaving is not None and asked.leaving.mark is not None
         is_at_end = self._is_drained(epoch_state) and not self._dispatcher.of(epoch_state)
-        is_last = rebalance.hand_over is not None or is_awaited or self._stopping or is_at_end
-        rebalance.answer(epoch_state, is_stopping=self._stopping)
+        is_last = asked.hand_over is not None or is_awaited or self._stopping or is_at_end
+        asked.answer(epoch_state, is_stopping=self._stopping)
         rests = self._is_paused or self._dispatcher.breaker.state == "open"
         epoch_state.committer.commit_if_due(
             more_to_come=more_to_come, is_last=is_last,
@@ -407,9 +408,9 @@ class Job:
             is_resting=rests and not is_last and not self._dispatcher.of(epoch_state),
         )  # fmt: skip
         self._meter.idle(epoch_state.ours)
-        rebalance.let_leave(epoch_state)
-        if rebalance.hand_over is not None:
-            self._hand_back(epoch_state, rebalance.hand_over)
+        asked.let_leave(epoch_state)
+        if asked.hand_over is not None:
+            self._hand_back(epoch_state, asked.hand_over)
         else:
             self._dispatcher.launch(epoch_state, stopping=self._stopping or self._is_paused)
         epoch_state.update_quiet()
@@ -559,7 +560,7 @@ class Job:
 
     def _hand_back(self, epoch_state: EpochState, hand_over: HandOver) -> None:
         """Ends the epoch once all shares can be handed over."""
-        if self._rebalance.may_hand_back(epoch_state, hand_over):
+        if self._rebalance.ends_hand_over(epoch_state, hand_over):
             self._end_epoch(take_along=True)
             self._rebalance.handed_over()
 
@@ -718,7 +719,7 @@ class Job:
                     self._waiters.remove((waiter, since))
         late = time.monotonic() - self._stop_by
         is_at_work = self._dispatcher.is_at_work(epoch_state) and late < 0
-        is_too_late = max(late, epoch_state.committer.refused_for) >= LAST_COMMIT
+        is_too_late = max(late, epoch_state.committer.refused_for) >= rebalance.LAST_COMMIT
         if is_at_work or not (epoch_state.committer.has_all_it_can or is_too_late):
             return False
         if self._stopping or self._is_paused:

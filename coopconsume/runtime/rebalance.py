@@ -113,7 +113,7 @@ class Rebalance:
             leaving.answer.give(None)
 
     def let_leave(self, epoch_state: EpochState) -> None:
-        """Gives the leaving shares up once none of their handlers runs and all is committed."""
+        """Gives leaving shares up once no handler of theirs runs and what is done is committed."""
         leaving, now = self.leaving, time.monotonic()
         if leaving is None:
             return
@@ -174,8 +174,8 @@ class Rebalance:
             return []
         return epoch_state.may_run(self._dispatcher.unsure(epoch_state))
 
-    def may_hand_back(self, epoch_state: EpochState, hand_over: HandOver) -> bool:
-        """Whether all shares can be handed over: slots have reported and all is committed.
+    def ends_hand_over(self, epoch_state: EpochState, hand_over: HandOver) -> bool:
+        """Returns whether slots have reported and all is committed, so that the hand-over ends.
 
         Once the time for that is over, what still runs is given up.
         """

@@ -139,7 +139,7 @@ class Publishing:
 
         Raises:
             EngineNotUsable: The brokers or kafka-python are too old for transactions.
-            commits.FencedMember: Another epoch is in force.
+            commits.FencedMember: The epoch or the membership is not in force.
         """
         trouble = self.troubles.get(tp)
         if trouble is not None and time.monotonic() < trouble.backoff.not_before:

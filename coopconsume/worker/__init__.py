@@ -3,7 +3,7 @@
     slot ── one after another ─── slot ──────────┐
       ├──── on threads ────────── thread_runner ─┤
       ├──── coroutines ────────── async_runner ──┼──> outcome ──> report
-      └──── frame handlers ────── frames ────────┘
+      └──── frame handlers ────── frame_runner ──┘
 
 `key_scheduler` chooses the next record for threads and coroutines: `key_queues` keep the order of
 each key, `rate_limit` bounds starts per second. `crash_journal` names the records that a worker was

@@ -299,8 +299,8 @@ class SlotReport:
     Attributes:
         pid: The process id of the slot's worker; 0: it is not known.
         seq: Number of a progressive report of the slot in this batch, from 1; 0: the final report.
-        partitions: The outcomes of records, by part; of a progressive report not all of them, see
-            `PartitionReport`.
+        partitions: The outcomes of records, by part; a progressive report has those since the one
+            before it, and of a batch only `done`, `filtered`, `failed` and `times` of each.
         dead: Records that were given up.
         outputs: Rows that handlers returned, as an Arrow IPC stream with the columns ``_part``,
             ``_offset`` and ``_key_hash`` added; None without rows.

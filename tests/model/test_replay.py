@@ -11,7 +11,7 @@ import pytest
 
 from assignors import key_hash
 from coopconsume.record import Reject, Retry
-from coopconsume.runtime import epoch_state, loop, trace
+from coopconsume.runtime import epoch_state, loop, rebalance, trace
 from coopconsume.runtime.commit import committer
 from coopconsume.runtime.decisions import Decision, decide
 from coopconsume.runtime.dispatch import dispatcher
@@ -57,7 +57,7 @@ def record(monkeypatch, tmp_path):
             step()
             super()._handle(event, epoch_state)
 
-    for module in (loop, dispatcher, committer, acquiring, epoch_state, trace):
+    for module in (loop, rebalance, dispatcher, committer, acquiring, epoch_state, trace):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic, time=time.time))
     monkeypatch.setattr("tests.model.job_world.CountedJob", Stepping)
     path = tmp_path / "trace.jsonl"

@@ -263,7 +263,7 @@ COMMITS = [
     ),
     Mutant(
         "unread-is-a-hole",
-        "Only what every share has passed may be a hole.",
+        "Only what every cursor has passed may be a hole.",
         "coopconsume/runtime/plan/partition.py",
         "if cursor.ranges and cursor.position <= last:",
         "if cursor.ranges and cursor.position < 0:",

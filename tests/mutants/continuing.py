@@ -769,7 +769,7 @@ CONTINUING = [
         "what-moves-waits-for-the-interval",
         "What is done of key ranges that move is committed without a wait for commitInterval.",
         "coopconsume/runtime/loop.py",
-        "is_last = rebalance.hand_over is not None or is_awaited or",
+        "is_last = asked.hand_over is not None or is_awaited or",
         "is_last = rebalance.hand_over is not None or",
         (_MOVING + "test_what_moves_is_committed_at_once_however_rarely_a_job_commits",),
     ),
@@ -826,7 +826,7 @@ CONTINUING = [
         (_SOCKETS + "test_one_message_to_a_slot_may_be_longer_than_what_may_wait",),
     ),
     Mutant(
-        "empty-share-holds-back-a-hole",
+        "empty-cursor-holds-back-a-hole",
         "A slot without key ranges of a partition holds back no hole of it.",
         "coopconsume/runtime/plan/cursor.py",
         "return self.todo | self.waiting_offsets() if self.ranges else self.waiting_offsets()",

@@ -176,8 +176,8 @@ DRAIN = [
         "starts-while-handing-over",
         "A hand-over starts no new handler.",
         "coopconsume/runtime/loop.py",
-        "self._hand_back(epoch_state, rebalance.hand_over)\n        else:\n            self",
-        "self._hand_back(epoch_state, rebalance.hand_over)\n        if True:\n            self",
+        "self._hand_back(epoch_state, asked.hand_over)\n        else:\n            self",
+        "self._hand_back(epoch_state, asked.hand_over)\n        if True:\n            self",
         (_HAND_OVER + "test_a_hand_over_waits_for_running_handlers_and_commits_them",),
     ),
     Mutant(

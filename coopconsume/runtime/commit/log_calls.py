@@ -134,7 +134,7 @@ def commit_within_limit(
         request: Chunks of a cooperative epoch to acquire in the same append.
 
     Raises:
-        commits.FencedMember: Another epoch is in force.
+        commits.FencedMember: The epoch or the membership is not in force.
         commits.CommitLogUnavailable: The log did not answer.
     """
     started = time.monotonic()

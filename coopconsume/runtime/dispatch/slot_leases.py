@@ -99,7 +99,7 @@ class SlotLeases:
         self.lease = lease_seconds(spark, options)
         self.error = ""
         self._server: ChannelServer | None = None
-        #: The assignment, when each slot gets its first lease, and when `keep` was called.
+        #: The assignment, when each slot gets its first lease, and when `renew` was called.
         self._renewed: tuple[EpochAssignment | None, Mapping[At, float], float] = (
             None,
             {},

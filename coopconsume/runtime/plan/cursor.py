@@ -68,7 +68,7 @@ class SlotCursor:
     #: real-time run: what its slot has read and not reported. A record that is reported stays in
     #: flight until its commit is acknowledged, and is not dispatched any more.
     dispatched: OffsetRanges | None = None
-    #: Those of them that its slot has got as chunks and has not read yet.
+    #: Those dispatched that its slot has got as chunks and has not read yet.
     unread: OffsetRanges = field(default_factory=OffsetRanges)
     #: Whether its slot reads on by itself, from the position on.
     is_real_time: bool = False
@@ -247,7 +247,7 @@ class SlotCursor:
         )
 
     def next_due(self) -> float | None:
-        """Returns when the next waiting record is due, or no bar is left; None if nothing waits."""
+        """Returns when the next waiting record is due, or its bar ends; None if nothing waits."""
         dues = [max(w.due, self.barred_until) for w in self.waiting.values() if not w.is_trying]
         if self.barred_until:
             dues.append(self.barred_until)

@@ -544,7 +544,7 @@ class Partition:
             cursor.todo -= offsets
 
     def progressed(self, slot: int, report: PartitionReport, now: float) -> None:
-        """Takes what a slot reports while it works: these records count as dispatched no more.
+        """Takes what a slot reports while it works: these records are not dispatched any more.
 
         What the slot reports later, or what becomes of it, concerns the rest of its records alone.
 

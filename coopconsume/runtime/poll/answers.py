@@ -96,7 +96,7 @@ def commit_affordable(
         The answer of each partition, and the offsets of each that are not committed.
 
     Raises:
-        commits.FencedMember: Another epoch is in force.
+        commits.FencedMember: The epoch or the membership is not in force.
         commits.CommitLogUnavailable: The log did not answer; whether this counts is not known.
     """
     results: dict[TopicPartition, CommitResult] = {}
@@ -299,7 +299,7 @@ def hold_back(
         commit_id: Of this commit.
 
     Raises:
-        commits.FencedMember: Another epoch is in force.
+        commits.FencedMember: The epoch or the membership is not in force.
     """
     due = time.monotonic() + delay
     pending = {
@@ -369,7 +369,7 @@ def give_up(
 
     Raises:
         NotPolled: A record was answered for since, or belongs to others.
-        commits.FencedMember: Another epoch is in force.
+        commits.FencedMember: The epoch or the membership is not in force.
     """
     reasons: Reasons = {}
     hashes: dict[TopicPartition, dict[int, int]] = {}

@@ -172,7 +172,7 @@ class PollPosition:
         self.answer(offsets)
         self.filtered -= offsets
         self.cursor.todo -= offsets
-        self.retries.remove_done(offsets, 0.0)
+        self.retries.mark_done(offsets, 0.0)
 
     def seek(self, offset: int) -> None:
         """Goes on from an offset; what was handed out may still be committed."""

@@ -151,7 +151,7 @@ class RetryBuffer:
             record.due = now
             self._attempts[offset] = 0
 
-    def remove_done(self, offsets: OffsetRanges, now: float) -> None:
+    def mark_done(self, offsets: OffsetRanges, now: float) -> None:
         """Removes done records; keys that wait for nothing else continue."""
         for offset in [o for o in self._records if o in offsets]:
             record = self._records[offset]
@@ -163,4 +163,4 @@ class RetryBuffer:
     def forget_below(self, stable: int) -> None:
         """Forgets all below ``stable``: the log begins there, or it is done."""
         if any(offset < stable for offset in self._records):
-            self.remove_done(OffsetRanges([(0, min(stable, MAX_OFFSET) - 1)]), 0.0)
+            self.mark_done(OffsetRanges([(0, min(stable, MAX_OFFSET) - 1)]), 0.0)

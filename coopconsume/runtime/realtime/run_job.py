@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def plan_run(partitions: Sequence[Partition]) -> BatchPlan | None:
-    """Returns a plan in which every slot reads its shares itself; None without partitions."""
+    """Returns a plan in which every slot reads its key ranges itself; None without partitions."""
     work: dict[int, dict[int, PartitionWork]] = {}
     for partition in partitions:
         for slot in partition.cursors:

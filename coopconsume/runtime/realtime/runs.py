@@ -52,7 +52,7 @@ class RealTimeRuns:
         self._drain_by = 0.0
 
     def plan(self, epoch_state: EpochState, now: float) -> BatchPlan | None:
-        """Returns the plan of a run if one may begin now; its shares are marked."""
+        """Returns the plan of a run if one may begin now; its cursors are marked."""
         why = self._leases.error or self.mode.why_not(epoch_state.ours, now)
         if why:
             if why != self._why_not:

@@ -22,7 +22,7 @@ from coopconsume.options import Options
 class Idle:
     """An owner that has nothing."""
 
-    holds = False
+    has_shares = False
 
     def continue_work(self):
         """Nothing goes on."""

@@ -48,7 +48,7 @@ def test_a_parked_record_waits_for_a_decision():
     assert [record.offset for record in retries.parked] == [3, 4]
     retries.replay(3, 5.0)
     assert retries.attempt(3) == 1
-    retries.remove_done(OffsetRanges([(4, 4)]), 5.0)
+    retries.mark_done(OffsetRanges([(4, 4)]), 5.0)
     assert set(retries.due(5.0, 100)) == {7, 8}
 
 
