@@ -79,11 +79,12 @@ class Snapshots:
         return [_snapshot_of(version, files) for version, files in sorted(found.items())]
 
     def versions(self, origin: Origin) -> list[int]:
-        """Returns the versions of the changelog that a partition has snapshots of."""
+        """Returns the versions of the changelog that a partition has snapshots of, ascending."""
         return self._versions(self.table.open(), origin)
 
     def _versions(self, table: DeltaTable | None, origin: Origin) -> list[int]:
-        return [int(place[_SNAPSHOT.name]) for place in self.table.places(table, origin)]
+        # A Delta table lists its files in any order.
+        return sorted(int(place[_SNAPSHOT.name]) for place in self.table.places(table, origin))
 
     def rows(
         self, origin: Origin, ranges: Sequence[Range], *, number: int | None = None

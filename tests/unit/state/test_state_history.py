@@ -503,3 +503,10 @@ def test_changes_are_written_beside_a_removal_of_others(
     rows = changelog.changes(ORIGIN, changelog.version, WHOLE)
     assert sorted(rows.column("_offset").to_pylist()) == [15, 16, 17, 18, 19, 20, 21, 22]
     assert changelog.version > before
+
+
+def test_versions_of_snapshots_ascend(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Delta table lists its files in any order."""
+    places = [{"_snapshot": version} for version in ("12", "8", "10")]
+    monkeypatch.setattr(job.changelog.snapshots.table, "places", lambda *_: places)
+    assert job.changelog.snapshots.versions(ORIGIN) == [8, 10, 12]
