@@ -168,7 +168,7 @@ def _own(harness: Harness, say: Callable[[str], None]) -> Report:
     def acquire(topic: str, *, in_transaction: bool) -> float:
         before = FencedWriter(client.options, topic).acquire()
         if in_transaction:
-            channel = before._session._channel
+            channel = before._session.channel
             assert channel is not None
             channel.begin()
             channel.append([LogAppend(before.log, [_entry()], [("fw", b"")])], 30)
