@@ -55,7 +55,7 @@ class Appender:
                 self._look(deadline)
                 for session in self._sessions:
                     session.connect(deadline, self._first.channel)
-                while left and left[0].acquire(deadline, self._first.channel):
+                while left and left[0].acquire(deadline):
                     left.pop(0)
                 if not left:
                     return

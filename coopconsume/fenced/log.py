@@ -352,10 +352,12 @@ def size_of(entry: Entry) -> int:
     return size
 
 
-def checked_size(rows: Sequence[Entry], most: int, is_filtered: bool) -> int:  # noqa: FBT001
-    """Returns the size of an append; refuses what `most` bytes of a request do not hold.
+def checked_size(rows: Sequence[Entry], most: int, *, is_filtered: bool) -> int:
+    """Returns the bytes of an append at most.
 
-    A record has to fit into a request; an append to a filtered log, too, to be all or nothing.
+    Raises:
+        AppendRefused: A record takes more than ``most`` bytes, which a request may have; or an
+            append to a filtered log does, which is one request, so that it is all or nothing.
     """
     total = sum(map(size_of, rows))
     if total <= most:

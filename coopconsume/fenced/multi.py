@@ -92,7 +92,7 @@ class MultiLogWriter(Acquired):
         logs: Iterable[LogName],
         **how: Unpack[WriterOptions],
     ) -> None:
-        names = sorted(logs)  # Two owners do not wait for each other.
+        names = sorted(logs)  # Of two writers at once, the one with the first log gets the others.
         if not names or len(set(names)) < len(names):
             raise InvalidOption("logs", repr(names), "give one or more logs, each once")
         how.setdefault("shared", True)
@@ -117,16 +117,16 @@ class MultiLogWriter(Acquired):
 
     def next_seq(self, topic: str, partition: int = 0) -> int:
         """Sequence number that the next record of a log will get, as far as this writer knows."""
-        return self._sessions[topic, partition].position.next_seq
+        return self._session((topic, partition)).position.next_seq
 
     def next_offset(self, topic: str, partition: int = 0) -> int:
         """Offset that the next record of a log will get, as far as this writer knows."""
-        return self._sessions[topic, partition].position.next_offset
+        return self._session((topic, partition)).position.next_offset
 
     def acquire(self) -> Self:
         """Reads where the logs go on, or takes them; nothing if this writer is open.
 
-        Of an owner that could not take all logs, some may have no other owner any more.
+        If it fails after it has looked at all logs, it may have fenced the owners of some.
 
         Raises:
             ProducerBusy, ProducerFenced, LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As
@@ -149,7 +149,7 @@ class MultiLogWriter(Acquired):
         """Returns the last batch in a log whose id has a prefix: see `FencedWriter.last_batch`."""
         with self._lock:
             self._check_open()
-            session = self._sessions[topic, partition]
+            session = self._session((topic, partition))
             session.check_owner()
             with session.reporting("reading"):
                 return session.last_batch(prefix, 0, Deadline(self._timeout))
@@ -196,18 +196,17 @@ class MultiLogWriter(Acquired):
             raise AppendRefused("writes: give one at least")
         pieces: dict[WriterSession, list[Request]] = {}
         for name, write in writes.items():
-            if name not in self._sessions:
-                raise AppendRefused(f"{name}: this writer has no such log; name it when it is made")
+            session = self._session(name)
             records = list(write.records)
             rows = entries(records) if records else [Entry(b"", MARK_KEY)]
-            checked_size(rows, self._settings.max_request_size, self._is_filtered)
+            checked_size(rows, self._settings.max_request_size, is_filtered=self._is_filtered)
             wanted = expectation(
                 write.expected_offset, write.expected_seq, rows, key_seq=write.expected_key_seq,
                 check=self._settings.checks(name[0]),
             )  # fmt: skip
             kind: Kind = "data" if records else "checkpoint"
             piece = Request(rows, wanted, batch_id, is_given=may_repeat, kind=kind)
-            pieces[self._sessions[name]] = [piece]
+            pieces[session] = [piece]
         if self._is_alone:  # as a `FencedWriter`
             return pieces
         counts = (f"{of.log}:{len(p.rows) * (p.kind == 'data')}" for of, (p,) in pieces.items())
@@ -216,6 +215,11 @@ class MultiLogWriter(Acquired):
             first = piece.rows[0]
             piece.rows[0] = first._replace(headers=[header, *first.headers])
         return pieces
+
+    def _session(self, name: LogName) -> WriterSession:
+        if name not in self._sessions:
+            raise AppendRefused(f"{name}: this writer has no such log; name it when it is made")
+        return self._sessions[name]
 
     def _check_open(self, wanted: str = "open") -> None:
         if self._state != wanted:

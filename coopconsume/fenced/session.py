@@ -113,7 +113,7 @@ class WriterSession(LogView):
     # -- to own the log ------------------------------------------------------------------------
 
     def look(self, deadline: Deadline) -> None:
-        """Checks the log before its present owner is fenced; comes before `acquire`."""
+        """Checks the log before its present owner is fenced; comes before `connect`."""
         if self.fenced or self._is_refused:
             raise self.fenced_error()
         if self._released:  # The next session, unless one was given.
@@ -150,19 +150,14 @@ class WriterSession(LogView):
             return None
         return self._producer_id or self.log.transactional_id(self._shared)
 
-    def acquire(self, deadline: Deadline, channel: KafkaChannel | None) -> bool:
-        """Tries to take the log and to read its end, also after any doubt.
+    def acquire(self, deadline: Deadline) -> bool:
+        """Tries to take the log and to read its end, also after any doubt; comes after `connect`.
 
         See `FencedWriter.acquire`. A doubt about an append remains if retention has overtaken it.
-
-        Args:
-            deadline: When to give up.
-            channel: The producer of another session, if both use it.
 
         Returns:
             Whether all earlier appends are decided; False if others wrote meanwhile.
         """
-        self.connect(deadline, channel)
         self._read_to(self.decided_end(deadline), deadline)
         if not (self._join(deadline) if self.is_shared else self._own(deadline)):
             return False

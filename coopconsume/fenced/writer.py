@@ -297,7 +297,7 @@ class FencedWriter(Acquired):
             raise AppendRefused(f"timeout {timeout!r}: give seconds above 0")
         if consumed is not None and self._session.is_filtered:
             raise AppendRefused("consumed: a filtered log has no transactions; leave it out")
-        size = checked_size(rows, self.max_request_size, self._session.is_filtered)
+        size = checked_size(rows, self.max_request_size, is_filtered=self._session.is_filtered)
         return Request(
             rows, wanted, batch_id or new_batch_id(), is_given=batch_id is not None, is_new=is_new,
             timeout=self._timeout if timeout is None else timeout, consumed=consumed, size=size,

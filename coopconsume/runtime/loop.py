@@ -399,7 +399,7 @@ class Job:
         is_awaited = asked.leaving is not None and asked.leaving.mark is not None
         is_at_end = self._is_drained(epoch_state) and not self._dispatcher.of(epoch_state)
         is_last = asked.hand_over is not None or is_awaited or self._stopping or is_at_end
-        asked.answer(epoch_state, is_stopping=self._stopping)
+        asked.answer_question(epoch_state, is_stopping=self._stopping)
         rests = self._is_paused or self._dispatcher.breaker.state == "open"
         epoch_state.committer.commit_if_due(
             more_to_come=more_to_come, is_last=is_last,

@@ -149,7 +149,7 @@ class Rebalance:
         self.leaving = None
         leaving.answer.give(None)
 
-    def answer(self, epoch_state: EpochState, *, is_stopping: bool) -> None:
+    def answer_question(self, epoch_state: EpochState, *, is_stopping: bool) -> None:
         """Answers whether the work continues while the group rebalances, once that is known."""
         question = self.question
         if question is None:

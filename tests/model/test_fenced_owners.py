@@ -329,6 +329,28 @@ def test_an_owner_that_is_refused_has_taken_no_log(cluster: Cluster) -> None:
     shared.append({A: Write([b"1"])})
 
 
+def test_of_two_owners_at_once_one_gets_all_logs(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither fences the other, and they name the logs in another order."""
+    one = owning(cluster, A, B, fence_owner=False)
+    two = owning(cluster, B, A, fence_owner=False)
+    two._appender._look(deadline.Deadline(1))  # Both look before either takes a log.
+    monkeypatch.setattr(two._appender, "_look", lambda _: None)
+    opened: list[str] = []
+
+    def fate(name: str) -> Fate:
+        opened.extend([name] * (name == "append"))
+        if len(opened) == 2:  # The first one has its first log.
+            cluster.fate = done
+            with pytest.raises(ProducerBusy):
+                two.acquire()
+        return "done"
+
+    cluster.fate = fate
+    assert one.acquire().append(both())[B].first_seq == 0
+
+
 def test_a_look_does_not_end_the_transaction_of_a_later_owner(cluster: Cluster) -> None:
     """A writer that has lost a log finds that out before it does anything."""
     writer = owning(cluster, A, B).acquire()

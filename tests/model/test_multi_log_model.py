@@ -584,6 +584,8 @@ def test_what_a_writer_of_several_logs_cannot_do_is_refused(how: Any, named: str
     """By the name of the argument."""
     with pytest.raises(InvalidOption, match=named):
         MultiLogWriter(OPTIONS, LOGS, **how)
+    with pytest.raises(AppendRefused, match="no such log"):
+        MultiLogWriter(OPTIONS, LOGS).next_seq("other")
     with pytest.raises(AppendRefused, match=r"max\.request\.size"):
         MultiLogWriter(OPTIONS | {"kafka.max.request.size": 2000}, LOGS).append(
             {LOGS[0]: Write([b"x" * 3000])}
