@@ -167,6 +167,10 @@ class AsyncRunner:
                     await asyncio.sleep(0)
         self._start_workers()
 
+    def _wake_feeder(self) -> None:
+        if self._scheduler.wants_rows:
+            self._space.set()
+
     def _has_space(self) -> bool:
         with self._lock:
             return self._scheduler.has_space()
@@ -235,7 +239,7 @@ class AsyncRunner:
                 await _stay(task)
             with lock:
                 scheduler.settle(lane, row, record, answer, took, time.monotonic())
-            self._space.set()
+            self._wake_feeder()
             stretch += 1
             if stretch >= _AT_A_STRETCH:
                 stretch = 0

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: Rows and bytes that a slot with concurrent handlers reads ahead, so that one key cannot fill it.
 LOOKAHEAD_ROWS = 20_000
 LOOKAHEAD_BYTES = 64 << 20
+#: Rows that leave a full queue before the reader that waits for space is woken: a wake-up costs
+#: more than a row.
+_FEW_ROWS = 32
 #: Seconds before a record is tried again in the same batch, at least.
 LEAST_WAIT = 0.1
 _make = tuple.__new__
@@ -81,6 +84,13 @@ class KeyScheduler:
     def _is_full(self) -> bool:
         lanes = self._lanes
         return lanes.rows >= LOOKAHEAD_ROWS or lanes.bytes >= LOOKAHEAD_BYTES
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether to wake a reader that waits for space: some rows have left, or few may start."""
+        lanes = self._lanes
+        has_left = lanes.rows <= LOOKAHEAD_ROWS - _FEW_ROWS
+        return has_left or lanes.ready < _FEW_ROWS or bool(self._retries)
 
     @property
     def ready(self) -> int:

@@ -221,7 +221,8 @@ class ThreadRunner:
                 if settled is not None:
                     self._took = settled[-1]
                     scheduler.settle(*settled, time.monotonic())
-                    self._space.notify()
+                    if scheduler.wants_rows:
+                        self._space.notify()
                 found = self._next(is_at_work=settled is not None)
             if found is None:
                 return

@@ -574,9 +574,9 @@ CHANNEL = [
         "reports-slower-than-commits",
         "What a slot keeps from its driver is at most half of commitInterval old.",
         "coopconsume/runtime/dispatch/slot_leases.py",
-        "(10 if real_time else 2)",
-        "(10 if real_time else 1)",
-        ("tests/unit/runtime/test_committer.py::test_slots_report_twice_in_a_commit_interval",),
+        "(5 if real_time else 2)",
+        "(5 if real_time else 1)",
+        ("tests/unit/runtime/test_committer.py::test_slots_report_several_times_before_a_commit",),
     ),
 ]
 

@@ -59,10 +59,10 @@ def lease_seconds(spark: SparkSession, options: Options) -> float | None:
 def report_seconds(options: Options, *, real_time: bool = False) -> float:
     """Returns the shortest interval between two progressive reports of a slot.
 
-    It is half of ``commitInterval``, in real time a tenth, from 20 to 200 ms: after a crash, what
+    It is half of ``commitInterval``, in real time a fifth, from 20 to 200 ms: after a crash, what
     a slot has not reported is repeated, as is what waits for the next append.
     """
-    part = options.commit_interval / (10 if real_time else 2)
+    part = options.commit_interval / (5 if real_time else 2)
     return min(REPORT_EVERY, max(_REPORTS_APART, part))
 
 

@@ -198,10 +198,14 @@ def test_commits_are_an_interval_apart_unless_somebody_waits_for_them(monkeypatc
     made.close(well=True)
 
 
-@pytest.mark.parametrize(("commits", "reports"), [(0.0, 0.02), (0.2, 0.1), (60.0, 0.2)])
-def test_slots_report_twice_in_a_commit_interval(commits, reports):
-    """Not more often than every 20 ms, and not less often than every 200 ms."""
-    assert report_seconds(SimpleNamespace(commit_interval=commits)) == reports
+@pytest.mark.parametrize(("commits", "real_time", "reports"), [
+    (0.0, False, 0.02), (0.2, False, 0.1), (60.0, False, 0.2),
+    (0.0, True, 0.02), (0.2, True, 0.04), (60.0, True, 0.2),
+])  # fmt: skip
+def test_slots_report_several_times_before_a_commit(commits, real_time, reports):
+    """Twice, in real time five times, and from every 20 to every 200 ms."""
+    options = SimpleNamespace(commit_interval=commits)
+    assert report_seconds(options, real_time=real_time) == reports
 
 
 def test_what_ends_the_epoch_while_outputs_are_published_reaches_the_loop():

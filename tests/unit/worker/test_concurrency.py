@@ -11,6 +11,7 @@ import pytest
 
 from coopconsume.record import Reject, Retry, RetryPolicy
 from coopconsume.runtime.settle.carryover import SlotCarryover
+from coopconsume.worker import key_scheduler
 from coopconsume.worker.async_runner import event_loop
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.slot import is_async
@@ -125,6 +126,63 @@ def test_coroutines_that_soon_end_do_not_run_out_of_records():
     report = run(handler, keyed(5_000, 5_000), concurrency=1_000, batch_rows=5_000)
     assert done(report) == list(range(5_000))
     assert most[0] >= 900
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """Called with the rows that fill a slot's queue: a list that gets an item for each wait."""
+
+    def small(rows):
+        has_space, waits = key_scheduler.KeyScheduler.has_space, []
+
+        def counted(self):
+            if not (found := has_space(self)):
+                waits.append(self)
+            return found
+
+        monkeypatch.setattr(key_scheduler, "LOOKAHEAD_ROWS", rows)
+        monkeypatch.setattr(key_scheduler.KeyScheduler, "has_space", counted)
+        return waits
+
+    return small
+
+
+@pytest.mark.parametrize("way", ["threads", "coroutines"])
+def test_a_reader_that_waits_for_space_is_not_woken_for_each_row(full, way):
+    """A wake-up costs more than a row does: the queue is filled again once some rows have left."""
+    waits = full(100)
+    report = run(lambda _: time.sleep(0.001), keyed(600, 600), way=way, batch_rows=300)
+    assert done(report) == list(range(600))
+    assert 1 <= len(waits) <= 200
+
+
+@pytest.mark.parametrize("way", ["threads", "coroutines"])
+@pytest.mark.parametrize("why", ["one key has all rows", "a record waits for its retry"])
+def test_a_full_queue_takes_a_row_at_once_if_others_cannot_start(full, way, why):
+    """50 rows fill it; all calls but the first one last until the next row is queued."""
+    waits, is_queued, is_retry = full(50), threading.Event(), why.endswith("retry")
+    rows = [(0, n, b"%d" % n if is_retry else b"hot") for n in range(50)]
+    rows += [(0, 50, b"other"), (0, 51, b"another")]
+
+    async def coroutine(record):
+        while not (is_queued.is_set() or (waits and record.offset == 0)):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        if record.offset == 0 and is_retry:
+            raise Retry(after=PATIENCE / 2)
+
+    def plain(record):
+        asyncio.run(coroutine(record))
+
+    handler = plain if way == "threads" else coroutine
+    slot, batches = prepared(handler, rows, concurrency=2, batch_rows=1, batch_time=PATIENCE)
+
+    def watched():
+        yield from batches[:51]
+        is_queued.set()
+        yield from batches[51:]
+
+    report = slot.run(3, watched())
+    assert done(report) == list(range(1 if is_retry else 0, 52))
 
 
 @pytest.mark.parametrize("way", ["threads", "coroutines"])
