@@ -7,6 +7,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _HEADERS = "tests/unit/worker/test_retry_headers.py::"
+_CONCURRENCY = "tests/unit/worker/test_concurrency.py::"
 _HISTOGRAM = "tests/unit/worker/test_histogram.py::"
 _LATENCY = "tests/unit/runtime/test_latency.py::"
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
@@ -433,7 +434,7 @@ DENIED = [
         "coopconsume/worker/key_scheduler.py",
         "return has_left or lanes.ready < _FEW_ROWS or bool(self._retries)",
         "return True",
-        ("tests/unit/worker/test_concurrency.py::test_a_reader_that_waits_for_space_is_not_woken_for_each_row",),
+        (_CONCURRENCY + "test_a_reader_that_waits_for_space_is_not_woken_for_each_row",),
     ),
     Mutant(
         "reader-not-woken-where-few-may-start",
@@ -441,7 +442,7 @@ DENIED = [
         "coopconsume/worker/key_scheduler.py",
         "has_left or lanes.ready < _FEW_ROWS or",
         "has_left or",
-        ("tests/unit/worker/test_concurrency.py::test_a_full_queue_takes_a_row_at_once_if_others_cannot_start",),
+        (_CONCURRENCY + "test_a_full_queue_takes_a_row_at_once_if_others_cannot_start",),
     ),
     Mutant(
         "reader-not-woken-where-retries-wait",
@@ -449,7 +450,7 @@ DENIED = [
         "coopconsume/worker/key_scheduler.py",
         "lanes.ready < _FEW_ROWS or bool(self._retries)",
         "lanes.ready < _FEW_ROWS",
-        ("tests/unit/worker/test_concurrency.py::test_a_full_queue_takes_a_row_at_once_if_others_cannot_start",),
+        (_CONCURRENCY + "test_a_full_queue_takes_a_row_at_once_if_others_cannot_start",),
     ),
     Mutant(
         "retries-count-as-starts",
