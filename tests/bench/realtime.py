@@ -285,7 +285,7 @@ def _latencies_of(peer: Peer, rate: int, seconds: int) -> dict[str, float]:
     harness = peer.harness
     topic = harness.path("realtime").name
     harness.broker.create_topic(topic, 1)
-    _send(harness.broker.bootstrap_servers, topic, 1, 1)
+    _send_apart(harness, topic, 1, 1)
     found = peer.stamps(
         topic, 1 + rate * seconds, _SLOTS * _CONCURRENCY,
         lambda: _send_apart(harness, topic, rate, seconds),
