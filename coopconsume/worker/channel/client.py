@@ -51,7 +51,9 @@ _RETRY = 0.1
 #: looks for one in that time.
 SLOW_CALL = 1.0
 _LOOKS = 5
-#: Bytes of unacknowledged progressive reports above which no further one is made.
+#: Unacknowledged progressive reports, and their bytes, at which no further one is made: a driver of
+#: many slots gets fewer reports, each of more records, and none waits for long.
+UNACKNOWLEDGED = 4
 UNACKNOWLEDGED_BYTES = 8 << 20
 #: Bytes of a frame beside its payload, at most.
 _FRAME_EXTRA = 64
@@ -357,8 +359,7 @@ class SlotChannel:
             if self._is_closed or self._make_report is None or now < self._cut_at:
                 return
             self._cut_at = now + self._spec.report_every
-            waiting = sum(size for _, size in self._unacknowledged)
-            if self._is_too_long or waiting > UNACKNOWLEDGED_BYTES:
+            if self._is_too_long or self._has_to_wait:
                 return
             report = self._make_report(self._seq + 1)
             if report is None:
@@ -371,6 +372,11 @@ class SlotChannel:
             self._is_too_long = True
             return
         self._unsent += session.sent.seal(Frame.PROGRESS, payload)
+
+    @property
+    def _has_to_wait(self) -> bool:
+        waiting = [size for _, size in self._unacknowledged]
+        return len(waiting) >= UNACKNOWLEDGED or sum(waiting) > UNACKNOWLEDGED_BYTES
 
     def _flush(self, sock: socket.socket) -> None:
         with suppress(BlockingIOError):

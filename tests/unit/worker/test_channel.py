@@ -286,13 +286,29 @@ def test_a_driver_that_does_not_acknowledge_gets_no_more_than_fits(monkeypatch):
         driver.takes = False
         channel, slot = connected(driver.server), Slot()
         channel.begin(slot.cut, slot.halt)
-        slot.size, slot.ready = 30_000, list(range(10))
-        until(lambda: len(driver.reports) == 4)
+        slot.size, slot.ready = 60_000, list(range(10))
+        until(lambda: len(driver.reports) == 2)
         time.sleep(0.1)
-        assert len(slot.ready) == 6
-        driver.server.taken(7, 2, 4)
-        until(lambda: len(driver.reports) == 8)
-        assert len(channel.close()) == 4
+        assert len(slot.ready) == 8
+        driver.server.taken(7, 2, 2)
+        until(lambda: len(driver.reports) == 4)
+        assert len(channel.close()) == 2
+
+
+def test_a_slow_driver_gets_a_report_for_each_that_it_takes():
+    """So reports do not queue up: the next one has all that was done meanwhile."""
+    with bench() as driver:
+        driver.takes = False
+        channel, slot = connected(driver.server), Slot()
+        channel.begin(slot.cut, slot.halt)
+        slot.ready = list(range(10))
+        until(lambda: len(driver.reports) == 4)
+        for taken in range(1, 4):
+            time.sleep(0.1)
+            assert len(driver.reports) == 3 + taken
+            driver.server.taken(7, 2, taken)
+            until(lambda count=4 + taken: len(driver.reports) == count)
+        assert [report.seq for report in channel.close()] == [4, 5, 6, 7]
 
 
 def test_a_report_that_fits_no_frame_comes_at_the_end(monkeypatch):
