@@ -21,6 +21,12 @@ def report(event: str, **facts: Any) -> None:
     sys.stdout.flush()
 
 
+def wait_for_end(ended: threading.Event) -> None:
+    """Wait until the standard input of this process is closed, then set an event."""
+    sys.stdin.read()
+    ended.set()
+
+
 class EventProcess:
     """Runs a module that writes its events to standard output, one JSON object a line.
 

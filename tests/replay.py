@@ -151,7 +151,8 @@ class Replay:
             if line["kind"] in _SEEN:
                 self.seen[line["kind"]] = line
             elif line["kind"] in _DECISIONS - {"JobEnded"}:
-                self.now = line.get("now", line["at"])
+                written: float = line["at"]
+                self.now = line.get("now", written)
             else:
                 break
 
@@ -169,7 +170,7 @@ class Replay:
     # -- the job
 
     def _job(self, line: Line) -> Job:
-        plain = {
+        plain: dict[str, Any] = {
             name: float(value) if value in ("inf", "-inf") else value
             for name, value in line["options"].items()
         }
@@ -190,7 +191,7 @@ class Replay:
         policy = RetryPolicy(max_attempts=spec["policy"]["max_attempts"])
         sinks = {name: self._sink(spec[name]) for name in ("dead_letters", "outputs")}
         assert not spec["state"], "runs with state are not replayed"
-        job_spec = JobSpec(handler=print, policy=policy, **sinks, **{  # type: ignore[arg-type]
+        job_spec = JobSpec(handler=print, policy=policy, **sinks, **{
             name: spec[name]
             for name in ("concurrency", "ordering", "park", "interval", "available_now")
         })  # fmt: skip
@@ -234,8 +235,9 @@ class Replay:
         assignment._grant = EpochGrant(
             Epoch(line["epoch"], "replay"), "replay",
             tuple(
-                Share(*tp, key_range)
-                for tp, owned in assignment.owned.items() for key_range in owned.ranges
+                Share(topic, partition, key_range)
+                for (topic, partition), owned in assignment.owned.items()
+                for key_range in owned.ranges
             ),
             {}, (), 0,
         )  # fmt: skip
@@ -255,7 +257,7 @@ class Replay:
 
     def _check(self, _within: float | None = None) -> float:
         if "BatchWithheld" in self.seen:
-            raise CommitLogUnavailable("replay", "the run was not answered")
+            raise CommitLogUnavailable("replay", "read", "the run was not answered")
         return self.now
 
     def _ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogEnd]:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 _GONE_TIMEOUT = 60.0
 _LOOK_EVERY = 0.01
@@ -24,7 +25,7 @@ def process_tree(root: int) -> list[int]:
     return tree
 
 
-def kill_tree(child: subprocess.Popen[str]) -> int:
+def kill_tree(child: subprocess.Popen[Any]) -> int:
     """Kills a child and its descendants with SIGKILL and waits for their end; returns their number.
 
     Raises:

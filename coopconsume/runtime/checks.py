@@ -113,7 +113,7 @@ def check_handler(handler: Any, *, with_state: bool = False) -> None:
     except Exception as error:
         raise HandlerNotUsable(shown, f"{type(error).__name__}: {error}", _BY_NAME) from error
     try:
-        cloudpickle.dumps(handler)  # type: ignore[no-untyped-call]
+        cloudpickle.dumps(handler)
     except Exception as error:
         raise HandlerNotUsable(shown, f"{type(error).__name__}: {error}") from error
     if not callable(found):

@@ -49,5 +49,5 @@ def assignors(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     )
     report.add_all(take_turns(sides, harness.turns, say=say), "s")
     report.add(_LIMIT, [1.0], "s")
-    report.ratios = [Ratio(f"{name} / limit", name, _LIMIT, 1.0) for name in sides]
+    report.ratios = [Ratio(f"{name} / limit", name, _LIMIT, at_most=1.0) for name in sides]
     return [report]

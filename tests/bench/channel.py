@@ -25,13 +25,12 @@ from coopconsume.worker.channel.spec import REPORT_EVERY
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 from tests.bench.harness import SLOTS
 from tests.bench.throughput import empty_job
+from tests.bench.worker import IdleWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from assignors import Share
     from coopconsume import Record
-    from coopconsume.group.epoch_assignment import EpochAssignment
     from tests.bench.harness import Harness
 
 _STOP = "stop(), handlers of 10 ms"
@@ -70,31 +69,6 @@ class Noting:
         time.sleep(_HANDLER_SECONDS)
         with Path(self.folder, str(os.getpid())).open("a") as file:
             file.write(f"{record.offset}\n")
-
-
-class _Idle:
-    """A worker that has nothing to give back."""
-
-    def begin(self, assignment: EpochAssignment) -> None:
-        pass
-
-    def continue_work(self, _timeout: float) -> bool:
-        return False
-
-    def give_up(self, _shares: Sequence[Share], _timeout: float) -> None:
-        pass
-
-    def extend(self, _load: Callable[[], EpochAssignment]) -> None:
-        pass
-
-    def hand_over(self, _timeout: float) -> Sequence[Share]:
-        return []
-
-    def drop(self) -> None:
-        pass
-
-    def fail(self, error: BaseException) -> None:
-        raise error
 
 
 def _wait(holds: Callable[[], object]) -> None:
@@ -143,12 +117,14 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     report.add(_REPEATED_LIMIT, [at_once * (1 + REPORT_EVERY / _HANDLER_SECONDS)], "records")
     report.add(_SUCCESSOR_LIMIT, [_SESSION + LEASE + _HANDLER_TIMEOUT], "s")
     report.ratios = [
-        Ratio("stop() / its limit", _STOP, _STOP_LIMIT, 1.0),
-        Ratio("stop() and close(), idle, broker killed / limit", _IDLE_ALONE, _STOP_LIMIT, 1.0),
-        Ratio("stop() and close(), backlog, broker killed / limit", _BUSY_ALONE, _STOP_LIMIT, 1.0),
-        Ratio("calls left by a kill / their limit", _REPEATED, _REPEATED_LIMIT, 1.0),
-        Ratio("successor / its limit", _SUCCESSOR, _SUCCESSOR_LIMIT, 1.0),
-    ]
+        Ratio("stop() / its limit", _STOP, _STOP_LIMIT, at_most=1.0),
+        Ratio("stop() and close(), idle, broker killed / limit", _IDLE_ALONE, _STOP_LIMIT,
+              at_most=1.0),
+        Ratio("stop() and close(), backlog, broker killed / limit", _BUSY_ALONE, _STOP_LIMIT,
+              at_most=1.0),
+        Ratio("calls left by a kill / their limit", _REPEATED, _REPEATED_LIMIT, at_most=1.0),
+        Ratio("successor / its limit", _SUCCESSOR, _SUCCESSOR_LIMIT, at_most=1.0),
+    ]  # fmt: skip
     report.notes.append(
         "Limits: a handler and 2 s; the handlers at work and what ends within 200 ms, the longest "
         "time between two reports; the session, the lease and handlerTimeout."
@@ -176,7 +152,7 @@ def _cost(harness: Harness, say: Callable[[str], None]) -> Report:
         f"An empty handler, {count:,} records of one partition, {turns} turns of each side.",
     )
     report.add_all(found, "records/s")
-    report.ratios = [Ratio("with / without", _WITH, _WITHOUT, 0.97, "at least")]
+    report.ratios = [Ratio("with / without", _WITH, _WITHOUT, at_least=0.97)]
     return report
 
 
@@ -198,7 +174,7 @@ def _stop_and_join(harness: Harness, topic: str) -> tuple[float, float]:
         query = consumer.foreach(Noting(str(folder)), concurrency=4).onProgress(note).start()
         _wait(lambda: len(commits) > 5)
         began, seen = time.perf_counter(), len(commits)
-        other = Membership(Options.parse(options), 1, _Idle())
+        other = Membership(Options.parse(options), 1, IdleWorker())
         other.subscribe([topic], None)
         _wait(lambda: other.owned)
         _wait(lambda: len(commits) > seen + 5)

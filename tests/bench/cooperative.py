@@ -60,7 +60,7 @@ def chunks(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         "its end.",
     )
     report.add_all(take_turns(sides, harness.turns, say=say), "records/s")
-    report.ratios = [Ratio("by chunks / by key range", _CHUNKS, _RANGES, 1.1, "at least")]
+    report.ratios = [Ratio("by chunks / by key range", _CHUNKS, _RANGES, at_least=1.1)]
     return [report]
 
 
@@ -93,7 +93,7 @@ def _members(harness: Harness, say: Callable[[str], None]) -> Report:
     )
     turns = min(3, harness.turns)
     report.add_all(take_turns(sides, turns, say=say, warm_ups=0), "records/s")
-    report.ratios = [Ratio("three members / sum of speeds", _THREE, _SUM, 0.9, "at least")]
+    report.ratios = [Ratio("three members / sum of speeds", _THREE, _SUM, at_least=0.9)]
     return report
 
 
@@ -132,7 +132,7 @@ def _outstanding(harness: Harness, say: Callable[[str], None]) -> Report:
     found = take_turns(sides, harness.turns, say=say, warm_ups=1)
     report.add_all(found, "ms")
     report.add(_LIMIT, [one + 20.0 for one in found[_NONE]], "ms")
-    report.ratios = [Ratio("10,000 chunks / none and 20 ms", _MANY, _LIMIT, 1.0)]
+    report.ratios = [Ratio("10,000 chunks / none and 20 ms", _MANY, _LIMIT, at_most=1.0)]
     return report
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.bench.harness import Harness
+    from tests.bench.peers import Peer
 
 _OURS = "coopconsume"
 _PLAIN = "plain Spark, same fetch settings"
@@ -33,13 +34,13 @@ def empty(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     def plain(_: int) -> float:
         return ours / seconds_of(lambda: tuned_plain(harness, "empty-ours", ours))
 
+    def theirs(peer: Peer) -> Callable[[int], float]:
+        return lambda _: its / peer.seconds("empty-its", its, "none", 16)
+
     turns = _MORE * harness.turns
     found = take_turns({_OURS: job, _PLAIN: plain}, turns, say=say, warm_ups=_WARM_UPS)
     beside: dict[str, Callable[[int], float]] = {_BESIDE: job}
-    for peer in peers:
-        beside[peer.name] = lambda _, peer=peer: (  # type: ignore[misc]
-            its / peer.seconds("empty-its", its, "none", 16)
-        )
+    beside |= {peer.name: theirs(peer) for peer in peers}
     found |= take_turns(beside, harness.turns, say=say, warm_ups=1)
     report = Report(
         "Empty handler, one partition",
@@ -49,8 +50,8 @@ def empty(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         "records, 16 at once, from the first handler's start to the last commit.",
     )
     report.add_all(found, "records/s")
-    report.ratios = [Ratio("ours / plain Spark", _OURS, _PLAIN, 0.9, "at least")]
+    report.ratios = [Ratio("ours / plain Spark", _OURS, _PLAIN, at_least=0.9)]
     for peer in peers:
         goal = 10.0 if peer.name == PARALLEL_CONSUMER else None
-        report.ratios.append(Ratio(f"ours / {peer.name}", _BESIDE, peer.name, goal, "at least"))
+        report.ratios.append(Ratio(f"ours / {peer.name}", _BESIDE, peer.name, at_least=goal))
     return [report]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.util
 import itertools
 import time
@@ -21,6 +22,7 @@ from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from coopconsume.fenced.stamp import Visibility
     from tests.bench.harness import Harness
 
 _VALUE = b"x" * 100
@@ -28,6 +30,7 @@ _LARGE = 1_000
 _CALLERS = 64
 _BATCH = 1 << 20
 _ASKED = "bare consumer that asks for each record's fields and headers"
+_VISIBILITIES: tuple[Visibility, ...] = ("read_committed", "filter")
 _numbers = itertools.count(1)
 
 
@@ -158,6 +161,14 @@ def _topic(harness: Harness) -> str:
     return name
 
 
+def _writer(harness: Harness, engine: _Python, visibility: Visibility) -> FencedWriter:
+    """An owner of a new log."""
+    topic = _topic(harness)
+    return FencedWriter(
+        engine.options, topic, visibility=visibility, engine=engine.name
+    ).acquire()  # fmt: skip
+
+
 def _own(harness: Harness, say: Callable[[str], None]) -> Report:
     rounds = harness.size(10, 2)
     client = _Python(harness.broker.bootstrap_servers)
@@ -206,20 +217,15 @@ def _own(harness: Harness, say: Callable[[str], None]) -> Report:
     )
     report.add_all(take_turns(sides, harness.turns, say=say), "ms")
     report.ratios = [
-        Ratio("acquire / bare", ours, bare, 3.0),
-        Ratio("take over / bare", take, bare_take, 3.0),
+        Ratio("acquire / bare", ours, bare, at_most=3.0),
+        Ratio("take over / bare", take, bare_take, at_most=3.0),
     ]
     return report
 
 
 def _append(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Report:
     rounds = harness.size(20, 3)
-    writers = {
-        visibility: FencedWriter(
-            engine.options, _topic(harness), visibility=visibility, engine=engine.name
-        ).acquire()  # type: ignore[arg-type]
-        for visibility in ("read_committed", "filter")
-    }
+    writers = {visibility: _writer(harness, engine, visibility) for visibility in _VISIBILITIES}
     transactional, plain = engine.producer(f"bench-{engine.name}"), engine.producer(None)
     transactional.init_transactions()
     topic = _topic(harness)
@@ -229,7 +235,7 @@ def _append(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Re
         engine.send(transactional, topic, count, stamps)
         transactional.commit_transaction()
 
-    def ours(visibility: str, count: int) -> None:
+    def ours(visibility: Visibility, count: int) -> None:
         writer = writers[visibility]
         writer.append([_VALUE] * count, expected_seq=writer.next_seq)
 
@@ -243,14 +249,14 @@ def _append(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Re
             "append", "bare transaction", "append, filter", "bare idempotent send",
         )]  # fmt: skip
         calls |= {
-            names[0]: lambda count=count: ours("read_committed", count),
-            names[1]: lambda count=count: bare(count),
-            names[2]: lambda count=count: ours("filter", count),
-            names[3]: lambda count=count: engine.send(plain, topic, count),
-        }  # type: ignore[misc]
+            names[0]: functools.partial(ours, "read_committed", count),
+            names[1]: functools.partial(bare, count),
+            names[2]: functools.partial(ours, "filter", count),
+            names[3]: functools.partial(engine.send, plain, topic, count),
+        }
         ratios += [
-            Ratio(f"append / bare, {what}", names[0], names[1], 1.3),
-            Ratio(f"filter / bare, {what}", names[2], names[3], most),
+            Ratio(f"append / bare, {what}", names[0], names[1], at_most=1.3),
+            Ratio(f"filter / bare, {what}", names[2], names[3], at_most=most),
         ]
     head = Stamp("filter", "data", 1, 10**6, _LARGE, 0, "b" * 12, 10**6)
     stamps = [[header] for header in encode_batch(head)]
@@ -263,10 +269,11 @@ def _append(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Re
         Ratio(f"append / bare with the same headers, {what}", names[0], floors[0]),
         Ratio(f"filter / bare with the same headers, {what}", names[2], floors[1]),
     ]
-    sides = {
-        name: lambda _, call=call: _median(rounds, lambda: seconds_of(call))
-        for name, call in calls.items()
-    }
+
+    def side(call: Callable[[], None]) -> Callable[[int], float]:
+        return lambda _: _median(rounds, lambda: seconds_of(call))
+
+    sides = {name: side(call) for name, call in calls.items()}
     report = Report(
         f"Appending by {engine.name}",
         "Records of 100 bytes to one partition, each append on the condition of its sequence "
@@ -288,41 +295,40 @@ def _together(harness: Harness, engine: _Python, say: Callable[[str], None]) -> 
     sides: dict[str, Callable[[int], float]] = {}
     ratios = []
     writers = []
-    for visibility in ("read_committed", "filter"):
-        writer = FencedWriter(
-            engine.options, _topic(harness), visibility=visibility, engine=engine.name
-        ).acquire()  # type: ignore[arg-type]
+
+    def one(writer: FencedWriter) -> None:
+        for _ in range(each):
+            writer.append([_VALUE])
+
+    def threads(writer: FencedWriter) -> None:
+        with ThreadPoolExecutor(_CALLERS) as pool:
+            for done in [pool.submit(one, writer) for _ in range(_CALLERS)]:
+                done.result()
+
+    async def coroutine(writer: FencedWriter) -> None:
+        for _ in range(each):
+            await writer.append_async([_VALUE])
+
+    async def coroutines(writer: FencedWriter) -> None:
+        await asyncio.gather(*(coroutine(writer) for _ in range(_CALLERS)))
+
+    def rate(
+        appends: int, run: Callable[[FencedWriter], None], writer: FencedWriter
+    ) -> Callable[[int], float]:
+        return lambda _: appends / seconds_of(lambda: run(writer))
+
+    for visibility in _VISIBILITIES:
+        writer = _writer(harness, engine, visibility)
         writers.append(writer)
-
-        def one(writer: FencedWriter = writer) -> None:
-            for _ in range(each):
-                writer.append([_VALUE])
-
-        def threads(one: Callable[[], None] = one) -> None:
-            with ThreadPoolExecutor(_CALLERS) as pool:
-                for done in [pool.submit(one) for _ in range(_CALLERS)]:
-                    done.result()
-
-        async def coroutine(writer: FencedWriter) -> None:
-            for _ in range(each):
-                await writer.append_async([_VALUE])
-
-        async def coroutines(writer: FencedWriter) -> None:
-            await asyncio.gather(*(coroutine(writer) for _ in range(_CALLERS)))
-
         names = [f"{who}, {visibility}" for who in (
             "one caller", f"{_CALLERS} threads", f"{_CALLERS} coroutines",
         )]  # fmt: skip
         sides |= {
-            names[0]: lambda _, one=one: each / seconds_of(one),
-            names[1]: lambda _, run=threads: _CALLERS * each / seconds_of(run),
-            names[2]: lambda _, writer=writer, run=coroutines: (
-                _CALLERS * each / seconds_of(lambda: asyncio.run(run(writer)))
-            ),
-        }  # type: ignore[misc]
-        ratios += [
-            Ratio(f"{name} / one caller", name, names[0], 10, "at least") for name in names[1:]
-        ]
+            names[0]: rate(each, one, writer),
+            names[1]: rate(_CALLERS * each, threads, writer),
+            names[2]: rate(_CALLERS * each, lambda w: asyncio.run(coroutines(w)), writer),
+        }
+        ratios += [Ratio(f"{name} / one caller", name, names[0], at_least=10) for name in names[1:]]
     report = Report(
         f"Appends at the same time by {engine.name}",
         f"Records of 100 bytes, one in each append. Each caller makes {each} appends, one after "
@@ -353,9 +359,10 @@ def _several(harness: Harness, engine: _Python, say: Callable[[str], None]) -> R
         producer.flush()
         producer.commit_transaction()
 
+    several, transaction = "append to three logs", "bare transaction"
     sides: dict[str, Callable[[int], float]] = {
-        "append to three logs": lambda _: _median(rounds, lambda: seconds_of(ours)),
-        "bare transaction": lambda _: _median(rounds, lambda: seconds_of(bare)),
+        several: lambda _: _median(rounds, lambda: seconds_of(ours)),
+        transaction: lambda _: _median(rounds, lambda: seconds_of(bare)),
     }
     report = Report(
         f"One append to three logs by {engine.name}",
@@ -363,7 +370,7 @@ def _several(harness: Harness, engine: _Python, say: Callable[[str], None]) -> R
         f"each. The bare side sends to three topics in one transaction. Medians of {rounds}.",
     )
     report.add_all(take_turns(sides, harness.turns, say=say), "ms")
-    report.ratios = [Ratio("append / bare", *sides)]
+    report.ratios = [Ratio("append / bare", several, transaction)]
     report.notes.append("Wanted: at most 20 ms.")
     writer.close()
     engine.close(producer)
@@ -393,7 +400,7 @@ def _replay(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Re
         "making the reader on. The bare side reads the same log and looks at nothing.",
     )
     report.add_all(take_turns(sides, harness.turns, say=say), "records/s")
-    report.ratios = [Ratio("ours / bare", "LogReader", "bare consumer", 0.6, "at least")]
+    report.ratios = [Ratio("ours / bare", "LogReader", "bare consumer", at_least=0.6)]
     if _ASKED in sides:
         report.ratios.append(Ratio("ours / bare that asks", "LogReader", _ASKED))
     return report

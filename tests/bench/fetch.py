@@ -41,7 +41,7 @@ def fetches(harness: Harness, say: Callable[[str], None]) -> Report:
         report.add(name, [_megabytes(harness, records, slots, limit)], "MB")
         say(f"  {name}: {report.figures[name].median:.1f} MB")
         target = 1.1 if limit else None
-        report.ratios.append(Ratio(f"{name} / log", name, _LOG, target))
+        report.ratios.append(Ratio(f"{name} / log", name, _LOG, at_most=target))
     return report
 
 

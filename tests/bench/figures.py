@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 #: Turns that do not count: the JVM compiles what it runs often only after a while.
 WARM_UPS = 2
@@ -36,15 +36,28 @@ class Ratio:
     many values each, it is the ratio of their medians.
 
     Attributes:
-        target: The bound; None: no bound.
-        bound: Whether the ratio is to be at least or at most the target.
+        at_most: The greatest ratio that is good; None: there is no such bound.
+        at_least: The smallest ratio that is good; None: there is no such bound.
     """
 
     name: str
     over: str
     under: str
-    target: float | None = None
-    bound: Literal["at least", "at most"] = "at most"
+    _: KW_ONLY
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def target(self) -> str:
+        """The bounds in words; empty without a bound."""
+        bounds = {"at least": self.at_least, "at most": self.at_most}
+        return ", ".join(f"{what} {at:g}" for what, at in bounds.items() if at is not None)
+
+    def is_met_by(self, value: float) -> bool:
+        """Whether a measured ratio is within the bounds."""
+        return (self.at_least is None or value >= self.at_least) and (
+            self.at_most is None or value <= self.at_most
+        )
 
 
 @dataclass
@@ -93,7 +106,7 @@ class Report:
         tables = [_table(("", "median", "range", "unit"), rows, markdown=markdown)]
         if self.ratios:
             shown = [
-                (r.name, f"{self.value(r):.2f}", _target(r), self._verdict(r)) for r in self.ratios
+                (r.name, f"{self.value(r):.2f}", r.target, self._verdict(r)) for r in self.ratios
             ]
             tables.append(_table(("ratio", "measured", "target", ""), shown, markdown=markdown))
         head = f"## {self.title}" if markdown else f"{self.title}\n{'=' * len(self.title)}"
@@ -101,11 +114,9 @@ class Report:
         return "\n\n".join(part for part in (head, self.setting, *tables, notes) if part)
 
     def _verdict(self, ratio: Ratio) -> str:
-        if ratio.target is None:
+        if not ratio.target:
             return ""
-        value = self.value(ratio)
-        met = value >= ratio.target if ratio.bound == "at least" else value <= ratio.target
-        return "met" if met else "missed"
+        return "met" if ratio.is_met_by(self.value(ratio)) else "missed"
 
 
 def take_turns(
@@ -149,11 +160,7 @@ def _number(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _target(ratio: Ratio) -> str:
-    return "" if ratio.target is None else f"{ratio.bound} {ratio.target:g}"
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], *, markdown: bool) -> str:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool) -> str:
     if markdown:
         rule = ("---", *["---:"] * (len(head) - 1))
         return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaConsumer, TopicPartition
 
@@ -15,13 +15,13 @@ from coopconsume import set_shareable
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.bench.figures import Ratio, Report, take_turns
+from tests.bench.worker import IdleWorker
 from tests.broker.group_harness import GroupHarness as Members
 from tests.chaos.harness import Harness as Applications
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from assignors import Share
     from coopconsume.group.epoch_assignment import EpochAssignment
     from tests.bench.harness import Harness
 
@@ -33,7 +33,11 @@ _KEYS = 10_000
 _BURST, _BURSTS = 100, 15
 #: Seconds of the session of members, and of the life of a batch: its time, its handlers, the lease.
 _SESSION, _LIFE = 5.0, 1.0 + 1.0 + 2.0
-_HASTY = {"kafka.session.timeout.ms": int(1000 * _SESSION), "batchTime": 1, "handlerTimeout": 1}
+_HASTY: dict[str, Any] = {
+    "kafka.session.timeout.ms": int(1000 * _SESSION),
+    "batchTime": 1,
+    "handlerTimeout": 1,
+}
 
 
 def group(harness: Harness, say: Callable[[str], None]) -> list[Report]:
@@ -44,7 +48,7 @@ def group(harness: Harness, say: Callable[[str], None]) -> list[Report]:
 # -- a member joins
 
 
-class _Begun:
+class _Begun(IdleWorker):
     """A worker without work, that knows when it was given something."""
 
     def __init__(self) -> None:
@@ -55,18 +59,6 @@ class _Begun:
         with self.changed:
             self.epoch = assignment.epoch.number
             self.changed.notify_all()
-
-    def continue_work(self, _timeout: float) -> bool:
-        return False
-
-    def hand_over(self, _timeout: float) -> Sequence[Share]:
-        return []
-
-    def drop(self) -> None:
-        pass
-
-    def fail(self, error: BaseException) -> None:
-        raise error
 
 
 def _join(harness: Harness, say: Callable[[str], None]) -> Report:
@@ -199,7 +191,7 @@ def _scale(harness: Harness, say: Callable[[str], None]) -> Report:
     for count, values in found.items():
         report.add(f"processors idle, {_apps(count)}", [idle for _, idle in values], "%")
     report.ratios = [
-        Ratio(f"{count} / {count} x 1", f"{_apps(count)}", f"{count} x 1", 0.9, "at least")
+        Ratio(f"{count} / {count} x 1", f"{_apps(count)}", f"{count} x 1", at_least=0.9)
         for count in (2, 3)
     ]
     return report

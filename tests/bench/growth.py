@@ -64,10 +64,11 @@ def _partitions(harness: Harness, say: Callable[[str], None]) -> Report:
     report.add("limit of a recovery", [5.0], "s")
     last = f"{many:,} partitions"
     report.ratios = [
-        Ratio("commit / limit", f"{last}: commit of {_TOUCHED}", "limit of a commit", 1.0),
-        Ratio("recovery / limit", f"{last}: recovery after commits", "limit of a recovery", 1.0),
+        Ratio("commit / limit", f"{last}: commit of {_TOUCHED}", "limit of a commit", at_most=1.0),
+        Ratio("recovery / limit", f"{last}: recovery after commits", "limit of a recovery",
+              at_most=1.0),
         Ratio("commit, many / few partitions", f"{last}: commit of {_TOUCHED}",
-              f"{_TOUCHED:,} partitions: commit of {_TOUCHED}", 1.5),
+              f"{_TOUCHED:,} partitions: commit of {_TOUCHED}", at_most=1.5),
     ]  # fmt: skip
     return report
 
@@ -88,7 +89,7 @@ def _decisions(harness: Harness, say: Callable[[str], None]) -> Report:
         report.add(name, group.commits(group.places, _COMMITS), "ms")
         say(f"  {name}: {report.figures[name].median:.1f} ms")
     report.ratios = [
-        Ratio("many / none", f"{many:,} decisions: commit", "0 decisions: commit", 1.5)
+        Ratio("many / none", f"{many:,} decisions: commit", "0 decisions: commit", at_most=1.5)
     ]
     return report
 
@@ -145,7 +146,7 @@ def _idle(harness: Harness, say: Callable[[str], None]) -> Report:
         report.add(f"{count:,} partitions", values, "ms")
         say(f"  {count:,} partitions: {median(values):.2f} ms")
     report.add("limit", [20.0], "ms")
-    report.ratios = [Ratio("turn / limit", f"{many:,} partitions", "limit", 1.0)]
+    report.ratios = [Ratio("turn / limit", f"{many:,} partitions", "limit", at_most=1.0)]
     return report
 
 

@@ -9,14 +9,14 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pandas as pd
     import pyarrow as pa
-    from pyspark.sql.streaming import StatefulProcessorHandle
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
     from coopconsume import Record, State
 
@@ -52,8 +52,8 @@ class SparkTotal(StatefulProcessor):
         """Count the rows of a key."""
         import pandas as pd
 
-        before = self.total.get()[0] if self.total.exists() else 0
-        now = before + sum(len(some) for some in rows)
+        before = self.total.get() if self.total.exists() else None
+        now = (before[0] if before else 0) + sum(len(some) for some in rows)
         self.total.update((now,))
         yield pd.DataFrame({"key": [key[0]], "total": [now]})
 

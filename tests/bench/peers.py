@@ -61,7 +61,7 @@ class Peer:
             raise AssertionError(f"{self.name} did not end: {ran.stderr[-2_000:]}")
         return int(lines[-1].split()[1]) / 1e9
 
-    def stamps(self, topic: str, records: int, concurrency: int, send: Callable[[], None]) -> str:
+    def stamps(self, topic: str, records: int, concurrency: int, send: Callable[[], object]) -> str:
         """Notes when handlers are called, as `Stamps` does, of a record and of those then sent.
 
         Args:

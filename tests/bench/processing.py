@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from tests.bench.figures import Ratio, Report, take_turns
 from tests.bench.handlers import AsyncWait, Sleeper, Wait
@@ -45,13 +45,11 @@ def _rate(peer: Peer, topic: str, records: int, work: str, at_once: int) -> Call
     return lambda _: records / peer.seconds(topic, records, work, at_once)
 
 
-def _compare(
-    report: Report, peers: list[Peer], target: float, bound: Literal["at least", "at most"]
-) -> None:
+def _compare(report: Report, peers: list[Peer], at_most: float) -> None:
     """Ours against each peer; the target is for the one that keeps the order, too."""
     for peer in peers:
-        goal = target if peer.name == PARALLEL_CONSUMER else None
-        report.ratios.append(Ratio(f"ours / {peer.name}", _OURS, peer.name, goal, bound))
+        goal = at_most if peer.name == PARALLEL_CONSUMER else None
+        report.ratios.append(Ratio(f"ours / {peer.name}", _OURS, peer.name, at_most=goal))
     _note(report, peers)
 
 
@@ -80,10 +78,10 @@ def _waiting(harness: Harness, peers: list[Peer], say: Callable[[str], None]) ->
         "one turn is for warmth.",
     )
     report.add_all(take_turns(sides, harness.turns, say=say, warm_ups=1), "records/s")
-    report.ratios = [Ratio("ours / ideal", _OURS, _IDEAL, 0.95, "at least")]
+    report.ratios = [Ratio("ours / ideal", _OURS, _IDEAL, at_least=0.95)]
     report.ratios += [Ratio(f"{peer.name} / ideal", peer.name, _IDEAL) for peer in peers]
     name = "async, 1,000 at once / 10,000 a second"
-    report.ratios.append(Ratio(name, _ASYNC, _IDEAL, 3.0, "at least"))
+    report.ratios.append(Ratio(name, _ASYNC, _IDEAL, at_least=3.0))
     _note(report, peers)
     return report
 
@@ -104,7 +102,7 @@ def _sleeping(harness: Harness, peers: list[Peer], say: Callable[[str], None], n
     )
     for side, values in take_turns(sides, harness.turns, say=say).items():
         report.add(side, values, "s")
-    _compare(report, peers, 1.0, "at most")
+    _compare(report, peers, at_most=1.0)
     return report
 
 
@@ -125,7 +123,7 @@ def _stuck(harness: Harness, say: Callable[[str], None]) -> Report:
     )
     for side, values in take_turns(sides, harness.turns, say=say, warm_ups=1).items():
         report.add(side, values, "records/s")
-    report.ratios = [Ratio("with a stuck key / without", name, free, 0.95, "at least")]
+    report.ratios = [Ratio("with a stuck key / without", name, free, at_least=0.95)]
     return report
 
 
@@ -135,14 +133,16 @@ def _sleeper(harness: Harness) -> Sleeper:
     return Sleeper(str(folder))
 
 
-def _job(harness: Harness, topic: str, records: int, work: Any, concurrency: int) -> float:
+def _job(
+    harness: Harness, topic: str, records: int, work: Sleeper | Wait, concurrency: int
+) -> float:
     """Seconds from the first handler's start to the last commit."""
     committed = [0.0]
 
     def note(_: object) -> None:
         committed[0] = time.time()
 
-    if not isinstance(work, Sleeper):
+    if isinstance(work, Wait):
         work = work.noting(_sleeper(harness))
     with harness.consumer(topic, batchTime=60, slots=_SLOTS) as consumer:
         query = consumer.foreach(work, concurrency=concurrency).onProgress(note)

@@ -44,7 +44,8 @@ _WARM_UP = 3.0
 _PATIENCE = 300.0
 #: Of records that are sent at a rate; Kafka's default is 5.
 _LINGER_MS = 1
-_SIDES = {"real time": {"realTime": "10 minutes"}, "batches": None}
+#: The sides that are ours, each with its trigger of real time; None: batches.
+_SIDES = {"real time": "10 minutes", "batches": None}
 
 
 def realtime(harness: Harness, say: Callable[[str], None]) -> list[Report]:
@@ -118,12 +119,17 @@ def _running(
 
     with CooperativeConsumer(harness.options(topic, slots=_SLOTS), harness.spark) as consumer:
         job = consumer.foreach(work, concurrency=concurrency).onProgress(note)
-        words = _SIDES[side]
-        query = (job if words is None else job.trigger(**words)).start()
-        if words is not None:
-            _wait(query, lambda: (query.lastProgress or {}).get("mode") == "realTime")
+        period = _SIDES[side]
+        query = (job if period is None else job.trigger(realTime=period)).start()
+        if period is not None:
+            _wait(query, lambda: _is_in_real_time(query))
         yield _Running(topic, query, commits)
         query.stop()
+
+
+def _is_in_real_time(query: CooperativeQuery) -> bool:
+    progress = query.lastProgress
+    return progress is not None and progress.get("mode") == "realTime"
 
 
 def _latencies(harness: Harness, side: str, rate: int, seconds: int) -> dict[str, float]:
@@ -162,6 +168,14 @@ def _sleeper(harness: Harness) -> Sleeper:
     return Sleeper(str(folder))
 
 
+def _sleeping(harness: Harness, records: int, *, zipf: bool) -> Callable[[int], float]:
+    return lambda _: _seconds(harness, _sleeper(harness), 16 // _SLOTS, records, zipf=zipf)
+
+
+def _sleeping_peer(peer: Peer, topic: str, records: int) -> Callable[[int], float]:
+    return lambda _: peer.seconds(topic, records, "sleep0to5", 16)
+
+
 def _waiting(harness: Harness, peers: dict[str, Peer], say: Callable[[str], None]) -> Report:
     """Handlers that wait; the records of the peer are there before it starts."""
     records, many = harness.size(10_000, 1_000), 10_000 * harness.size(30, 1)
@@ -175,28 +189,24 @@ def _waiting(harness: Harness, peers: dict[str, Peer], say: Callable[[str], None
     )
     for name in ("W1", "W3"):
         zipf = name == "W3"
-        sides: dict[str, Callable[[int], float]] = {
-            f"{name}, real time": lambda _, zipf=zipf: _seconds(
-                harness, _sleeper(harness), 16 // _SLOTS, records, zipf=zipf
-            )
-        }
+        ours = f"{name}, real time"
+        sides = {ours: _sleeping(harness, records, zipf=zipf)}
         peer = peers.get(PARALLEL_CONSUMER)
         if peer is not None:
-            topic = f"sleeping-{name.lower()}"
+            topic, theirs = f"sleeping-{name.lower()}", f"{name}, {peer.name}"
             harness.load(topic, records, keys=_KEYS, value_bytes=100, zipf=zipf)
-            sides[f"{name}, {peer.name}"] = lambda _, peer=peer, topic=topic: peer.seconds(
-                topic, records, "sleep0to5", 16
-            )
-            report.ratios.append(Ratio(f"{name}, real time / {peer.name}", *sides, 1.0, "at most"))
+            sides[theirs] = _sleeping_peer(peer, topic, records)
+            report.ratios.append(Ratio(f"{ours} / {peer.name}", ours, theirs, at_most=1.0))
         report.add_all(take_turns(sides, harness.turns, say=say, warm_ups=1), "s")
+    ours, ideal = "10 ms, real time", "10 ms, ideal"
     rates: dict[str, Callable[[int], float]] = {
-        "10 ms, real time": lambda _: many / _seconds(
+        ours: lambda _: many / _seconds(
             harness, Wait(0.01).noting(_sleeper(harness)), 100 // _SLOTS, many, keys=_EVEN_KEYS
         ),
-        "10 ms, ideal": lambda _: 10_000.0,
+        ideal: lambda _: 10_000.0,
     }  # fmt: skip
     report.add_all(take_turns(rates, harness.turns, say=say, warm_ups=1), "records/s")
-    report.ratios.append(Ratio("10 ms, real time / ideal", *rates, 0.95, "at least"))
+    report.ratios.append(Ratio("10 ms, real time / ideal", ours, ideal, at_least=0.95))
     return report
 
 
@@ -207,12 +217,13 @@ def _empty(harness: Harness, say: Callable[[str], None]) -> Report:
         f"{records:,} records that are sent all at once by a process on the same machine, "
         f"{_SLOTS} slots: from the first send to the last commit.",
     )
+    ours, limit = "real time", "limit"
     sides: dict[str, Callable[[int], float]] = {
-        "real time": lambda _: records / _seconds(harness, handler, 1, records),
-        "limit": lambda _: 100_000.0,
+        ours: lambda _: records / _seconds(harness, handler, 1, records),
+        limit: lambda _: 100_000.0,
     }
     report.add_all(take_turns(sides, harness.turns, say=say, warm_ups=1), "records/s")
-    report.ratios = [Ratio("real time / limit", *sides, 1.0, "at least")]
+    report.ratios = [Ratio("real time / limit", ours, limit, at_least=1.0)]
     return report
 
 
@@ -238,12 +249,13 @@ def _stuck(harness: Harness, say: Callable[[str], None]) -> Report:
         f"for {stuck_for} s of {seconds} s. From the intended send to the handler, p99 of all "
         "other keys.",
     )
+    stuck, free = "one key stuck", "none stuck"
     sides: dict[str, Callable[[int], float]] = {
-        "one key stuck": lambda _: p99(stuck_for),
-        "none stuck": lambda _: p99(0.0),
+        stuck: lambda _: p99(stuck_for),
+        free: lambda _: p99(0.0),
     }
     report.add_all(take_turns(sides, harness.turns, say=say, warm_ups=1), "ms")
-    report.ratios = [Ratio("one key stuck / none stuck", *sides, 1.5, "at most")]
+    report.ratios = [Ratio("one key stuck / none stuck", stuck, free, at_most=1.5)]
     return report
 
 
@@ -264,7 +276,7 @@ def _idle(harness: Harness, say: Callable[[str], None]) -> Report:
     )
     report.add("an idle slot", values, "% of a core")
     report.add("limit", [2.0] * len(values), "% of a core")
-    report.ratios = [Ratio("an idle slot / limit", *report.figures, 1.0, "at most")]
+    report.ratios = [Ratio("an idle slot / limit", "an idle slot", "limit", at_most=1.0)]
     return report
 
 

@@ -16,11 +16,12 @@ from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.bench.figures import Ratio, Report
 from tests.bench.harness import SLOTS
+from tests.bench.worker import IdleWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from assignors import KeyRange, Share
+    from assignors import KeyRange
     from coopconsume import Record
     from coopconsume.group.epoch_assignment import EpochAssignment
     from tests.bench.harness import Harness
@@ -66,7 +67,7 @@ class Noting:
             file.write(b"%s %f %d\n" % (record.key, time.monotonic(), record.offset))
 
 
-class _Taker:
+class _Taker(IdleWorker):
     """A worker that takes key ranges away and does nothing with them."""
 
     def __init__(self) -> None:
@@ -77,25 +78,7 @@ class _Taker:
 
     def has(self, key: bytes) -> bool:
         """Whether it took a key at any time."""
-        return any(one.contains(key_hash(key)) for one in self.taken)
-
-    def continue_work(self, _timeout: float) -> bool:
-        return False
-
-    def give_up(self, _shares: Sequence[Share], _timeout: float) -> None:
-        pass
-
-    def extend(self, _load: Callable[[], EpochAssignment]) -> None:
-        pass
-
-    def hand_over(self, _timeout: float) -> Sequence[Share]:
-        return []
-
-    def drop(self) -> None:
-        pass
-
-    def fail(self, error: BaseException) -> None:
-        raise error
+        return any(one.contains(key_hash(key) or 0) for one in self.taken)
 
 
 def rebalances(harness: Harness, say: Callable[[str], None]) -> list[Report]:
@@ -174,7 +157,7 @@ def _report(
         gaps = [_gap(one, calls) for turn in turns for one in turn]
         report.add(f"longest time without a call, {name}", gaps, "s")
     report.ratios = [
-        Ratio(f"{name} / {_CALM}", name, _CALM, 0.9, "at least") for name in (_DURING, _AFTER)
+        Ratio(f"{name} / {_CALM}", name, _CALM, at_least=0.9) for name in (_DURING, _AFTER)
     ]
     return report
 

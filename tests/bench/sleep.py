@@ -38,7 +38,7 @@ def sleep(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         "handling one record at a time.",
     )
     report.add_all(take_turns(sides, harness.turns, say=say), "s")
-    report.ratios = [Ratio("ours / plain Spark", _OURS, _PLAIN, 0.2)]
+    report.ratios = [Ratio("ours / plain Spark", _OURS, _PLAIN, at_most=0.2)]
     return [report]
 
 
@@ -69,9 +69,7 @@ def _plain(harness: Harness, topic: str, records: int) -> float:
 
     def each(frame: DataFrame, _: int) -> None:
         rows = (
-            frame.selectExpr(*PLAIN_COLUMNS)
-            .mapInArrow(PlainLoop(sleeper), "rows bigint")  # type: ignore[arg-type]
-            .collect()
+            frame.selectExpr(*PLAIN_COLUMNS).mapInArrow(PlainLoop(sleeper), "rows bigint").collect()
         )
         handled[0] += sum(row.rows for row in rows)
 

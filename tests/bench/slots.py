@@ -58,8 +58,8 @@ def slots(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     report.add(_PLAIN_LIMIT, [4.0], "µs/record")
     report.add(_ASYNC_LIMIT, [20.0], "µs/record")
     report.ratios = [
-        Ratio("plain / its limit", _PLAIN, _PLAIN_LIMIT, 1.0),
-        Ratio("async / its limit", _COROUTINES, _ASYNC_LIMIT, 1.0),
+        Ratio("plain / its limit", _PLAIN, _PLAIN_LIMIT, at_most=1.0),
+        Ratio("async / its limit", _COROUTINES, _ASYNC_LIMIT, at_most=1.0),
     ]
     return [report, _memory()]
 
@@ -73,7 +73,7 @@ def _memory() -> Report:
     )
     report.add("pending records", [_pending_megabytes()], "MB")
     report.add("limit", [200.0], "MB")
-    report.ratios = [Ratio("pending / limit", "pending records", "limit", 1.0)]
+    report.ratios = [Ratio("pending / limit", "pending records", "limit", at_most=1.0)]
     return report
 
 

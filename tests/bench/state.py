@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from assignors import KeyRange
 from commits import CommitStore
 from coopconsume import CooperativeConsumer
+from coopconsume.runtime.commit.state_log import HISTORY
 from coopconsume.state.changelog import Changelog
 from coopconsume.state.store import LocalStore
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
@@ -56,8 +57,8 @@ def _totals(
     )
     report.add_all(take_turns(sides, turns, say=say, warm_ups=warm_ups), "records/s")
     report.ratios = [
-        Ratio("with state / transformWithStateInPandas", _OURS, _SPARK, 2.0, "at least"),
-        Ratio("without state / with state", _STATELESS, _OURS, 2.0, "at most"),
+        Ratio("with state / transformWithStateInPandas", _OURS, _SPARK, at_least=2.0),
+        Ratio("without state / with state", _STATELESS, _OURS, at_most=2.0),
     ]
     return report
 
@@ -154,8 +155,8 @@ def _restore(harness: Harness, keys: int, say: Callable[[str], None]) -> Report:
     report.add("a quarter of that", [report.figures["read of all"].median / 4], "bytes")
     report.add("read of a quarter", [_read_bytes(changelog, origin, quarter)], "bytes")
     report.ratios = [
-        Ratio("restore / limit", f"restore of {keys:,} keys", "limit", 1.0, "at most"),
-        Ratio("quarter / its share", "read of a quarter", "a quarter of that", 1.3, "at most"),
+        Ratio("restore / limit", f"restore of {keys:,} keys", "limit", at_most=1.0),
+        Ratio("quarter / its share", "read of a quarter", "a quarter of that", at_most=1.3),
     ]
     return report
 
@@ -195,8 +196,8 @@ def _growth(harness: Harness, keys: int, say: Callable[[str], None]) -> Report:
     records = harness.size(10_000_000, 100_000)
     topic = "updates"
     harness.load(topic, records, keys=keys, value_bytes=20)
-    first, rest, snapshot = _sizes(harness, topic, {}, say)
-    first_0, rest_0, snapshot_0 = _sizes(harness, topic, {"history": 0}, say)
+    first, rest, snapshot = _sizes(harness, topic, HISTORY, say)
+    first_0, rest_0, snapshot_0 = _sizes(harness, topic, 0, say)
     report = Report(
         "The size of a changelog",
         f"{records:,} updates of {keys:,} keys by one job, beside one snapshot: the files that the "
@@ -212,23 +213,25 @@ def _growth(harness: Harness, keys: int, say: Callable[[str], None]) -> Report:
     report.add("one snapshot", [snapshot_0], "MB")
     report.add("limit of the default", [max(3 * snapshot, 32.0)], "MB")
     report.ratios = [
-        Ratio("at rest / limit", "at rest", "limit of the default", 1.0, "at most"),
+        Ratio("at rest / limit", "at rest", "limit of the default", at_most=1.0),
         Ratio(
             "history=0 at rest / one snapshot", "with history=0, at rest", "one snapshot",
-            3.0, "at most",
+            at_most=3.0,
         ),
     ]  # fmt: skip
     return report
 
 
 def _sizes(
-    harness: Harness, topic: str, history: dict[str, int], say: Callable[[str], None]
+    harness: Harness, topic: str, history: int, say: Callable[[str], None]
 ) -> tuple[float, float, float]:
     """MB of a state right after the last update, at rest, and of one snapshot of it."""
     path, options = str(harness.path("state")), harness.options(topic)
     sizes: list[float] = []
     with CooperativeConsumer(options, harness.spark) as consumer:
-        query = consumer.foreach_with_state(total, state_schema="long", state=path, **history)
+        query = consumer.foreach_with_state(
+            total, state_schema="long", state=path, history=history
+        )  # fmt: skip
         running = query.start()
         running.processAllAvailable()
         sizes.append(_size(path))

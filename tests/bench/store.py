@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -68,8 +68,8 @@ def _commits(harness: Harness, say: Callable[[str], None]) -> Report:
     sides[bare] = lambda _: 1000 * median(seconds_of(handle) for _ in range(rounds))
     report.add_all(take_turns(sides, harness.turns, say=say), "ms")
     report.ratios = [
-        Ratio(f"{one} / bare", one, bare, 2.5),
-        Ratio(f"{many} / bare", many, bare, 3.5),
+        Ratio(f"{one} / bare", one, bare, at_most=2.5),
+        Ratio(f"{many} / bare", many, bare, at_most=3.5),
     ]
     return report
 
@@ -137,7 +137,7 @@ def _size_and_fold(harness: Harness, say: Callable[[str], None]) -> Report:
     report.add("limit: bytes an offset", [0.1], "bytes")
     report.add("limit: fold", [5.0], "ms")
     report.ratios = [
-        Ratio(f"{name}, {what} / limit", f"{name}: {what}", f"limit: {what}", 1.0)
+        Ratio(f"{name}, {what} / limit", f"{name}: {what}", f"limit: {what}", at_most=1.0)
         for name in shapes
         for what in ("bytes an offset", "fold")
     ]
@@ -174,8 +174,8 @@ def _recovery(harness: Harness, say: Callable[[str], None]) -> Report:
     report.add("limit after a snapshot", [2.0], "s")
     report.add("limit after an interval", [4.0], "s")
     report.ratios = [
-        Ratio(f"{fresh} / limit", fresh, "limit after a snapshot", 1.0),
-        Ratio(f"{old} / limit", old, "limit after an interval", 1.0),
+        Ratio(f"{fresh} / limit", fresh, "limit after a snapshot", at_most=1.0),
+        Ratio(f"{old} / limit", old, "limit after an interval", at_most=1.0),
     ]
     return report
 
@@ -197,14 +197,14 @@ def _at_once(harness: Harness, say: Callable[[str], None]) -> Report:
         }
         for name, values in take_turns(sides, harness.turns, say=say).items():
             report.add(name, values, "a second")
-    report.ratios = [Ratio("commits / bare appends", ours, bare, 0.6, "at least")]
+    report.ratios = [Ratio("commits / bare appends", ours, bare, at_least=0.6)]
     return report
 
 
 def _four_commit(pool: ProcessPoolExecutor, path: Path, each: int) -> float:
     table = CommitStore.open(path)
     epoch = table.open_epoch("g", {str(n): [("t", 0)] for n in range(_WRITERS)}, previous=None)
-    seconds = _together(pool, _commit_lane, path, each, epoch)
+    seconds = _together(pool, functools.partial(_commit_lane, str(path), each, epoch))
     offsets = _WRITERS * each * 100
     assert CommitStore.open(path).state("g") == {("t", 0): PartitionCommits(offsets)}
     return _WRITERS * each / seconds
@@ -214,14 +214,15 @@ def _four_append(pool: ProcessPoolExecutor, path: Path, each: int) -> float:
     from deltalake import DeltaTable
 
     CommitStore.open(path)
-    seconds = _together(pool, _append_lane, path, each, None)
+    seconds = _together(pool, functools.partial(_append_lane, str(path), each))
     assert DeltaTable(path).version() == _WRITERS * each
     return _WRITERS * each / seconds
 
 
-def _together(pool: ProcessPoolExecutor, work: Any, path: Path, each: int, epoch: Any) -> float:
+def _together(pool: ProcessPoolExecutor, work: Callable[[int, float], float]) -> float:
+    """Seconds until all writers have ended; each gets its number and the time to begin at."""
     at = time.time() + 1.0
-    calls = [pool.submit(work, str(path), each, epoch, lane, at) for lane in range(_WRITERS)]
+    calls = [pool.submit(work, lane, at) for lane in range(_WRITERS)]
     return max(call.result() for call in calls) - at
 
 
@@ -238,7 +239,7 @@ def _commit_lane(path: str, each: int, epoch: Epoch, lane: int, at: float) -> fl
     return time.time()
 
 
-def _append_lane(path: str, each: int, _epoch: None, _lane: int, at: float) -> float:
+def _append_lane(path: str, each: int, _lane: int, at: float) -> float:
     from deltalake.exceptions import CommitFailedError
 
     append = _bare_handle(path)

@@ -51,8 +51,8 @@ def throughput(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     )
     report.add_all(take_turns(sides, harness.turns, say=say, warm_ups=_WARM_UPS), "records/s")
     report.ratios = [
-        Ratio("ours / plain Spark as it comes", _OURS, _PLAIN, 1.2, "at least"),
-        Ratio("ours / plain Spark, same fetch settings", _OURS, _TUNED, 0.8, "at least"),
+        Ratio("ours / plain Spark as it comes", _OURS, _PLAIN, at_least=1.2),
+        Ratio("ours / plain Spark, same fetch settings", _OURS, _TUNED, at_least=0.8),
     ]
     return [report, _microseconds(harness, topic, records, say)]
 
@@ -86,7 +86,7 @@ def _plain(harness: Harness, topic: str, records: int, settings: Mapping[str, st
         .option("subscribe", topic)
         .load()
         .selectExpr(*PLAIN_COLUMNS)
-        .mapInArrow(PlainLoop(handler), "rows bigint")  # type: ignore[arg-type]
+        .mapInArrow(PlainLoop(handler), "rows bigint")
         .collect()
     )
     handled = sum(row.rows for row in rows)
@@ -115,9 +115,7 @@ def _microseconds(harness: Harness, topic: str, records: int, say: Callable[[str
         "hash, shuffle, sort": lambda: _sink(dealt()),
         "Arrow to Python lists": lambda: dealt().mapInArrow(to_lists, "rows bigint").collect(),
         "records, calls, outcomes": lambda: (
-            dealt()
-            .mapInArrow(_runner(topic, records, options), REPORT_SCHEMA)  # type: ignore[arg-type]
-            .collect()
+            dealt().mapInArrow(_runner(topic, records, options), REPORT_SCHEMA).collect()
         ),
         _WHOLE: lambda: empty_job(harness, topic, records),
         _FIXED: lambda: empty_job(harness, empty, 0),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from deltalake import DeltaTable
 
 from commits import CommitStore
 from commits.log import VACUUM_SEGMENTS
@@ -74,7 +75,7 @@ def measured(commits: int) -> Sizes:
         at = store.compact()
         assert at is not None
         (snapshot,) = {*root.glob("segment=*/*.parquet")} - data
-        removed = len(data) + 1 - len(store._engine._table.file_uris())
+        removed = len(data) + 1 - len(DeltaTable(root).file_uris())
         checkpoint = max(log.glob("*.checkpoint.parquet"))
         return Sizes(
             row,

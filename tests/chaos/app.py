@@ -12,14 +12,17 @@ import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from coopconsume import CooperativeConsumer, RetryPolicy, local_session
 from coopconsume.testing.local.session import stop_session
 from coopconsume.worker.channel.server import ChannelServer
+from tests.event_process import wait_for_end
 from tests.spark.support import Recorded
 
 if TYPE_CHECKING:
     from coopconsume import Record, State
+    from coopconsume.worker.channel.spec import ChannelSpec
 
 
 class Work:
@@ -49,13 +52,12 @@ class Work:
 
 def _reach_driver_through(port: int) -> None:
     """Have slots connect to a port that leads to the driver."""
-    spec = ChannelServer.spec
-    ChannelServer.spec = lambda server: replace(spec(server), port=port)  # type: ignore[method-assign]
+    own_spec = ChannelServer.spec
 
+    def spec(server: ChannelServer) -> ChannelSpec:
+        return replace(own_spec(server), port=port)
 
-def _wait_for_end(closed: threading.Event) -> None:
-    sys.stdin.read()
-    closed.set()
+    patch.object(ChannelServer, "spec", spec).start()
 
 
 def main(settings: dict[str, Any]) -> None:
@@ -84,7 +86,7 @@ def main(settings: dict[str, Any]) -> None:
             builder.trigger(realTime=settings["real_time"])
         query = builder.queryName(settings["name"]).start()
         closed = threading.Event()
-        threading.Thread(target=_wait_for_end, args=(closed,), daemon=True).start()
+        threading.Thread(target=wait_for_end, args=(closed,), daemon=True).start()
         while query.isActive and not closed.wait(0.2):
             pass
         if query.isActive:

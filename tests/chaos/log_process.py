@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaProducer
 
@@ -27,7 +27,10 @@ from coopconsume.errors import (
     OffsetMismatch,
     ProducerFenced,
 )
-from tests.event_process import report
+from tests.event_process import report, wait_for_end
+
+if TYPE_CHECKING:
+    from coopconsume.fenced.log import AppendOptions
 
 #: From this offset on writers do not look up batch ids; all of them are new.
 _LONG = 2_000
@@ -54,14 +57,16 @@ def append(writer: FencedWriter, luck: random.Random) -> None:
     """Append a batch, with one of the ways to expect its place, and report what came of it."""
     batch = uuid.uuid4().hex
     rows = [b"%d" % i for i in range(luck.randint(1, 20))]
-    expected = luck.choice(
-        [{}, {"expected_seq": writer.next_seq}, {"expected_offset": writer.next_offset}]
-    )
+    ways: list[AppendOptions] = [
+        {}, {"expected_seq": writer.next_seq}, {"expected_offset": writer.next_offset},
+    ]  # fmt: skip
+    expected = luck.choice(ways)
     report("trying", batch=batch)
     try:
         # On a busy machine each new owner of a long log would be fenced while it reads the ids.
         is_new = writer.next_offset > _LONG
-        done = writer.append(rows, batch_id=batch, is_new=is_new, **expected)
+        how: AppendOptions = {"batch_id": batch, "is_new": is_new, **expected}
+        done = writer.append(rows, **how)
     except AppendOutcomeUnknown as unknown:
         report("unknown", batch=batch, problem=unknown.problem)
         raise
@@ -77,7 +82,7 @@ def main(config: dict[str, Any]) -> None:
     """Append until the command to end."""
     stall_if_requested()
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    threading.Thread(target=wait_for_end, args=(ended,), daemon=True).start()
     luck = random.Random(config["seed"])
     acquired = 0.0  # seconds that the last acquisition took
     options = {

@@ -196,7 +196,7 @@ class Rounds:
         """Returns what is wrong with the log; nothing if all is well."""
         outcomes = Outcomes()
         for event in (event for writer in self._all for event in writer.events):
-            batch, kind = event.get("batch"), event["event"]
+            batch, kind = event.get("batch", ""), event["event"]
             if kind == "trying":
                 outcomes.unknown.add(batch)
             elif kind == "acked":

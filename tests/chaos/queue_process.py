@@ -24,7 +24,7 @@ from coopconsume.queue import (
     QueueConsumer,
     QueueReplica,
 )
-from tests.event_process import report
+from tests.event_process import report, wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -121,7 +121,7 @@ def main(config: dict[str, Any]) -> None:
     """Work until the command to end, then close in order."""
     logging.basicConfig(filename=config["log"], format="%(created).3f %(name)s %(message)s")
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    threading.Thread(target=wait_for_end, args=(ended,), daemon=True).start()
     replicas = [QueueReplica(**replica) for replica in config["replicas"]]
     consumer = QueueConsumer(
         config["options"], config["topic"], replicas, hold=config["hold"],

@@ -113,10 +113,11 @@ def restart(harness: Harness, app: App) -> None:
 
 def grow(harness: Harness, _app: App) -> None:
     """A topic gets another partition, with records."""
-    topic = min((t for t in harness.shared if t != RECREATED), key=harness.topics.partitions.get)
+    counts = harness.topics.partitions
+    topic = min((t for t in harness.shared if t != RECREATED), key=lambda name: counts[name])
     harness.topics.grow(topic)
     harness.produce(_EACH // 2, topics=[topic])
-    count = sum(harness.topics.partitions[topic] for topic in harness.shared)
+    count = sum(counts[topic] for topic in harness.shared)
     harness.wait(lambda: harness.partitions_dealt() == count, f"{count} partitions dealt", 300)
 
 

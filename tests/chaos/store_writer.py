@@ -10,8 +10,12 @@ import json
 import random
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from commits import CommitStore, CommitStoreError, Epoch, EpochConflict, FencedMember
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MEMBERS = ("a", "b", "c", "d")
 PARTITIONS = (("t", 0), ("t", 1))
@@ -38,11 +42,12 @@ def main(table: str, logbook: str, member: str, seed: int) -> None:
                 continue
             at = source.choice(PARTITIONS)
             first = source.randrange(10_000)
+            last = first + source.randrange(5)
             commit_id = f"{seed}-{number}"
-            ours = {"id": commit_id, "at": at, "first": first, "last": first + source.randrange(5)}
+            ours = {"id": commit_id, "at": at, "first": first, "last": last}
             report("try", **ours)
             try:
-                store.commit("g", epoch, member, {at: [(ours["first"], ours["last"])]},
+                store.commit("g", epoch, member, {at: [(first, last)]},
                              commit_id=commit_id, too_old="report")  # fmt: skip
             except FencedMember:
                 report("fenced", **ours)
@@ -53,9 +58,8 @@ def main(table: str, logbook: str, member: str, seed: int) -> None:
                 report("acknowledged", epoch=epoch.number, nonce=epoch.nonce, **ours)
 
 
-def lead(store: CommitStore, member: str, report: object) -> Epoch | None:
+def lead(store: CommitStore, member: str, report: Callable[..., None]) -> Epoch | None:
     """Open the next epoch; give back the one in force."""
-    assert callable(report)
     previous = store.current_epoch("g")
     try:
         epoch = store.open_epoch(

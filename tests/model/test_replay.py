@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -10,6 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from assignors import key_hash
+from commits import CommitLogUnavailable
+from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.record import Reject, Retry
 from coopconsume.runtime import epoch_state, loop, rebalance, trace
 from coopconsume.runtime.commit import committer
@@ -153,6 +156,26 @@ def test_a_job_whose_read_fails_is_replayed(record):
     assert replayed == recorded
     kinds = [one["kind"] for one in recorded]
     assert kinds.count("BatchStarted") >= 2, "the first one failed"
+
+
+def test_a_job_whose_commit_table_does_not_answer_is_replayed(record, monkeypatch):
+    """No batch starts until it answers."""
+    world, path = record
+    there = world({offset: b"%d" % (offset % 3) for offset in range(30)})
+    check, calls = EpochAssignment.check, itertools.count()
+
+    def unavailable(self, *within):
+        if next(calls) < 2:
+            raise CommitLogUnavailable("commits", "read", "no answer")
+        return check(self, *within)
+
+    monkeypatch.setattr(EpochAssignment, "check", unavailable)
+    job = there.run(there.claim(), lambda _: None, available_now=True)
+    assert job.ended.wait(120)
+    assert job.error is None
+    assert '"BatchWithheld"' in path.read_text()
+    recorded, replayed = decided(path)
+    assert replayed == recorded
 
 
 @pytest.mark.parametrize("how", ["handed over", "given up"])
