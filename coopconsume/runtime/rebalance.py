@@ -94,7 +94,11 @@ class Rebalance:
 
     @property
     def is_late(self) -> bool:
-        """Whether the time for handlers is over in a hand-over: their reports do not count."""
+        """Whether the time for handlers is over in a hand-over: their reports do not count.
+
+        Each that counted would have to be committed before the hand-over ends, and handlers that
+        end one after another would prolong it.
+        """
         return self.hand_over is not None and self.hand_over.is_late
 
     def handed_over(self) -> None:

@@ -59,6 +59,48 @@ def test_what_a_hand_over_gives_up_is_in_doubt_and_done_again(world):
     gate.opened.set()
 
 
+def test_a_hand_over_waits_for_no_handler_that_ends_after_its_time(world, monkeypatch):
+    """Else handlers that end one after another would prolong it by a commit each."""
+    monkeypatch.setattr("coopconsume.runtime.rebalance.LAST_COMMIT", _PATIENCE)
+    there = world(channel=True, drainTimeout="300 seconds")
+    member, gates = there.claim(), [there.gate(offset) for offset in range(5)]
+    job = there.run(member, lambda record: gates[record.offset](record), concurrency=5)
+    there.until(lambda: all(gate.at_work for gate in gates))
+    heard, is_committing, commit = set(), threading.Event(), member.store.commit
+
+    def noted(take):
+        def taken(report):
+            take(report)
+            for outcome in report.partitions.values():
+                heard.update(outcome.done_offsets.to_pylist())
+
+        return taken
+
+    for name in ("progressed", "reported"):
+        monkeypatch.setattr(job._dispatcher, name, noted(getattr(job._dispatcher, name)))
+
+    def slow(*given, **how):
+        """While a commit runs, the next handler ends."""
+        is_committing.set()
+        until(lambda: job._rebalance.hand_over.is_late)
+        following = len(heard)
+        for gate in gates[following : following + 1]:
+            gate.opened.set()
+            until(lambda: following in heard)
+        return commit(*given, **how)
+
+    monkeypatch.setattr(member.store, "commit", slow)
+    handing_over = threading.Thread(target=member.hand_over)
+    handing_over.start()
+    until(lambda: job._rebalance.hand_over is not None)
+    gates[0].opened.set()
+    assert is_committing.wait(_PATIENCE)
+    job._rebalance.hand_over.until = time.monotonic()
+    handing_over.join(_PATIENCE)
+    assert [gate.opened.is_set() for gate in gates] == [True, True, False, False, False]
+    assert there.done(member) == {0}
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost):
     """Their slot named them: the next owner starts all else at once, and their keys after the wait.

@@ -173,6 +173,14 @@ DRAIN = [
         ),
     ),
     Mutant(
+        "hand-over-prolonged-by-late-handlers",
+        "A hand-over does not wait for handlers that end after its time limit.",
+        "coopconsume/runtime/rebalance.py",
+        "return self.hand_over is not None and self.hand_over.is_late",
+        "return False",
+        (_HAND_OVER + "test_a_hand_over_waits_for_no_handler_that_ends_after_its_time",),
+    ),
+    Mutant(
         "starts-while-handing-over",
         "A hand-over starts no new handler.",
         "coopconsume/runtime/loop.py",
