@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from coopconsume.errors.fenced import (
     AppendOutcomeUnknown,
@@ -19,14 +19,9 @@ from coopconsume.errors.fenced import (
 )
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.log import RETAINED, Position
+from coopconsume.fenced.log import RETAINED, Appended, Position
 from coopconsume.fenced.requests import Request
 from coopconsume.fenced.session import WriterSession, send
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from coopconsume.fenced.log import Appended
 
 #: Share of the time for an append; the rest is for finding out what happened to it.
 _FIRST: Final = 0.6

@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import FencedLogError, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.exclusive import ExclusiveProducer
-from coopconsume.fenced.log import LogRecord, entries
-from coopconsume.fenced.ownership import AccessMode
+from coopconsume.fenced.log import Appended, LogRecord, Records, entries
+from coopconsume.fenced.ownership import AccessMode, OwnershipStore
 from coopconsume.fenced.ownership.registry import check_lease
 from coopconsume.fenced.reader import LogReader
-from coopconsume.fenced.writer_config import WriterConfig
+from coopconsume.fenced.writer_config import WriterConfig, WriterOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-    from coopconsume.fenced.log import Appended, Records
-    from coopconsume.fenced.ownership import OwnershipStore
-    from coopconsume.fenced.writer_config import WriterOptions
-
 
 log = logging.getLogger(__name__)
 

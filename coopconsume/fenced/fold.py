@@ -25,16 +25,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import xxhash
 
-from coopconsume.fenced.log import Appended, Raw, Rows, json_object
-from coopconsume.fenced.stamp import NAME, Stamp, decode, encode_batch
+from coopconsume.fenced.log import Appended, Entry, Raw, Rows, json_object
+from coopconsume.fenced.stamp import NAME, Header, Stamp, decode, encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
     from pyroaring import BitMap64
-
-    from coopconsume.fenced.log import Entry
-    from coopconsume.fenced.stamp import Header
 
 
 class SequenceGap(Exception):

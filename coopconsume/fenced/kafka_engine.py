@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from coopconsume.errors import CoopConsumeError, NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt, OpenTransaction, as_doubts
-from coopconsume.fenced.log import Ends, Raw, Rows
+from coopconsume.fenced.engine import EngineDoubt, LogAppend, OpenTransaction, as_doubts
+from coopconsume.fenced.log import Consumed, Ends, LogId, Raw, Rows
 from coopconsume.kafka import kafka_python_compat
 from coopconsume.kafka.call_limit import NoAnswerInTime, call_within
 from coopconsume.kafka.security import access, sasl
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from coopconsume.fenced.config import FencedSettings
-    from coopconsume.fenced.engine import LogAppend
-    from coopconsume.fenced.log import Consumed, LogId
 
 NAME: Final = "kafka-python"
 #: Milliseconds that a request may take, where the user does not say.

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.errors.fenced import AppendOutcomeUnknown, LogUnavailable
-from coopconsume.fenced.log import Appended, Entry, Expectation
+from coopconsume.fenced.log import Appended, Consumed, Entry, Expectation, LogId
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.fenced.log import Consumed, LogId
     from coopconsume.fenced.stamp import Kind
 
 #: Key of records without data: a compacted topic takes no record without a key.

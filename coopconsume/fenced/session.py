@@ -22,23 +22,19 @@ from coopconsume.errors.fenced import (
     ProducerBusy,
     ProducerFenced,
 )
-from coopconsume.fenced.deadline import monotonic
+from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.engine import EngineDoubt, LogAppend
 from coopconsume.fenced.fold import Owner
-from coopconsume.fenced.log import is_in_place
+from coopconsume.fenced.log import Appended, is_in_place
 from coopconsume.fenced.requests import Request
-from coopconsume.fenced.stamp import NO_TAG, Stamp, encode, encode_batch
+from coopconsume.fenced.stamp import NO_TAG, Header, Stamp, encode, encode_batch
 from coopconsume.fenced.view import LogView
-from coopconsume.fenced.writer_config import EpochSource
+from coopconsume.fenced.writer_config import EpochSource, WriterConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
-    from coopconsume.fenced.log import Appended
-    from coopconsume.fenced.stamp import Header
-    from coopconsume.fenced.writer_config import WriterConfig
 
 
 log = logging.getLogger(__name__)
@@ -58,6 +54,7 @@ class WriterSession(LogView):
         epoch: The session's epoch; 0 before it has one.
         opened_at: Offset of the session's first ``open`` record; -1 before.
         fenced: Whether somebody else has opened the log since.
+        is_refused: Whether its `EpochSource` has refused it; the log may still be its own.
         replaces, repairs: See `FencedWriter.acquire`.
         channel: The producer; None after a doubt.
         doubtful: Earliest offsets of sent batches whose outcome is not known, by id.
@@ -99,7 +96,7 @@ class WriterSession(LogView):
         self.channel: KafkaChannel | None = None
         self.doubtful: dict[str, int] = {}
         self._released = False
-        self._is_refused = False  # by its `EpochSource`; the log may still be its own
+        self.is_refused = False
 
     def known(self, batch_id: str) -> Appended | None:
         """Returns a batch that was written or read lately; None if not found."""
@@ -114,7 +111,7 @@ class WriterSession(LogView):
 
     def look(self, deadline: Deadline) -> None:
         """Checks the log before its present owner is fenced; comes before `connect`."""
-        if self.fenced or self._is_refused:
+        if self.fenced or self.is_refused:
             raise self.fenced_error()
         if self._released:  # The next session, unless one was given.
             self._left_epoch = self.epoch
@@ -182,8 +179,8 @@ class WriterSession(LogView):
         # Also an ``open`` record of an earlier attempt that is in the log after all.
         with self._asking():
             epoch = max(self.epoch, last if is_ours else self._epochs.next_epoch(self.log, last))
-        if epoch <= last and not is_ours:
-            raise self.fenced_error()
+            if epoch <= last and not is_ours:
+                raise self.fenced_error()
         mine = Owner(self._owner, self.id, self.log.topic_id, self._incarnation, self.repairs)
         at = self.offset
         opening = self.draft([Request.mark("open", mine.to_bytes())], epoch)
@@ -219,7 +216,7 @@ class WriterSession(LogView):
         try:
             yield
         except ProducerFenced:
-            self._is_refused = True
+            self.is_refused = True
             raise
 
     def _end_transactions(self, deadline: Deadline) -> None:

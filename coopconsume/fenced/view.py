@@ -17,18 +17,15 @@ from coopconsume.errors.fenced import (
     LogTruncated,
     LogUnavailable,
 )
-from coopconsume.fenced.deadline import monotonic
-from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.fold import Fold, KeyIndex, SequenceGap, hash_of, repaired_by
+from coopconsume.fenced.deadline import Deadline, monotonic
+from coopconsume.fenced.engine import EngineDoubt, OpenTransaction
+from coopconsume.fenced.fold import Fold, KeyIndex, SequenceGap, Verdict, hash_of, repaired_by
 from coopconsume.fenced.log import RETAINED, LogId, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from coopconsume.fenced.config import FencedSettings
-    from coopconsume.fenced.deadline import Deadline
-    from coopconsume.fenced.engine import OpenTransaction
-    from coopconsume.fenced.fold import Verdict
     from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import Appended, Ends, Entry, LastSeqs, Raw, Rows
 

@@ -404,7 +404,7 @@ FENCED = [
         "refusal-forgotten",
         "A writer that its registry refused never takes the log.",
         "coopconsume/fenced/session.py",
-        "            self._is_refused = True\n",
+        "            self.is_refused = True\n",
         "            pass\n",
         (_OWNERS + "test_a_writer_that_its_registry_refused_never_takes_the_log",),
     ),
