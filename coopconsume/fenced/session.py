@@ -73,7 +73,7 @@ class WriterSession(LogView):
         producer_id: str | None = None,
     ) -> None:
         super().__init__(engine, topic, partition, compacted=config.compacted)
-        self._resumes = config.session
+        self._config = config
         self.id = config.session or uuid.uuid4().hex
         self.epoch = config.epoch or 0
         self.opened_at = -1
@@ -88,8 +88,6 @@ class WriterSession(LogView):
         self._left_epoch = 0  # of this writer's session before `release`
         self._has_epoch = config.epoch is not None
         self._incarnation = 0  # none before the session's first ``open`` record
-        self._visibility = config.visibility
-        self._owner = config.owner or f"{socket.gethostname()}:{os.getpid()}"
         self._epochs = config.epochs or EpochSource()
         self._shared = uuid.uuid4().hex if config.shared else None
         self._producer_id = producer_id
@@ -116,7 +114,7 @@ class WriterSession(LogView):
         if self._released:  # The next session, unless one was given.
             self._left_epoch = self.epoch
             self.epoch, self._has_epoch, self.opened_at, self._incarnation = 0, False, -1, 0
-            self.id = self._resumes or uuid.uuid4().hex
+            self.id = self._config.session or uuid.uuid4().hex
             self._released = False
         self.identify()
         if self.is_filtered and self.is_compacted:
@@ -181,7 +179,8 @@ class WriterSession(LogView):
             epoch = max(self.epoch, last if is_ours else self._epochs.next_epoch(self.log, last))
             if epoch <= last and not is_ours:
                 raise self.fenced_error()
-        mine = Owner(self._owner, self.id, self.log.topic_id, self._incarnation, self.repairs)
+        name = self._config.owner or f"{socket.gethostname()}:{os.getpid()}"
+        mine = Owner(name, self.id, self.log.topic_id, self._incarnation, self.repairs)
         at = self.offset
         opening = self.draft([Request.mark("open", mine.to_bytes())], epoch)
         if not send({self: opening}, deadline):
@@ -240,9 +239,9 @@ class WriterSession(LogView):
         if self.offset < 0 or self.fold.next_seq is None:
             self.find_state(end, deadline)
         self.catch_up(end, deadline)
-        may_be_ours = self._resumes is not None and not self.is_shared and self.fold.owner is None
+        may_be_ours = self._config.session is not None and self.fold.owner is None
         if may_be_ours and (not self._has_epoch or self.fold.epoch == self.epoch):
-            fold = self.fold_back(self.offset, deadline, lambda fold, _: fold.owner is not None)[1]
+            _, fold, _ = self.fold_back(self.offset, deadline, lambda fold, _: fold.owner)
             self.fold.owner = fold.owner if fold.epoch == self.fold.epoch else None
 
     def check_owner(self) -> None:
@@ -314,12 +313,13 @@ class WriterSession(LogView):
         self.check_owner()
         offset, seq = self.position
         kind, its = requests[0].kind, self.epoch if epoch is None else epoch
+        visibility = self._config.visibility
         tag = os.urandom(len(NO_TAG)) if kind == "open" else self.fold.tag or NO_TAG
         stamps: list[Stamp] = []
         headers: list[Header] = []
         for each in requests:
             n = len(each.rows)
-            stamp = Stamp(self._visibility, kind, its, seq, n, 0, each.batch_id, offset, tag)
+            stamp = Stamp(visibility, kind, its, seq, n, 0, each.batch_id, offset, tag)
             stamps.append(stamp)
             headers += [encode(stamp)] if n == 1 else encode_batch(stamp)
             offset, seq = offset + n, seq + n
