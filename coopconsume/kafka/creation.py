@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.errors import NotAuthorized, OutputNotWritten, OutputRefused
-from coopconsume.kafka.security import access, sasl
+from coopconsume.errors import OutputNotWritten, OutputRefused
+from coopconsume.kafka.security import access
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,9 +74,7 @@ def create_topic(
             make_topic(admin, name, partitions, config)
             admin.wait_for_topics([name], timeout_ms=_TIMEOUT_MS)
     except (errors.KafkaError, OSError) as error:
-        if isinstance(error, errors.TopicAuthorizationFailedError):
-            raise NotAuthorized("CREATE", "TOPIC", name, sasl.user(options.kafka)) from None
-        refused = access.refused(error, options.kafka, [name])
+        refused = access.refused(error, options.kafka, [name], "CREATE")
         if refused is not None:
             raise refused from None
         cause = f"{type(error).__name__}: {error}"
