@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from coopconsume.closing import Closing
@@ -26,6 +27,7 @@ _AGAIN = 1.0  # seconds before the next try where Kafka or the registry was away
 _KEEP_UP = 1.0  # seconds between two looks of one that waits at what the leader writes
 
 
+@dataclass
 class Replica:
     """Applies each record of a log once, whether it was read or written by this process.
 
@@ -33,10 +35,9 @@ class Replica:
         next_seq: Sequence number of the next record to be applied.
     """
 
-    def __init__(self, reader: LogReader, apply: Callable[[LogRecord], None]) -> None:
-        self.next_seq = 0
-        self._reader = reader
-        self._apply = apply
+    _reader: LogReader
+    _apply: Callable[[LogRecord], None]
+    next_seq: int = 0
 
     def read(self, stop: int | None = None) -> None:
         """Reads on to an offset; by default what is decided now, without waiting."""

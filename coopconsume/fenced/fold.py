@@ -34,13 +34,12 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
 
+@dataclass(eq=False)
 class SequenceGap(Exception):
     """A batch of the owner in force, at an offset, does not follow the one before (rule 1)."""
 
-    def __init__(self, offset: int, problem: str) -> None:
-        super().__init__(offset, problem)
-        self.offset = offset
-        self.problem = problem
+    offset: int
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)

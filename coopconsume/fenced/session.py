@@ -159,10 +159,8 @@ class WriterSession(LogView):
         self._has_epoch = True
         for batch_id, at in list(self.doubtful.items()):
             is_kept = at >= self.known_from and not self.fold.has_forgotten
-            if not is_kept and self.known(batch_id) is None:
-                found = self.find_batch(batch_id, at, deadline)
-                if found is None and self.start() > at:
-                    continue
+            if not (is_kept or self.find_batch(batch_id, at, deadline)) and self.start() > at:
+                continue
             del self.doubtful[batch_id]
         return True
 

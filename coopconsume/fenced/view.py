@@ -303,11 +303,9 @@ class LogView:
         The first call reads the whole log for the ids of all batches, as the first call of
         `last_seqs` does for the keys; calls that end in a doubt go on where they stopped.
         """
-        if self.fold.ids is None:
+        if self.fold.ids is None and batch_id not in self.fold.batches:
             self._read_index(deadline)
-        assert self.fold.ids is not None
-        is_there = hash_of(batch_id) in self.fold.ids
-        return self.find_batch(batch_id, 0, deadline) if is_there else None
+        return self.find_batch(batch_id, 0, deadline)
 
     def check_answer(self, found: Appended, rows: Sequence[Entry], deadline: Deadline) -> None:
         """Raises `AppendRefused` if the batch of an append's id has other records.
