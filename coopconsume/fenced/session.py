@@ -125,7 +125,6 @@ class WriterSession(LogView):
         if self._has_epoch or self._replaceable is not None:
             self._read_to(self.ends().stable, deadline)
             self.check_owner()
-            self._check_replaced()
             if not self.is_shared and self._has_epoch:
                 with self._asking():
                     self._epochs.check(self.log, self.epoch)
@@ -167,7 +166,6 @@ class WriterSession(LogView):
     def _own(self, deadline: Deadline) -> bool:
         """Opens this session's epoch again, or a new one, which ends the last owner."""
         self.check_owner()
-        self._check_replaced()
         last, owner = self.fold.epoch or 0, self.fold.owner
         is_ours = owner is not None and owner.session == self.id
         if self.opened_at < 0:  # Another writer of the session may have opened it meanwhile.
@@ -243,16 +241,16 @@ class WriterSession(LogView):
             self.fold.owner = fold.owner if fold.epoch == self.fold.epoch else None
 
     def check_owner(self) -> None:
-        """Raises `ProducerFenced` if another owner has opened the log since this session had it."""
+        """Raises `ProducerFenced` if another owner has opened the log since this session had it.
+
+        Raises `ProducerBusy` if it has none yet, and the log another owner than the one to replace.
+        """
+        last, owner = self.fold.epoch or 0, self.fold.owner
         if self._has_epoch:
-            epoch, other = self.fold.epoch or 0, not self.is_shared and self._other is not None
-            self.fenced |= epoch > self.epoch or (other and epoch == self.epoch)
+            other = not self.is_shared and self._other is not None
+            self.fenced |= last > self.epoch or (other and last == self.epoch)
         if self.fenced:
             raise self.fenced_error()
-
-    def _check_replaced(self) -> None:
-        """Raises `ProducerBusy` if the log has another owner than the one to replace."""
-        last, owner = self.fold.epoch or 0, self.fold.owner
         is_ours = owner is not None and self._other is None
         if self._replaceable not in (None, last) and not self._has_epoch and not is_ours:
             name = None if owner is None else owner.name
