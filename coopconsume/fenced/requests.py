@@ -119,10 +119,9 @@ class Groups:
         self.put(request)
         self._settle_soon()
         try:
-            with suppress(TimeoutError):
-                request.exception(timeout)  # Its own error is returned, not raised.
-            if not request.done():
-                self.give_up(request, log)
+            request.exception(timeout)  # Its own error is returned, not raised.
+        except TimeoutError:
+            self.give_up(request, log)
         except BaseException:
             self._withdraw(request)
             raise

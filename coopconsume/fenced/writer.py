@@ -93,8 +93,7 @@ class FencedWriter(BaseWriter):
 
     Args:
         options: Kafka's settings, and ``check.expected.offsets``: see `FencedSettings.parse`.
-        topic: The topic; it must exist.
-        partition: The partition.
+        topic, partition: The log; the topic must exist.
         **how: The fields of `WriterConfig`.
 
     Attributes:
