@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -143,16 +144,10 @@ class _Output:
 
 
 def _make_topic(options: dict[str, str], topic: str) -> None:
-    from kafka.admin import KafkaAdminClient, NewTopic
-    from kafka.errors import TopicAlreadyExistsError
+    from kafka.admin import KafkaAdminClient
 
     from coopconsume.fenced.config import FencedSettings
+    from coopconsume.kafka.creation import make_topic
 
-    admin = KafkaAdminClient(**FencedSettings.parse(options).client_config())
-    try:
-        config = {"cleanup.policy": "compact"}
-        admin.create_topics([NewTopic(topic, 1, -1, topic_configs=config)])
-    except TopicAlreadyExistsError:
-        pass  # Another replica has created it.
-    finally:
-        admin.close()
+    with closing(KafkaAdminClient(**FencedSettings.parse(options).client_config())) as admin:
+        make_topic(admin, topic, 1, {"cleanup.policy": "compact"})

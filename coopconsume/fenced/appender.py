@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from coopconsume.errors.fenced import (
     AppendOutcomeUnknown,
@@ -19,14 +19,9 @@ from coopconsume.errors.fenced import (
 )
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.log import RETAINED, Position
+from coopconsume.fenced.log import RETAINED, Appended, Position
 from coopconsume.fenced.requests import Request
 from coopconsume.fenced.session import WriterSession, send
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from coopconsume.fenced.log import Appended
 
 #: Share of the time for an append; the rest is for finding out what happened to it.
 _FIRST: Final = 0.6
@@ -117,11 +112,10 @@ class Appender:
             except ProducerFenced:  # What was sent before may be in the logs.
                 if not any(batch_id in each.doubtful for each in self._sessions):
                     raise
-        found = session.known(batch_id)
-        if found is None and at is not None:
-            found = session.find_batch(batch_id, at, deadline)
-        elif found is None and request.may_repeat:
+        if at is None:
             found = session.find_by_id(batch_id, deadline)
+        else:
+            found = session.find_batch(batch_id, at, deadline)
         if found is not None:
             _answer(session, request, found, deadline)
         elif at is not None and batch_id in session.doubtful:
@@ -280,11 +274,9 @@ class Appender:
     def _settle_missed(self, missed: _Missed, deadline: Deadline) -> None:
         """Settles requests that expect another place than the log has for them."""
         for session, request, mismatch in missed:
-            found = None
-            if request.is_given:
-                # The batch may be the reason. A sequence number is never above its offset.
-                found = session.find_batch(request.batch_id, request.wanted.value, deadline)
-            if found is not None:
+            # The batch may be the reason. A sequence number is never above its offset.
+            batch_id, since = request.batch_id, request.wanted.value
+            if request.is_given and (found := session.find_batch(batch_id, since, deadline)):
                 _answer(session, request, found, deadline)
             request.settle(mismatch)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.kafka_engine import Engine
-from coopconsume.fenced.multi import LOGS_HEADER
-from coopconsume.fenced.reader import LogReader
+from coopconsume.fenced.multi import LOGS_HEADER, LogName
+from coopconsume.fenced.reader import LogReader, ReaderOptions
 from coopconsume.fenced.view import LogView, open_engine
 from coopconsume.fenced.writer import FencedWriter
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.engine import OpenTransaction
     from coopconsume.fenced.fold import Fold, Verdict
     from coopconsume.fenced.log import LogId, Raw
-    from coopconsume.fenced.multi import LogName
-    from coopconsume.fenced.reader import ReaderOptions
     from coopconsume.fenced.stamp import Visibility
 
 _Counts = defaultdict[str, dict[str, int]]

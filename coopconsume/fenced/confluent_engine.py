@@ -13,22 +13,19 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.errors import NotAuthorized
+from coopconsume.errors import CoopConsumeError, NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.engine import EngineDoubt, LogAppend
 from coopconsume.fenced.kafka_engine import CONNECT, Engine, KafkaChannel
-from coopconsume.fenced.log import Rows
+from coopconsume.fenced.log import Consumed, LogId, Rows
 from coopconsume.kafka.librdkafka import client_config
 from coopconsume.kafka.security import sasl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from coopconsume.errors import CoopConsumeError
     from coopconsume.fenced.config import FencedSettings
-    from coopconsume.fenced.engine import LogAppend
-    from coopconsume.fenced.log import Consumed, LogId
 
 logger = logging.getLogger(__name__)
 

@@ -5,24 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import FencedLogError, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.exclusive import ExclusiveProducer
-from coopconsume.fenced.log import LogRecord, entries
-from coopconsume.fenced.ownership import AccessMode
+from coopconsume.fenced.log import Appended, LogRecord, Records, entries
+from coopconsume.fenced.ownership import AccessMode, OwnershipStore
 from coopconsume.fenced.ownership.registry import check_lease
 from coopconsume.fenced.reader import LogReader
-from coopconsume.fenced.writer_config import WriterConfig
+from coopconsume.fenced.writer_config import WriterConfig, WriterOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-    from coopconsume.fenced.log import Appended, Records
-    from coopconsume.fenced.ownership import OwnershipStore
-    from coopconsume.fenced.writer_config import WriterOptions
-
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +27,7 @@ _AGAIN = 1.0  # seconds before the next try where Kafka or the registry was away
 _KEEP_UP = 1.0  # seconds between two looks of one that waits at what the leader writes
 
 
+@dataclass
 class Replica:
     """Applies each record of a log once, whether it was read or written by this process.
 
@@ -38,10 +35,9 @@ class Replica:
         next_seq: Sequence number of the next record to be applied.
     """
 
-    def __init__(self, reader: LogReader, apply: Callable[[LogRecord], None]) -> None:
-        self.next_seq = 0
-        self._reader = reader
-        self._apply = apply
+    _reader: LogReader
+    _apply: Callable[[LogRecord], None]
+    next_seq: int = 0
 
     def read(self, stop: int | None = None) -> None:
         """Reads on to an offset; by default what is decided now, without waiting."""

@@ -22,6 +22,7 @@ _ENDED_BY_COORDINATOR: Final = frozenset(
 )
 
 
+@dataclass(eq=False)
 class EngineDoubt(Exception):
     """A call of the client failed, or took too long.
 
@@ -32,13 +33,9 @@ class EngineDoubt(Exception):
         is_out_of_range: Whether the brokers do not have the offset that was to be read.
     """
 
-    def __init__(
-        self, problem: str, refusal: Exception | None = None, *, is_out_of_range: bool = False
-    ) -> None:
-        super().__init__(problem, refusal)
-        self.problem = problem
-        self.refusal = refusal
-        self.is_out_of_range = is_out_of_range
+    problem: str
+    refusal: Exception | None = None
+    is_out_of_range: bool = False
 
 
 @contextmanager

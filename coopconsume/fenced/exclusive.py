@@ -27,21 +27,21 @@ from coopconsume.fenced.ownership import (
     Fenced,
     Grant,
     KafkaStore,
+    Outcome,
     OwnershipRegistry,
+    OwnershipStore,
     Queued,
     Replaced,
 )
 from coopconsume.fenced.ownership.registry import check_lease
 from coopconsume.fenced.view import LogView, open_engine
 from coopconsume.fenced.writer import FencedWriter
-from coopconsume.fenced.writer_config import EpochSource, WriterConfig
+from coopconsume.fenced.writer_config import EpochSource, WriterConfig, WriterOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from coopconsume.fenced.log import Appended, AppendOptions, LogId, Records
-    from coopconsume.fenced.ownership import Outcome, OwnershipStore
-    from coopconsume.fenced.writer_config import WriterOptions
 
 
 logger = logging.getLogger(__name__)
@@ -251,7 +251,10 @@ class ExclusiveProducer(Acquired):
 
     def _take_turn(self, timeout: float | None) -> Grant:
         deadline = Deadline(inf if timeout is None else timeout)
-        outcome = self._ask()
+        epoch = self._kept() if self._resumed is None else self._resumed
+        outcome = self._claim(self.mode, epoch)
+        if isinstance(outcome, Fenced) and epoch != self._resumed:
+            outcome = self._claim(self.mode, None)  # somebody was faster
         while isinstance(outcome, Queued):
             if self._given_up.is_set():
                 raise WriterNotOpen(*self._tp, "closed")
@@ -264,14 +267,6 @@ class ExclusiveProducer(Acquired):
             self.registry.wait(min(_LOOK, deadline.left))
             outcome = self.registry.poll(GROUP, self._resource)
         return self._given(outcome)
-
-    def _ask(self) -> Outcome:
-        """Asks for the log; a session that goes on, for its old place first."""
-        epoch = self._kept() if self._resumed is None else self._resumed
-        outcome = self._claim(self.mode, epoch)
-        if isinstance(outcome, Fenced) and epoch != self._resumed:
-            return self._claim(self.mode, None)  # somebody was faster
-        return outcome
 
     def _claim(self, mode: AccessMode, epoch: int | None) -> Outcome:
         return self.registry.acquire(

@@ -25,25 +25,21 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import xxhash
 
-from coopconsume.fenced.log import Appended, Raw, Rows, json_object
-from coopconsume.fenced.stamp import NAME, Stamp, decode, encode_batch
+from coopconsume.fenced.log import Appended, Entry, Raw, Rows, json_object
+from coopconsume.fenced.stamp import NAME, Header, Stamp, decode, encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
     from pyroaring import BitMap64
 
-    from coopconsume.fenced.log import Entry
-    from coopconsume.fenced.stamp import Header
 
-
+@dataclass(eq=False)
 class SequenceGap(Exception):
     """A batch of the owner in force, at an offset, does not follow the one before (rule 1)."""
 
-    def __init__(self, offset: int, problem: str) -> None:
-        super().__init__(offset, problem)
-        self.offset = offset
-        self.problem = problem
+    offset: int
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,14 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.errors import CoopConsumeError, NotAuthorized
+from coopconsume.errors import NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt, OpenTransaction, as_doubts
-from coopconsume.fenced.log import Ends, Raw, Rows
+from coopconsume.fenced.engine import EngineDoubt, LogAppend, OpenTransaction, as_doubts
+from coopconsume.fenced.log import Consumed, Ends, LogId, Raw, Rows
 from coopconsume.kafka import kafka_python_compat
 from coopconsume.kafka.call_limit import NoAnswerInTime, call_within
-from coopconsume.kafka.security import access, sasl
+from coopconsume.kafka.security import access
 from coopconsume.kafka.settings import hurry_metadata
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from coopconsume.fenced.config import FencedSettings
-    from coopconsume.fenced.engine import LogAppend
-    from coopconsume.fenced.log import Consumed, LogId
 
 NAME: Final = "kafka-python"
 #: Milliseconds that a request may take, where the user does not say.
@@ -57,10 +55,8 @@ def doubt_of(settings: FencedSettings, topic: str, error: BaseException) -> Engi
     if not isinstance(error, errors.KafkaError | OSError | AssertionError):
         return None
     text = str(error) or type(error).__name__
-    refusal: CoopConsumeError | None = access.refused(error, settings.kafka, [topic])
-    if isinstance(error, errors.TopicAuthorizationFailedError):
-        refusal = NotAuthorized("WRITE", "TOPIC", topic, sasl.user(settings.kafka))
-    elif isinstance(error, errors.MessageSizeTooLargeError | errors.RecordListTooLargeError):
+    refusal = access.refused(error, settings.kafka, [topic], "WRITE")
+    if isinstance(error, errors.MessageSizeTooLargeError | errors.RecordListTooLargeError):
         refusal = AppendRefused(f"the records are too large for {topic}: {text}")
     elif isinstance(error, errors.KafkaConfigurationError):
         refusal = EngineNotUsable(NAME, text)

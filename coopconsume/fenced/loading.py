@@ -17,12 +17,11 @@ from coopconsume.errors import InvalidOption
 from coopconsume.errors.fenced import OffsetMismatch
 from coopconsume.fenced.config import CHECK, check_name
 from coopconsume.fenced.exclusive import ExclusiveProducer
-from coopconsume.fenced.log import entries, size_of
+from coopconsume.fenced.log import Entry, Records, entries, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from coopconsume.fenced.log import Entry, Records
     from coopconsume.fenced.writer import FencedWriter
 
 

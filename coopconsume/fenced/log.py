@@ -27,9 +27,7 @@ class LogId:
     """One log: a partition of a topic, and by the topic's id not of another one of that name.
 
     Attributes:
-        topic: Name of the topic.
-        topic_id: Kafka's id of it (KIP-516), as text.
-        partition: The partition.
+        topic_id: Kafka's id of the topic (KIP-516), as text.
     """
 
     topic: str
@@ -66,7 +64,6 @@ class Entry(NamedTuple):
 
     Attributes:
         value: Its value; None deletes its key from a compacted topic.
-        key: Its key.
         headers: Names and values; the name ``fw`` is reserved for the writer.
         timestamp: Milliseconds since 1970; None for the client's clock.
     """
@@ -139,8 +136,6 @@ class LogRecord(NamedTuple):
         offset: Kafka's offset.
         epoch: Fence epoch of the owner that wrote it.
         batch_id: Id of the batch that it was appended with.
-        key: Its key.
-        value: Its value.
         headers: The user's headers.
         timestamp: Milliseconds since 1970.
     """
@@ -160,9 +155,7 @@ class Appended:
     """A batch that is in the log, whole.
 
     Attributes:
-        batch_id: Its id.
-        first_offset: Offset of its first record.
-        first_seq: Sequence number of its first record.
+        first_offset, first_seq: Offset and sequence number of its first record.
         count: How many records it has; their offsets and numbers follow each other.
         epoch: Fence epoch that it was written under.
     """
@@ -295,14 +288,9 @@ def _keys(given: LastSeqs | int, rows: Sequence[Entry]) -> LastSeqs:
 
 
 def _first(name: str, given: Expected, count: int) -> int:
-    if isinstance(given, int) and given >= UNCHECKED:
-        return given
-    if isinstance(given, int):
-        numbers: Sequence[int] = [given]
-    elif len(given) == count:
-        numbers = given
-    else:
-        raise AppendRefused(f"{name} has {len(given)} numbers for {count} records: give one each")
+    numbers = [given] if isinstance(given, int) else given
+    if numbers is given and len(numbers) != count:
+        raise AppendRefused(f"{name} has {len(numbers)} numbers for {count} records: give one each")
     if any(number < UNCHECKED for number in numbers):
         raise AppendRefused(f"{name} {min(numbers)}: give a number from 0, or -1 for unchecked")
     firsts = {number - i for i, number in enumerate(numbers) if number != UNCHECKED}

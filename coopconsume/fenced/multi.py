@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
-from coopconsume.closing import Acquired
 from coopconsume.errors import InvalidOption
-from coopconsume.errors.fenced import AppendRefused, WriterNotOpen
-from coopconsume.fenced.appender import Appender
-from coopconsume.fenced.config import FencedSettings
+from coopconsume.errors.fenced import AppendRefused
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.log import (
     MULTI,
@@ -24,16 +20,15 @@ from coopconsume.fenced.log import (
     expectation,
 )
 from coopconsume.fenced.requests import MARK_KEY, Request, new_batch_id
-from coopconsume.fenced.session import WriterSession
-from coopconsume.fenced.view import open_engine
-from coopconsume.fenced.writer_config import WriterConfig
+from coopconsume.fenced.writer import BaseWriter
+from coopconsume.fenced.writer_config import WriterConfig, WriterOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from coopconsume.fenced.log import Appended, Expected, LastSeqs, Records
+    from coopconsume.fenced.session import WriterSession
     from coopconsume.fenced.stamp import Kind
-    from coopconsume.fenced.writer_config import WriterOptions
 
 
 LogName = tuple[str, int]
@@ -60,7 +55,7 @@ class Write:
     expected_key_seq: LastSeqs | int = UNCHECKED
 
 
-class MultiLogWriter(Acquired):
+class MultiLogWriter(BaseWriter):
     """Appends to several logs of one cluster at once: to all of them, or to none.
 
     If one log does not meet its condition, nothing is appended to any log. By default it shares the
@@ -105,15 +100,7 @@ class MultiLogWriter(Acquired):
         if config.checkpoint_every is not None:
             remedy = "leave it out, and append a `Write` without records now and then"
             raise InvalidOption("checkpoint_every", repr(config.checkpoint_every), remedy)
-        self._settings = FencedSettings.parse(options)
-        self._timeout, self._is_filtered = config.timeout, config.visibility == "filter"
-        self._engine = open_engine(config.engine, self._settings, config.timeout)
-        self._sessions = {
-            log: WriterSession(self._engine, *log, config, producer_id) for log in names
-        }
-        self._appender = Appender(*self._sessions.values())
-        self._state = "not open"
-        self._lock = threading.RLock()
+        super().__init__(options, names, config, producer_id)
 
     def next_seq(self, topic: str, partition: int = 0) -> int:
         """Sequence number that the next record of a log will get, as far as this writer knows."""
@@ -147,19 +134,7 @@ class MultiLogWriter(Acquired):
 
     def last_batch(self, topic: str, partition: int, prefix: str) -> Appended | None:
         """Returns the last batch in a log whose id has a prefix: see `FencedWriter.last_batch`."""
-        with self._lock:
-            self._check_open()
-            session = self._session((topic, partition))
-            session.check_owner()
-            with session.reporting("reading"):
-                return session.last_batch(prefix, 0, Deadline(self._timeout))
-
-    def close(self) -> None:
-        """Closes the connections; harmless when repeated."""
-        with self._lock:
-            self._appender.drop()
-            self._engine.close()
-            self._state = "closed"
+        return self._last_batch(self._session((topic, partition)), prefix)
 
     def append(
         self, writes: Mapping[LogName, Write], *, batch_id: str | None = None, is_new: bool = False
@@ -199,7 +174,7 @@ class MultiLogWriter(Acquired):
             session = self._session(name)
             records = list(write.records)
             rows = entries(records) if records else [Entry(b"", MARK_KEY)]
-            checked_size(rows, self._settings.max_request_size, is_filtered=self._is_filtered)
+            checked_size(rows, self._settings.max_request_size, is_filtered=session.is_filtered)
             wanted = expectation(
                 write.expected_offset, write.expected_seq, rows, key_seq=write.expected_key_seq,
                 check=self._settings.checks(name[0]),
@@ -220,7 +195,3 @@ class MultiLogWriter(Acquired):
         if name not in self._sessions:
             raise AppendRefused(f"{name}: this writer has no such log; name it when it is made")
         return self._sessions[name]
-
-    def _check_open(self, wanted: str = "open") -> None:
-        if self._state != wanted:
-            raise WriterNotOpen(*next(iter(self._sessions)), self._state)

@@ -186,7 +186,7 @@ def head(
     with LogReader(options, topic, partition, **how) as reader, reader.view.looked_up():
         view, deadline = reader.view, Deadline(reader.timeout)
         start, ends = view.start(), view.ends()
-        _, fold, _ = view.fold_back(ends.stable, deadline, lambda fold, _: fold.owner is not None)
+        _, fold, _ = view.fold_back(ends.stable, deadline, lambda fold, _: fold.owner)
     owner = fold.owner or Owner("", "", "")
     return Head(
         topic, view.log.topic_id, partition, start, ends.stable, ends.end, fold.next_seq,

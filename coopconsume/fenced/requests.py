@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.errors.fenced import AppendOutcomeUnknown, LogUnavailable
-from coopconsume.fenced.log import Appended, Entry, Expectation
+from coopconsume.fenced.log import Appended, Consumed, Entry, Expectation, LogId
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.fenced.log import Consumed, LogId
     from coopconsume.fenced.stamp import Kind
 
 #: Key of records without data: a compacted topic takes no record without a key.
@@ -120,10 +119,9 @@ class Groups:
         self.put(request)
         self._settle_soon()
         try:
-            with suppress(TimeoutError):
-                request.exception(timeout)  # Its own error is returned, not raised.
-            if not request.done():
-                self.give_up(request, log)
+            request.exception(timeout)  # Its own error is returned, not raised.
+        except TimeoutError:
+            self.give_up(request, log)
         except BaseException:
             self._withdraw(request)
             raise

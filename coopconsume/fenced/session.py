@@ -22,23 +22,19 @@ from coopconsume.errors.fenced import (
     ProducerBusy,
     ProducerFenced,
 )
-from coopconsume.fenced.deadline import monotonic
+from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.engine import EngineDoubt, LogAppend
 from coopconsume.fenced.fold import Owner
-from coopconsume.fenced.log import is_in_place
+from coopconsume.fenced.log import Appended, is_in_place
 from coopconsume.fenced.requests import Request
-from coopconsume.fenced.stamp import NO_TAG, Stamp, encode, encode_batch
+from coopconsume.fenced.stamp import NO_TAG, Header, Stamp, encode, encode_batch
 from coopconsume.fenced.view import LogView
-from coopconsume.fenced.writer_config import EpochSource
+from coopconsume.fenced.writer_config import EpochSource, WriterConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
-    from coopconsume.fenced.log import Appended
-    from coopconsume.fenced.stamp import Header
-    from coopconsume.fenced.writer_config import WriterConfig
 
 
 log = logging.getLogger(__name__)
@@ -58,6 +54,7 @@ class WriterSession(LogView):
         epoch: The session's epoch; 0 before it has one.
         opened_at: Offset of the session's first ``open`` record; -1 before.
         fenced: Whether somebody else has opened the log since.
+        is_refused: Whether its `EpochSource` has refused it; the log may still be its own.
         replaces, repairs: See `FencedWriter.acquire`.
         channel: The producer; None after a doubt.
         doubtful: Earliest offsets of sent batches whose outcome is not known, by id.
@@ -76,7 +73,7 @@ class WriterSession(LogView):
         producer_id: str | None = None,
     ) -> None:
         super().__init__(engine, topic, partition, compacted=config.compacted)
-        self._resumes = config.session
+        self._config = config
         self.id = config.session or uuid.uuid4().hex
         self.epoch = config.epoch or 0
         self.opened_at = -1
@@ -91,15 +88,13 @@ class WriterSession(LogView):
         self._left_epoch = 0  # of this writer's session before `release`
         self._has_epoch = config.epoch is not None
         self._incarnation = 0  # none before the session's first ``open`` record
-        self._visibility = config.visibility
-        self._owner = config.owner or f"{socket.gethostname()}:{os.getpid()}"
         self._epochs = config.epochs or EpochSource()
         self._shared = uuid.uuid4().hex if config.shared else None
         self._producer_id = producer_id
         self.channel: KafkaChannel | None = None
         self.doubtful: dict[str, int] = {}
         self._released = False
-        self._is_refused = False  # by its `EpochSource`; the log may still be its own
+        self.is_refused = False
 
     def known(self, batch_id: str) -> Appended | None:
         """Returns a batch that was written or read lately; None if not found."""
@@ -114,12 +109,12 @@ class WriterSession(LogView):
 
     def look(self, deadline: Deadline) -> None:
         """Checks the log before its present owner is fenced; comes before `connect`."""
-        if self.fenced or self._is_refused:
+        if self.fenced or self.is_refused:
             raise self.fenced_error()
         if self._released:  # The next session, unless one was given.
             self._left_epoch = self.epoch
             self.epoch, self._has_epoch, self.opened_at, self._incarnation = 0, False, -1, 0
-            self.id = self._resumes or uuid.uuid4().hex
+            self.id = self._config.session or uuid.uuid4().hex
             self._released = False
         self.identify()
         if self.is_filtered and self.is_compacted:
@@ -130,7 +125,6 @@ class WriterSession(LogView):
         if self._has_epoch or self._replaceable is not None:
             self._read_to(self.ends().stable, deadline)
             self.check_owner()
-            self._check_replaced()
             if not self.is_shared and self._has_epoch:
                 with self._asking():
                     self._epochs.check(self.log, self.epoch)
@@ -164,17 +158,14 @@ class WriterSession(LogView):
         self._has_epoch = True
         for batch_id, at in list(self.doubtful.items()):
             is_kept = at >= self.known_from and not self.fold.has_forgotten
-            if not is_kept and self.known(batch_id) is None:
-                found = self.find_batch(batch_id, at, deadline)
-                if found is None and self.start() > at:
-                    continue
+            if not (is_kept or self.find_batch(batch_id, at, deadline)) and self.start() > at:
+                continue
             del self.doubtful[batch_id]
         return True
 
     def _own(self, deadline: Deadline) -> bool:
         """Opens this session's epoch again, or a new one, which ends the last owner."""
         self.check_owner()
-        self._check_replaced()
         last, owner = self.fold.epoch or 0, self.fold.owner
         is_ours = owner is not None and owner.session == self.id
         if self.opened_at < 0:  # Another writer of the session may have opened it meanwhile.
@@ -182,9 +173,10 @@ class WriterSession(LogView):
         # Also an ``open`` record of an earlier attempt that is in the log after all.
         with self._asking():
             epoch = max(self.epoch, last if is_ours else self._epochs.next_epoch(self.log, last))
-        if epoch <= last and not is_ours:
-            raise self.fenced_error()
-        mine = Owner(self._owner, self.id, self.log.topic_id, self._incarnation, self.repairs)
+            if epoch <= last and not is_ours:
+                raise self.fenced_error()
+        name = self._config.owner or f"{socket.gethostname()}:{os.getpid()}"
+        mine = Owner(name, self.id, self.log.topic_id, self._incarnation, self.repairs)
         at = self.offset
         opening = self.draft([Request.mark("open", mine.to_bytes())], epoch)
         if not send({self: opening}, deadline):
@@ -219,7 +211,7 @@ class WriterSession(LogView):
         try:
             yield
         except ProducerFenced:
-            self._is_refused = True
+            self.is_refused = True
             raise
 
     def _end_transactions(self, deadline: Deadline) -> None:
@@ -243,22 +235,22 @@ class WriterSession(LogView):
         if self.offset < 0 or self.fold.next_seq is None:
             self.find_state(end, deadline)
         self.catch_up(end, deadline)
-        may_be_ours = self._resumes is not None and not self.is_shared and self.fold.owner is None
+        may_be_ours = self._config.session is not None and self.fold.owner is None
         if may_be_ours and (not self._has_epoch or self.fold.epoch == self.epoch):
-            fold = self.fold_back(self.offset, deadline, lambda fold, _: fold.owner is not None)[1]
+            _, fold, _ = self.fold_back(self.offset, deadline, lambda fold, _: fold.owner)
             self.fold.owner = fold.owner if fold.epoch == self.fold.epoch else None
 
     def check_owner(self) -> None:
-        """Raises `ProducerFenced` if another owner has opened the log since this session had it."""
+        """Raises `ProducerFenced` if another owner has opened the log since this session had it.
+
+        Raises `ProducerBusy` if it has none yet, and the log another owner than the one to replace.
+        """
+        last, owner = self.fold.epoch or 0, self.fold.owner
         if self._has_epoch:
-            epoch, other = self.fold.epoch or 0, not self.is_shared and self._other is not None
-            self.fenced |= epoch > self.epoch or (other and epoch == self.epoch)
+            other = not self.is_shared and self._other is not None
+            self.fenced |= last > self.epoch or (other and last == self.epoch)
         if self.fenced:
             raise self.fenced_error()
-
-    def _check_replaced(self) -> None:
-        """Raises `ProducerBusy` if the log has another owner than the one to replace."""
-        last, owner = self.fold.epoch or 0, self.fold.owner
         is_ours = owner is not None and self._other is None
         if self._replaceable not in (None, last) and not self._has_epoch and not is_ours:
             name = None if owner is None else owner.name
@@ -317,12 +309,13 @@ class WriterSession(LogView):
         self.check_owner()
         offset, seq = self.position
         kind, its = requests[0].kind, self.epoch if epoch is None else epoch
+        visibility = self._config.visibility
         tag = os.urandom(len(NO_TAG)) if kind == "open" else self.fold.tag or NO_TAG
         stamps: list[Stamp] = []
         headers: list[Header] = []
         for each in requests:
             n = len(each.rows)
-            stamp = Stamp(self._visibility, kind, its, seq, n, 0, each.batch_id, offset, tag)
+            stamp = Stamp(visibility, kind, its, seq, n, 0, each.batch_id, offset, tag)
             stamps.append(stamp)
             headers += [encode(stamp)] if n == 1 else encode_batch(stamp)
             offset, seq = offset + n, seq + n

@@ -106,12 +106,9 @@ def encode_batch(head: Stamp, first: int = 0) -> Iterator[Header]:
 
 def _shared_part(stamp: Stamp) -> bytes:
     kind = _KINDS.index(stamp.kind) + _FILTER * (stamp.visibility == "filter")
-    return (
-        _FIXED.pack(
-            FORMAT, kind, stamp.epoch, stamp.seq - stamp.i, stamp.expected, stamp.tag, stamp.n
-        )
-        + stamp.batch.encode()
-    )
+    first_seq, expected, tag = stamp.seq - stamp.i, stamp.expected, stamp.tag
+    fixed = _FIXED.pack(FORMAT, kind, stamp.epoch, first_seq, expected, tag, stamp.n)
+    return fixed + stamp.batch.encode()
 
 
 def decode(headers: Sequence[Header]) -> Stamp | None:

@@ -17,18 +17,15 @@ from coopconsume.errors.fenced import (
     LogTruncated,
     LogUnavailable,
 )
-from coopconsume.fenced.deadline import monotonic
-from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.fold import Fold, KeyIndex, SequenceGap, hash_of, repaired_by
+from coopconsume.fenced.deadline import Deadline, monotonic
+from coopconsume.fenced.engine import EngineDoubt, OpenTransaction
+from coopconsume.fenced.fold import Fold, KeyIndex, SequenceGap, Verdict, hash_of, repaired_by
 from coopconsume.fenced.log import RETAINED, LogId, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from coopconsume.fenced.config import FencedSettings
-    from coopconsume.fenced.deadline import Deadline
-    from coopconsume.fenced.engine import OpenTransaction
-    from coopconsume.fenced.fold import Verdict
     from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import Appended, Ends, Entry, LastSeqs, Raw, Rows
 
@@ -158,9 +155,7 @@ class LogView:
 
     def find_state(self, end: int, deadline: Deadline) -> None:
         """Reads epoch and next sequence number from the end of the log, not from all of it."""
-        first, fold, _ = self.fold_back(
-            end, deadline, lambda fold, _: fold.next_seq is not None and fold.is_certain
-        )
+        first, fold, _ = self.fold_back(end, deadline, lambda *_: True)
         if fold.next_seq is None:
             # Retention has left no record that counts: no number can have passed the log's start.
             fold, first = self.fold_from(first, first), end
@@ -170,14 +165,13 @@ class LogView:
         self,
         end: int,
         deadline: Deadline,
-        is_enough: Callable[[Fold, T | None], bool],
-        *,
+        match: Callable[[Fold, Appended], T | None],
         since: int = 0,
-        match: Callable[[Fold, Appended], T | None] = lambda *_: None,
     ) -> tuple[int, Fold, T | None]:
-        """Folds the last records of a log, and more and more of them until they are enough.
+        """Folds the last records of a log, and more and more of them until something is found.
 
-        ``match`` is called with each batch that counts; what it returns last was found.
+        ``match`` is called with each batch that counts; what it returns last was found, unless a
+        larger part may show something else.
 
         Returns:
             The offset at which the last part begins, its fold, and what was found in it.
@@ -192,7 +186,7 @@ class LogView:
             for batch in self.batches(fold, first, end, deadline):
                 matched = match(fold, batch)
                 found = found if matched is None else matched
-            if first == start or is_enough(fold, found):
+            if first == start or (found is not None and fold.is_certain):
                 return first, fold, found
             span *= _FACTOR
 
@@ -200,11 +194,7 @@ class LogView:
         self, deadline: Deadline, match: Callable[[Fold, Appended], T | None], since: int = 0
     ) -> T | None:
         """Returns what a function finds in the last batch in which it finds something."""
-        _, _, found = self.fold_back(
-            self.offset, deadline, lambda fold, found: found is not None and fold.is_certain,
-            since=since, match=match,
-        )  # fmt: skip
-        return found
+        return self.fold_back(self.offset, deadline, match, since)[2]
 
     def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Appended | None:
         """Returns the last batch up to here whose id has a prefix; None if not found."""
@@ -313,11 +303,9 @@ class LogView:
         The first call reads the whole log for the ids of all batches, as the first call of
         `last_seqs` does for the keys; calls that end in a doubt go on where they stopped.
         """
-        if self.fold.ids is None:
+        if self.fold.ids is None and batch_id not in self.fold.batches:
             self._read_index(deadline)
-        assert self.fold.ids is not None
-        is_there = hash_of(batch_id) in self.fold.ids
-        return self.find_batch(batch_id, 0, deadline) if is_there else None
+        return self.find_batch(batch_id, 0, deadline)
 
     def check_answer(self, found: Appended, rows: Sequence[Entry], deadline: Deadline) -> None:
         """Raises `AppendRefused` if the batch of an append's id has other records.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from coopconsume.closing import Acquired
 from coopconsume.errors import CoopConsumeError
-from coopconsume.errors.fenced import AppendRefused, ProducerFenced, WriterNotOpen
+from coopconsume.errors.fenced import AppendRefused, WriterNotOpen
 from coopconsume.fenced.appender import Appender
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.deadline import Deadline, monotonic
@@ -18,10 +18,10 @@ from coopconsume.fenced.reader import head
 from coopconsume.fenced.requests import Groups, Request, new_batch_id
 from coopconsume.fenced.session import WriterSession
 from coopconsume.fenced.view import open_engine
-from coopconsume.fenced.writer_config import WriterConfig
+from coopconsume.fenced.writer_config import WriterConfig, WriterOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from coopconsume.fenced.log import (
         Appended,
@@ -32,16 +32,52 @@ if TYPE_CHECKING:
         LogId,
         Records,
     )
-    from coopconsume.fenced.writer_config import WriterOptions
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 #: Seconds before the next try of a checkpoint that failed.
 _AGAIN: Final = 10.0
 
 
-class FencedWriter(Acquired):
+class BaseWriter(Acquired):
+    """A writer of one or several logs of a cluster, with a session for each."""
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        logs: Iterable[tuple[str, int]],
+        config: WriterConfig,
+        producer_id: str | None = None,
+    ) -> None:
+        self._settings = FencedSettings.parse(options)
+        self._timeout = config.timeout
+        self._engine = open_engine(config.engine, self._settings, config.timeout)
+        self._sessions = {
+            log: WriterSession(self._engine, *log, config, producer_id) for log in logs
+        }
+        self._appender = Appender(*self._sessions.values())
+        self._lock = threading.RLock()
+        self._state = "not open"
+
+    def close(self) -> None:
+        """Releases the logs and closes the connections; harmless when repeated."""
+        with self._lock:
+            self._appender.drop()
+            self._engine.close()
+            self._state = "closed"
+
+    def _check_open(self, wanted: str = "open") -> None:
+        if self._state != wanted:
+            raise WriterNotOpen(*next(iter(self._sessions)), self._state)
+
+    def _last_batch(self, session: WriterSession, prefix: str, since: int = 0) -> Appended | None:
+        with self._lock, session.reporting("reading"):
+            self._check_open()
+            session.check_owner()
+            return session.last_batch(prefix, since, Deadline(self._timeout))
+
+
+class FencedWriter(BaseWriter):
     """Appends to one partition as its only owner, on unmodified Kafka (KIP-27, PIP-68).
 
     Acquiring the log fences its owner, unless ``fence_owner`` is False, and returns when all that
@@ -57,8 +93,7 @@ class FencedWriter(Acquired):
 
     Args:
         options: Kafka's settings, and ``check.expected.offsets``: see `FencedSettings.parse`.
-        topic: The topic; it must exist.
-        partition: The partition.
+        topic, partition: The log; the topic must exist.
         **how: The fields of `WriterConfig`.
 
     Attributes:
@@ -77,16 +112,12 @@ class FencedWriter(Acquired):
         partition: int = 0,
         **how: Unpack[WriterOptions],
     ) -> None:
-        config, settings = WriterConfig(**how), FencedSettings.parse(options)
-        self.checks: Final = settings.checks(topic)
-        self.max_request_size: Final = settings.max_request_size
-        self._timeout = config.timeout
-        self._engine = open_engine(config.engine, settings, config.timeout)
-        self._session = WriterSession(self._engine, topic, partition, config)
-        self._appender = Appender(self._session)
-        self._lock = threading.RLock()
+        config = WriterConfig(**how)
+        super().__init__(options, [(topic, partition)], config)
+        (self._session,) = self._sessions.values()
+        self.checks: Final = self._settings.checks(topic)
+        self.max_request_size: Final = self._settings.max_request_size
         self._groups = Groups(self.max_request_size, self._lock, self._settle)
-        self._state = "not open"
         self._checkpoint_every = config.checkpoint_every
         self._checkpoints: threading.Thread | None = None
         self._closed = threading.Event()
@@ -126,7 +157,11 @@ class FencedWriter(Acquired):
     @property
     def is_open(self) -> bool:
         """Whether the log was acquired, and nobody else is known to have taken it."""
-        return self._state == "open"
+        return self._state == "open" and not self._is_fenced
+
+    @property
+    def _is_fenced(self) -> bool:
+        return self._session.fenced or self._session.is_refused
 
     peek = staticmethod(head)
 
@@ -155,13 +190,12 @@ class FencedWriter(Acquired):
             LogUnavailable, NotAuthorized, AuthenticationFailed: As they say.
         """
         with self._lock:
-            if self._state in ("fenced", "closed"):
-                self._refuse()
-            if self._state != "open":
+            if not self.is_open:
+                self._check_open("not open")
                 self._session.replaces = replaces_epoch
                 self._session.repairs = tuple(repairs)
                 self._session.repaired.update(repairs)
-                self._lose(self._appender.acquire)
+                self._appender.acquire(Deadline(self._timeout))
                 self._state = "open"
                 if self._checkpoint_every is not None and self._checkpoints is None:
                     run = partial(self._write_checkpoints, self._checkpoint_every)
@@ -176,30 +210,22 @@ class FencedWriter(Acquired):
             try:
                 with self._lock:
                     left = self._session.wrote_at + every - monotonic()
-                    if self._state == "open" and left <= 0:
+                    if self.is_open and left <= 0:
                         self.checkpoint()
                 wait = left if left > 0 else every
             except CoopConsumeError as error:
                 log.warning("no checkpoint was written: %s", error)
                 wait = min(every, _AGAIN)
 
-    def _lose(self, call: Callable[[Deadline], T], seconds: float | None = None) -> T:
-        """Makes a call that may find out that the log is lost."""
-        try:
-            with self._session.reporting("reading"):
-                return call(Deadline(self._timeout if seconds is None else seconds))
-        except ProducerFenced:
-            self._state = "fenced"
-            raise
-        finally:
-            if self._session.fenced:
-                self._state = "fenced"
-
-    def _refuse(self) -> None:
-        if self._state == "fenced":
+    def _check_open(self, wanted: str = "open") -> None:
+        if self._is_fenced:
             raise self._session.fenced_error()
-        if self._state != "open":
-            raise WriterNotOpen(*self.log.tp, self._state)
+        super()._check_open(wanted)
+
+    def _check_answers(self) -> None:
+        """Raises unless it is open; a fenced writer still answers for its appends."""
+        if self._state == "closed" or not self._is_fenced:
+            self._check_open()
 
     def release(self) -> None:
         """Releases the log; harmless when repeated.
@@ -213,11 +239,8 @@ class FencedWriter(Acquired):
 
     def close(self) -> None:
         """Releases the log and closes the connections; harmless when repeated."""
-        with self._lock:
-            self._session.release()
-            self._engine.close()
-            self._state = "closed"
-            self._closed.set()
+        super().close()
+        self._closed.set()
         self._groups.close()
 
     # -- to append -----------------------------------------------------------------------------
@@ -273,7 +296,7 @@ class FencedWriter(Acquired):
         """
         request = self._request(records, **how)
         if self._state == "closed":
-            self._refuse()
+            self._check_open()
         return await self._groups.run_async(request, self.log, how.get("timeout"))
 
     def _request(
@@ -305,12 +328,9 @@ class FencedWriter(Acquired):
 
     def _settle(self, group: list[Request]) -> None:
         try:
-            if self._state != "fenced":  # A fenced writer still answers for its appends.
-                self._refuse()
+            self._check_answers()
             seconds = max(request.timeout for request in group)
-            self._lose(
-                lambda deadline: self._appender.run({self._session: group}, deadline), seconds
-            )
+            self._appender.run({self._session: group}, Deadline(seconds))
         except BaseException as error:
             for request in group:
                 request.settle(error)
@@ -336,8 +356,8 @@ class FencedWriter(Acquired):
                 for `acquire`.
         """
         with self._lock:
-            self._refuse()
-            self._lose(self._appender.refresh)
+            self._check_open()
+            self._appender.refresh(Deadline(self._timeout))
             return self.next_offset
 
     def last_batch(self, prefix: str, *, since: int = 0) -> Appended | None:
@@ -350,9 +370,7 @@ class FencedWriter(Acquired):
             WriterNotOpen, ProducerFenced: The log was not acquired, or is lost.
             LogCorrupt, LogUnavailable: As for `acquire`.
         """
-        with self._lock:
-            self._refuse()
-            return self._lose(lambda deadline: self._session.last_batch(prefix, since, deadline))
+        return self._last_batch(self._session, prefix, since)
 
     def resolve(self, batch_id: str, *, since: int | None = None) -> Appended | None:
         """Finds out what happened to an append, after `AppendOutcomeUnknown` or a crash.
@@ -372,7 +390,6 @@ class FencedWriter(Acquired):
                 under way.
             LogReplaced, LogCorrupt: As for `acquire`.
         """
-        with self._lock:
-            if self._state not in ("open", "fenced"):
-                self._refuse()
-            return self._lose(lambda deadline: self._appender.resolve(batch_id, since, deadline))
+        with self._lock, self._session.reporting("reading"):
+            self._check_answers()
+            return self._appender.resolve(batch_id, since, Deadline(self._timeout))

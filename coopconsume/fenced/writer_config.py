@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from coopconsume.errors import InvalidOption
-from coopconsume.fenced.stamp import VISIBILITIES
+from coopconsume.fenced.stamp import VISIBILITIES, Visibility
 
 if TYPE_CHECKING:
     from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import LogId
-    from coopconsume.fenced.stamp import Visibility
 
 
 _LONGEST_SESSION: Final = 200

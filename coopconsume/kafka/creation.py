@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.errors import NotAuthorized, OutputNotWritten, OutputRefused
-from coopconsume.kafka.security import access, sasl
+from coopconsume.errors import OutputNotWritten, OutputRefused
+from coopconsume.kafka.security import access
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +16,34 @@ if TYPE_CHECKING:
 _TIMEOUT_MS: Final = 30_000
 #: The broker decides.
 _REPLICAS_BY_DEFAULT: Final = -1
+#: The settings of a topic whose records stay until they are deleted.
+WITHOUT_RETENTION: Final = {
+    "cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1",
+}  # fmt: skip
+
+
+def make_topic(
+    admin: Any,
+    name: str,
+    partitions: int,
+    config: Mapping[str, str],
+    replicas: int | None = None,
+) -> None:
+    """Creates a topic, unless another process is faster.
+
+    Args:
+        admin: kafka-python's admin client, whose errors this function raises.
+        name: The topic.
+        partitions: The number of its partitions.
+        config: Kafka's topic settings.
+        replicas: The number of replicas; None for the brokers' default.
+    """
+    from kafka.admin import NewTopic
+    from kafka.errors import TopicAlreadyExistsError
+
+    copies = _REPLICAS_BY_DEFAULT if replicas is None else replicas
+    with suppress(TopicAlreadyExistsError):
+        admin.create_topics([NewTopic(name, partitions, copies, topic_configs=dict(config))])
 
 
 def create_topic(
@@ -39,23 +67,14 @@ def create_topic(
     from kafka import errors
     from kafka.admin import KafkaAdminClient
 
-    topic = {
-        "num_partitions": partitions, "replication_factor": _REPLICAS_BY_DEFAULT,
-        "configs": dict(config),
-    }  # fmt: skip
     try:
         with closing(KafkaAdminClient(**options.client_config())) as admin:
             if name in admin.list_topics():
                 return
-            try:
-                admin.create_topics({name: topic})
-            except errors.TopicAlreadyExistsError:  # Another member was faster.
-                return
+            make_topic(admin, name, partitions, config)
             admin.wait_for_topics([name], timeout_ms=_TIMEOUT_MS)
     except (errors.KafkaError, OSError) as error:
-        if isinstance(error, errors.TopicAuthorizationFailedError):
-            raise NotAuthorized("CREATE", "TOPIC", name, sasl.user(options.kafka)) from None
-        refused = access.refused(error, options.kafka, [name])
+        refused = access.refused(error, options.kafka, [name], "CREATE")
         if refused is not None:
             raise refused from None
         cause = f"{type(error).__name__}: {error}"

@@ -6,9 +6,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coopconsume.errors import NotAuthorized, OutputNotWritten, OutputRefused
+from coopconsume.errors import OutputNotWritten, OutputRefused
 from coopconsume.kafka.partitioner import default_partition
-from coopconsume.kafka.security import access, sasl
+from coopconsume.kafka.security import access
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -94,7 +94,7 @@ class Producer:
                 self.close()
 
     def _write(self, messages: Iterable[Message]) -> None:
-        from kafka.errors import KafkaError, TopicAuthorizationFailedError
+        from kafka.errors import KafkaError
 
         topic = ""
         try:
@@ -118,10 +118,7 @@ class Producer:
                 future.get(timeout=_DELIVERY)
         except (KafkaError, OSError) as error:
             self.close()
-            kafka = self._options.kafka
-            if isinstance(error, TopicAuthorizationFailedError):
-                raise NotAuthorized("WRITE", "TOPIC", topic, sasl.user(kafka)) from None
-            refused = access.refused(error, kafka, [topic])
+            refused = access.refused(error, self._options.kafka, [topic], "WRITE")
             if refused is not None:
                 raise refused from None
             cause = f"{type(error).__name__}: {error}"

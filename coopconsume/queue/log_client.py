@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 from coopconsume.errors import BrokerUnreachable, CoopConsumeError, NotAuthorized
 from coopconsume.errors.fenced import EngineNotUsable
 from coopconsume.errors.queue import QueueLogFormat, QueueNotFound
+from coopconsume.kafka.creation import WITHOUT_RETENTION, make_topic
 from coopconsume.kafka.librdkafka import client_config
 from coopconsume.kafka.security import access, sasl
 
@@ -27,7 +28,6 @@ CONNECT_MS: Final = 5_000
 _MOST_BYTES: Final = 64 << 20
 _FETCH_WAIT_MS: Final = 250
 _AT_ONCE: Final = 2_000
-_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 #: Position, queue and row. Positions grow; the first one is 0 or more.
 LogRecord: TypeAlias = "tuple[int, bytes | None, bytes | None]"
@@ -122,8 +122,7 @@ class KafkaLog(LogClient):
 
     def prepare(self, *, create: bool) -> None:
         """Creates the topic if it does not exist, and waits for its leader."""
-        from kafka.admin import KafkaAdminClient, NewTopic
-        from kafka.errors import TopicAlreadyExistsError
+        from kafka.admin import KafkaAdminClient
 
         access.look(self._config, self._kafka)
         admin = KafkaAdminClient(**self._config, bootstrap_timeout_ms=CONNECT_MS)
@@ -132,10 +131,7 @@ class KafkaLog(LogClient):
             if found is None and not create:
                 raise QueueNotFound(self._queue, self.place)
             if found is None:
-                try:
-                    admin.create_topics([NewTopic(self._topic, 1, -1, topic_configs=_CONFIG)])
-                except TopicAlreadyExistsError:
-                    log.debug("another consumer has created %s", self.place)
+                make_topic(admin, self._topic, 1, WITHOUT_RETENTION)
             deadline = time.monotonic() + CONNECT_MS / 1000
             while found is None and time.monotonic() < deadline:
                 time.sleep(0.05)

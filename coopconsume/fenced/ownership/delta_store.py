@@ -21,14 +21,12 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from coopconsume.errors.fenced import OwnershipFormat
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.ownership import wire
-from coopconsume.fenced.ownership.model import OwnershipEvent, Row
+from coopconsume.fenced.ownership.model import Key, OwnershipEvent, Row
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
-
-    from coopconsume.fenced.ownership.model import Key
 
 
 SCHEMA = pa.schema(

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.ownership.log_fold import OwnershipFold, change
 from coopconsume.fenced.ownership.wire import reporting
+from coopconsume.kafka.creation import WITHOUT_RETENTION, make_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +32,6 @@ _PATIENCE = 30.0
 _PATIENCE_MS = int(1000 * _PATIENCE)
 #: Seconds between two looks at the position while no record comes.
 _LOOK_EVERY = 0.2
-_TOPIC_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 class KafkaStore:
@@ -141,17 +141,13 @@ class KafkaStore:
         self._consumer.close()
 
     def _make_topic(self, replication_factor: int | None, *, create: bool) -> None:
-        from kafka.admin import KafkaAdminClient, NewTopic
-        from kafka.errors import TopicAlreadyExistsError
+        from kafka.admin import KafkaAdminClient
 
         with closing(KafkaAdminClient(**self._config, bootstrap_timeout_ms=10_000)) as admin:
             if self._topic not in admin.list_topics():
                 if not create:
                     raise OwnershipFormat(self.place, "no such topic", "an ownership store")
-                copies = replication_factor or -1
-                new = NewTopic(self._topic, 1, copies, topic_configs=_TOPIC_CONFIG)
-                with suppress(TopicAlreadyExistsError):  # another process created it
-                    admin.create_topics([new])
+                make_topic(admin, self._topic, 1, WITHOUT_RETENTION, replication_factor)
             admin.wait_for_topics([self._topic], timeout_ms=_PATIENCE_MS)
             (found,) = admin.describe_topics([self._topic])
         if len(found["partitions"]) != 1:

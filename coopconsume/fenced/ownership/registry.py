@@ -139,14 +139,13 @@ class OwnershipRegistry(Closing):
         claim = self._claim(None)
         wanted = {(group, resource): partial(rules.own, claim=claim, generation=generation)
                   for resource, generation in resources.items()}  # fmt: skip
-        steps = self._change(wanted)
-        outcomes = {step.row.resource: step.outcome for step in steps}
+        outcomes = {step.row.resource: step.outcome for step in self._change(wanted)}
         stale = {name: (of.claimed, of.current)
                  for name, of in outcomes.items() if isinstance(of, rules.Stale)}  # fmt: skip
         if stale:
             first = next(iter(stale))
             raise StaleGeneration(group, first, *stale[first], stale)
-        self._keep(step.row.key for step in steps)
+        self._keep(wanted)
         return {name: of for name, of in outcomes.items() if isinstance(of, Grant)}
 
     def acquire(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from commits.secrets import message_of
 from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.log import json_object
-from coopconsume.fenced.ownership.model import AccessMode, Holder, OwnershipEvent, Row, Session
+from coopconsume.fenced.ownership.model import AccessMode, OwnershipEvent, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ FORMAT: Final = 1
 """Version of the format; a reader does not accept other versions."""
 #: Later changes add to a number, which must stay below 2**63.
 _LARGEST: Final = 2**62
+_types: Final = cache(get_type_hints)
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,6 @@ class Snapshot(Change):
     part: int
     parts: int
     upto: int
-
-
-_KINDS: Final[dict[str, type]] = {
-    kind.__name__: kind for kind in (OwnershipEvent, Holder, Row, Session)
-}
 
 
 @contextmanager
@@ -94,31 +91,26 @@ def is_newer(text: bytes | str | None) -> bool:
 def parsed(kind: type[T], place: str, found: Mapping[str, Any]) -> T:
     """Parses a dataclass; raises `OwnershipFormat` unless each field is there, with its type."""
     try:
-        return _parsed(kind, found)
+        return cast("T", _parsed(kind, found))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__} {error}"
         raise OwnershipFormat(place, problem, f"a {kind.__name__} of the registry") from None
 
 
-def _parsed(kind: type[T], found: Mapping[str, Any]) -> T:
-    types = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
+def _parsed(kind: Any, found: Mapping[str, Any]) -> Any:
+    types = _types(kind)
     return kind(**{name: _value(name, types[name], value) for name, value in found.items()})
 
 
-def _value(name: str, kind: str, value: Any) -> Any:
-    if value is None and kind.endswith(" | None"):
-        return None
-    kind = kind.removesuffix(" | None")
-    if kind.startswith("tuple["):
-        kind = kind.removeprefix("tuple[").removesuffix(", ...]")
-        return tuple(_value(name, kind, each) for each in value)
-    if kind in _KINDS:
-        return _parsed(_KINDS[kind], value)
-    if kind == "AccessMode":
+def _value(name: str, kind: Any, value: Any) -> Any:
+    if get_origin(kind) is tuple:
+        return tuple(_value(name, get_args(kind)[0], each) for each in value)
+    if get_args(kind):  # or None
+        return None if value is None else _value(name, get_args(kind)[0], value)
+    if is_dataclass(kind):
+        return _parsed(kind, value)
+    if kind is AccessMode:
         return AccessMode(value)
-    wrong = type(value) is not str
-    if kind == "int":
-        wrong = type(value) is not int or not 0 <= value <= _LARGEST
-    if wrong:
+    if type(value) is not kind or (kind is int and not 0 <= value <= _LARGEST):
         raise TypeError(f"{name} {value!r}")
     return value

@@ -134,7 +134,10 @@ def _log_in(line: _Line, host: str, config: Mapping[str, Any]) -> None:
 
 
 def refused(
-    error: BaseException, kafka: Mapping[str, str], topics: Iterable[str] = ()
+    error: BaseException,
+    kafka: Mapping[str, str],
+    topics: Iterable[str] = (),
+    topic_right: str = "READ",
 ) -> CoopConsumeError | None:
     """Translate an error of kafka-python about a refused login or a missing permission.
 
@@ -142,6 +145,7 @@ def refused(
         error: The error.
         kafka: Settings by Kafka's names.
         topics: The topics of the call.
+        topic_right: The permission that the call needs on them.
 
     Returns:
         The error to raise instead; None for errors of other kinds.
@@ -154,7 +158,7 @@ def refused(
     kind = name.removesuffix("AuthorizationFailedError")
     if kind == name or kind not in _RIGHTS:
         return None
-    return _no_right(kind, ",".join(topics), kafka)
+    return _no_right(kind, ",".join(topics), kafka, topic_right)
 
 
 def refused_by_spark(error: BaseException, kafka: Mapping[str, str]) -> CoopConsumeError | None:
@@ -175,10 +179,13 @@ def _no_login(cause: object, kafka: Mapping[str, str]) -> AuthenticationFailed:
     return AuthenticationFailed(_servers(kafka), mechanism, sasl.user(kafka), text)
 
 
-def _no_right(kind: str, topics: str, kafka: Mapping[str, str]) -> NotAuthorized:
+def _no_right(
+    kind: str, topics: str, kafka: Mapping[str, str], topic_right: str = "READ"
+) -> NotAuthorized:
     names = {"Topic": topics, "Group": kafka.get("group.id", ""), "Cluster": "kafka-cluster"}
     written = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).upper()
-    return NotAuthorized(_RIGHTS[kind], written, names.get(kind, ""), sasl.user(kafka))
+    right = topic_right if kind == "Topic" else _RIGHTS[kind]
+    return NotAuthorized(right, written, names.get(kind, ""), sasl.user(kafka))
 
 
 def _servers(kafka: Mapping[str, str]) -> str:
