@@ -167,10 +167,6 @@ class AsyncRunner:
                     await asyncio.sleep(0)
         self._start_workers()
 
-    def _wake_feeder(self) -> None:
-        if self._scheduler.wants_rows:
-            self._space.set()
-
     def _has_space(self) -> bool:
         with self._lock:
             return self._scheduler.has_space()
@@ -191,7 +187,7 @@ class AsyncRunner:
                 waiter.set_result(None)
                 self._called += 1
 
-    async def _work(self, seat: int) -> None:  # noqa: C901 - one loop, called for each record
+    async def _work(self, seat: int) -> None:  # noqa: C901, PLR0912 - one loop, called for each record
         """Handles one record after another."""
         scheduler, handler, taken, lock = (
             self._scheduler,
@@ -209,6 +205,8 @@ class AsyncRunner:
             now = time.monotonic()
             with lock:
                 found = scheduler.take(now)
+                if scheduler.wants_rows:
+                    self._space.set()
             if found is None:
                 if self._is_over(now):
                     return
@@ -239,7 +237,6 @@ class AsyncRunner:
                 await _stay(task)
             with lock:
                 scheduler.settle(lane, row, record, answer, took, time.monotonic())
-            self._wake_feeder()
             stretch += 1
             if stretch >= _AT_A_STRETCH:
                 stretch = 0

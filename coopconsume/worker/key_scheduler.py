@@ -87,10 +87,16 @@ class KeyScheduler:
 
     @property
     def wants_rows(self) -> bool:
-        """Whether to wake a reader that waits for space: some rows have left, or few may start."""
+        """Whether to wake a reader that waits for space: some rows have left, or few may start.
+
+        It is asked after each `take`: that may remove rows, too, and what it leaves may be few.
+        With rate limits it is not known how many may start.
+        """
+        if self._is_full:
+            return bool(self._retries)
         lanes = self._lanes
         has_left = lanes.rows <= LOOKAHEAD_ROWS - _FEW_ROWS
-        return has_left or lanes.ready < _FEW_ROWS or bool(self._retries)
+        return has_left or lanes.ready < _FEW_ROWS or self._pace is not None
 
     @property
     def ready(self) -> int:

@@ -166,6 +166,8 @@ class ThreadRunner:
             is_watch = not is_at_work and self._is_quick and now < alarm and scheduler.running > 0
             if not is_watch:
                 found = scheduler.take(now)
+                if scheduler.wants_rows:
+                    self._space.notify()
                 if found is not None:
                     self._taken_at = now
                     self._wake_another(now)
@@ -221,8 +223,6 @@ class ThreadRunner:
                 if settled is not None:
                     self._took = settled[-1]
                     scheduler.settle(*settled, time.monotonic())
-                    if scheduler.wants_rows:
-                        self._space.notify()
                 found = self._next(is_at_work=settled is not None)
             if found is None:
                 return

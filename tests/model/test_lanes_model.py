@@ -47,6 +47,7 @@ class Seats:
         self.failed_at: dict = {}
         self.settled_at = 0.0
         self.most_held = 0
+        self.is_woken = False
         self.numbers = itertools.count()
 
     def lane_of(self, row):
@@ -56,8 +57,12 @@ class Seats:
         )
 
     def start_all(self):
-        """Start what may start now."""
-        while len(self.at_work) < self.seats and (found := self.scheduler.take(self.now)):
+        """Start what may start now, and wake the reader if it is to read on."""
+        while len(self.at_work) < self.seats:
+            found = self.scheduler.take(self.now)
+            self.is_woken |= self.scheduler.wants_rows
+            if found is None:
+                return
             lane, row, record = found
             assert lane not in self.busy, "two of a lane at once"
             self.busy.add(lane)
@@ -111,13 +116,16 @@ rows_drawn = st.lists(
     gates=st.dictionaries(
         st.sampled_from([None, 0, 1]), st.sampled_from([-0.04, 0.2, 0.7, 3.0, 40.0])
     ),
-    lookahead=st.integers(1, 30),
+    lookahead=st.one_of(st.integers(1, 30), st.integers(1, 4)),
+    few=st.integers(1, 3),
+    leaving=st.dictionaries(st.integers(0, 39), st.sets(st.integers(0, 5)), max_size=2),
 )
 @settings(max_examples=examples(1_500), deadline=None)
 def test_any_slot_keeps_the_order_and_settles_every_row(
-    drawn, failing, backoff, blocked, ordering, seats, box, rates, gates, lookahead
+    drawn, failing, backoff, blocked, ordering, seats, box, rates, gates, lookahead, few, leaving
 ):
     """Order within lanes, nothing done twice or lost, bounded memory, rates kept, box kept."""
+    leaving = leaving if ordering != "partition" else {}  # These move whole.
     if ordering != "key":
         rates = Rates(rates.per_slot, rates.per_share)
     rows = [InputRow(p, o, k, b"k", b"v", 0, ()) for o, (p, k, _) in enumerate(drawn)]
@@ -130,9 +138,10 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
     )
     runner = Seats(scheduler, outcome, seats, lasts, fails)
     scheduler.deadline = box
-    before, key_scheduler.LOOKAHEAD_ROWS = key_scheduler.LOOKAHEAD_ROWS, lookahead
+    before = key_scheduler.LOOKAHEAD_ROWS, key_scheduler._FEW_ROWS
+    key_scheduler.LOOKAHEAD_ROWS, key_scheduler._FEW_ROWS = lookahead, few
     try:
-        refused = feed_all(runner, rows)
+        refused = feed_all(runner, rows, leaving)
         scheduler.is_closed = True
         for _ in range(10_000):
             if not runner.turn():
@@ -140,7 +149,7 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
         else:
             raise AssertionError("it did not come to rest")
     finally:
-        key_scheduler.LOOKAHEAD_ROWS = before
+        key_scheduler.LOOKAHEAD_ROWS, key_scheduler._FEW_ROWS = before
     if not rates and not refused:
         assert runner.now <= runner.settled_at, "it waited for nothing but another try"
     scheduler.close(runner.now)
@@ -180,17 +189,28 @@ def test_records_that_keep_failing_do_not_keep_a_slot_for_each_other():
     assert runner.calls == {(0, 0): 6, (0, 1): 2}
 
 
-def feed_all(runner, rows):
-    """Admit rows as a feeder does: waits while the scheduler is full, gives up when it is late."""
-    refused = []
-    for row in rows:
-        while not runner.scheduler.has_space() and not runner.scheduler.is_late(runner.now):
-            assert runner.turn(), "full, and nothing ever happens"
-        if runner.scheduler.is_late(runner.now):
+def feed_all(runner, rows, leaving=()):
+    """Admit rows as a feeder does: sleeps while the scheduler is full, gives up when it is late.
+
+    Before some rows, by their place, the keys of some hashes begin to leave.
+    """
+    refused, scheduler = [], runner.scheduler
+    for place, row in enumerate(rows):
+        if place in leaving:
+            ranges = [(one, one) for one in leaving[place]]
+            runner.outcome.withhold(place + 1, {0: ranges, 1: ranges})
+        while not scheduler.has_space() and not scheduler.is_late(runner.now):
+            runner.is_woken = False
+            while not (runner.is_woken or scheduler.is_late(runner.now)):
+                assert runner.turn(), "full, and nothing ever happens"
+                runner.start_all()
+                is_of_use = runner.is_woken or len(runner.at_work) == runner.seats
+                assert is_of_use or not scheduler.has_space(), "nobody wakes the reader"
+        if scheduler.is_late(runner.now):
             runner.outcome.resume_from(row.part, row.offset)
             refused.append(row)
         else:
-            runner.scheduler.admit(row)
+            scheduler.admit(row)
             runner.start_all()
     return refused
 

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _HEADERS = "tests/unit/worker/test_retry_headers.py::"
 _CONCURRENCY = "tests/unit/worker/test_concurrency.py::"
+_LANES = "tests/model/test_lanes_model.py::test_any_slot_keeps_the_order_and_settles_every_row"
 _HISTOGRAM = "tests/unit/worker/test_histogram.py::"
 _LATENCY = "tests/unit/runtime/test_latency.py::"
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
@@ -432,7 +433,7 @@ DENIED = [
         "reader-woken-for-each-row",
         "A reader that waits for space in a slot's queue is not woken for each row.",
         "coopconsume/worker/key_scheduler.py",
-        "return has_left or lanes.ready < _FEW_ROWS or bool(self._retries)",
+        "return has_left or lanes.ready < _FEW_ROWS or self._pace is not None",
         "return True",
         (_CONCURRENCY + "test_a_reader_that_waits_for_space_is_not_woken_for_each_row",),
     ),
@@ -442,14 +443,39 @@ DENIED = [
         "coopconsume/worker/key_scheduler.py",
         "has_left or lanes.ready < _FEW_ROWS or",
         "has_left or",
-        (_CONCURRENCY + "test_a_full_queue_takes_a_row_at_once_if_others_cannot_start",),
+        (
+            _CONCURRENCY + "test_a_full_queue_takes_a_row_at_once_if_others_cannot_start",
+            _LANES,
+        ),
     ),
     Mutant(
         "reader-not-woken-where-retries-wait",
         "Retries that wait in a full queue make space for other rows.",
         "coopconsume/worker/key_scheduler.py",
-        "lanes.ready < _FEW_ROWS or bool(self._retries)",
+        "return bool(self._retries)",
+        "return False",
+        (
+            _CONCURRENCY + "test_a_full_queue_takes_a_row_at_once_if_others_cannot_start",
+            _LANES,
+        ),
+    ),
+    Mutant(
+        "reader-not-woken-where-a-rate-holds-rows-back",
+        "Rows that may start take the places of those that have left, though a rate holds back all others.",
+        "coopconsume/worker/key_scheduler.py",
+        "lanes.ready < _FEW_ROWS or self._pace is not None",
         "lanes.ready < _FEW_ROWS",
+        (
+            _CONCURRENCY + "test_a_full_queue_takes_a_row_at_once_if_a_rate_holds_back_the_others",
+            _LANES,
+        ),
+    ),
+    Mutant(
+        "reader-not-woken-where-rows-leave-unstarted",
+        "Rows of keys that leave make space for other rows once they are left to their next owner.",
+        "coopconsume/worker/async_runner.py",
+        "if scheduler.wants_rows:",
+        "if found is not None and scheduler.wants_rows:",
         (_CONCURRENCY + "test_a_full_queue_takes_a_row_at_once_if_others_cannot_start",),
     ),
     Mutant(

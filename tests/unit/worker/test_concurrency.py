@@ -157,32 +157,58 @@ def test_a_reader_that_waits_for_space_is_not_woken_for_each_row(full, way):
 
 
 @pytest.mark.parametrize("way", ["threads", "coroutines"])
-@pytest.mark.parametrize("why", ["one key has all rows", "a record waits for its retry"])
+@pytest.mark.parametrize(
+    "why", ["one key has all", "a record waits for its retry", "all others leave", "all have begun"]
+)
 def test_a_full_queue_takes_a_row_at_once_if_others_cannot_start(full, way, why):
     """50 rows fill it; all calls but the first one last until the next row is queued."""
     waits, is_queued, is_retry = full(50), threading.Event(), why.endswith("retry")
-    rows = [(0, n, b"%d" % n if is_retry else b"hot") for n in range(50)]
-    rows += [(0, 50, b"other"), (0, 51, b"another")]
+    is_hot, leaves = why.startswith("one key"), range(2, 50) if why.endswith("leave") else ()
+    rows = [(0, n, b"hot" if is_hot and n < 50 else b"%d" % n) for n in range(52)]
+    hashes = [hash(b"%d" % n) & (2**63 - 1) for n in leaves]
 
     async def coroutine(record):
-        while not (is_queued.is_set() or (waits and record.offset == 0)):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        if record.offset == 0 and is_retry:
+        is_first = record.offset == 0
+        while not (is_queued.is_set() or (waits and is_first)):  # noqa: ASYNC110
+            await asyncio.sleep(0 if is_first else 0.001)
+        if is_first and is_retry:
             raise Retry(after=PATIENCE / 2)
+        if is_first and leaves:
+            waits[0]._outcome.withhold(1, {0: [(one, one) for one in hashes]})
 
     def plain(record):
         asyncio.run(coroutine(record))
 
-    handler = plain if way == "threads" else coroutine
-    slot, batches = prepared(handler, rows, concurrency=2, batch_rows=1, batch_time=PATIENCE)
+    slot, batches = prepared(
+        plain if way == "threads" else coroutine, rows,
+        concurrency=60 if why == "all have begun" else 2, batch_rows=51, batch_time=PATIENCE,
+    )  # fmt: skip
 
     def watched():
-        yield from batches[:51]
+        yield batches[0]
         is_queued.set()
-        yield from batches[51:]
+        yield batches[1]
 
     report = slot.run(3, watched())
-    assert done(report) == list(range(1 if is_retry else 0, 52))
+    assert done(report) == sorted(set(range(52)) - set(leaves) - ({0} if is_retry else set()))
+
+
+@pytest.mark.parametrize("way", ["threads", "coroutines"])
+def test_a_full_queue_takes_a_row_at_once_if_a_rate_holds_back_the_others(full, way):
+    """They are of another partition, and one of them has started."""
+    waits = full(50)
+    rows = [(0, n, b"%d" % n) for n in range(50)] + [(1, 50, b"other")]
+
+    def handler(record):
+        if record.offset == 50:
+            outcome = waits[0]._outcome
+            with outcome.lock:
+                outcome.give_back()
+
+    report = run(
+        handler, rows, way=way, rates=Rates(per_share=0.001), batch_rows=51, batch_time=PATIENCE
+    )
+    assert [done(report, part) for part in (0, 1)] == [[0], [50]]
 
 
 @pytest.mark.parametrize("way", ["threads", "coroutines"])
