@@ -204,8 +204,9 @@ def feed_all(runner, rows, leaving=()):
             while not (runner.is_woken or scheduler.is_late(runner.now)):
                 assert runner.turn(), "full, and nothing ever happens"
                 runner.start_all()
-                is_of_use = runner.is_woken or len(runner.at_work) == runner.seats
-                assert is_of_use or not scheduler.has_space(), "nobody wakes the reader"
+                is_busy = len(runner.at_work) == runner.seats
+                may_wait = is_busy or runner.is_woken or scheduler.is_late(runner.now)
+                assert may_wait or not scheduler.has_space(), "nobody wakes the reader"
         if scheduler.is_late(runner.now):
             runner.outcome.resume_from(row.part, row.offset)
             refused.append(row)
