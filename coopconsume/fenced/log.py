@@ -288,9 +288,9 @@ def _keys(given: LastSeqs | int, rows: Sequence[Entry]) -> LastSeqs:
 
 
 def _first(name: str, given: Expected, count: int) -> int:
+    if not isinstance(given, int) and len(given) != count:
+        raise AppendRefused(f"{name} has {len(given)} numbers for {count} records: give one each")
     numbers = [given] if isinstance(given, int) else given
-    if numbers is given and len(numbers) != count:
-        raise AppendRefused(f"{name} has {len(numbers)} numbers for {count} records: give one each")
     if any(number < UNCHECKED for number in numbers):
         raise AppendRefused(f"{name} {min(numbers)}: give a number from 0, or -1 for unchecked")
     firsts = {number - i for i, number in enumerate(numbers) if number != UNCHECKED}

@@ -251,8 +251,10 @@ class WriterSession(LogView):
             self.fenced |= last > self.epoch or (other and last == self.epoch)
         if self.fenced:
             raise self.fenced_error()
+        if self._has_epoch:
+            return
         is_ours = owner is not None and self._other is None
-        if self._replaceable not in (None, last) and not self._has_epoch and not is_ours:
+        if self._replaceable not in (None, last) and not is_ours:
             name = None if owner is None else owner.name
             reason = f"its epoch is {last}, expected {self._replaceable}: it is held"
             raise ProducerBusy(*self.log.tp, name, reason)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 #: Rows and bytes that a slot with concurrent handlers reads ahead, so that one key cannot fill it.
 LOOKAHEAD_ROWS = 20_000
 LOOKAHEAD_BYTES = 64 << 20
-#: Rows that leave a full queue before the reader that waits for space is woken: a wake-up costs
-#: more than a row.
+#: Rows that leave a full queue before the reader that waits for space is woken, as a wake-up costs
+#: more than a row. It is woken earlier if fewer rows than these may start.
 _FEW_ROWS = 32
 #: Seconds before a record is tried again in the same batch, at least.
 LEAST_WAIT = 0.1

@@ -460,7 +460,7 @@ FENCED = [
         "fences-another-owner-than-named",
         "A writer that names the owner to replace fences no other one.",
         "coopconsume/fenced/session.py",
-        "if self._replaceable not in (None, last) and not self._has_epoch and not is_ours:",
+        "if self._replaceable not in (None, last) and not is_ours:",
         "if False:",
         ("tests/model/test_fenced_sessions.py::test_only_the_owner_that_is_named_is_fenced",),
     ),
