@@ -12,6 +12,7 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from coopconsume.errors import InvalidOption, OutputRefused
+from coopconsume.kafka.creation import make_topic
 from coopconsume.kafka.producer import NULL_HEADERS, ORIGIN_HEADER
 from coopconsume.options import Options
 from coopconsume.sinks import DeadLetterTable, OutputTopic, open_dead_letters
@@ -125,6 +126,17 @@ def test_a_dead_letter_topic_is_created_with_its_first_letter(kafka, tmp_path):
                 with closing(open_dead_letters(f"kafka:{name}", asked)) as other:
                     other.append([small()], {}, "run-2")
     admin.close()
+
+
+def test_a_topic_that_another_process_has_created_meanwhile_stays_as_it_is(kafka):
+    """Both have found that it does not exist; the broker refuses the later one."""
+    name = f"made-{uuid.uuid4().hex}"
+    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
+        for partitions in (2, 3):
+            make_topic(admin, name, partitions, {"retention.ms": "-1"})
+        admin.wait_for_topics([name], timeout_ms=60_000)
+        (found,) = admin.describe_topics([name])
+    assert len(found["partitions"]) == 2
 
 
 def test_a_producer_that_writes_nothing_for_a_while_closes(kafka, topic, tmp_path, monkeypatch):
