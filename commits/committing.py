@@ -65,6 +65,7 @@ class Committing(TableSettings):
         too_old: Literal["raise", "report"] = "raise",
         limited: bool = True,
         request: AcquireRequest | None = None,
+        maintain: bool = True,
     ) -> Results:
         """Commit offsets of several partitions in one append.
 
@@ -92,6 +93,7 @@ class Committing(TableSettings):
                 other writes depend on this commit.
             request: For a member of a cooperative epoch, chunks to acquire, renew and expire in the
                 same append. `acquired` returns what it got.
+            maintain: Whether to call `maintain` before the answer. With False, call it later.
 
         Returns:
             The result of each partition.
@@ -125,12 +127,33 @@ class Committing(TableSettings):
                 ),
                 topic_ids,
                 report_too_old=too_old == "report", limited=limited, request=request,
+                maintain=maintain,
             )  # fmt: skip
+
+    def maintain(self) -> None:
+        """Write the snapshot and the checkpoint of the table that are due.
+
+        They keep later commits and openings fast. Errors are logged and a later call tries again,
+        because nothing that was committed depends on them.
+        """
+        with self._lock:
+            self._engine.maintain()
+            commits = int(self._setting(SNAPSHOT_COMMITS, self._snapshot_commits))
+            size = int(self._setting(SNAPSHOT_BYTES, self._snapshot_bytes))
+            # A delay by writer: not all writers write a snapshot at once, and one is enough.
+            late = crc32(self._writer.encode()) % (commits // 16 + 1)
+            self._log.compact_if_due(commits + late if commits else 0, size)
 
     # -- chunks of a cooperative epoch
 
     def acquire(
-        self, group: str, epoch: Epoch, member: str, request: AcquireRequest
+        self,
+        group: str,
+        epoch: Epoch,
+        member: str,
+        request: AcquireRequest,
+        *,
+        maintain: bool = True,
     ) -> dict[TopicPartition, OffsetRanges]:
         """Acquire, renew and expire chunks of a cooperative epoch (KIP-X's cooperative fetch).
 
@@ -144,6 +167,7 @@ class Committing(TableSettings):
             epoch: The cooperative epoch in force.
             member: A member of the epoch.
             request: The request.
+            maintain: Whether to call `maintain` before the answer. With False, call it later.
 
         Returns:
             The offsets of each partition that the request got and that the member still holds.
@@ -162,8 +186,9 @@ class Committing(TableSettings):
             fence = state.fenced(epoch, member)
             answers = [Answer(counted=False, reason=fence)]
             if events and not fence:
-                answers = self._log.append_together(events)
-                self._snapshot_if_due()
+                answers = self._log.append_together(events, maintain=False)
+                if maintain:
+                    self.maintain()
             for event, answer in zip(events, answers, strict=False):
                 if not answer.counted:
                     now = in_force(self._log.state.group(self._cluster, group))
@@ -317,8 +342,9 @@ class Committing(TableSettings):
         topic_ids: Mapping[str, str] | None,
         *,
         report_too_old: bool,
-        limited: bool = True,
-        request: AcquireRequest | None = None,
+        limited: bool,
+        request: AcquireRequest | None,
+        maintain: bool,
     ) -> Results:
         state = self._state_for(event)
         over = self._over_limit(state, event) if limited else {}
@@ -352,11 +378,11 @@ class Committing(TableSettings):
                 answer = Answer(counted=True)
                 if written:
                     commit = replace(event, parts=written, detail=_without(event, over))
-                    answer = self._log.append_together([commit, *requests])[0]
+                    answer = self._log.append_together([commit, *requests], maintain=False)[0]
                 elif requests:
-                    self._log.append_together(requests)
-                if written or requests:
-                    self._snapshot_if_due()
+                    self._log.append_together(requests, maintain=False)
+                if maintain and (written or requests):
+                    self.maintain()
         state = self._log.state.group(self._cluster, event.group)
         results = {
             at: answer.results.get(at) or unwritten(state, part, answer.reason, over.get(at))
@@ -409,13 +435,6 @@ class Committing(TableSettings):
         """Return the group's state, refreshed if the event's epoch is not in force in it."""
         state = self._log.state.group(self._cluster, event.group)
         return self._refreshed(event.group) if state.fenced(event.epoch, event.member) else state
-
-    def _snapshot_if_due(self) -> None:
-        commits = int(self._setting(SNAPSHOT_COMMITS, self._snapshot_commits))
-        size = int(self._setting(SNAPSHOT_BYTES, self._snapshot_bytes))
-        # A delay by writer: not all writers write a snapshot at once, and one is enough.
-        late = crc32(self._writer.encode()) % (commits // 16 + 1)
-        self._log.compact_if_due(commits + late if commits else 0, size)
 
     def _over_limit(
         self, state: GroupState, event: Event

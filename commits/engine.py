@@ -101,6 +101,9 @@ class LogEngine(Protocol):
             CommitLogUnavailable: If it is not known whether they were written.
         """
 
+    def maintain(self) -> None:
+        """Do what keeps later calls fast. Errors are logged, and a later call tries again."""
+
     def tail(self, after: int, upto: int) -> Tail:
         """Return the rows appended in versions from `after` (excluded) to `upto` (included).
 

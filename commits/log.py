@@ -84,10 +84,14 @@ class CommitLog:
         """
         return self.append_together([event])[0]
 
-    def append_together(self, events: Sequence[Event]) -> list[Answer]:
+    def append_together(self, events: Sequence[Event], *, maintain: bool = True) -> list[Answer]:
         """Append events as one version of the table, and fold the log up to it.
 
         Within a version, events count in the order of their ids.
+
+        Args:
+            events: The events.
+            maintain: Whether the engine is maintained after it.
 
         Returns:
             The answer to each event at its position in the log.
@@ -105,7 +109,10 @@ class CommitLog:
             except AppendConflict:
                 self._engine.refresh(reopen=True)
                 continue
-            return self._answers_to(events, version)
+            answers = self._answers_to(events, version)
+            if maintain:
+                self._engine.maintain()
+            return answers
         raise CommitStoreBusy(self._engine.target, "append", _TRIES)
 
     def compact_if_due(self, commits: int, size: int) -> None:
@@ -186,6 +193,7 @@ class CommitLog:
                 continue
             self._catch_up(version)
             self._snapshot_at = at
+            self._engine.maintain()
             self._engine.tidy(at)
             return version
         raise CommitStoreBusy(self._engine.target, "compact", _TRIES)

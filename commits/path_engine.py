@@ -3,7 +3,7 @@
 Three measures keep an append at a few milliseconds, however long the log is. The open handle is
 reused. The writer of every 50th version writes a checkpoint, in place of `deltalake`'s own
 post-commit hooks. The handle is reopened after as many versions, because it slows down with every
-version that it has loaded.
+version that it has loaded. The last two are work of `maintain`: a commit need not wait for them.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from commits.engine import AppendConflict, Tail, TailGone
 from commits.entries import APPEND, VersionEntry, words_of
 from commits.errors import (
     CommitLogUnavailable,
+    CommitStoreError,
     CommitTableFormat,
     CommitTableNotFound,
     CorruptCommitLog,
@@ -105,6 +106,7 @@ class PathEngine:
         self._read: tuple[int, bytes] | None = None  # the last version of a tail, and its digest
         self._own: dict[str, pa.Table] = {}  # the last rows that this engine appended
         self._in_doubt = False
+        self._checkpoint_due = False
         self._looked_at = time.monotonic()
 
     @classmethod
@@ -216,7 +218,7 @@ class PathEngine:
                 reopen = True
             else:
                 self._check_mounted("read")
-        if reopen or self._in_doubt or self.version - self._opened_at >= CHECKPOINT_VERSIONS:
+        if reopen or self._in_doubt or self._is_slow:
             table = self._open()
             if table.version() < self.version:
                 raise CorruptCommitLog(
@@ -230,7 +232,7 @@ class PathEngine:
         """Append rows and return their version, or a later one."""
         # Without the check rows could be written into the mount point of an unmounted disk.
         self._check_mounted("append")
-        if self._in_doubt or self.version - self._opened_at >= CHECKPOINT_VERSIONS:
+        if self._in_doubt or self._is_slow:
             self.refresh(reopen=True)
         elif time.monotonic() - self._looked_at > _STALE_SECONDS:
             self.refresh()
@@ -255,9 +257,18 @@ class PathEngine:
             raise CommitLogUnavailable(self._uri, "append", message_of(error)) from error
         self._own = {token: rows}
         version = self.version
-        if version % CHECKPOINT_VERSIONS == 0:
-            self._checkpoint()
+        self._checkpoint_due |= version % CHECKPOINT_VERSIONS == 0
         return version
+
+    def maintain(self) -> None:
+        """Write a checkpoint if one is due, and reopen the handle if it has become slow."""
+        if self._checkpoint_due:
+            self._checkpoint()
+        if self._is_slow:
+            try:
+                self.refresh(reopen=True)
+            except CommitStoreError as error:  # the next append tries again
+                log.warning("%s was not reopened: %s", self.target, message_of(error))
 
     def tail(self, after: int, upto: int) -> Tail:
         """Return the rows appended in versions from `after` (excluded) to `upto` (included)."""
@@ -480,7 +491,12 @@ class PathEngine:
             return CommitLogUnavailable(self._uri, "read", message_of(error))
         return TailGone(f"{what}: {message_of(error)}")
 
+    @property
+    def _is_slow(self) -> bool:
+        return self.version - self._opened_at >= CHECKPOINT_VERSIONS
+
     def _checkpoint(self) -> None:
+        self._checkpoint_due = False
         try:
             self._table.create_checkpoint()
         except (DeltaError, OSError) as error:  # the row is written: only later reads are slower

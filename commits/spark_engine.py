@@ -190,6 +190,9 @@ class SparkEngine:
         self._own = {token: rows}
         return self.refresh()
 
+    def maintain(self) -> None:
+        """Do nothing: Spark writes checkpoints with its appends."""
+
     def tail(self, after: int, upto: int) -> Tail:
         """Return the rows appended in versions from `after` (excluded) to `upto` (included)."""
         if upto <= after:

@@ -369,6 +369,7 @@ class EpochAssignment:
         commit_id: str | None = None,
         limited: bool = True,
         request: AcquireRequest | None = None,
+        maintain: bool = True,
     ) -> dict[TopicPartition, CommitResult]:
         """Writes offsets to the commit log, all or nothing.
 
@@ -383,6 +384,8 @@ class EpochAssignment:
             commit_id: Unique among the commits of the group; None: a new one.
             limited: Whether the limit on ranges is looked at once more (see `affordable`).
             request: Chunks to acquire in the same append; `acquired` returns them.
+            maintain: Whether to maintain the table before the answer; with False, call
+                `CommitStore.maintain` later.
 
         Raises:
             commits.FencedMember: The epoch or the membership is not in force: nothing counts.
@@ -408,6 +411,7 @@ class EpochAssignment:
                 too_old="report",
                 limited=limited,
                 request=request,
+                maintain=maintain,
             )
 
         count = sum(len(done) for done in offsets.values())
@@ -427,6 +431,8 @@ class EpochAssignment:
     def acquire(self, request: AcquireRequest) -> None:
         """Asks for chunks of a cooperative epoch, without a commit; `acquired` returns them.
 
+        Call `CommitStore.maintain` later.
+
         Raises:
             commits.FencedMember: The epoch is over: the request changed nothing.
             commits.CommitLogUnavailable: The log did not answer.
@@ -434,7 +440,9 @@ class EpochAssignment:
         grant, asked = self._grant, time.monotonic()
 
         def acquire() -> None:
-            self.store.acquire(self.options.group_id, grant.epoch, grant.member, request)
+            self.store.acquire(
+                self.options.group_id, grant.epoch, grant.member, request, maintain=False
+            )
 
         try:
             repeated(acquire, f"request {request.id}", self.options.batch_life, self._over)

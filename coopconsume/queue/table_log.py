@@ -209,6 +209,7 @@ class TableLog(LogClient):
             except AppendConflict:
                 engine.refresh(reopen=True)
             else:
+                engine.maintain()
                 return
         raise CommitStoreBusy(self._table, "append", _TRIES)
 

@@ -95,6 +95,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _IDLE_WAIT = 0.2
+#: Seconds to wait for what is overdue: something holds it up.
+_SHORTEST_WAIT = 0.02
 #: Seconds between two updates of what the job waits for.
 _WAITS_EVERY = 0.5
 #: Seconds that a job that is asked to stop waits for an answer of Kafka, and for its last write of
@@ -700,9 +702,9 @@ class Job:
             waits = [max(0.0, breaker.until - now), _IDLE_WAIT]
         if self._rebalance.hand_over or self._dispatcher.is_partly_busy:
             waits.append(0.05)
-        if self._epoch_state is not None and self._epoch_state.committer.due is not None:
-            waits.append(self._epoch_state.committer.due - now)
-        return max(0.02, min(waits))
+        patience = max(_SHORTEST_WAIT, min(waits))
+        due = None if self._epoch_state is None else self._epoch_state.committer.due
+        return patience if due is None else min(patience, max(due - now, 0) or _SHORTEST_WAIT)
 
     def _finished(self) -> bool:
         epoch_state = self._epoch_state

@@ -748,4 +748,30 @@ CHANNEL_DRIVER = [
         "self._note(running, report)\n        self.leases.taken",
         (_CHANNELS + "test_a_report_that_was_not_acknowledged_counts_once",),
     ),
+    Mutant(
+        "reports-out-of-step",
+        "One of the reports of a slot comes just before each commit.",
+        "coopconsume/runtime/dispatch/slot_leases.py",
+        "wait = (commit_in - _BEFORE_COMMIT) % every",
+        "wait = commit_in % every",
+        ("tests/unit/runtime/test_committer.py::test_a_report_comes_just_before_each_commit",),
+    ),
+    Mutant(
+        "time-of-the-next-report-ignored",
+        "A slot makes its next report when the driver wants it.",
+        "coopconsume/worker/channel/client.py",
+        "self._cut_at = now + report_in",
+        "pass",
+        ("tests/unit/worker/test_channel.py::test_the_driver_says_when_it_wants_the_next_report",),
+    ),
+    Mutant(
+        "maintained-before-the-answer",
+        "A job gets the answer to a commit before checkpoints and snapshots are written.",
+        "coopconsume/runtime/commit/log_calls.py",
+        "limited=written is None, request=request, maintain=False,",
+        "limited=written is None, request=request,",
+        (
+            "tests/unit/runtime/test_committer.py::test_a_commit_is_answered_before_the_table_is_maintained",
+        ),
+    ),
 ]

@@ -255,6 +255,10 @@ class Committer:
         waits = self.is_busy or self.outbox.is_young
         return max(since + self._linger, self._next_at) if since and not waits else None
 
+    def next_in(self, now: float) -> float:
+        """Returns the seconds until the next commit begins if there is something to commit."""
+        return (self.due or self._next_at) - now
+
     @property
     def _next_at(self) -> float:
         """When the next append may begin, on the monotonic clock."""

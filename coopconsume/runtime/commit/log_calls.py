@@ -76,6 +76,8 @@ class LogCalls:
             if written is not None and self._job_spec.state is not None:
                 self._job_spec.state.committed(self._assignment, written.commit_id)
             self._post(answer)
+            # Now and then it takes longer than a commit, and nobody waits for it.
+            self._assignment.store.maintain()
 
     def look(self) -> None:
         """Reads stable offsets that other members have moved, and the chunks of all members."""
@@ -152,7 +154,7 @@ def commit_within_limit(
         if fit or reported or holes or request is None:
             results = assignment.commit(
                 fit, pending=reported, holes=holes, filtered=dropped, commit_id=commit_id,
-                limited=written is None, request=request,
+                limited=written is None, request=request, maintain=False,
             )  # fmt: skip
         else:
             assignment.acquire(request)

@@ -709,7 +709,7 @@ class Dispatcher:
             self._chunks.progressed(running, report, now)
         running.epoch_state.committer.take(report, partitions, now)
         self._note(running, report)
-        self.leases.taken(report)
+        self.leases.taken(report, running.epoch_state.committer.next_in(now))
 
     def called(self, event: CallReported) -> None:
         """Notes which handler call of a slot takes long, if one does."""

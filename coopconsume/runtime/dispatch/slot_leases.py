@@ -37,6 +37,8 @@ _LOOP_STUCK: Final = 10.0
 _ENDING: Final = 0.1
 #: Shortest interval between two reports of a slot, in seconds.
 _REPORTS_APART: Final = 0.02
+#: Seconds before a commit at which reports are sent: so long they may take to the loop.
+_BEFORE_COMMIT: Final = 0.02
 #: Slots in a row that cannot connect, after which batches have no channel.
 _FAILURES: Final = 3
 _LOST: Final = (
@@ -64,6 +66,22 @@ def report_seconds(options: Options, *, real_time: bool = False) -> float:
     """
     part = options.commit_interval / (5 if real_time else 2)
     return min(REPORT_EVERY, max(_REPORTS_APART, part))
+
+
+def next_report_in(every: float, commit_in: float) -> float:
+    """Returns the seconds until the next report of a slot.
+
+    Reports of all slots come at the same instants, and one of these is just before each commit: a
+    record does not wait for its report first, and then for the commit.
+
+    Args:
+        every: Seconds between two reports.
+        commit_in: Seconds until the next commit.
+    """
+    if not math.isfinite(commit_in):
+        return every
+    wait = (commit_in - _BEFORE_COMMIT) % every
+    return wait if wait >= every / 2 else wait + every
 
 
 class SlotLeases:
@@ -190,10 +208,16 @@ class SlotLeases:
         if self._server is not None:
             self._server.hand_out(at, work)
 
-    def taken(self, report: SlotReport) -> None:
-        """Acknowledges a progressive report to its slot."""
+    def taken(self, report: SlotReport, commit_in: float) -> None:
+        """Acknowledges a progressive report to its slot.
+
+        Args:
+            report: The report.
+            commit_in: Seconds until the next commit; one of the next reports comes just before it.
+        """
         if self._server is not None:
-            self._server.taken(report.batch, report.slot, report.seq)
+            report_in = next_report_in(self._server.spec().report_every, commit_in)
+            self._server.taken(report.batch, report.slot, report.seq, report_in)
 
     def ended(self, batch: int) -> None:
         """Closes the connections of a batch that has ended; none of its slots gets a lease."""

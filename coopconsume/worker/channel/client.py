@@ -302,9 +302,7 @@ class SlotChannel:
         elif kind == Frame.CHUNKS:
             self._take_chunks(decode_chunks(payload))
         elif kind == Frame.TAKEN:
-            seq = decode_taken(payload)
-            with self._lock:
-                self._unacknowledged = [one for one in self._unacknowledged if one[0].seq > seq]
+            self._taken(*decode_taken(payload))
         else:
             raise ProtocolError(f"the driver sent a frame of type {kind}")
 
@@ -317,6 +315,13 @@ class SlotChannel:
         else:
             self._withhold(*decode_withhold(payload))
         self._cut_at = self._clock()
+
+    def _taken(self, seq: int, report_in: float) -> None:
+        now = self._clock()
+        with self._lock:
+            self._unacknowledged = [one for one in self._unacknowledged if one[0].seq > seq]
+            if seq == self._seq and self._cut_at > now:
+                self._cut_at = now + report_in
 
     def _take_chunks(self, work: dict[int, PartitionWork]) -> None:
         with self._lock:

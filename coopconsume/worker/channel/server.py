@@ -215,9 +215,17 @@ class ChannelServer:
         self._unsent.append((at, Frame.CHUNKS, encode_chunks(work)))
         self._wake()
 
-    def taken(self, batch: int, slot: int, seq: int) -> None:
-        """Acknowledges the progressive reports of a slot up to a number."""
-        self._unsent.append(((batch, slot), Frame.TAKEN, encode_taken(seq)))
+    def taken(self, batch: int, slot: int, seq: int, report_in: float | None = None) -> None:
+        """Acknowledges the progressive reports of a slot up to a number.
+
+        Args:
+            batch: Number of the batch.
+            slot: Number of the slot.
+            seq: The number of the last report that was taken.
+            report_in: Seconds until the next report is wanted; None: as usual.
+        """
+        wait = self._spec.report_every if report_in is None else report_in
+        self._unsent.append(((batch, slot), Frame.TAKEN, encode_taken(seq, wait)))
         self._wake()
 
     def forget(self, batch: int) -> None:

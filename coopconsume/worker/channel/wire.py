@@ -37,7 +37,7 @@ _HEAD = struct.Struct(">BB")
 _SLOT = struct.Struct(">qqq")
 _ASK = struct.Struct(">Q")
 _LEASE = struct.Struct(">Qd")
-_TAKEN = struct.Struct(">Q")
+_TAKEN = struct.Struct(">Qd")
 _CALL = struct.Struct(">qqd")
 _NUMBER = struct.Struct(">Q")
 _RANGE = struct.Struct(">Iqq")
@@ -167,7 +167,7 @@ class Sealer:
         self._number = 0
 
     def _mac(self, kind: int, payload: bytes) -> bytes:
-        mac = hmac.new(self._key, _TAKEN.pack(self._number) + _HEAD.pack(VERSION, kind), "sha256")
+        mac = hmac.new(self._key, _NUMBER.pack(self._number) + _HEAD.pack(VERSION, kind), "sha256")
         mac.update(payload)
         self._number += 1
         return mac.digest()
@@ -304,14 +304,20 @@ def decode_lease(payload: bytes) -> tuple[int, float]:
     return int(stamp), float(seconds)
 
 
-def encode_taken(seq: int) -> bytes:
-    """Returns the payload of `TAKEN`: acknowledges the progressive reports up to a number."""
-    return _TAKEN.pack(seq)
+def encode_taken(seq: int, report_in: float) -> bytes:
+    """Returns the payload of `TAKEN`: acknowledges the progressive reports up to a number.
+
+    Args:
+        seq: The number.
+        report_in: Seconds until the next report is wanted.
+    """
+    return _TAKEN.pack(seq, report_in)
 
 
-def decode_taken(payload: bytes) -> int:
+def decode_taken(payload: bytes) -> tuple[int, float]:
     """The inverse of `encode_taken`."""
-    return int(_unpack(_TAKEN, payload)[0])
+    seq, report_in = _unpack(_TAKEN, payload)
+    return int(seq), float(report_in)
 
 
 def encode_withhold(number: int, ranges: Mapping[int, Iterable[tuple[int, int]]]) -> bytes:

@@ -342,6 +342,45 @@ def test_checkpoints_keep_a_long_log_short_to_open(path: str) -> None:
     assert seen(CommitStore.open(path)) == seen(store)
 
 
+def test_a_commit_need_not_wait_for_checkpoints_and_snapshots(path: str) -> None:
+    """They are left to `maintain`, which does nothing more than is due."""
+    store = CommitStore.open(path, snapshot_commits=60)
+    epoch = opened(store)
+    for n in range(55):
+        store.commit("g", epoch, "m", {P0: [(n, n)]}, maintain=False)
+    assert not [*Path(path, "_delta_log").glob("*.checkpoint*.parquet")]
+    store.maintain()
+    checkpoints = [p.name[:20] for p in Path(path, "_delta_log").glob("*.checkpoint*.parquet")]
+    assert checkpoints == [f"{store.version():020d}"]
+    for n in range(55, 80):
+        store.commit("g", epoch, "m", {P0: [(n, n)]}, maintain=False)
+    before = store.version()
+    store.maintain()
+    assert store.version() == before + 1
+    store.maintain()
+    assert store.version() == before + 1
+    assert seen(CommitStore.open(path)) == seen(store)
+
+
+def test_a_handle_that_cannot_be_reopened_is_no_error(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit before it has succeeded, and the next one tries again."""
+    store, _ = filled(path, 20)
+    epoch = opened(store)
+
+    def refresh(*, reopen: bool = False) -> int:
+        raise CommitLogUnavailable(path, "read", "unplugged")
+
+    at = store._engine._opened_at = store.version() - 50  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        patch.setattr(store._engine, "refresh", refresh)
+        store.maintain()
+    assert store._engine._opened_at == at  # type: ignore[attr-defined]
+    assert store.commit("g", epoch, "m", {P0: [(500, 500)]})[P0].status == "committed"
+    assert store._engine._opened_at > at  # type: ignore[attr-defined]
+
+
 def test_a_missing_file_is_reported(path: str) -> None:
     """A lost data file is an error that names it and the ways out, and changes nothing."""
     filled(path, 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from commits import Epoch, OffsetRanges, Pending
 from coopconsume.errors import FencedMember, OutputsNotPublished
 from coopconsume.runtime.commit.committer import Committer
-from coopconsume.runtime.dispatch.slot_leases import report_seconds
+from coopconsume.runtime.dispatch.slot_leases import next_report_in, report_seconds
 from coopconsume.runtime.events import CommitAnswered, LogRead, OffsetsMirrored
 
 TP = ("t", 0)
@@ -40,6 +41,7 @@ class FakeAssignment:
         self.attempts = 0
         self.lasting: Exception | None = None
         self.epoch = Epoch(1, "n")
+        self.store = SimpleNamespace(maintain=lambda: None)
 
     def may_be_late(self, _error: FencedMember) -> bool:
         """Whether the work goes on, and the next epoch is not known yet."""
@@ -81,8 +83,10 @@ class FakeAssignment:
         """Everything fits."""
         return offsets
 
-    def commit(self, offsets: Any, **_more: Any) -> Any:
+    def commit(self, offsets: Any, *, maintain: bool = True, **_more: Any) -> Any:
         """It counts."""
+        if maintain:
+            self.store.maintain()
         return {
             tp: SimpleNamespace(
                 status="committed", stable_offset=done.last + 1, not_held=OffsetRanges()
@@ -206,6 +210,57 @@ def test_slots_report_several_times_before_a_commit(commits, real_time, reports)
     """Twice, in real time five times, and from every 20 to every 200 ms."""
     options = SimpleNamespace(commit_interval=commits)
     assert report_seconds(options, real_time=real_time) == reports
+
+
+def test_a_commit_is_answered_before_the_table_is_maintained():
+    """Now and then that takes longer than the commit, and records would wait for it."""
+    assignment, partition = FakeAssignment([]), Partition([0])
+    assignment.has_unpublished = False
+    made, said = committer(assignment, partition)
+    waiting: list[bool] = []
+    maintained = threading.Event()
+
+    def maintain() -> None:
+        waiting.append(said.empty())
+        maintained.set()
+
+    assignment.store.maintain = maintain
+    made._decisions_at = math.inf
+    made._next.since = 1.0
+    made.commit_if_due(more_to_come=False)
+    assert maintained.wait(120)
+    assert waiting == [False]
+    hear(made, said)
+    assert partition.stable == 1
+    made.close(well=True)
+
+
+@pytest.mark.parametrize("commit_in", [-0.01, 0.0, 0.013, 0.02, 0.05, 0.1, 0.199])
+def test_a_report_comes_just_before_each_commit(commit_in):
+    """From any instant on, slots come into step with the commits."""
+    now, reports = 0.0, []
+    while now < 1.0:
+        wait = next_report_in(0.04, commit_in - now % 0.2)
+        assert 0.02 - 1e-9 <= wait < 0.06 + 1e-9
+        now += wait
+        reports.append(now)
+    commits = [commit_in + 0.2 * n for n in range(2, 4)]
+    for commit in commits:
+        assert any(abs(commit - 0.02 - at) < 1e-6 for at in reports)
+
+
+def test_reports_before_the_first_commit_come_as_usual():
+    """Each slot after its own last one."""
+    assert next_report_in(0.04, -math.inf) == 0.04
+
+
+def test_the_next_commit_is_known_before_there_is_anything_to_commit():
+    """Its time is in the answers to reports."""
+    made, _ = committer(FakeAssignment([]))
+    assert made.next_in(100.0) == -math.inf
+    made._begun_at = 100.0
+    assert made.next_in(100.05) == pytest.approx(made._interval - 0.05)
+    made.close(well=False)
 
 
 def test_what_ends_the_epoch_while_outputs_are_published_reaches_the_loop():

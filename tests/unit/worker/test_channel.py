@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
@@ -309,6 +310,29 @@ def test_a_slow_driver_gets_a_report_for_each_that_it_takes():
             driver.server.taken(7, 2, taken)
             until(lambda count=4 + taken: len(driver.reports) == count)
         assert [report.seq for report in channel.close()] == [4, 5, 6, 7]
+
+
+def test_the_driver_says_when_it_wants_the_next_report():
+    """Except if the slot is about to answer to something else."""
+    with bench() as driver:
+        driver.takes = False
+        channel, slot = connected(driver.server), Slot()
+        channel.begin(slot.cut, slot.halt)
+        slot.ready = [1]
+        until(lambda: len(driver.reports) == 1)
+        channel._taken(1, 60.0)
+        slot.ready = [2]
+        time.sleep(0.1)
+        assert len(driver.reports) == 1
+        driver.server.relieve((7, 2))
+        until(lambda: len(driver.reports) == 2)
+        channel._cut_at = 0.0
+        channel._taken(2, 60.0)
+        assert channel._cut_at == 0.0
+        channel._cut_at = math.inf
+        channel._taken(1, 60.0)
+        assert channel._cut_at == math.inf, "an answer to an earlier report"
+        channel.close()
 
 
 def test_a_report_that_fits_no_frame_comes_at_the_end(monkeypatch):
