@@ -73,6 +73,7 @@ class Slot:
         )  # fmt: skip
         self.source = open_source(spec, number, self.reader.starts)
         self.got, self.holes, self.rows = [], set(), []
+        self._positions = list(self.reader.starts.values())
         self.error = None
         self.reads = threading.Event()
         self.reads.set()
@@ -96,15 +97,16 @@ class Slot:
                 self.got += [(row["part"], row["offset"]) for row in rows]
                 for part, holes in taken.holes.items():
                     self.holes |= {(part, o) for a, b in holes for o in range(a, b + 1)}
+                self._positions = list(self.reader.starts.values())
         except Exception as error:  # noqa: BLE001 - for the test's own thread
             self.error = error
         finally:
             self.source.close()
 
     def position(self, part=0):
-        """How far it has read."""
+        """How far the records go that it has got."""
         assert self.error is None, self.error
-        return list(self.reader.starts.values())[part]
+        return self._positions[part]
 
     def end(self):
         """Ends it."""
