@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from coopconsume.errors import BrokerUnreachable, CoopConsumeError, NotAuthorized
 from coopconsume.errors.fenced import EngineNotUsable
 from coopconsume.errors.queue import QueueLogFormat, QueueNotFound
-from coopconsume.kafka.creation import WITHOUT_RETENTION, make_topic
 from coopconsume.kafka.librdkafka import client_config
+from coopconsume.kafka.one_partition import OnePartition
 from coopconsume.kafka.security import access, sasl
 
 if TYPE_CHECKING:
@@ -97,8 +96,8 @@ class LogClient(ABC):
         """Returns the error for users of an error that a method raised."""
 
 
-class KafkaLog(LogClient):
-    """A log in a Kafka topic of one partition.
+class KafkaLog(OnePartition, LogClient):
+    """A log in a Kafka topic of one partition, through kafka-python.
 
     Args:
         queue: The group and the topic of the queue: the key of the rows.
@@ -116,43 +115,42 @@ class KafkaLog(LogClient):
         self.place = f"topic {topic} of {options.kafka['bootstrap.servers']}"
         self._queue = queue
         self._key = queue.encode()
-        self._topic = topic
         self._kafka = options.kafka
-        self._config = options.client_config()
+        config = options.client_config() | {"bootstrap_timeout_ms": CONNECT_MS}
+        request_ms = config.get("request_timeout_ms", CONNECT_MS)
+        super().__init__(
+            topic, config, answer_ms=CONNECT_MS, fetch_ms=_FETCH_WAIT_MS, max_block_ms=CONNECT_MS,
+            request_timeout_ms=request_ms, delivery_timeout_ms=request_ms + CONNECT_MS,
+            retry_backoff_ms=config.get("retry_backoff_ms", 50), max_request_size=_MOST_BYTES,
+            allow_auto_create_topics=False,
+        )  # fmt: skip
 
     def prepare(self, *, create: bool) -> None:
         """Creates the topic if it does not exist, and waits for its leader."""
-        from kafka.admin import KafkaAdminClient
-
         access.look(self._config, self._kafka)
-        admin = KafkaAdminClient(**self._config, bootstrap_timeout_ms=CONNECT_MS)
-        try:
-            found = _described(admin, self._topic)
-            if found is None and not create:
-                raise QueueNotFound(self._queue, self.place)
-            if found is None:
-                make_topic(admin, self._topic, 1, WITHOUT_RETENTION)
-            deadline = time.monotonic() + CONNECT_MS / 1000
-            while found is None and time.monotonic() < deadline:
-                time.sleep(0.05)
-                found = _described(admin, self._topic)
-            if found is None:
-                raise ConnectionError("its new topic has no leader yet")
-            if found != 1:
-                raise QueueLogFormat(self.place, f"{found} partitions", "one partition")
-        finally:
-            admin.close()
+        count = self.partitions(create=create)
+        if not count:
+            raise QueueNotFound(self._queue, self.place)
+        if count != 1:
+            raise QueueLogFormat(self.place, f"{count} partitions", "one partition")
 
-    def delete_before(self, position: int) -> None:
-        """Lets Kafka delete the records below an offset."""
-        from kafka import TopicPartition
-        from kafka.admin import KafkaAdminClient
+    def write(self, rows: Sequence[bytes]) -> None:
+        """Sends rows."""
+        for row in rows:
+            self.send(row, self._key)
 
-        admin = KafkaAdminClient(**self._config, bootstrap_timeout_ms=CONNECT_MS)
+    def write_now(self, row: bytes) -> bool:
+        """Sends a row once the topic's partition is known: without it `send` waits."""
+        from kafka.errors import KafkaError
+
+        producer = self._producer
+        if producer is None or not producer._metadata.partitions_for_topic(self._topic):  # noqa: SLF001
+            return False
         try:
-            admin.delete_records({TopicPartition(self._topic, 0): position})
-        finally:
-            admin.close()
+            self.send(row, self._key)
+        except KafkaError:
+            return False
+        return True
 
     def explained(self, error: Exception) -> CoopConsumeError:
         """Returns a missing right, or that the brokers cannot be reached."""
@@ -163,106 +161,8 @@ class KafkaLog(LogClient):
         )
 
 
-def _described(admin: Any, topic: str) -> int | None:
-    """Return the number of partitions; None if the topic does not exist or has no leader yet."""
-    (found,) = admin.describe_topics([topic])
-    partitions = found["partitions"]
-    if found["error_code"] or not partitions or partitions[0]["error_code"]:
-        return None
-    return len(partitions)
-
-
-class KafkaPythonLog(KafkaLog):
-    """The client kafka-python."""
-
-    _producer: Any = None
-    _consumer: Any = None
-
-    def producer_config(self) -> dict[str, Any]:
-        """Returns kafka-python's settings of the producer: the user's ones win."""
-        config = {"retry_backoff_ms": 50, "request_timeout_ms": CONNECT_MS} | self._config
-        return config | {
-            "acks": "all",
-            # A row that is repeated or late does no harm.
-            "enable_idempotence": False,
-            "max_in_flight_requests_per_connection": 1,
-            "linger_ms": 0,
-            "max_block_ms": CONNECT_MS,
-            "bootstrap_timeout_ms": CONNECT_MS,
-            "delivery_timeout_ms": config["request_timeout_ms"] + CONNECT_MS,
-            "max_request_size": _MOST_BYTES,
-            "allow_auto_create_topics": False,
-            "metrics_enabled": False,
-        }
-
-    def write(self, rows: Sequence[bytes]) -> None:
-        """Sends rows."""
-        from kafka import KafkaProducer
-
-        if self._producer is None:
-            self._producer = KafkaProducer(**self.producer_config())
-        for row in rows:
-            self._producer.send(self._topic, key=self._key, value=row, partition=0)
-
-    def write_now(self, row: bytes) -> bool:
-        """Sends a row once the topic's partition is known: without it `send` waits."""
-        from kafka.errors import KafkaError
-
-        producer = self._producer
-        if producer is None or not producer._metadata.partitions_for_topic(self._topic):  # noqa: SLF001
-            return False
-        try:
-            producer.send(self._topic, key=self._key, value=row, partition=0)
-        except KafkaError:
-            return False
-        return True
-
-    def end_writing(self) -> None:
-        """Waits up to 3 s for what was sent."""
-        if self._producer is not None:
-            self._producer.close(timeout=3)
-
-    def begin_reading(self) -> tuple[int, int]:
-        """Begins at the first offset."""
-        from kafka import KafkaConsumer, TopicPartition
-
-        at = self._at = TopicPartition(self._topic, 0)
-        consumer = self._consumer = KafkaConsumer(
-            **self._config, group_id=None, enable_auto_commit=False, auto_offset_reset="none",
-            fetch_max_wait_ms=_FETCH_WAIT_MS, max_poll_records=_AT_ONCE,
-            bootstrap_timeout_ms=CONNECT_MS, metrics_enabled=False,
-        )  # fmt: skip
-        consumer.assign([at])
-        start = consumer.beginning_offsets([at], timeout_ms=CONNECT_MS)[at]
-        end = consumer.end_offsets([at], timeout_ms=CONNECT_MS)[at]
-        consumer.seek(at, start)
-        return start, end
-
-    def read(self, seconds: float) -> Sequence[LogRecord] | None:
-        """Waits for the next records."""
-        from kafka.errors import OffsetOutOfRangeError
-
-        try:
-            found = self._consumer.poll(timeout_ms=int(1000 * seconds)).get(self._at, [])
-        except OffsetOutOfRangeError:
-            return None
-        return [(record.offset, record.key, record.value) for record in found]
-
-    def position(self) -> int:
-        """Returns the offset that is read next."""
-        return int(self._consumer.position(self._at))
-
-    def end_reading(self) -> None:
-        """Closes the connection."""
-        if self._consumer is not None:
-            self._consumer.close()
-
-
 class ConfluentLog(KafkaLog):
-    """The client confluent-kafka: a hold takes less than half of the time."""
-
-    _producer: Any = None
-    _consumer: Any = None
+    """The same through confluent-kafka: a hold takes less than half of the time."""
 
     def __init__(self, queue: str, topic: str, options: Options) -> None:
         super().__init__(queue, topic, options)
@@ -365,6 +265,6 @@ class ConfluentLog(KafkaLog):
 
 #: The clients by their names.
 ENGINES: Final[Mapping[str, Callable[[str, str, Options], LogClient]]] = {
-    "kafka-python": KafkaPythonLog,
+    "kafka-python": KafkaLog,
     "confluent-kafka": ConfluentLog,
 }

@@ -109,7 +109,7 @@ FENCED = [
         "registry-stopped-by-a-marker",
         "Offsets without a record at the end of the registry's log stop nobody.",
         "coopconsume/fenced/ownership/kafka_store.py",
-        " and self._consumer.position(self._at) < end:",
+        " and self._log.position() < end:",
         ":",
         (
             "tests/broker/test_ownership.py::test_a_foreign_transaction_at_the_end_of_a_registry_stops_nobody",

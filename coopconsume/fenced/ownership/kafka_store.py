@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.ownership.log_fold import OwnershipFold, change
 from coopconsume.fenced.ownership.wire import reporting
-from coopconsume.kafka.creation import WITHOUT_RETENTION, make_topic
+from coopconsume.kafka.one_partition import OnePartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +28,6 @@ log = logging.getLogger(__name__)
 TOPIC = "__fw_ownership"
 """The topic that is used if no other is named."""
 _PATIENCE = 30.0
-_PATIENCE_MS = int(1000 * _PATIENCE)
 #: Seconds between two looks at the position while no record comes.
 _LOOK_EVERY = 0.2
 
@@ -61,25 +59,20 @@ class KafkaStore:
         replication_factor: int | None = None,
         snapshot_bytes: int = 8 << 20,
     ) -> None:
-        from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-
-        self._topic, self.place = topic, f"topic {topic}"
-        self._config = FencedSettings.parse(options).client_config()
+        self.place = f"topic {topic}"
         self._most_bytes = snapshot_bytes
-        self._at = TopicPartition(topic, 0)
+        config = FencedSettings.parse(options).client_config() | {"bootstrap_timeout_ms": 10_000}
+        self._log = OnePartition(
+            topic, config, answer_ms=int(1000 * _PATIENCE), fetch_ms=100,
+            retry_backoff_ms=config.get("retry_backoff_ms", 10),
+        )  # fmt: skip
         with self._reporting("opening"):
-            self._make_topic(replication_factor, create=create)
-            self._consumer = KafkaConsumer(
-                **self._config, group_id=None, enable_auto_commit=False, auto_offset_reset="none",
-                fetch_max_wait_ms=100,
-            )  # fmt: skip
-            # One at a time and without sequence numbers: a change written twice counts once.
-            self._producer = KafkaProducer(
-                **self._config, acks="all", enable_idempotence=False, retry_backoff_ms=10,
-                max_in_flight_requests_per_connection=1, linger_ms=0,
-            )  # fmt: skip
-            self._consumer.assign([self._at])
-            self._rewind()
+            count = self._log.partitions(create=create, replicas=replication_factor)
+        if not count:
+            raise OwnershipFormat(self.place, "no such topic", "an ownership store")
+        if count != 1:
+            raise OwnershipFormat(self.place, f"{count} partitions", "one partition")
+        self._rewind()
 
     def _reporting(self, operation: str) -> AbstractContextManager[None]:
         from kafka.errors import KafkaError
@@ -102,8 +95,7 @@ class KafkaStore:
         change_id = uuid.uuid4().hex
         value = change(change_id, rows, entries)
         with self._reporting("changing"):
-            sent = self._producer.send(self._topic, value=value, partition=0)
-            offset = sent.get(timeout=_PATIENCE).offset
+            offset = self._log.send(value).get(timeout=_PATIENCE).offset
         counted = change_id in self._read_to(offset + 1)
         if self._size >= self._most_bytes:
             self._shorten()
@@ -137,40 +129,24 @@ class KafkaStore:
 
     def close(self) -> None:
         """Closes the connections."""
-        self._producer.close(timeout=5)
-        self._consumer.close()
-
-    def _make_topic(self, replication_factor: int | None, *, create: bool) -> None:
-        from kafka.admin import KafkaAdminClient
-
-        with closing(KafkaAdminClient(**self._config, bootstrap_timeout_ms=10_000)) as admin:
-            if self._topic not in admin.list_topics():
-                if not create:
-                    raise OwnershipFormat(self.place, "no such topic", "an ownership store")
-                make_topic(admin, self._topic, 1, WITHOUT_RETENTION, replication_factor)
-            admin.wait_for_topics([self._topic], timeout_ms=_PATIENCE_MS)
-            (found,) = admin.describe_topics([self._topic])
-        if len(found["partitions"]) != 1:
-            problem = f"{len(found['partitions'])} partitions"
-            raise OwnershipFormat(self.place, problem, "one partition")
+        self._log.end_writing()
+        self._log.end_reading()
 
     def _rewind(self) -> None:
-        start = self._consumer.beginning_offsets([self._at], timeout_ms=_PATIENCE_MS)[self._at]
+        with self._reporting("reading"):
+            start, _ = self._log.begin_reading()
         self._fold = OwnershipFold(self.place, start)
         self._size = 0
-        self._consumer.seek(self._at, start)
 
     def _end(self) -> int:
         with self._reporting("reading"):
-            # Without a limit it would wait forever for the leader of the partition.
-            found = self._consumer.end_offsets([self._at], timeout_ms=_PATIENCE_MS)
-        return int(found[self._at])
+            return self._log.end()
 
     def _read_to(self, end: int) -> set[str]:
         counted: set[str] = set()
         deadline = time.monotonic() + _PATIENCE
         # The last offsets may be markers of somebody's transactions: no record comes for them.
-        while self._fold.next_offset < end and self._consumer.position(self._at) < end:
+        while self._fold.next_offset < end and self._log.position() < end:
             found = self._take(_LOOK_EVERY)
             if found is not None:
                 counted |= found
@@ -181,32 +157,24 @@ class KafkaStore:
 
     def _take(self, seconds: float) -> set[str] | None:
         """Reads available records, and returns the ids of changes that count; None if none came."""
-        from kafka.errors import OffsetOutOfRangeError
-
         with self._reporting("reading"):
-            try:
-                polled = self._consumer.poll(timeout_ms=max(1, int(1000 * seconds)))
-            except OffsetOutOfRangeError:
-                self._rewind()  # shortened by another while this one was away
-                return set()
-        records = polled.get(self._at, [])
-        self._size += sum(len(record.value or b"") for record in records)
-        counted = {self._fold.take(record.offset, record.value) for record in records}
+            records = self._log.read(seconds)
+        if records is None:
+            self._rewind()  # shortened by another while this one was away
+            return set()
+        self._size += sum(len(value or b"") for _, _, value in records)
+        counted = {self._fold.take(offset, value) for offset, _, value in records}
         return {*filter(None, counted)} if records else None
 
     def _shorten(self) -> None:
         """Appends a snapshot, and deletes the records that it replaces."""
-        from kafka.admin import KafkaAdminClient
-
         upto, snapshot = self._fold.next_offset, self._fold.snapshot()
         # What the snapshot itself takes is read back soon.
         self._size = -sum(map(len, snapshot))
         try:
             with self._reporting("shortening"):
-                sent = [self._producer.send(self._topic, value=s, partition=0) for s in snapshot]
-                for each in sent:
-                    each.get(timeout=_PATIENCE)
-                with closing(KafkaAdminClient(**self._config)) as admin:
-                    admin.delete_records({self._at: upto})
+                for sent in [*map(self._log.send, snapshot)]:
+                    sent.get(timeout=_PATIENCE)
+                self._log.delete_before(upto)
         except OwnershipUnavailable as error:  # A longer log is only slower to open.
             log.warning("%s", error)

@@ -22,7 +22,7 @@ from coopconsume.errors import (
 from coopconsume.errors.fenced import EngineNotUsable
 from coopconsume.queue import QueueReplica
 from coopconsume.queue.log import LogRows, Restored
-from coopconsume.queue.log_client import KafkaPythonLog
+from coopconsume.queue.log_client import KafkaLog
 from coopconsume.queue.member import AppendRow
 from coopconsume.queue.replica import ReplicaState
 from coopconsume.queue.replica_log import AtEnd, Began, RecordsRead
@@ -109,8 +109,8 @@ def test_settings_of_clients_apply_to_the_replicas_too():
     """A request may take longer than by default; its delivery takes longer then."""
     own = {"kafka.request.timeout.ms": 40_000, "kafka.retry.backoff.ms": 7}
     (client,) = QueueSettings.parse({**OPTIONS, **own}, "orders").clients()
-    assert isinstance(client, KafkaPythonLog)
-    config = client.producer_config()
+    assert type(client) is KafkaLog
+    config = client._producer_config
     assert (config["request_timeout_ms"], config["retry_backoff_ms"]) == (40_000, 7)
     assert config["delivery_timeout_ms"] > 40_000
 
