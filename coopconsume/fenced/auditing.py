@@ -165,16 +165,17 @@ def audit(
         view.begin_at(start)
         fold = view.fold
         tally = _Tally(fold)
-        view.passes_gaps, view.on_passed = True, tally.take
+        gaps: dict[int, str] = {}
+        view.gaps, view.on_passed = gaps, tally.take
         end = view.decided_end(deadline)
         for rows in view.counted(end, deadline):
             tally.count(rows)
-    counts, gaps = tally.counts, [AuditFinding(at, "gap", text) for at, text in view.gaps.items()]
+    counts, missing = tally.counts, [AuditFinding(at, "gap", text) for at, text in gaps.items()]
     return view.log, Audit(
         start, end, fold.next_seq, fold.epoch, sum(term.records for term in tally.terms),
         counts["rejected"], counts["fenced"], counts["malformed"],
         fold.torn + len(fold.incomplete) + counts["torn"], counts["foreign"], counts["unknown"],
-        tuple(tally.terms), (*tally.findings, *gaps),
+        tuple(tally.terms), (*tally.findings, *missing),
         None if fold.stamp is None else fold.stamp.visibility,
     )  # fmt: skip
 

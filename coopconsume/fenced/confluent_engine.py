@@ -13,14 +13,13 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.errors import CoopConsumeError, NotAuthorized
-from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
+from coopconsume.errors.fenced import EngineNotUsable
+from coopconsume.fenced import kafka_engine
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt, LogAppend
+from coopconsume.fenced.engine import EngineDoubt, LogAppend, as_doubts
 from coopconsume.fenced.kafka_engine import CONNECT, Engine, KafkaChannel
 from coopconsume.fenced.log import Consumed, LogId, Rows
 from coopconsume.kafka.librdkafka import client_config
-from coopconsume.kafka.security import sasl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,25 +38,21 @@ _milliseconds: Final = itemgetter(1)
 
 
 def doubt_of(settings: FencedSettings, topic: str, error: BaseException) -> EngineDoubt | None:
-    """What a failure of the client means; a missing right or a wrong record is a refusal."""
+    """What a failure of the client means; of a broker's error, what it does with kafka-python."""
     from confluent_kafka import KafkaError, KafkaException
+    from kafka.errors import for_code
 
     # A consumer that was closed raises RuntimeError.
     known = (KafkaException, BufferError, SystemError, RuntimeError, OSError)
     if not isinstance(error, known):
         return None
     kind: Any = error.args[0] if error.args else None
-    code = kind.code() if isinstance(kind, KafkaError) else None
-    gone = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
-    refusal: CoopConsumeError | None = None
-    user = sasl.user(settings.kafka)
-    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        refusal = NotAuthorized("WRITE", "TOPIC", topic, user)
-    elif code == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-        refusal = NotAuthorized("WRITE", "TRANSACTIONAL_ID", "", user)
-    elif code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD):
-        refusal = AppendRefused(f"{topic} does not take the records: {kind.str()}")
-    return EngineDoubt(str(error), refusal, is_out_of_range=code in gone)
+    code = kind.code() if isinstance(kind, KafkaError) else 0
+    if code == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+        code = KafkaError.OFFSET_OUT_OF_RANGE
+    if code > 0:
+        return kafka_engine.doubt_of(settings, topic, for_code(code)(kind.str()))
+    return EngineDoubt(str(error))
 
 
 class ConfluentEngine(Engine):
@@ -126,20 +121,18 @@ class ConfluentEngine(Engine):
 class ConfluentChannel(KafkaChannel):
     """A producer of confluent-kafka."""
 
-    _doubt_of = staticmethod(doubt_of)
-
     def __init__(
         self, settings: FencedSettings, log: LogId, transactional_id: str | None, timeout: float
     ) -> None:
         from confluent_kafka import Producer
 
-        self._settings = settings
-        self._log = log
+        self._as_doubts = partial(as_doubts, partial(doubt_of, settings, log.topic))
         kafka = settings.kafka
         size = settings.max_request_size
         delivery_ms = max(int(1000 * timeout), _LEAST_DELIVERY_MS)
         transaction_ms = int(kafka.get("transaction.timeout.ms", 60_000))
-        config = client_config(kafka)
+        self._librdkafka = client_config(kafka)
+        config = dict(self._librdkafka)
         if kafka.get("compression.type"):
             config["compression.type"] = kafka["compression.type"]
         if transactional_id is not None:
@@ -211,7 +204,7 @@ class ConfluentChannel(KafkaChannel):
         offsets = [TopicPartition(*name, offset) for name, offset in consumed.offsets.items()]
         with self._as_doubts():
             # Only a consumer makes the metadata of a group; it never joins the group.
-            config = client_config(self._settings.kafka) | {"group.id": consumed.group}
+            config = self._librdkafka | {"group.id": consumed.group}
             consumer = Consumer(config, logger=logger)
             try:
                 group = consumer.consumer_group_metadata()

@@ -106,7 +106,7 @@ class ExclusiveProducer(Acquired):
         if config.shared or config.epochs is not None or config.fence_owner is not None:
             remedy = "the access mode decides: leave them out"
             raise InvalidOption("shared, epochs, fence_owner", "given", remedy)
-        self.topic, self.partition = self._tp = topic, partition
+        self.topic, self.partition = topic, partition
         self.mode = AccessMode(mode)
         self._engine = open_engine(config.engine, FencedSettings.parse(options), config.timeout)
         session, epoch = config.session, config.epoch
@@ -125,10 +125,9 @@ class ExclusiveProducer(Acquired):
         )  # fmt: skip
         self.owner: Final = name
         self.session: Final = self.registry.session.id
-        self._resource = f"{topic}-{partition}"
         self._grant: Grant | None = None
         self._resumes, self._resumed = session is not None, epoch
-        self._topic_id = ""
+        self._log = self.writer.log
         self._meanwhile = meanwhile
         self._lost: ProducerFenced | None = None
         self._given_up = threading.Event()
@@ -163,15 +162,15 @@ class ExclusiveProducer(Acquired):
             if self._lost is not None:
                 raise self._lost
             if self._given_up.is_set():
-                raise WriterNotOpen(*self._tp, "closed")
+                raise WriterNotOpen(*self._log.tp, "closed")
             if not self.writer.is_open:
                 self._acquire(timeout)
         return self
 
     def _acquire(self, timeout: float | None) -> None:
-        view = LogView(self._engine, *self._tp, compacted=False)
+        view = LogView(self._engine, *self._log.tp, compacted=False)
         with view.looked_up():
-            self._topic_id = view.log.topic_id
+            self._log = view.log
         try:
             self._grant = self._take_turn(timeout)
             self.writer.acquire()
@@ -182,9 +181,9 @@ class ExclusiveProducer(Acquired):
 
     def _release_place(self) -> None:
         try:
-            self.registry.release(GROUP, [self._resource])
+            self.registry.release(GROUP, [str(self._log)])
         except OwnershipUnavailable as error:  # the lease will expire
-            logger.warning("the place of %s was not given back: %s", self._resource, error)
+            logger.warning("the place of %s was not given back: %s", self._log, error)
 
     def append(self, records: Records, **how: Unpack[AppendOptions]) -> Appended:
         """Publishes records, all or nothing: see `FencedWriter.append`.
@@ -225,7 +224,7 @@ class ExclusiveProducer(Acquired):
     def _has_place(self) -> bool:
         if self._lost is not None:
             raise self._lost
-        return not self.writer.is_open or self.registry.keeps(GROUP, self._resource)
+        return not self.writer.is_open or self.registry.keeps(GROUP, str(self._log))
 
     def held_by(self) -> str | None:
         """The name of the log's owner, or of the first producer that shares it.
@@ -233,7 +232,7 @@ class ExclusiveProducer(Acquired):
         Raises:
             OwnershipUnavailable: The registry cannot be asked.
         """
-        holders = self.registry.show(GROUP, self._resource).holders
+        holders = self.registry.show(GROUP, str(self._log)).holders
         return holders[0].session.owner if holders else None
 
     def close(self) -> None:
@@ -257,53 +256,53 @@ class ExclusiveProducer(Acquired):
             outcome = self._claim(self.mode, None)  # somebody was faster
         while isinstance(outcome, Queued):
             if self._given_up.is_set():
-                raise WriterNotOpen(*self._tp, "closed")
+                raise WriterNotOpen(*self._log.tp, "closed")
             if deadline.is_over:
                 others = f"{outcome.before} wait before this one, and " if outcome.before else ""
                 reason = f"after {timeout:g} s {others}it is held"
-                raise ProducerBusy(*self._tp, self.held_by(), reason)
+                raise ProducerBusy(*self._log.tp, self.held_by(), reason)
             if self._meanwhile is not None:
                 self._meanwhile()
             self.registry.wait(min(_LOOK, deadline.left))
-            outcome = self.registry.poll(GROUP, self._resource)
+            outcome = self.registry.poll(GROUP, str(self._log))
         return self._given(outcome)
 
     def _claim(self, mode: AccessMode, epoch: int | None) -> Outcome:
         return self.registry.acquire(
-            GROUP, self._resource, mode, epoch=epoch, topic_id=self._topic_id
+            GROUP, str(self._log), mode, epoch=epoch, topic_id=self._log.topic_id
         )
 
     def _kept(self) -> int | None:
         """The epoch of a session that goes on, if nobody had a turn since."""
         if not self._resumes:
             return None
-        row, mine = self.registry.show(GROUP, self._resource), self.registry.session
+        row, mine = self.registry.show(GROUP, str(self._log)), self.registry.session
         is_last = row.is_owned_by(mine) or (row.is_free and row.last == mine)
-        is_same = row.topic_id in {"", self._topic_id}
+        is_same = row.topic_id in {"", self._log.topic_id}
         return row.fence_epoch if is_last and is_same else None
 
     def _given(self, outcome: Outcome) -> Grant:
         if isinstance(outcome, Grant):
             return outcome
         if isinstance(outcome, Busy):
-            raise ProducerBusy(*self._tp, outcome.owner, "it is held alone, or waited for,")
+            raise ProducerBusy(*self._log.tp, outcome.owner, "it is held alone, or waited for,")
         if isinstance(outcome, Replaced):
-            raise LogReplaced(*self._tp, outcome.known_id, outcome.found_id)
+            raise LogReplaced(*self._log.tp, outcome.known_id, outcome.found_id)
         assert isinstance(outcome, Fenced)
         mine = (self._resumed or 0) if self._grant is None else self._grant.fence_epoch
-        raise ProducerFenced(*self._tp, mine, outcome.fence_epoch, outcome.owner or None)
+        raise ProducerFenced(*self._log.tp, mine, outcome.fence_epoch, outcome.owner or None)
 
     def _come_back(self) -> Grant:
         """Claims one's own place again, which works if nobody was there in between."""
         grant = self._grant
         if grant is None:
-            raise WriterNotOpen(*self._tp, "not open")
+            raise WriterNotOpen(*self._log.tp, "not open")
         mode = self.mode if self.mode is AccessMode.SHARED else AccessMode.EXCLUSIVE
         try:
             back = self._given(self._claim(mode, grant.fence_epoch))
             if back.fence_epoch != grant.fence_epoch:
                 # An operator had evicted it.
-                self.registry.release(GROUP, [self._resource])
+                self.registry.release(GROUP, [str(self._log)])
                 self._given(Fenced("", back.fence_epoch))
         except ProducerFenced as error:
             self._lost = error
@@ -314,7 +313,7 @@ class ExclusiveProducer(Acquired):
     def _confirm_claim(self) -> Grant:
         """Asks the registry whether the claim holds, and renews it if nobody was in between."""
         grant = self._grant
-        if grant is not None and self.registry.holds(GROUP, self._resource, grant.fence_epoch):
+        if grant is not None and self.registry.holds(GROUP, str(self._log), grant.fence_epoch):
             return grant
         return self._come_back()
 

@@ -104,7 +104,6 @@ class Fold:
         owner: Who opened the epoch in force; None if that was before the fold began.
         batches: The last batches that counted, by id; ``remembered`` of them.
         stamp: Stamp of the first record of the last batch that counted, if there was one.
-        seq: Sequence number of the last record that counted.
         rows: Records of the last batch that counted; only the first one still has its stamp.
         torn: Number of records of batches that were begun and not completed.
         ids: Hashes of the ids of all batches that the log has; None if not known.
@@ -130,7 +129,6 @@ class Fold:
         self.owner: Owner | None = None
         self.batches: OrderedDict[str, Appended] = OrderedDict()
         self.stamp: Stamp | None = None
-        self.seq = -1
         self.rows = Rows()
         self.torn = 0
         self.ids: BitMap64 | None = None
@@ -257,7 +255,7 @@ class Fold:
         (stamp, owner), self._open_batch = self._open_batch, None
         self.rows, self.incomplete = self.incomplete, Rows()
         self._count(stamp, owner, self.rows.keys)
-        self.stamp, self.seq = stamp, stamp.seq + len(self.rows) - 1
+        self.stamp = stamp
         return "counted"
 
     def _count(self, stamp: Stamp, owner: Owner | None, keys: Iterable[bytes | None]) -> None:

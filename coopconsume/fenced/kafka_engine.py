@@ -27,7 +27,6 @@ from coopconsume.kafka.settings import hurry_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from coopconsume.fenced.config import FencedSettings
 
@@ -256,8 +255,6 @@ class KafkaChannel:
         EngineDoubt: No broker answers.
     """
 
-    _doubt_of = staticmethod(doubt_of)
-
     def __init__(
         self,
         settings: FencedSettings,
@@ -268,8 +265,7 @@ class KafkaChannel:
     ) -> None:
         from kafka import KafkaProducer
 
-        self._log = log
-        self._settings = settings
+        self._as_doubts = partial(as_doubts, partial(doubt_of, settings, log.topic))
         # The hook is set before anything is sent, but for the id of a producer without
         # transactions, which nobody else has.
         given = settings.producer_config()
@@ -355,6 +351,3 @@ class KafkaChannel:
                 call_within(lambda: deadline.left, call)
         except NoAnswerInTime:
             raise EngineDoubt(f"{call.__name__} took longer than {timeout:.1f} s") from None
-
-    def _as_doubts(self) -> AbstractContextManager[None]:
-        return as_doubts(partial(self._doubt_of, self._settings, self._log.topic))

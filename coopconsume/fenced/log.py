@@ -43,9 +43,6 @@ class LogId:
         """Kafka's transactional id of the log's owner, or of one of several writers that share it.
 
         Each part has its length before it, so that no two logs have the same.
-
-        Args:
-            writer: The writer, where several share the log.
         """
         parts = [self.topic_id, str(self.partition), *([] if writer is None else [writer])]
         return ".".join([_PREFIX, *(f"{len(part)}:{part}" for part in parts)])

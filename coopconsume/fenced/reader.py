@@ -165,9 +165,8 @@ class LogReader(Closing):
                 _, timestamps, keys, values, (first, *others) = rows.fields
                 # A record is only made when it is given out.
                 self._records = map(_record, zip(
-                    count(view.fold.seq - len(rows) + 1), self._offsets, repeat(stamp.epoch),
-                    repeat(stamp.batch), keys, values, (tuple(first[1:]), *others), timestamps,
-                    strict=False,
+                    count(stamp.seq), self._offsets, repeat(stamp.epoch), repeat(stamp.batch),
+                    keys, values, (tuple(first[1:]), *others), timestamps, strict=False,
                 ))  # fmt: skip
                 yield from self._records
 

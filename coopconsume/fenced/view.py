@@ -17,16 +17,17 @@ from coopconsume.errors.fenced import (
     LogTruncated,
     LogUnavailable,
 )
+from coopconsume.fenced.confluent_engine import ConfluentEngine
 from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.engine import EngineDoubt, OpenTransaction
 from coopconsume.fenced.fold import Fold, KeyIndex, SequenceGap, Verdict, hash_of, repaired_by
+from coopconsume.fenced.kafka_engine import Engine
 from coopconsume.fenced.log import RETAINED, LogId, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from coopconsume.fenced.config import FencedSettings
-    from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import Appended, Ends, Entry, LastSeqs, Raw, Rows
 
 T = TypeVar("T")
@@ -36,21 +37,17 @@ _TAIL: Final = 64
 _FACTOR: Final = 8
 #: Looks at a blocked log after which its open transactions are ended, if that is allowed.
 _UNBLOCK: Final = frozenset({2, 8, 32, 128})
+#: The engines by their names.
+ENGINES: Final = {"kafka-python": Engine, "confluent-kafka": ConfluentEngine}
 
 
 def open_engine(engine: str | Engine, settings: FencedSettings, timeout: float) -> Engine:
     """Returns an engine by its name, or raises `EngineNotUsable`; a given one stays."""
     if not isinstance(engine, str):
         return engine
-    if engine == "kafka-python":
-        from coopconsume.fenced.kafka_engine import Engine as KafkaPythonEngine
-
-        return KafkaPythonEngine(settings, timeout)
-    if engine == "confluent-kafka":
-        from coopconsume.fenced.confluent_engine import ConfluentEngine
-
-        return ConfluentEngine(settings, timeout)
-    raise EngineNotUsable(engine, "there is no such engine; give kafka-python or confluent-kafka")
+    if engine not in ENGINES:
+        raise EngineNotUsable(engine, f"there is no such engine; give {' or '.join(ENGINES)}")
+    return ENGINES[engine](settings, timeout)
 
 
 class LogView:
@@ -64,8 +61,7 @@ class LogView:
         identified_at: When the topic's id was looked up the last time, by `monotonic`.
         is_compacted: Whether the topic is compacted; None while not known.
         repaired: Offsets of batches that count although records before them are missing.
-        gaps: Gaps that nobody has accepted, by the offset behind each.
-        passes_gaps: Whether reading goes on behind them.
+        gaps: Gaps that nobody has accepted, by the offset behind each; None: reading stops there.
         on_passed: Called with each record that does not count, and why.
     """
 
@@ -74,8 +70,7 @@ class LogView:
     ) -> None:
         self.log = LogId(topic, "", partition)
         self.repaired: set[int] = set()
-        self.gaps: dict[int, str] = {}
-        self.passes_gaps = False
+        self.gaps: dict[int, str] | None = None
         self.on_passed: Callable[[Raw, Verdict], None] | None = None
         #: Offsets whose ``open`` records were searched for accepted gaps.
         self._searched = range(0)
@@ -285,7 +280,7 @@ class LogView:
                 self.repaired.update(repaired_by(row))
         if gap.offset in self.repaired:
             return
-        if not self.passes_gaps:
+        if self.gaps is None:
             raise self._corrupt(gap.offset, gap.problem)
         self.gaps[gap.offset] = gap.problem
         self.repaired.add(gap.offset)
@@ -342,11 +337,10 @@ class LogView:
             return index.last_seq(key)
 
         def match(fold: Fold, _: Appended) -> int | None:
-            # Of a compacted log the rows may begin in the middle of the batch.
-            keys = enumerate(fold.rows.keys, fold.seq - len(fold.rows) + 1)
-            is_data = fold.stamp is not None and fold.stamp.kind == "data"
-            seqs = [seq for seq, found in keys if found == key and is_data]
-            return seqs[-1] if seqs else None
+            if fold.stamp is None or fold.stamp.kind != "data":
+                return None
+            keys = enumerate(fold.rows.keys, fold.stamp.seq)
+            return max((seq for seq, found in keys if found == key), default=None)
 
         found = self._last(deadline, match)
         if found is not None:

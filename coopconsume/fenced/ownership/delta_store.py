@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,6 @@ from coopconsume.fenced.ownership.model import Key, OwnershipEvent, Row
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
 
 
 SCHEMA = pa.schema(
@@ -76,6 +76,7 @@ class DeltaStore:
         create: bool = True,
     ) -> None:
         self.place = str(target)
+        self._reporting = partial(wire.reporting, self.place, (DeltaError, OSError))
         self._options = dict(storage_options) if storage_options else None
         self._known: dict[Key, Row] = {}
         with self._reporting("opening"):
@@ -139,9 +140,6 @@ class DeltaStore:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-    def _reporting(self, operation: str) -> AbstractContextManager[None]:
-        return wire.reporting(self.place, operation, DeltaError, OSError)
 
     def _create(self) -> None:
         try:

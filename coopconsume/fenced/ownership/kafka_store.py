@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
@@ -19,7 +20,6 @@ from coopconsume.kafka.one_partition import OnePartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from coopconsume.fenced.ownership.model import Key, OwnershipEvent, Row
 
@@ -59,7 +59,10 @@ class KafkaStore:
         replication_factor: int | None = None,
         snapshot_bytes: int = 8 << 20,
     ) -> None:
+        from kafka.errors import KafkaError
+
         self.place = f"topic {topic}"
+        self._reporting = partial(reporting, self.place, (KafkaError,))
         self._most_bytes = snapshot_bytes
         config = FencedSettings.parse(options).client_config() | {"bootstrap_timeout_ms": 10_000}
         self._log = OnePartition(
@@ -73,11 +76,6 @@ class KafkaStore:
         if count != 1:
             raise OwnershipFormat(self.place, f"{count} partitions", "one partition")
         self._rewind()
-
-    def _reporting(self, operation: str) -> AbstractContextManager[None]:
-        from kafka.errors import KafkaError
-
-        return reporting(self.place, operation, KafkaError)
 
     def rows(self) -> Mapping[Key, Row]:
         """Returns all rows, read up to the end of the log."""

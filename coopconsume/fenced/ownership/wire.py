@@ -44,7 +44,7 @@ class Snapshot(Change):
 
 
 @contextmanager
-def reporting(place: str, operation: str, *errors: type[Exception]) -> Iterator[None]:
+def reporting(place: str, errors: tuple[type[Exception], ...], operation: str) -> Iterator[None]:
     """Raises errors of a store's client as `OwnershipUnavailable`."""
     try:
         yield

@@ -35,7 +35,7 @@ def one_by_one(rows: Sequence[Raw]) -> tuple[list[tuple[int, int]], SequenceGap 
         except SequenceGap as gap:
             return found, gap
         if verdict == "counted" and fold.stamp is not None and fold.stamp.kind == "data":
-            first = fold.seq - len(fold.rows) + 1
+            first = fold.stamp.seq
             found += [(row.offset, seq) for seq, row in enumerate(fold.rows, first)]
     return found, None
 
