@@ -17,11 +17,11 @@ from coopconsume.errors.fenced import (
     ProducerBusy,
     ProducerFenced,
 )
-from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.log import RETAINED, Appended, Position
 from coopconsume.fenced.requests import Request
 from coopconsume.fenced.session import WriterSession, send
+from coopconsume.kafka.call_limit import Deadline
 
 #: Share of the time for an append; the rest is for finding out what happened to it.
 _FIRST: Final = 0.6
@@ -106,7 +106,7 @@ class Appender:
     def _look_up(self, session: WriterSession, request: Request, deadline: Deadline) -> None:
         """Settles a request whose batch the log has, or may have had."""
         batch_id, at = request.batch_id, session.doubtful.get(request.batch_id)
-        if session.known(batch_id) is None and session.channel is None:
+        if batch_id not in session.fold.batches and session.channel is None:
             try:
                 self.acquire(deadline)
             except ProducerFenced:  # What was sent before may be in the logs.
@@ -291,7 +291,7 @@ class Appender:
             raise
         if doubt.refusal is not None and {*map(len, sent.values())} == {1}:
             for session, (request,) in sent.items():
-                if not session.known(request.batch_id):
+                if request.batch_id not in session.fold.batches:
                     request.settle(doubt.refusal)
         elif deadline.is_over:
             raise self._unavailable(doubt.problem) from doubt
@@ -300,7 +300,7 @@ class Appender:
         """Settles requests with an error, or as unknown if their batches may be in the logs."""
         for session, requests in group.items():
             for request in requests:
-                known = session.known(request.batch_id)
+                known = session.fold.batches.get(request.batch_id)
                 if known is not None and not request.may_repeat:
                     request.settle(known)
                 if self._may_be_there(group, request.batch_id):
@@ -320,7 +320,7 @@ class Appender:
     def _may_be_there(self, sessions: Iterable[WriterSession], batch_id: str) -> bool:
         """Whether a batch that was sent is or may be in the logs."""
         doubts = [(s, s.doubtful[batch_id]) for s in sessions if batch_id in s.doubtful]
-        if (doubts or batch_id in self._sent) and any(s.known(batch_id) for s in sessions):
+        if (doubts or batch_id in self._sent) and any(batch_id in s.fold.batches for s in sessions):
             return True
         # A session is fenced by a record above all that it may have written.
         return bool(doubts) and not any(
@@ -329,7 +329,7 @@ class Appender:
 
     def resolve(self, batch_id: str, since: int | None, deadline: Deadline) -> Appended | None:
         """Finds out what happened to an append: see `FencedWriter.resolve`."""
-        session, found = self._first, self._first.known(batch_id)
+        session, found = self._first, self._first.fold.batches.get(batch_id)
         if found is not None:
             return found
         at = session.doubtful.get(batch_id, 0 if since is None else since)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from coopconsume.fenced.config import FencedSettings
-from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.kafka_engine import Engine
 from coopconsume.fenced.multi import LOGS_HEADER, LogName
 from coopconsume.fenced.reader import LogReader, ReaderOptions
 from coopconsume.fenced.view import LogView, open_engine
 from coopconsume.fenced.writer import FencedWriter
+from coopconsume.kafka.call_limit import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -13,13 +13,12 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.errors.fenced import EngineNotUsable
 from coopconsume.fenced import kafka_engine
-from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, LogAppend, as_doubts
 from coopconsume.fenced.kafka_engine import CONNECT, Engine, KafkaChannel
 from coopconsume.fenced.log import Consumed, LogId, Rows
-from coopconsume.kafka.librdkafka import client_config
+from coopconsume.kafka.call_limit import Deadline
+from coopconsume.kafka.librdkafka import client_config, package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NAME: Final = "confluent-kafka"
 #: Records taken at once: with their headers few enough not to wake Python's garbage collector.
 _MANY: Final = 128
 #: The least ``delivery.timeout.ms``, as records wait up to 10 s (``linger.ms``) for the flush.
@@ -66,10 +64,7 @@ class ConfluentEngine(Engine):
     _doubt_of = staticmethod(doubt_of)
 
     def __init__(self, settings: FencedSettings, timeout: float = CONNECT) -> None:
-        try:
-            import confluent_kafka  # noqa: F401
-        except ImportError:
-            raise EngineNotUsable(NAME, "install coopconsume[confluent]") from None
+        package()
         super().__init__(settings, timeout)
         self._librdkafka = client_config(settings.kafka)
 

@@ -20,7 +20,6 @@ from coopconsume.errors.fenced import (
     WriterNotOpen,
 )
 from coopconsume.fenced.config import FencedSettings
-from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.ownership import (
     AccessMode,
     Busy,
@@ -37,6 +36,7 @@ from coopconsume.fenced.ownership.registry import check_lease
 from coopconsume.fenced.view import LogView, open_engine
 from coopconsume.fenced.writer import FencedWriter
 from coopconsume.fenced.writer_config import EpochSource, WriterConfig, WriterOptions
+from coopconsume.kafka.call_limit import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -163,21 +163,19 @@ class ExclusiveProducer(Acquired):
                 raise self._lost
             if self._given_up.is_set():
                 raise WriterNotOpen(*self._log.tp, "closed")
-            if not self.writer.is_open:
-                self._acquire(timeout)
-        return self
-
-    def _acquire(self, timeout: float | None) -> None:
-        view = LogView(self._engine, *self._log.tp, compacted=False)
-        with view.looked_up():
-            self._log = view.log
-        try:
-            self._grant = self._take_turn(timeout)
-            self.writer.acquire()
-        except BaseException:
-            self._grant = None
-            self._release_place()
-            raise
+            if self.writer.is_open:
+                return self
+            view = LogView(self._engine, *self._log.tp, compacted=False)
+            with view.looked_up():
+                self._log = view.log
+            try:
+                self._grant = self._take_turn(timeout)
+                self.writer.acquire()
+            except BaseException:
+                self._grant = None
+                self._release_place()
+                raise
+            return self
 
     def _release_place(self) -> None:
         try:

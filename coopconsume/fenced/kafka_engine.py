@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
-from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, LogAppend, OpenTransaction, as_doubts
 from coopconsume.fenced.log import Consumed, Ends, LogId, Raw, Rows
 from coopconsume.kafka import kafka_python_compat
-from coopconsume.kafka.call_limit import NoAnswerInTime, call_within
+from coopconsume.kafka.call_limit import Deadline, NoAnswerInTime, call_within
 from coopconsume.kafka.security import access
 from coopconsume.kafka.settings import hurry_metadata
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from coopconsume.errors import InvalidOption
 from coopconsume.errors.fenced import AppendRefused
-from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.log import (
     MULTI,
     UNCHECKED,
@@ -22,6 +21,7 @@ from coopconsume.fenced.log import (
 from coopconsume.fenced.requests import MARK_KEY, Request, new_batch_id
 from coopconsume.fenced.writer import BaseWriter
 from coopconsume.fenced.writer_config import WriterConfig, WriterOptions
+from coopconsume.kafka.call_limit import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

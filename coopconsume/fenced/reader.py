@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import LogTruncated
 from coopconsume.fenced.config import FencedSettings
-from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import LogRecord, Rows
 from coopconsume.fenced.view import LogView, open_engine
+from coopconsume.kafka.call_limit import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -22,14 +22,14 @@ from coopconsume.errors.fenced import (
     ProducerBusy,
     ProducerFenced,
 )
-from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.engine import EngineDoubt, LogAppend
 from coopconsume.fenced.fold import Owner
-from coopconsume.fenced.log import Appended, is_in_place
+from coopconsume.fenced.log import is_in_place
 from coopconsume.fenced.requests import Request
 from coopconsume.fenced.stamp import NO_TAG, Header, Stamp, encode, encode_batch
 from coopconsume.fenced.view import LogView
 from coopconsume.fenced.writer_config import EpochSource, WriterConfig
+from coopconsume.kafka.call_limit import Deadline, monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -95,10 +95,6 @@ class WriterSession(LogView):
         self.doubtful: dict[str, int] = {}
         self._released = False
         self.is_refused = False
-
-    def known(self, batch_id: str) -> Appended | None:
-        """Returns a batch that was written or read lately; None if not found."""
-        return self.fold.batches.get(batch_id)
 
     def unknown(self, batch_id: str, problem: str, at: int = 0) -> AppendOutcomeUnknown:
         """Returns the error of a batch that may be in the log, at this offset or later."""

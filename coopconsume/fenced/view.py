@@ -18,11 +18,11 @@ from coopconsume.errors.fenced import (
     LogUnavailable,
 )
 from coopconsume.fenced.confluent_engine import ConfluentEngine
-from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.engine import EngineDoubt, OpenTransaction
 from coopconsume.fenced.fold import Fold, KeyIndex, SequenceGap, Verdict, hash_of, repaired_by
 from coopconsume.fenced.kafka_engine import Engine
 from coopconsume.fenced.log import RETAINED, LogId, Position
+from coopconsume.kafka.call_limit import Deadline, monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

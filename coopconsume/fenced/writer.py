@@ -12,13 +12,13 @@ from coopconsume.errors import CoopConsumeError
 from coopconsume.errors.fenced import AppendRefused, WriterNotOpen
 from coopconsume.fenced.appender import Appender
 from coopconsume.fenced.config import FencedSettings
-from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.log import UNCHECKED, check_batch_id, checked_size, entries, expectation
 from coopconsume.fenced.reader import head
 from coopconsume.fenced.requests import Groups, Request, new_batch_id
 from coopconsume.fenced.session import WriterSession
 from coopconsume.fenced.view import open_engine
 from coopconsume.fenced.writer_config import WriterConfig, WriterOptions
+from coopconsume.kafka.call_limit import Deadline, monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final
 
 from coopconsume.errors import InvalidOption
+from coopconsume.fenced.reader import ReaderOptions
 from coopconsume.fenced.stamp import VISIBILITIES, Visibility
 
 if TYPE_CHECKING:
@@ -43,19 +44,16 @@ class EpochSource:
         """Checks that the log still belongs to the owner with an epoch, before it reconnects."""
 
 
-class WriterOptions(TypedDict, total=False):
+class WriterOptions(ReaderOptions, total=False):
     """Keyword arguments of the classes that write: see `WriterConfig`."""
 
     visibility: Visibility
     owner: str | None
     epochs: EpochSource | None
-    engine: str | Engine
     shared: bool
     fence_owner: bool | None
     session: str | None
     epoch: int | None
-    compacted: bool | None
-    timeout: float
     checkpoint_every: float | None
 
 

@@ -1,8 +1,9 @@
-"""A time limit for calls to Kafka that is set while they are waited for."""
+"""Time limits of calls to Kafka."""
 
 from __future__ import annotations
 
 import math
+import random
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -12,22 +13,49 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at the limit while a call runs.
 _LOOK_EVERY: Final = 0.05
+_PAUSE: Final = 0.005
+_LONGEST_PAUSE: Final = 0.2
 
 
-class CallLimit:
-    """Says for how long answers of brokers are waited for: without a limit until one is set."""
+def monotonic() -> float:
+    """Seconds on a clock that never steps."""
+    return time.monotonic()
+
+
+class Deadline:
+    """Some seconds from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._pauses = 0
+        self._until = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; never below 0."""
+        return max(0.0, self._until - time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none are left."""
+        return self.left == 0.0
+
+    def pause(self) -> None:
+        """Sleeps a little, longer each time, and not as long as others do."""
+        self._pauses += 1
+        longest = min(_LONGEST_PAUSE, _PAUSE * 2 ** min(self._pauses, 10), self.left)
+        time.sleep(random.uniform(0, longest))  # noqa: S311 - only to get out of step
+
+
+class CallLimit(Deadline):
+    """A deadline that is set while answers of brokers are waited for: none until then."""
 
     def __init__(self) -> None:
-        self._until = math.inf
+        super().__init__(math.inf)
 
     def set(self, seconds: float) -> None:
         """Waits no longer than some seconds from now; the earliest limit counts."""
         self._until = min(self._until, time.monotonic() + seconds)
-
-    @property
-    def left(self) -> float:
-        """Seconds until the limit; infinite without one."""
-        return max(0.0, self._until - time.monotonic())
 
 
 class NoAnswerInTime(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from coopconsume.errors.fenced import EngineNotUsable
 from coopconsume.kafka.security import sasl
 
 if TYPE_CHECKING:
@@ -26,6 +27,15 @@ _RENAMED: Final = {
     "ssl.key.password": "ssl.key.password",
     "ssl.endpoint.identification.algorithm": "ssl.endpoint.identification.algorithm",
 }
+
+
+def package() -> Any:
+    """Returns the package ``confluent_kafka``; raises `EngineNotUsable` if it is not installed."""
+    try:
+        import confluent_kafka
+    except ImportError:
+        raise EngineNotUsable("confluent-kafka", "install coopconsume[confluent]") from None
+    return confluent_kafka
 
 
 def client_config(kafka: Mapping[str, str]) -> dict[str, Any]:

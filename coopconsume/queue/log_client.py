@@ -7,9 +7,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from coopconsume.errors import BrokerUnreachable, CoopConsumeError, NotAuthorized
-from coopconsume.errors.fenced import EngineNotUsable
 from coopconsume.errors.queue import QueueLogFormat, QueueNotFound
-from coopconsume.kafka.librdkafka import client_config
+from coopconsume.kafka import librdkafka
 from coopconsume.kafka.one_partition import OnePartition
 from coopconsume.kafka.security import access, sasl
 
@@ -166,12 +165,8 @@ class ConfluentLog(KafkaLog):
 
     def __init__(self, queue: str, topic: str, options: Options) -> None:
         super().__init__(queue, topic, options)
-        try:
-            import confluent_kafka
-        except ImportError:
-            raise EngineNotUsable("confluent-kafka", "install coopconsume[confluent]") from None
-        self._library = confluent_kafka
-        self._librdkafka = client_config(self._kafka)
+        self._library = librdkafka.package()
+        self._librdkafka = librdkafka.client_config(self._kafka)
 
     def write(self, rows: Sequence[bytes]) -> None:
         """Sends rows."""

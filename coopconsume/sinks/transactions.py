@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.kafka_engine import KafkaChannel
 from coopconsume.fenced.log import LogId
+from coopconsume.kafka.call_limit import Deadline
 from coopconsume.kafka.producer import MOST_BYTES, message_serializer
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ class TransactionChannel(KafkaChannel):
         Raises:
             EngineDoubt: A record was not acknowledged in time.
         """
-        until = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         with self._as_doubts():
             send = self._producer.send
             futures = [send(m.topic, m.value, m, partition=m.partition) for m in messages]
             self._producer.flush(timeout)
             # Each future is checked, as batches fail independently.
-            offsets = [f.get(max(0.0, until - time.monotonic())).offset for f in futures]
+            offsets = [f.get(deadline.left).offset for f in futures]
         if min(offsets, default=0) < 0:
             raise EngineDoubt("a record was acknowledged without its offset")
 

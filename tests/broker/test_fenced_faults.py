@@ -18,9 +18,9 @@ from coopconsume import FencedWriter, LocalKafka
 from coopconsume.errors import AppendOutcomeUnknown, EngineNotUsable
 from coopconsume.fenced import Entry, LogId, audit, session
 from coopconsume.fenced.config import FencedSettings
-from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, LogAppend
 from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
+from coopconsume.kafka.call_limit import Deadline
 
 if TYPE_CHECKING:
     from tests.conftest import TopicFactory

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coopconsume.fenced import deadline
+from coopconsume.kafka import call_limit
 from tests.model.job_group import KEYS, WHOLE, Group
 from tests.model.job_world import WatchClock, World
 
@@ -48,7 +48,7 @@ def clock(monkeypatch):
     def sleep(seconds):
         now[0] += max(seconds, 0.01)
 
-    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(call_limit, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     return now
 
 
@@ -56,4 +56,4 @@ def clock(monkeypatch):
 def still(monkeypatch):
     """No time goes by for fenced writers: a test must not depend on how fast the machine is."""
     fake = SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None)
-    monkeypatch.setattr(deadline, "time", fake)
+    monkeypatch.setattr(call_limit, "time", fake)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.errors import AppendRefused, CoopConsumeError, OffsetMismatch
-from coopconsume.fenced import Consumed, deadline
+from coopconsume.fenced import Consumed
+from coopconsume.kafka import call_limit
 from tests.examples import examples
 from tests.model.fenced_broker import Broker, Fate, writer_of
 
@@ -31,7 +32,7 @@ def test_each_input_record_is_appended_once(seed: int, rounds: int) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
-        patch.setattr(deadline, "time", clock)
+        patch.setattr(call_limit, "time", clock)
         for _ in range(rounds):
             writer = writer_of(broker, timeout=2)
             broker.fate = lambda _: luck.choice(fates) if luck.randrange(12) == 0 else "done"

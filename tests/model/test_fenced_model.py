@@ -18,10 +18,11 @@ from coopconsume.errors import (
     ProducerFenced,
     WriterNotOpen,
 )
-from coopconsume.fenced import UNCHECKED, FencedWriter, deadline
+from coopconsume.fenced import UNCHECKED, FencedWriter
 from coopconsume.fenced.fold import KeyIndex
 from coopconsume.fenced.log import Raw
 from coopconsume.fenced.requests import Request
+from coopconsume.kafka import call_limit
 from tests.examples import examples
 from tests.fenced_checker import Outcomes, batches, problems
 from tests.model.fenced_broker import Broker, FakeEngine, Fate
@@ -190,7 +191,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[World]:
         worlds[-1].now += max(seconds, 0.001)
 
     fake = SimpleNamespace(monotonic=lambda: worlds[-1].now, sleep=sleep)
-    monkeypatch.setattr(deadline, "time", fake)
+    monkeypatch.setattr(call_limit, "time", fake)
     return worlds
 
 

@@ -16,8 +16,9 @@ from coopconsume.errors import (
     SinkUnavailable,
     WriterNotOpen,
 )
-from coopconsume.fenced import EpochSource, FencedWriter, MultiLogWriter, Write, deadline
+from coopconsume.fenced import EpochSource, FencedWriter, MultiLogWriter, Write
 from coopconsume.fenced.log import LogId
+from coopconsume.kafka import call_limit
 from coopconsume.sinks import FencedKafkaSink, fenced_kafka
 from tests.model.fenced_broker import OPTIONS, Broker, Fate, reader_of, writer_of
 from tests.model.fenced_cluster import Cluster, ClusterEngine
@@ -45,7 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         clock.now += max(seconds, 0.001)
 
     fake = SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep)
-    monkeypatch.setattr(deadline, "time", fake)
+    monkeypatch.setattr(call_limit, "time", fake)
     return clock
 
 
@@ -335,7 +336,7 @@ def test_of_two_owners_at_once_one_gets_all_logs(
     """Neither fences the other, and they name the logs in another order."""
     one = owning(cluster, A, B, fence_owner=False)
     two = owning(cluster, B, A, fence_owner=False)
-    two._appender._look(deadline.Deadline(1))  # Both look before either takes a log.
+    two._appender._look(call_limit.Deadline(1))  # Both look before either takes a log.
     monkeypatch.setattr(two._appender, "_look", lambda _: None)
     opened: list[str] = []
 

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from coopconsume.errors import AppendRefused, BatchRefused, InvalidOption, SinkUnavailable
-from coopconsume.fenced import FencedWriter, deadline
+from coopconsume.fenced import FencedWriter
 from coopconsume.fenced.stamp import decode, is_batch_id
+from coopconsume.kafka import call_limit
 from coopconsume.sinks import FencedKafkaSink
 from coopconsume.sinks.fenced_kafka import batch_name, entries_of, number_of
 from tests.fenced_checker import Outcomes, problems
@@ -185,7 +186,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time goes by each time that somebody looks."""
     ticks = itertools.count()
     fake = SimpleNamespace(monotonic=lambda: next(ticks) / 50, sleep=lambda _: None)
-    monkeypatch.setattr(deadline, "time", fake)
+    monkeypatch.setattr(call_limit, "time", fake)
 
 
 class Crashing:

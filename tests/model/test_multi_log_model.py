@@ -31,9 +31,9 @@ from coopconsume.fenced import (
     MultiLogWriter,
     Write,
     audit_logs,
-    deadline,
 )
 from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.kafka import call_limit
 from coopconsume.testing.history.appends import Append, check_appends
 from coopconsume.testing.history.linear import NEVER
 from tests.examples import examples
@@ -293,7 +293,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[World]:
         worlds[-1].now += max(seconds, 0.001)
 
     fake = SimpleNamespace(monotonic=lambda: worlds[-1].now if worlds else 0.0, sleep=sleep)
-    monkeypatch.setattr(deadline, "time", fake)
+    monkeypatch.setattr(call_limit, "time", fake)
     return worlds
 
 

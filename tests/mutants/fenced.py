@@ -428,7 +428,7 @@ FENCED = [
         "batch-of-a-lost-log-reported-as-missing",
         "A batch that one of the logs has is never reported as not made.",
         _APPENDER,
-        "if (doubts or batch_id in self._sent) and any(s.known(batch_id) for s in sessions):",
+        "if (doubts or batch_id in self._sent) and any(batch_id in s.fold.batches for s in sessions):",
         "if False:",
         (_OWNERS + "test_a_batch_that_a_lost_log_has_is_not_reported_as_missing",),
     ),

@@ -20,9 +20,9 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from coopconsume.errors.fenced import OwnershipFormat
-from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.ownership import wire
 from coopconsume.fenced.ownership.model import Key, OwnershipEvent, Row
+from coopconsume.kafka.call_limit import Deadline
 
 if TYPE_CHECKING:
     import os

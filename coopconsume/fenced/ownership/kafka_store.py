@@ -7,7 +7,6 @@ appends a snapshot and deletes the records before it.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.ownership.log_fold import OwnershipFold, change
 from coopconsume.fenced.ownership.wire import reporting
+from coopconsume.kafka.call_limit import Deadline
 from coopconsume.kafka.one_partition import OnePartition
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ class KafkaStore:
 
     def rows(self) -> Mapping[Key, Row]:
         """Returns all rows, read up to the end of the log."""
-        end = self._end()
+        with self._reporting("reading"):
+            end = self._log.end()
         if end < self._fold.next_offset:
             self._rewind()  # The topic was created again, or its end was cut.
         self._read_to(end)
@@ -101,8 +102,7 @@ class KafkaStore:
 
     def check(self) -> OwnershipFold:
         """Reads the whole log; returns its rows, and which records are no changes."""
-        self._rewind()
-        self._read_to(self._end())
+        self._read_to(self._rewind())
         return self._fold
 
     def repair(self) -> OwnershipFold:
@@ -130,26 +130,24 @@ class KafkaStore:
         self._log.end_writing()
         self._log.end_reading()
 
-    def _rewind(self) -> None:
+    def _rewind(self) -> int:
+        """Begins again with the first record; returns the end of the log."""
         with self._reporting("reading"):
-            start, _ = self._log.begin_reading()
+            start, end = self._log.begin_reading()
         self._fold = OwnershipFold(self.place, start)
         self._size = 0
-
-    def _end(self) -> int:
-        with self._reporting("reading"):
-            return self._log.end()
+        return end
 
     def _read_to(self, end: int) -> set[str]:
         counted: set[str] = set()
-        deadline = time.monotonic() + _PATIENCE
+        deadline = Deadline(_PATIENCE)
         # The last offsets may be markers of somebody's transactions: no record comes for them.
         while self._fold.next_offset < end and self._log.position() < end:
             found = self._take(_LOOK_EVERY)
             if found is not None:
                 counted |= found
-                deadline = time.monotonic() + _PATIENCE
-            elif time.monotonic() > deadline:
+                deadline = Deadline(_PATIENCE)
+            elif deadline.is_over:
                 raise OwnershipUnavailable(self.place, "reading", f"no record for {_PATIENCE:g} s")
         return counted
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import OwnershipUnavailable, StaleGeneration
-from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.ownership import rules
 from coopconsume.fenced.ownership.model import Grant, Holder, OwnershipEvent, Row, Session
+from coopconsume.kafka.call_limit import monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
