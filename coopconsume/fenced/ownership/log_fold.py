@@ -67,7 +67,9 @@ class OwnershipFold:
         """
         self.next_offset = offset + 1
         try:
-            found = wire.record(self._place, value)
+            document = wire.loads(self._place, value)
+            kind = wire.Snapshot if document.pop("kind", "") == "snapshot" else wire.Change
+            found = wire.parsed(kind, self._place, document)
         except OwnershipFormat as error:
             if wire.is_newer(value):
                 raise

@@ -72,12 +72,6 @@ def loads(place: str, text: bytes | str | None) -> dict[str, Any]:
     return found
 
 
-def record(place: str, text: bytes | None) -> Change:
-    """Parses a record of a log; raises `OwnershipFormat` if it is something else."""
-    found = loads(place, text)
-    return parsed(Snapshot if found.pop("kind", "") == "snapshot" else Change, place, found)
-
-
 def is_newer(text: bytes | str | None) -> bool:
     """Whether a newer version of this library wrote a change or a snapshot."""
     try:
