@@ -121,13 +121,13 @@ class ConfluentChannel(KafkaChannel):
     ) -> None:
         from confluent_kafka import Producer
 
+        self._settings = settings
         self._as_doubts = partial(as_doubts, partial(doubt_of, settings, log.topic))
         kafka = settings.kafka
         size = settings.max_request_size
         delivery_ms = max(int(1000 * timeout), _LEAST_DELIVERY_MS)
         transaction_ms = int(kafka.get("transaction.timeout.ms", 60_000))
-        self._librdkafka = client_config(kafka)
-        config = dict(self._librdkafka)
+        config = client_config(kafka)
         if kafka.get("compression.type"):
             config["compression.type"] = kafka["compression.type"]
         if transactional_id is not None:
@@ -199,7 +199,7 @@ class ConfluentChannel(KafkaChannel):
         offsets = [TopicPartition(*name, offset) for name, offset in consumed.offsets.items()]
         with self._as_doubts():
             # Only a consumer makes the metadata of a group; it never joins the group.
-            config = self._librdkafka | {"group.id": consumed.group}
+            config = client_config(self._settings.kafka) | {"group.id": consumed.group}
             consumer = Consumer(config, logger=logger)
             try:
                 group = consumer.consumer_group_metadata()
