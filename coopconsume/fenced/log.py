@@ -287,10 +287,12 @@ def _keys(given: LastSeqs | int, rows: Sequence[Entry]) -> LastSeqs:
 def _first(name: str, given: Expected, count: int) -> int:
     if not isinstance(given, int) and len(given) != count:
         raise AppendRefused(f"{name} has {len(given)} numbers for {count} records: give one each")
-    numbers = [given] if isinstance(given, int) else given
-    if any(number < UNCHECKED for number in numbers):
-        raise AppendRefused(f"{name} {min(numbers)}: give a number from 0, or -1 for unchecked")
-    firsts = {number - i for i, number in enumerate(numbers) if number != UNCHECKED}
+    lowest = given if isinstance(given, int) else min(given)
+    if lowest < UNCHECKED:
+        raise AppendRefused(f"{name} {lowest}: give a number from 0, or -1 for unchecked")
+    if isinstance(given, int):
+        return given
+    firsts = {number - i for i, number in enumerate(given) if number != UNCHECKED}
     if len(firsts) > 1 or any(first < 0 for first in firsts):
         raise AppendRefused(f"{name}: the numbers of one append follow each other, from 0 or above")
     return firsts.pop() if firsts else UNCHECKED
