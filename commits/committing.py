@@ -131,7 +131,7 @@ class Committing(TableSettings):
             )  # fmt: skip
 
     def maintain(self) -> None:
-        """Write the snapshot and the checkpoint of the table that are due.
+        """Write the snapshot and the checkpoint of the table that are due, and remove old files.
 
         They keep later commits and openings fast. Errors are logged and a later call tries again,
         because nothing that was committed depends on them.
@@ -143,6 +143,8 @@ class Committing(TableSettings):
             # A delay by writer: not all writers write a snapshot at once, and one is enough.
             late = crc32(self._writer.encode()) % (commits // 16 + 1)
             self._log.compact_if_due(commits + late if commits else 0, size)
+        # Without the lock: leases of slots depend on reads of the log meanwhile.
+        self._log.remove_old()
 
     # -- chunks of a cooperative epoch
 

@@ -60,8 +60,9 @@ def reading(target: str) -> Iterator[None]:
 class LogEngine(Protocol):
     """A table for appends and for reads from a version on.
 
-    An engine is not thread-safe. Every method raises `CommitLogUnavailable` while the storage does
-    not answer. `TailGone` and `CorruptCommitLog` mean that the storage answers.
+    An engine is not thread-safe; only `tidy` and `vacuum` may run beside other calls. Every method
+    raises `CommitLogUnavailable` while the storage does not answer. `TailGone` and
+    `CorruptCommitLog` mean that the storage answers.
     """
 
     @property

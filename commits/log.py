@@ -44,6 +44,18 @@ class Since(NamedTuple):
     size: int
 
 
+class Removable(NamedTuple):
+    """What a snapshot has made removable.
+
+    Attributes:
+        upto: The version up to which entries of the table's log may go.
+        has_files: Whether files of removed rows are removed as well.
+    """
+
+    upto: int
+    has_files: bool
+
+
 class CommitLog:
     """A table and its folded state.
 
@@ -63,6 +75,7 @@ class CommitLog:
         self._base = -1  # the version of the snapshot that the state began with
         self._sizes: deque[tuple[int, int]] = deque()  # versions of appends, and their bytes
         self._size = self._not_before = 0
+        self._removable: Removable | None = None
         self.state = self._recovered()
 
     @property
@@ -118,7 +131,8 @@ class CommitLog:
     def compact_if_due(self, commits: int, size: int) -> None:
         """Write a snapshot if a limit is reached or if another tool removed rows.
 
-        Errors are logged and the snapshot is retried later, because the commit has succeeded.
+        Errors are logged and the snapshot is retried later, because the commit has succeeded. Call
+        `remove_old` later.
 
         Args:
             commits: The limit of appends since the last snapshot; 0 for no limit.
@@ -132,10 +146,26 @@ class CommitLog:
                 return
             closed = self._closed(self._snapshot_at)
             if closed // VACUUM_SEGMENTS > before // VACUUM_SEGMENTS:
-                self._engine.vacuum()
+                self._removable = Removable(self._snapshot_at, has_files=True)
         except Exception as error:  # noqa: BLE001 - the commit before it has succeeded
             self._not_before = self.state.version + _PAUSE
             log.warning("the snapshot of %s failed: %s", self._engine.target, error)
+
+    def remove_old(self) -> None:
+        """Remove what the last snapshot has made removable.
+
+        It takes longer the more versions the table has. Other calls may run at the same time: it
+        uses handles of its own. Errors are logged, because nothing depends on it.
+        """
+        old, self._removable = self._removable, None
+        if old is None:
+            return
+        try:
+            self._engine.tidy(old.upto)
+            if old.has_files:
+                self._engine.vacuum()
+        except Exception as error:  # noqa: BLE001 - the next snapshot tries again
+            log.warning("old files of %s were not removed: %s", self._engine.target, error)
 
     def compact_if_disturbed(self) -> None:
         """Write a snapshot if another tool removed files since the last one.
@@ -160,7 +190,7 @@ class CommitLog:
         return (version - size // 2) // size - 1
 
     def compact(self, wanted: Callable[[], bool] | None = None) -> int | None:
-        """Write a snapshot of all groups and remove the closed segments.
+        """Write a snapshot of all groups and remove the closed segments. Call `remove_old` later.
 
         A segment is closed when the table is half a segment past its end. Open handles may still
         append to younger segments.
@@ -194,7 +224,7 @@ class CommitLog:
             self._catch_up(version)
             self._snapshot_at = at
             self._engine.maintain()
-            self._engine.tidy(at)
+            self._removable = Removable(at, has_files=False)
             return version
         raise CommitStoreBusy(self._engine.target, "compact", _TRIES)
 

@@ -9,6 +9,7 @@ version that it has loaded. The last two are work of `maintain`: a commit need n
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import time
@@ -40,7 +41,6 @@ from commits.engine import AppendConflict, Tail, TailGone
 from commits.entries import APPEND, VersionEntry, words_of
 from commits.errors import (
     CommitLogUnavailable,
-    CommitStoreError,
     CommitTableFormat,
     CommitTableNotFound,
     CorruptCommitLog,
@@ -68,6 +68,7 @@ _WRITER = WriterProperties(
     column_properties={"kind": ColumnProperties(statistics_enabled="CHUNK")},
 )
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+_CHECKPOINT_PAUSE = 10  # versions after which a failed checkpoint is tried again
 _ONE_BY_ONE = 16  # files up to which one thread reads them
 _READERS = 16
 _STALE_SECONDS = 3600.0
@@ -106,7 +107,7 @@ class PathEngine:
         self._read: tuple[int, bytes] | None = None  # the last version of a tail, and its digest
         self._own: dict[str, pa.Table] = {}  # the last rows that this engine appended
         self._in_doubt = False
-        self._checkpoint_due = False
+        self._checkpoint_from = math.inf  # the version from which on a checkpoint is due
         self._looked_at = time.monotonic()
 
     @classmethod
@@ -257,17 +258,18 @@ class PathEngine:
             raise CommitLogUnavailable(self._uri, "append", message_of(error)) from error
         self._own = {token: rows}
         version = self.version
-        self._checkpoint_due |= version % CHECKPOINT_VERSIONS == 0
+        if version % CHECKPOINT_VERSIONS == 0:
+            self._checkpoint_from = min(version, self._checkpoint_from)
         return version
 
     def maintain(self) -> None:
         """Write a checkpoint if one is due, and reopen the handle if it has become slow."""
-        if self._checkpoint_due:
+        if self.version >= self._checkpoint_from:
             self._checkpoint()
         if self._is_slow:
             try:
                 self.refresh(reopen=True)
-            except CommitStoreError as error:  # the next append tries again
+            except Exception as error:  # noqa: BLE001 - the next append tries again
                 log.warning("%s was not reopened: %s", self.target, message_of(error))
 
     def tail(self, after: int, upto: int) -> Tail:
@@ -496,10 +498,11 @@ class PathEngine:
         return self.version - self._opened_at >= CHECKPOINT_VERSIONS
 
     def _checkpoint(self) -> None:
-        self._checkpoint_due = False
+        self._checkpoint_from = math.inf
         try:
             self._table.create_checkpoint()
-        except (DeltaError, OSError) as error:  # the row is written: only later reads are slower
+        except Exception as error:  # noqa: BLE001 - the row is written: only later reads are slower
+            self._checkpoint_from = self.version + _CHECKPOINT_PAUSE
             log.warning(
                 "no checkpoint of %s at version %d: %s",
                 self.target,

@@ -233,7 +233,9 @@ class CommitStore(Committing):
             CorruptCommitLog: If the log cannot be read.
         """
         with self._lock:
-            return self._log.compact()
+            version = self._log.compact()
+        self._log.remove_old()
+        return version
 
     def vacuum(self, *, retention_hours: int | None = None) -> int:
         """Remove files that only old versions need, and files of failed appends.
@@ -261,7 +263,8 @@ class CommitStore(Committing):
             self._log.refresh()
             # Rows that other tools removed must be in a snapshot before their files go.
             self._log.compact_if_disturbed()
-            return self._engine.vacuum(retention_hours)
+        self._log.remove_old()
+        return self._engine.vacuum(retention_hours)
 
     def history(self, group: str) -> list[dict[str, Any]]:
         """Return the history of a group: one entry for each event, in log order.

@@ -69,6 +69,26 @@ COMMITS = [
         ),
     ),
     Mutant(
+        "leases-wait-for-old-files",
+        "Slots keep their leases while old files of the commit table are removed.",
+        "commits/committing.py",
+        "        self._log.remove_old()",
+        "        with self._lock:\n            self._log.remove_old()",
+        (
+            "tests/unit/commits/test_commit_snapshots.py::test_slots_keep_their_leases_while_old_files_are_removed",
+        ),
+    ),
+    Mutant(
+        "failed-checkpoint-not-repeated",
+        "A checkpoint that fails is tried again some versions later.",
+        "commits/path_engine.py",
+        "self._checkpoint_from = self.version + _CHECKPOINT_PAUSE",
+        "pass",
+        (
+            "tests/unit/commits/test_commit_table.py::test_a_checkpoint_that_fails_is_no_error_and_tried_again",
+        ),
+    ),
+    Mutant(
         "dump-of-a-full-disk",
         "A disk that takes nothing is found before the Rust library writes, and panics.",
         "commits/places.py",

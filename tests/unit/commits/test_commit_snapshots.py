@@ -306,10 +306,35 @@ def test_an_error_at_any_step_leaves_the_same_state(path: str, step: str) -> Non
 
     setattr(store._engine, step, fail)
     store._log.compact_if_due(1, 0)
+    store._log.remove_old()
     setattr(store._engine, step, done)
     assert seen(store) == seen(CommitStore.open(path)) == expected
     assert store.commit("g", epoch, "m", {P0: [(1, 2)]})[P0].stable_offset == 4
     assert CommitStore.open(path).state("g") == store.state("g")
+
+
+@pytest.mark.parametrize("step", ["tidy", "vacuum"])
+@pytest.mark.parametrize("call", ["maintain", "compact", "vacuum"])
+def test_slots_keep_their_leases_while_old_files_are_removed(
+    path: str, step: str, call: str
+) -> None:
+    """It takes seconds with some 100,000 versions, and a lease depends on a read of the log."""
+    store, epoch = started(path, segment_versions=2, snapshot_commits=0)
+    fill(store, epoch, 0, 2 * VACUUM_SEGMENTS + 10)
+    store._snapshot_commits = 1
+    store._log._disturbed_at = store.version()
+    checked: list[bool] = []
+
+    def remove(*_: object) -> int:
+        reader = threading.Thread(target=store.check, args=("g", epoch, "m"), daemon=True)
+        reader.start()
+        reader.join(10.0)
+        checked.append(not reader.is_alive())
+        return 0
+
+    setattr(store._engine, step, remove)
+    getattr(store, call)()
+    assert checked == ([] if (call, step) == ("compact", "vacuum") else [True])
 
 
 def test_vacuum_keeps_what_may_be_under_way(path: str) -> None:

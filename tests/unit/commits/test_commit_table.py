@@ -362,15 +362,39 @@ def test_a_commit_need_not_wait_for_checkpoints_and_snapshots(path: str) -> None
     assert seen(CommitStore.open(path)) == seen(store)
 
 
+@pytest.mark.parametrize("error", [OSError("full"), RuntimeError("Parquet"), MemoryError()])
+def test_a_checkpoint_that_fails_is_no_error_and_tried_again(
+    path: str, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """After some versions, not with each of them."""
+    store = CommitStore.open(path, snapshot_commits=0)
+    epoch, tries = opened(store), []
+
+    def create_checkpoint(_table: DeltaTable) -> None:
+        tries.append(1)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_checkpoint", create_checkpoint)
+        for n in range(51):
+            assert store.commit("g", epoch, "m", {P0: [(n, n)]})[P0].status == "committed"
+        store.maintain()
+        assert len(tries) == 1
+    for n in range(51, 70):
+        store.commit("g", epoch, "m", {P0: [(n, n)]})
+    assert len([*Path(path, "_delta_log").glob("*.checkpoint*.parquet")]) == 1
+
+
+@pytest.mark.parametrize("error", [CommitLogUnavailable("t", "read", "away"), MemoryError()])
 def test_a_handle_that_cannot_be_reopened_is_no_error(
-    path: str, monkeypatch: pytest.MonkeyPatch
+    path: str, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """The commit before it has succeeded, and the next one tries again."""
     store, _ = filled(path, 20)
     epoch = opened(store)
 
     def refresh(*, reopen: bool = False) -> int:
-        raise CommitLogUnavailable(path, "read", "unplugged")
+        raise error
 
     at = store._engine._opened_at = store.version() - 50  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
