@@ -428,10 +428,12 @@ class EpochAssignment:
         self._answered(results, offsets, holes)
         return results
 
-    def acquire(self, request: AcquireRequest) -> None:
+    def acquire(self, request: AcquireRequest, *, maintain: bool = True) -> None:
         """Asks for chunks of a cooperative epoch, without a commit; `acquired` returns them.
 
-        Call `CommitStore.maintain` later.
+        Args:
+            request: The request.
+            maintain: As for `commit`.
 
         Raises:
             commits.FencedMember: The epoch is over: the request changed nothing.
@@ -441,7 +443,7 @@ class EpochAssignment:
 
         def acquire() -> None:
             self.store.acquire(
-                self.options.group_id, grant.epoch, grant.member, request, maintain=False
+                self.options.group_id, grant.epoch, grant.member, request, maintain=maintain
             )
 
         try:

@@ -774,4 +774,22 @@ CHANNEL_DRIVER = [
             "tests/unit/runtime/test_committer.py::test_a_commit_is_answered_before_the_table_is_maintained",
         ),
     ),
+    Mutant(
+        "maintained-before-the-answer-to-a-request",
+        "A job gets its chunks before checkpoints and snapshots are written.",
+        "coopconsume/runtime/commit/log_calls.py",
+        "assignment.acquire(request, maintain=False)",
+        "assignment.acquire(request, maintain=True)",
+        (
+            "tests/unit/runtime/test_committer.py::test_a_request_for_chunks_is_answered_before_the_table_is_maintained",
+        ),
+    ),
+    Mutant(
+        "last-write-without-maintenance",
+        "A checkpoint that is due is written when a job returns its chunks.",
+        "coopconsume/group/epoch_assignment.py",
+        "self.acquire(AcquireRequest(next(self._ids), expire=chunks))",
+        "self.acquire(AcquireRequest(next(self._ids), expire=chunks), maintain=False)",
+        ("tests/unit/runtime/test_committer.py::test_chunks_are_returned_to_a_maintained_table",),
+    ),
 ]

@@ -157,7 +157,7 @@ def commit_within_limit(
                 limited=written is None, request=request, maintain=False,
             )  # fmt: skip
         else:
-            assignment.acquire(request)
+            assignment.acquire(request, maintain=False)
     except MaxIndividualCommitsReached as error:
         # Other members were quicker.
         results = error.results or {}

@@ -35,7 +35,7 @@ _LOOP_STUCK: Final = 10.0
 #: Seconds; a lease ends this much earlier than the next owner assumes, because the worker of a
 #: handler that exceeds its time takes a moment to end.
 _ENDING: Final = 0.1
-#: Shortest interval between two reports of a slot, in seconds.
+#: Shortest usual interval between two reports of a slot, in seconds.
 _REPORTS_APART: Final = 0.02
 #: Seconds before a commit at which reports are sent: so long they may take to the loop.
 _BEFORE_COMMIT: Final = 0.02
@@ -59,7 +59,7 @@ def lease_seconds(spark: SparkSession, options: Options) -> float | None:
 
 
 def report_seconds(options: Options, *, real_time: bool = False) -> float:
-    """Returns the shortest interval between two progressive reports of a slot.
+    """Returns the usual interval between two progressive reports of a slot, in seconds.
 
     It is half of ``commitInterval``, in real time a fifth, from 20 to 200 ms: after a crash, what
     a slot has not reported is repeated, as is what waits for the next append.
@@ -69,7 +69,7 @@ def report_seconds(options: Options, *, real_time: bool = False) -> float:
 
 
 def next_report_in(every: float, commit_in: float) -> float:
-    """Returns the seconds until the next report of a slot.
+    """Returns the seconds until the next report of a slot: half to one and a half times the usual.
 
     Reports of all slots come at the same instants, and one of these is just before each commit: a
     record does not wait for its report first, and then for the commit.

@@ -86,7 +86,7 @@ class ChannelServer:
         on_call: Called with batch, slot, and partition, offset and seconds of the oldest handler
             call of the slot if that takes long, else None; in that thread.
         lease: Seconds after a renewal in which a slot may start records.
-        report_every: Seconds between two progressive reports of a slot, at least.
+        report_every: As of `ChannelSpec`.
 
     Raises:
         OSError: The address or port cannot be used.

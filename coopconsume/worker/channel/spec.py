@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Seconds between two progressive reports of a slot, at least.
+#: Usual seconds between two progressive reports of a slot.
 REPORT_EVERY = 0.2
 
 
@@ -17,7 +17,8 @@ class ChannelSpec:
         port: Where the driver listens.
         secret: Random bytes that only the job knows; both sides prove that they know it.
         lease: Seconds after the last renewal in which a slot may start records.
-        report_every: Seconds between two progressive reports of a slot, at least.
+        report_every: Usual seconds between two progressive reports of a slot; the driver may
+            want one up to half of it earlier or later.
     """
 
     host: str

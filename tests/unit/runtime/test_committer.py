@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
-from commits import Epoch, OffsetRanges, Pending
+from commits import AcquireRequest, Epoch, OffsetRanges, Pending
 from coopconsume.errors import FencedMember, OutputsNotPublished
+from coopconsume.group.chunks import AcquiredChunks
+from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.runtime.commit.committer import Committer
+from coopconsume.runtime.commit.log_calls import commit_within_limit
 from coopconsume.runtime.dispatch.slot_leases import next_report_in, report_seconds
 from coopconsume.runtime.events import CommitAnswered, LogRead, OffsetsMirrored
 
@@ -233,6 +236,31 @@ def test_a_commit_is_answered_before_the_table_is_maintained():
     hear(made, said)
     assert partition.stable == 1
     made.close(well=True)
+
+
+def test_a_request_for_chunks_is_answered_before_the_table_is_maintained():
+    """Slots wait for the answer."""
+    asked: list[bool] = []
+    assignment = FakeAssignment([])
+    assignment.acquire = lambda _request, *, maintain: asked.append(maintain)
+    assignment.acquired = lambda _request: AcquiredChunks({})
+    answer = commit_within_limit(assignment, {}, {}, {}, "id", request=AcquireRequest("id"))
+    assert answer.acquired == AcquiredChunks({})
+    assert asked == [False]
+
+
+def test_chunks_are_returned_to_a_maintained_table(monkeypatch):
+    """It is the last write of a job."""
+    asked: list[bool] = []
+    assignment = EpochAssignment.__new__(EpochAssignment)
+    assignment.options = SimpleNamespace(group_id="g", batch_life=1.0)
+    assignment.store = SimpleNamespace(acquire=lambda *_, maintain: asked.append(maintain))
+    assignment._grant = SimpleNamespace(epoch=Epoch(1, "n"), member="m")
+    assignment._ids, assignment._over, assignment._seen = iter(["id"]), threading.Event(), 0.0
+    found = SimpleNamespace(partitions={TP: SimpleNamespace(chunks=("a-1",))})
+    monkeypatch.setattr(assignment, "look_at_chunks", lambda: found)
+    assignment.return_chunks()
+    assert asked == [True]
 
 
 @pytest.mark.parametrize("commit_in", [-0.01, 0.0, 0.013, 0.02, 0.05, 0.1, 0.199])
