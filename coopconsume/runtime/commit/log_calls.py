@@ -76,7 +76,7 @@ class LogCalls:
             if written is not None and self._job_spec.state is not None:
                 self._job_spec.state.committed(self._assignment, written.commit_id)
             self._post(answer)
-            # Now and then it takes longer than a commit, and nobody waits for it.
+            # Now and then it takes longer than a commit; only the next commit waits for it.
             self._assignment.store.maintain()
 
     def look(self) -> None:
