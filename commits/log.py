@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from commits.engine import AppendConflict, TailGone, reading
+from commits.engine import AppendConflict, SlowWrite, TailGone, reading
 from commits.errors import CommitStoreBusy, CorruptCommitLog
 from commits.fold import LogState
 from commits.rows import decode, encode
@@ -119,6 +119,9 @@ class CommitLog:
             segment = self._engine.version // self._segment_versions
             try:
                 version = self._engine.append(encode(events, segment))
+            except SlowWrite:
+                self.state = self._recovered()
+                continue
             except AppendConflict:
                 self._engine.refresh(reopen=True)
                 continue
@@ -218,6 +221,9 @@ class CommitLog:
                     version = self._engine.append(encode(events, at // size), snapshot_of=at)
                 else:
                     version = self._engine.replace(encode(events, closed), at=at, closed=closed)
+            except SlowWrite:
+                self.state = self._recovered()
+                continue
             except AppendConflict:
                 self._engine.refresh(reopen=True)
                 continue

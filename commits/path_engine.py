@@ -37,7 +37,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector
 
-from commits.engine import AppendConflict, Tail, TailGone
+from commits.engine import AppendConflict, SlowWrite, Tail, TailGone
 from commits.entries import APPEND, VersionEntry, words_of
 from commits.errors import (
     CommitLogUnavailable,
@@ -71,7 +71,9 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_lo
 _CHECKPOINT_PAUSE = 10  # versions after which a failed checkpoint is tried again
 _ONE_BY_ONE = 16  # files up to which one thread reads them
 _READERS = 16
-_STALE_SECONDS = 3600.0
+#: Seconds for which a handle writes without a look at the log, and which a write may take: much
+#: less than the table's log retention.
+_STALE_SECONDS = 300.0
 _PROBED = 2 * CHECKPOINT_VERSIONS  # entries that are read to distinguish an outage from damage
 _NO_TABLE = "there is no table (its disk may not be mounted, or it was moved or deleted)"
 _IN_FILES = SCHEMA.remove(SCHEMA.get_field_index("segment"))  # a partition column
@@ -108,7 +110,7 @@ class PathEngine:
         self._own: dict[str, pa.Table] = {}  # the last rows that this engine appended
         self._in_doubt = False
         self._checkpoint_from = math.inf  # the version from which on a checkpoint is due
-        self._looked_at = time.monotonic()
+        self._looked_at = _now()
 
     @classmethod
     def open_or_create(
@@ -210,7 +212,7 @@ class PathEngine:
         """Look for newer versions and return the newest."""
         if self._pinned is not None:
             return self._pinned
-        self._looked_at = time.monotonic()
+        self._looked_at = _now()
         if not reopen:
             try:
                 self._table.update_incremental()
@@ -235,9 +237,9 @@ class PathEngine:
         self._check_mounted("append")
         if self._in_doubt or self._is_slow:
             self.refresh(reopen=True)
-        elif time.monotonic() - self._looked_at > _STALE_SECONDS:
+        elif _now() - self._looked_at > _STALE_SECONDS:
             self.refresh()
-        token = uuid.uuid4().hex
+        token, began = uuid.uuid4().hex, _now()
         try:
             refuse_unwritable(self._uri, rows.nbytes)
             write_deltalake(
@@ -256,6 +258,7 @@ class PathEngine:
         except (DeltaError, OSError) as error:
             self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "append", message_of(error)) from error
+        _check_fast(began)
         self._own = {token: rows}
         version = self.version
         if version % CHECKPOINT_VERSIONS == 0:
@@ -346,6 +349,7 @@ class PathEngine:
         predicate = "segment >= 0" if closed is None else f"segment <= {closed}"
         # The handle is at the folded version, so that later appends to the closed segments are a
         # conflict. A newer handle would remove these rows unread.
+        began = _now()
         try:
             refuse_unwritable(self._uri, rows.nbytes)
             pinned = DeltaTable(self._uri, version=at, storage_options=self._options)
@@ -365,6 +369,7 @@ class PathEngine:
         except (DeltaError, OSError) as error:
             self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "compact", message_of(error)) from error
+        _check_fast(began)
         version: int = pinned.version()
         self.refresh(reopen=True)
         self._checkpoint()
@@ -536,6 +541,21 @@ def _create(
 def _snapshot_rows(table: DeltaTable) -> pa.Table:
     query = "SELECT *, 0 AS _commit_version FROM log WHERE kind = 'snapshot'"
     return pa.table(QueryBuilder().register("log", table).execute(query).read_all())
+
+
+def _now() -> float:
+    """Return seconds on a clock that also runs while the host sleeps, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _check_fast(began: float) -> None:
+    """Check that a write was not frozen for so long that its version may be an old one.
+
+    deltalake creates the entry of a version that has no entry. If it had one that was removed
+    while this process was frozen, other readers never see the new one.
+    """
+    if _now() - began > _STALE_SECONDS:
+        raise SlowWrite
 
 
 def _listed(files: DeltaStorageHandler) -> list[int]:

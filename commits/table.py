@@ -26,9 +26,10 @@ LOG_PROPERTIES = {
     # Only this library removes entries of the table's log, right after a snapshot: appends
     # after the last snapshot are read through their entries, whatever their age.
     "delta.enableExpiredLogCleanup": "false",
-    "delta.logRetentionDuration": "interval 1 days",
+    # On a local disk each commit lists all entries: 5,000 of them take 10 ms, 100,000 take 180 ms.
+    "delta.logRetentionDuration": "interval 15 minutes",
     # Every checkpoint contains removed files for this time.
-    "delta.deletedFileRetentionDuration": "interval 6 hours",
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
 }
 """The properties of a table that `PathEngine` writes."""
 

@@ -1,4 +1,4 @@
-"""``python -m tests.bench.year``: a commit table after a year at one commit a second, simulated.
+"""``python -m tests.bench.year``: a commit table after a year of commits, simulated.
 
 The sizes are measured on a real table of a few segments; the year is a simulation in steps of one
 snapshot, with the table's own rules of what is kept for how long.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import click
@@ -20,7 +21,7 @@ from commits.settings import DEFAULT_SNAPSHOT_COMMITS
 
 _YEAR = 365 * 24 * 3600
 _SEGMENT = 1000
-_FILES_KEPT, _ENTRIES_KEPT = 6 * 3600, 24 * 3600  # seconds: the table's retention
+_FILES_KEPT, _ENTRIES_KEPT = 3600, 900  # seconds: the table's retention
 _BLOCK = 4096  # what a small file takes on most disks, at least
 
 
@@ -86,14 +87,21 @@ def measured(commits: int) -> Sizes:
         )
 
 
-def simulated(seconds: int, sizes: Sizes) -> Disk:
-    """The table after so many seconds at one commit a second, right before its next vacuum."""
-    step = DEFAULT_SNAPSHOT_COMMITS
+def simulated(seconds: int, sizes: Sizes, rate: int = 1) -> Disk:
+    """The largest table between the last two vacuums, after so many seconds.
+
+    Args:
+        seconds: The time.
+        sizes: The sizes of files.
+        rate: Commits a second.
+    """
+    step, commits = DEFAULT_SNAPSHOT_COMMITS, seconds * rate
     live = stale = 0  # data files of the newest version, and those that wait for a vacuum
     removed: list[tuple[int, int]] = []  # when, and how many: as long as checkpoints know them
     checkpoints: list[tuple[int, float]] = []
     vacuumed = -1
-    for now in range(step, seconds + 1, step):
+    found: list[Disk] = []
+    for now in range(step, commits + 1, step):
         live += step
         segment = (now - _SEGMENT // 2) // _SEGMENT - 1
         if segment >= 0:
@@ -101,21 +109,28 @@ def simulated(seconds: int, sizes: Sizes) -> Disk:
             live += 1 - gone
             removed.append((now, gone))
             stale += gone
-        removed = [(at, count) for at, count in removed if at > now - _FILES_KEPT]
-        if segment // VACUUM_SEGMENTS > vacuumed // VACUUM_SEGMENTS:
-            stale, vacuumed = sum(count for _, count in removed), segment
+        removed = [(at, count) for at, count in removed if at > now - _FILES_KEPT * rate]
         known = live + sum(count for _, count in removed)
         each = step // CHECKPOINT_VERSIONS
         checkpoints += [(now, each * sizes.checkpoint * known)]
-        checkpoints = [one for one in checkpoints if one[0] > now - _ENTRIES_KEPT]
-    entries = min(seconds, _ENTRIES_KEPT)
+        checkpoints = [one for one in checkpoints if one[0] > now - _ENTRIES_KEPT * rate]
+        if now > commits - VACUUM_SEGMENTS * _SEGMENT:
+            entries = min(now, max(step, _ENTRIES_KEPT * rate))
+            written = sum(size for _, size in checkpoints)
+            found.append(_disk(live, stale, entries, written, sizes))
+        if segment // VACUUM_SEGMENTS > vacuumed // VACUUM_SEGMENTS:
+            stale, vacuumed = sum(count for _, count in removed), segment
+    return max(found, key=lambda disk: disk.files)
+
+
+def _disk(live: int, stale: int, entries: int, checkpoints: float, sizes: Sizes) -> Disk:
+    step = DEFAULT_SNAPSHOT_COMMITS
     folded = entries / step
-    written = sum(size for _, size in checkpoints)
     parts = [
         (live + stale, (live + stale) * sizes.row),
         (entries, entries * sizes.entry),
         (folded, folded * (sizes.snapshot + sizes.compaction * step)),
-        (entries / CHECKPOINT_VERSIONS, written),
+        (entries / CHECKPOINT_VERSIONS, checkpoints),
     ]
     blocks = sum(
         max(size, count * _BLOCK * -(-(size / count) // _BLOCK)) for count, size in parts if count
@@ -131,10 +146,12 @@ def main(commits: int) -> None:
     """Print what a commit table takes after a day, a week and a year."""
     sizes = measured(commits)
     click.echo(f"measured: {sizes}")
-    for name, seconds in (("a day", 24 * 3600), ("a week", 7 * 24 * 3600), ("a year", _YEAR)):
-        disk = simulated(seconds, sizes)
+    for rate, (name, seconds) in product(
+        (1, 5), (("a day", 24 * 3600), ("a week", 7 * 24 * 3600), ("a year", _YEAR))
+    ):
+        disk = simulated(seconds, sizes, rate)
         click.echo(
-            f"after {name}: {seconds:,} commits, {disk.live:,} live files, {disk.files:,} in all, "
+            f"{rate} a second, after {name}: {disk.live:,} live files, {disk.files:,} in all, "
             f"{disk.size / 2**20:,.0f} MiB ({disk.blocks / 2**20:,.0f} MiB in blocks of 4 KiB)"
         )
 

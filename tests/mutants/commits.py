@@ -79,6 +79,16 @@ COMMITS = [
         ),
     ),
     Mutant(
+        "write-of-a-frozen-process",
+        "A write that was frozen for longer than entries are kept is repeated.",
+        "commits/path_engine.py",
+        "    if _now() - began > _STALE_SECONDS:\n        raise SlowWrite",
+        "    assert began <= _now()",
+        (
+            "tests/unit/commits/test_commit_table.py::test_a_commit_of_a_process_that_was_frozen_counts_for_all",
+        ),
+    ),
+    Mutant(
         "failed-checkpoint-not-repeated",
         "A checkpoint that fails is tried again some versions later.",
         "commits/path_engine.py",

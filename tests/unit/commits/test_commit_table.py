@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,9 +26,11 @@ from commits import (
     PartitionCommits,
     Pending,
     UnsupportedTarget,
+    path_engine,
 )
 from commits.places import log_folder, mount_kind, taking_turns
 from commits.rows import SCHEMA, Event, Part, encode
+from commits.table import LOG_PROPERTIES
 
 P0, P1 = ("t", 0), ("t", 1)
 
@@ -360,6 +364,41 @@ def test_a_commit_need_not_wait_for_checkpoints_and_snapshots(path: str) -> None
     store.maintain()
     assert store.version() == before + 1
     assert seen(CommitStore.open(path)) == seen(store)
+
+
+def test_a_commit_of_a_process_that_was_frozen_counts_for_all(
+    path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its entry had been there and was removed: written again, it would be one that nobody sees."""
+    monkeypatch.setitem(LOG_PROPERTIES, "delta.logRetentionDuration", "interval 0 seconds")
+
+    def copy_new(source: str, target: str) -> None:
+        if f"{at + 1:020d}" in source or source.endswith(".parquet"):
+            shutil.copy(source, target)
+
+    store, epoch = filled(path, 20, segment_versions=10)
+    other = CommitStore.open(path)
+    at, copy, real = store.version(), tmp_path / "copy", path_engine.write_deltalake
+    shutil.copytree(path, copy)
+    now = [0.0]
+
+    def write(_: DeltaTable, rows: pa.Table, **how: Any) -> None:
+        now[0] = 301.0
+        monkeypatch.setattr(path_engine, "write_deltalake", real)
+        for n in range(100):
+            other.commit("g", epoch, "m", {P1: [(2 * n + 1, 2 * n + 1)]})
+        other.compact()
+        mine = DeltaTable(copy)
+        real(mine, rows, **how)
+        shutil.copytree(copy, path, dirs_exist_ok=True, copy_function=copy_new)
+        store._engine._table = mine  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(path_engine, "_now", lambda: now[0])
+    monkeypatch.setattr(path_engine, "write_deltalake", write)
+    result = store.commit("g", epoch, "m", {P0: [(1000, 1000)]})[P0]
+    assert not Path(path, f"_delta_log/{at:020d}.json").exists()
+    assert seen(store) == seen(CommitStore.open(path))
+    assert result.status == "committed"
 
 
 @pytest.mark.parametrize("error", [OSError("full"), RuntimeError("Parquet"), MemoryError()])
