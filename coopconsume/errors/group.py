@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coopconsume.errors.base import CoopConsumeError
+from coopconsume.errors.base import DeclaredError
 
 
-class GroupNotFound(CoopConsumeError):
+class GroupNotFound(DeclaredError):
     """Neither the commit table nor Kafka has the group.
 
     Attributes:
@@ -15,19 +15,15 @@ class GroupNotFound(CoopConsumeError):
         hint: The probable cause and what to do.
     """
 
-    def __init__(self, group: str, table: str, servers: str, hint: str) -> None:
-        super().__init__(group, table, servers, hint)
-        self.group = group
-        self.table = table
-        self.servers = servers
-        self.hint = hint
+    message = "no group {group!r} in commit table {table} or on {servers}: {hint}"
 
-    def __str__(self) -> str:
-        where = f"in commit table {self.table} or on {self.servers}"
-        return f"no group {self.group!r} {where}: {self.hint}"
+    group: str
+    table: str
+    servers: str
+    hint: str
 
 
-class GroupActive(CoopConsumeError):
+class GroupActive(DeclaredError):
     """The offsets of a group with members or claims cannot be changed.
 
     Attributes:
@@ -37,21 +33,17 @@ class GroupActive(CoopConsumeError):
     """
 
     retriable = True
+    message = (
+        "group {group!r} is active ({holders}), so its offsets cannot be changed: {remedy}; "
+        "nothing was changed"
+    )
 
-    def __init__(self, group: str, holders: str, remedy: str) -> None:
-        super().__init__(group, holders, remedy)
-        self.group = group
-        self.holders = holders
-        self.remedy = remedy
-
-    def __str__(self) -> str:
-        return (
-            f"group {self.group!r} is active ({self.holders}), so its offsets cannot be changed: "
-            f"{self.remedy}; nothing was changed"
-        )
+    group: str
+    holders: str
+    remedy: str
 
 
-class GroupRefused(CoopConsumeError):
+class GroupRefused(DeclaredError):
     """The leader of a group refuses a member.
 
     Attributes:
@@ -59,16 +51,13 @@ class GroupRefused(CoopConsumeError):
         reason: Why, and what to do.
     """
 
-    def __init__(self, group: str, reason: str) -> None:
-        super().__init__(group, reason)
-        self.group = group
-        self.reason = reason
+    message = "group {group!r} refuses this member: {reason}"
 
-    def __str__(self) -> str:
-        return f"group {self.group!r} refuses this member: {self.reason}"
+    group: str
+    reason: str
 
 
-class ExternalReset(CoopConsumeError):
+class ExternalReset(DeclaredError):
     """Another tool committed an offset for the group in Kafka.
 
     Attributes:
@@ -78,41 +67,34 @@ class ExternalReset(CoopConsumeError):
         stable: The stable offset in the commit table.
     """
 
-    def __init__(self, topic: str, partition: int, primary: int, stable: int) -> None:
-        super().__init__(topic, partition, primary, stable)
-        self.topic = topic
-        self.partition = partition
-        self.primary = primary
-        self.stable = stable
+    message = (
+        "Kafka has offset {primary} for {topic}-{partition}, which this group did not write; the "
+        "commit table has {stable}: set onExternalReset=honour to continue from Kafka's offset, or "
+        "restore it by 'coopconsume offsets reset --to-log'"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"Kafka has offset {self.primary} for {self.topic}-{self.partition}, which this "
-            f"group did not write; the commit table has {self.stable}: set onExternalReset=honour "
-            "to continue from Kafka's offset, or restore it by "
-            "'coopconsume offsets reset --to-log'"
-        )
+    topic: str
+    partition: int
+    primary: int
+    stable: int
 
 
-class TopicRangeFetchNotAllowed(CoopConsumeError):
+class TopicRangeFetchNotAllowed(DeclaredError):
     """A part of a partition was requested, but the topic is not open to sharing (KIP-X).
 
     Attributes:
         topic: The topic.
     """
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
-        self.topic = topic
+    message = (
+        "topic {topic!r} is not open to sharing: request whole partitions, or open it by "
+        "coopconsume topics alter {topic} --accept-range-fetch"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"topic {self.topic!r} is not open to sharing: request whole partitions, or open it "
-            f"by coopconsume topics alter {self.topic} --accept-range-fetch"
-        )
+    topic: str
 
 
-class ConsumerRangeFetchNotAccepted(CoopConsumeError):
+class ConsumerRangeFetchNotAccepted(DeclaredError):
     """A consumer with allowKeyShare=false requested or received part of a partition (KIP-X).
 
     Attributes:
@@ -121,15 +103,11 @@ class ConsumerRangeFetchNotAccepted(CoopConsumeError):
         key_range: The part, as text.
     """
 
-    def __init__(self, topic: str, partition: int, key_range: str) -> None:
-        super().__init__(topic, partition, key_range)
-        self.topic = topic
-        self.partition = partition
-        self.key_range = key_range
+    message = (
+        "this consumer has allowKeyShare=false, but it owns only the key hashes {key_range} of "
+        "{topic}-{partition}: set allowKeyShare=true, or assign whole partitions"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"this consumer has allowKeyShare=false, but it owns only the key hashes "
-            f"{self.key_range} of {self.topic}-{self.partition}: set allowKeyShare=true, or "
-            "assign whole partitions"
-        )
+    topic: str
+    partition: int
+    key_range: str

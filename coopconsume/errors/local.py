@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from coopconsume.errors.base import CoopConsumeError, DeclaredError
+from coopconsume.errors.base import DeclaredError
 
 
-class JavaNotFound(CoopConsumeError):
+class JavaNotFound(DeclaredError):
     """No Java could be started.
 
     Attributes:
@@ -15,18 +15,13 @@ class JavaNotFound(CoopConsumeError):
         needs: The supported Java releases, as text.
     """
 
-    def __init__(self, searched: str, needs: str) -> None:
-        super().__init__(searched, needs)
-        self.searched = searched
-        self.needs = needs
+    message = "no Java found ({searched}): install Java {needs}, or point JAVA_HOME at one"
 
-    def __str__(self) -> str:
-        return (
-            f"no Java found ({self.searched}): install Java {self.needs}, or point JAVA_HOME at one"
-        )
+    searched: str
+    needs: str
 
 
-class JavaVersionUnsupported(CoopConsumeError):
+class JavaVersionUnsupported(DeclaredError):
     """The release of the Java that was found is not supported.
 
     Attributes:
@@ -36,38 +31,30 @@ class JavaVersionUnsupported(CoopConsumeError):
         needed_by: The program that needs Java.
     """
 
-    def __init__(self, path: str, found: str, needs: str, needed_by: str) -> None:
-        super().__init__(path, found, needs, needed_by)
-        self.path = path
-        self.found = found
-        self.needs = needs
-        self.needed_by = needed_by
+    message = (
+        "{path} is Java {found}, but {needed_by} needs Java {needs}: install one, or point "
+        "JAVA_HOME at one"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"{self.path} is Java {self.found}, but {self.needed_by} needs Java {self.needs}: "
-            "install one, or point JAVA_HOME at one"
-        )
+    path: str
+    found: str
+    needs: str
+    needed_by: str
 
 
-class SparkNotFound(CoopConsumeError):
+class SparkNotFound(DeclaredError):
     """PySpark, or a Python package that it needs, is not installed.
 
     Attributes:
         package: The missing distribution.
     """
 
-    def __init__(self, package: str) -> None:
-        super().__init__(package)
-        self.package = package
+    message = "the Python package {package} is not installed: pip install 'coopconsume[spark]'"
 
-    def __str__(self) -> str:
-        return (
-            f"the Python package {self.package} is not installed: pip install 'coopconsume[spark]'"
-        )
+    package: str
 
 
-class SparkVersionUnsupported(CoopConsumeError):
+class SparkVersionUnsupported(DeclaredError):
     """The installed PySpark is older than the oldest supported version.
 
     Attributes:
@@ -75,10 +62,8 @@ class SparkVersionUnsupported(CoopConsumeError):
         supported: The minor versions that are supported, such as ``("4.0",)``.
     """
 
-    def __init__(self, found: str, supported: tuple[str, ...]) -> None:
-        super().__init__(found, supported)
-        self.found = found
-        self.supported = supported
+    found: str
+    supported: tuple[str, ...]
 
     def __str__(self) -> str:
         return (
@@ -87,16 +72,14 @@ class SparkVersionUnsupported(CoopConsumeError):
         )
 
 
-class SparkSessionConflict(CoopConsumeError):
+class SparkSessionConflict(DeclaredError):
     """A Spark session without the jars of a local session already runs in this process.
 
     Attributes:
         missing: File names of the jars that are not in its class path.
     """
 
-    def __init__(self, missing: tuple[str, ...]) -> None:
-        super().__init__(missing)
-        self.missing = missing
+    missing: tuple[str, ...]
 
     def __str__(self) -> str:
         return (
@@ -106,7 +89,7 @@ class SparkSessionConflict(CoopConsumeError):
         )
 
 
-class JarsUnavailable(CoopConsumeError):
+class JarsUnavailable(DeclaredError):
     """A set of jars could not be downloaded or stored.
 
     Attributes:
@@ -116,10 +99,8 @@ class JarsUnavailable(CoopConsumeError):
 
     retriable: ClassVar[bool] = True
 
-    def __init__(self, coordinates: tuple[str, ...], reason: str) -> None:
-        super().__init__(coordinates, reason)
-        self.coordinates = coordinates
-        self.reason = reason
+    coordinates: tuple[str, ...]
+    reason: str
 
     def __str__(self) -> str:
         return (
@@ -130,7 +111,7 @@ class JarsUnavailable(CoopConsumeError):
         )
 
 
-class BrokerStartFailed(CoopConsumeError):
+class BrokerStartFailed(DeclaredError):
     """The embedded broker did not become ready.
 
     Attributes:
@@ -141,11 +122,9 @@ class BrokerStartFailed(CoopConsumeError):
 
     retriable: ClassVar[bool] = True
 
-    def __init__(self, reason: str, log_path: str | None = None, log_tail: str = "") -> None:
-        super().__init__(reason, log_path, log_tail)
-        self.reason = reason
-        self.log_path = log_path
-        self.log_tail = log_tail
+    reason: str
+    log_path: str | None = None
+    log_tail: str = ""
 
     def __str__(self) -> str:
         head = f"the embedded Kafka broker did not start: {self.reason}"
@@ -154,19 +133,16 @@ class BrokerStartFailed(CoopConsumeError):
         return f"{head}\nLast lines of {self.log_path or 'its log'}:\n{self.log_tail}"
 
 
-class BrokerStopped(CoopConsumeError):
+class BrokerStopped(DeclaredError):
     """A call needs an embedded broker that is not running.
 
     Attributes:
         action: The call.
     """
 
-    def __init__(self, action: str) -> None:
-        super().__init__(action)
-        self.action = action
+    message = "{action} needs a running broker, but this one is stopped: call start() first"
 
-    def __str__(self) -> str:
-        return f"{self.action} needs a running broker, but this one is stopped: call start() first"
+    action: str
 
 
 class PageUnavailable(DeclaredError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coopconsume.errors.base import CoopConsumeError, OffsetsError, ReasonError
+from coopconsume.errors.base import DeclaredError, OffsetsError, ReasonError
 
 _HANDLERS = (
     "give a function or callable object of one argument that can be pickled (open files and "
@@ -10,7 +10,7 @@ _HANDLERS = (
 )
 
 
-class HandlerNotUsable(CoopConsumeError, ValueError):
+class HandlerNotUsable(DeclaredError, ValueError):
     """A handler cannot be found, called or sent to Spark's workers.
 
     Attributes:
@@ -19,14 +19,11 @@ class HandlerNotUsable(CoopConsumeError, ValueError):
         remedy: What to do.
     """
 
-    def __init__(self, handler: str, cause: str, remedy: str = _HANDLERS) -> None:
-        super().__init__(handler, cause, remedy)
-        self.handler = handler
-        self.cause = cause
-        self.remedy = remedy
+    message = "handler {handler} cannot be used: {cause}; {remedy}"
 
-    def __str__(self) -> str:
-        return f"handler {self.handler} cannot be used: {self.cause}; {self.remedy}"
+    handler: str
+    cause: str
+    remedy: str = _HANDLERS
 
 
 class HandlerFailed(ReasonError):
@@ -45,7 +42,7 @@ class SessionUnusable(ReasonError):
     """
 
 
-class RealTimeUnavailable(CoopConsumeError):
+class RealTimeUnavailable(DeclaredError):
     """A job cannot run in real time where it was started.
 
     Attributes:
@@ -53,13 +50,10 @@ class RealTimeUnavailable(CoopConsumeError):
         remedy: What to do.
     """
 
-    def __init__(self, cause: str, remedy: str) -> None:
-        super().__init__(cause, remedy)
-        self.cause = cause
-        self.remedy = remedy
+    message = "the job cannot run in real time: {cause}; {remedy}"
 
-    def __str__(self) -> str:
-        return f"the job cannot run in real time: {self.cause}; {self.remedy}"
+    cause: str
+    remedy: str
 
 
 class NotPolled(OffsetsError, ValueError):
@@ -72,16 +66,14 @@ class NotPolled(OffsetsError, ValueError):
         last: Last such offset.
     """
 
-    def __str__(self) -> str:
-        return (
-            f"{self._offsets} were not polled by this consumer, or are settled already: commit, "
-            "retry and reject only rows that poll() returned since the last assignment, within "
-            "maxPollInterval of the call before; "
-            "commit({partition: offset}) commits all of them below an offset"
-        )
+    message = (
+        "{_offsets} were not polled by this consumer, or are settled already: commit, retry and "
+        "reject only rows that poll() returned since the last assignment, within maxPollInterval "
+        "of the call before; commit({{partition: offset}}) commits all of them below an offset"
+    )
 
 
-class TableUnusable(CoopConsumeError, ValueError):
+class TableUnusable(DeclaredError, ValueError):
     """A Delta table for outputs or dead letters cannot be written.
 
     Args:
@@ -90,17 +82,14 @@ class TableUnusable(CoopConsumeError, ValueError):
         cause: Why it cannot be written.
     """
 
-    def __init__(self, what: str, path: str, cause: str) -> None:
-        super().__init__(what, path, cause)
-        self.what = what
-        self.path = path
-        self.cause = cause
+    message = "{what} at {path}: {cause}; give another path, or move the old table"
 
-    def __str__(self) -> str:
-        return f"{self.what} at {self.path}: {self.cause}; give another path, or move the old table"
+    what: str
+    path: str
+    cause: str
 
 
-class OutputNotWritten(CoopConsumeError):
+class OutputNotWritten(DeclaredError):
     """Outputs or dead letters could not be written; their records are not committed.
 
     Attributes:
@@ -110,18 +99,14 @@ class OutputNotWritten(CoopConsumeError):
     """
 
     retriable = True
+    message = (
+        "{what} could not be written to {where} ({cause}): their records are not committed and "
+        "stay pending; check the destination"
+    )
 
-    def __init__(self, what: str, where: str, cause: str) -> None:
-        super().__init__(what, where, cause)
-        self.what = what
-        self.where = where
-        self.cause = cause
-
-    def __str__(self) -> str:
-        return (
-            f"{self.what} could not be written to {self.where} ({self.cause}): their records are "
-            "not committed and stay pending; check the destination"
-        )
+    what: str
+    where: str
+    cause: str
 
 
 class OutputRefused(OutputNotWritten):
@@ -131,40 +116,32 @@ class OutputRefused(OutputNotWritten):
     """
 
     retriable = False
-
-    def __str__(self) -> str:
-        return (
-            f"{self.what} were refused by {self.where} ({self.cause}): their records are not "
-            "committed and stay pending; change the limits of the destination and start the job "
-            "again"
-        )
+    message = (
+        "{what} were refused by {where} ({cause}): their records are not committed and stay "
+        "pending; change the limits of the destination and start the job again"
+    )
 
 
-class AlreadyClosed(CoopConsumeError):
+class AlreadyClosed(DeclaredError):
     """The consumer or query is closed.
 
     Attributes:
         what: Its description.
     """
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
+    message = "{what} is closed: create a new one"
 
-    def __str__(self) -> str:
-        return f"{self.what} is closed: create a new one"
+    what: str
 
 
-class PollWokenUp(CoopConsumeError):
+class PollWokenUp(DeclaredError):
     """Another thread has called ``wakeup`` (Kafka's ``WakeupException``). Nothing is lost."""
 
     retriable = True
-
-    def __str__(self) -> str:
-        return "wakeup() ended this poll: stop polling, or poll again"
+    message = "wakeup() ended this poll: stop polling, or poll again"
 
 
-class OutputsNotPublished(CoopConsumeError):
+class OutputsNotPublished(DeclaredError):
     """Rows that wait for a transaction could not be written to their topic. No row is lost.
 
     Attributes:
@@ -173,14 +150,10 @@ class OutputsNotPublished(CoopConsumeError):
     """
 
     retriable = True
+    message = (
+        "outputs could not be published ({where}: {cause}): their records are committed and the "
+        "outputs still wait; check the destination"
+    )
 
-    def __init__(self, where: str, cause: str) -> None:
-        super().__init__(where, cause)
-        self.where = where
-        self.cause = cause
-
-    def __str__(self) -> str:
-        return (
-            f"outputs could not be published ({self.where}: {self.cause}): their records are "
-            "committed and the outputs still wait; check the destination"
-        )
+    where: str
+    cause: str

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coopconsume.errors.base import CoopConsumeError, OffsetsError
+from coopconsume.errors.base import DeclaredError, OffsetsError
 
 
-class QueueLogFormat(CoopConsumeError):
+class QueueLogFormat(DeclaredError):
     """The log of a queue's replica was written by a newer version, or has lost its start.
 
     Attributes:
@@ -14,20 +14,17 @@ class QueueLogFormat(CoopConsumeError):
         expected: What this version reads.
     """
 
-    def __init__(self, place: str, found: str, expected: str) -> None:
-        super().__init__(place, found, expected)
-        self.place = place
-        self.found = found
-        self.expected = expected
+    message = (
+        "{place} has {found}, expected {expected}: upgrade coopconsume here, or give a replica "
+        "that is intact"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"{self.place} has {self.found}, expected {self.expected}: upgrade coopconsume here, "
-            "or give a replica that is intact"
-        )
+    place: str
+    found: str
+    expected: str
 
 
-class QueueNotFound(CoopConsumeError):
+class QueueNotFound(DeclaredError):
     """A queue has no log: no consumer of it was ever started, or another one is meant.
 
     Attributes:
@@ -35,19 +32,16 @@ class QueueNotFound(CoopConsumeError):
         place: The log that does not exist.
     """
 
-    def __init__(self, queue: str, place: str) -> None:
-        super().__init__(queue, place)
-        self.queue = queue
-        self.place = place
+    message = (
+        "no queue {queue}: {place} does not exist; check the group, the topic and the replicas; "
+        "the first consumer creates it"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"no queue {self.queue}: {self.place} does not exist; check the group, the topic and "
-            "the replicas; the first consumer creates it"
-        )
+    queue: str
+    place: str
 
 
-class QueueUnavailable(CoopConsumeError):
+class QueueUnavailable(DeclaredError):
     """Too few replicas of a queue answered in time.
 
     Attributes:
@@ -58,20 +52,16 @@ class QueueUnavailable(CoopConsumeError):
     """
 
     retriable = True
+    message = (
+        "queue {queue}: no majority of the replicas answered {waiting_for} within {seconds} s; no "
+        "answer from: {silent}. Check their brokers, topics and tables, and call again: what was "
+        "acknowledged is kept"
+    )
 
-    def __init__(self, queue: str, waiting_for: str, seconds: float, silent: str) -> None:
-        super().__init__(queue, waiting_for, seconds, silent)
-        self.queue = queue
-        self.waiting_for = waiting_for
-        self.seconds = seconds
-        self.silent = silent
-
-    def __str__(self) -> str:
-        return (
-            f"queue {self.queue}: no majority of the replicas answered {self.waiting_for} within "
-            f"{self.seconds} s; no answer from: {self.silent}. Check their brokers, topics and "
-            "tables, and call again: what was acknowledged is kept"
-        )
+    queue: str
+    waiting_for: str
+    seconds: float
+    silent: str
 
 
 class NotHeld(OffsetsError, ValueError):
@@ -84,8 +74,7 @@ class NotHeld(OffsetsError, ValueError):
         last: The offset.
     """
 
-    def __str__(self) -> str:
-        return (
-            f"{self._offsets} are not held by this queue consumer: they were not returned by its "
-            "poll(), or are acknowledged already; acknowledge each record once, after RENEW again"
-        )
+    message = (
+        "{_offsets} are not held by this queue consumer: they were not returned by its poll(), or "
+        "are acknowledged already; acknowledge each record once, after RENEW again"
+    )
