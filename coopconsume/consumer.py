@@ -23,6 +23,7 @@ from coopconsume.query import CooperativeForeach, CooperativeQuery
 from coopconsume.record import MAX_WAIT
 from coopconsume.runtime.commit.state_log import HISTORY, StateLog
 from coopconsume.runtime.dispatch.slot_leases import lease_seconds
+from coopconsume.runtime.job_spec import HandlerSettings
 from coopconsume.runtime.poll.poller import Poller
 from coopconsume.runtime.read.expressions import check_filter, check_ordering_key
 from coopconsume.state.schema import StateSchema
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition as Name
     from coopconsume.admin.overview import GroupOverview, KeyMetadata
     from coopconsume.group.callbacks import RebalanceListener
-    from coopconsume.query import OutputMode
     from coopconsume.record import OnDead, RetryPolicy
+    from coopconsume.runtime.job_spec import OutputMode
     from coopconsume.runtime.poll.positions import PollPosition
     from coopconsume.worker.frame_runner import Format
     from coopconsume.worker.report import Ordering
@@ -617,11 +618,10 @@ class CooperativeConsumer(Closing):
             InvalidOption: An argument is out of its range, or lacks its counterpart.
             TableUnusable: A table has other columns.
         """
-        return CooperativeForeach(
-            self, handler, concurrency=concurrency, ordering=ordering, retry=retry,
-            dead_letter=dead_letter, on_dead=on_dead, output=output, output_schema=output_schema,
-            output_mode=output_mode,
-        )  # fmt: skip
+        settings = HandlerSettings(
+            concurrency, ordering, retry, dead_letter, on_dead, output, output_schema, output_mode
+        )
+        return CooperativeForeach(self, handler, settings)
 
     def foreach_with_state(
         self,
@@ -684,12 +684,11 @@ class CooperativeConsumer(Closing):
             raise InvalidOption("ttl", repr(ttl), "give a time above 0, up to 365 days")
         if not isinstance(history, int) or isinstance(history, bool) or history < 0:
             raise InvalidOption("history", repr(history), "give a number of changes, from 0")
-        return CooperativeForeach(
-            self, handler, concurrency=concurrency, ordering="key", retry=retry,
-            dead_letter=dead_letter, on_dead=on_dead, output=output, output_schema=output_schema,
-            output_mode=output_mode,
-            state=StateLog(state, StateSchema.parse(state_schema), lifetime, history),
-        )  # fmt: skip
+        settings = HandlerSettings(
+            concurrency, "key", retry, dead_letter, on_dead, output, output_schema, output_mode
+        )
+        log = StateLog(state, StateSchema.parse(state_schema), lifetime, history)
+        return CooperativeForeach(self, handler, settings, log)
 
     def foreach_frame(
         self,
@@ -739,11 +738,10 @@ class CooperativeConsumer(Closing):
             raise InvalidOption("max_records", repr(max_records), hint)
         if format not in ("arrow", "pandas"):
             raise InvalidOption("format", repr(format), "give arrow or pandas")
-        return CooperativeForeach(
-            self, FrameHandler(handler, max_records, format), concurrency=1, ordering=ordering,
-            retry=retry, dead_letter=dead_letter, on_dead=on_dead, output=output,
-            output_schema=output_schema, output_mode=output_mode,
-        )  # fmt: skip
+        settings = HandlerSettings(
+            1, ordering, retry, dead_letter, on_dead, output, output_schema, output_mode
+        )
+        return CooperativeForeach(self, FrameHandler(handler, max_records, format), settings)
 
     def in_use(self) -> AbstractContextManager[None]:
         """While a call is made that needs the group, `maxPollInterval` does not count."""

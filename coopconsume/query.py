@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from coopconsume.admin.overview.drawing import progress_html, settings_html
 from coopconsume.errors import InvalidOption, TopicNotFound
 from coopconsume.interrupts import interruptible
 from coopconsume.monitoring.listener import Progress, QueryListener
 from coopconsume.option_values import parse_seconds
-from coopconsume.record import OnDead, RetryPolicy
 from coopconsume.runtime.checks import check_handler, check_settings
 from coopconsume.runtime.job_spec import JobSpec
 from coopconsume.runtime.loop import Job
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.monitoring.listener import QueryProgressEvent
     from coopconsume.runtime.commit.state_log import StateLog
+    from coopconsume.runtime.job_spec import HandlerSettings
     from coopconsume.sinks import DeadLetterSink, OutputSink
     from coopconsume.ui.page import LivePage
-    from coopconsume.worker.report import Ordering
 
 #: Seconds of a real-time run.
 _SHORTEST_RUN = 1
 _LONGEST_RUN = 86_400
-OutputMode = Literal["append", "merge", "transactional"]
 
 
 class CooperativeQuery:
@@ -242,57 +241,42 @@ class CooperativeForeach:
         self,
         consumer: CooperativeConsumer,
         handler: Any,
-        *,
-        concurrency: int,
-        ordering: Ordering,
-        retry: RetryPolicy | None,
-        dead_letter: str | None,
-        on_dead: OnDead,
-        output: Any,
-        output_schema: Any,
-        output_mode: OutputMode,
+        settings: HandlerSettings,
         state: StateLog | None = None,
     ) -> None:
-        self._consumer = consumer
-        self._state_log = state
-        policy = retry or RetryPolicy()
-        place = dead_letter or consumer.options.dead_letter
-        check_settings(
-            consumer.options, handler, concurrency=concurrency, ordering=ordering, policy=policy,
-            dead_letter=place, on_dead=on_dead, output=output, output_schema=output_schema,
-            output_mode=output_mode,
-        )  # fmt: skip
+        options = consumer.options
+        check_settings(options, handler, settings)
         check_handler(handler, with_state=state is not None)
-        self._handler = handler
-        self._concurrency = concurrency
-        self._ordering: Ordering = ordering
-        self._policy = policy
-        self._dead_letter_place = place
-        self._dead_letters = None if place is None else open_dead_letters(place, consumer.options)
-        self._park = on_dead == "park"
-        self._outputs = (
-            None
-            if output is None
-            else open_output(output, output_mode, output_schema, consumer.options, consumer.spark)
-        )
-        if consumer.options.uses_chunks and isinstance(self._outputs, TransactionalTopic):
+        place = settings.dead_letter or options.dead_letter
+        dead_letters = None if place is None else open_dead_letters(place, options)
+        outputs = None
+        if settings.output is not None:
+            outputs = open_output(
+                settings.output, settings.output_mode, settings.output_schema, options,
+                consumer.spark,
+            )  # fmt: skip
+        if options.uses_chunks and isinstance(outputs, TransactionalTopic):
             raise InvalidOption(
                 "sharing",
                 "'cooperative' with transactional outputs",
                 "give sharing='keyRanges', or outputs to a table or a topic without transactions",
             )
+        self._consumer = consumer
+        self._dead_letter_place = place
+        self._job_spec = JobSpec(
+            handler, settings.concurrency, settings.ordering, settings.policy,
+            dead_letters, settings.on_dead == "park", outputs, state=state,
+        )  # fmt: skip
         self._name: str | None = None
-        self._interval = 0.0
-        self._available_now = False
-        self._real_time: float | None = None
         self._listeners: list[QueryListener] = []
 
     def _repr_html_(self) -> str:
+        spec = self._job_spec
         settings = {
-            "handler": getattr(self._handler, "__qualname__", self._handler),
-            "concurrency": self._concurrency,
-            "ordering": self._ordering,
-            "retry": self._policy,
+            "handler": getattr(spec.handler, "__qualname__", spec.handler),
+            "concurrency": spec.concurrency,
+            "ordering": spec.ordering,
+            "retry": spec.policy,
             "query name": self._name,
         }
         return settings_html("job that start() runs", settings)
@@ -332,8 +316,10 @@ class CooperativeForeach:
             raise InvalidOption(
                 "realTime", repr(realTime), f"give {_SHORTEST_RUN} s to {_LONGEST_RUN} s"
             )
-        self._interval, self._real_time = seconds.get("processingTime", 0.0), real_time
-        self._available_now = bool(availableNow)
+        self._job_spec = replace(
+            self._job_spec, interval=seconds.get("processingTime", 0.0), real_time=real_time,
+            available_now=bool(availableNow),
+        )  # fmt: skip
         return self
 
     def onProgress(self, listener: Callable[[Progress], None]) -> CooperativeForeach:  # noqa: N802
@@ -360,39 +346,26 @@ class CooperativeForeach:
             return self._start()
 
     def _start(self) -> CooperativeQuery:
-        consumer = self._consumer
+        consumer, job_spec = self._consumer, self._job_spec
         consumer.check_no_query("foreach")
-        membership = consumer.membership(whole_partitions=self._ordering == "partition")
-        slots = consumer.slots(spare=0 if self._real_time is None else 1)
+        membership = consumer.membership(whole_partitions=job_spec.ordering == "partition")
+        slots = consumer.slots(spare=0 if job_spec.real_time is None else 1)
         group = membership.options.group_id
-        _check_topics(membership.cluster, self._dead_letters, self._outputs)
+        _check_topics(membership.cluster, job_spec.dead_letters, job_spec.outputs)
         stable_id = uuid.uuid5(
             uuid.NAMESPACE_URL, f"coopconsume:{membership.cluster.cluster_id}:{group}:{self._name}"
         )
         identity = {
             "id": str(stable_id), "runId": str(uuid.uuid4()), "name": self._name, "groupId": group,
         }  # fmt: skip
-        job_spec = JobSpec(
-            handler=self._handler,
-            concurrency=self._concurrency,
-            ordering=self._ordering,
-            policy=self._policy,
-            dead_letters=self._dead_letters,
-            park=self._park,
-            outputs=self._outputs,
-            interval=self._interval,
-            available_now=self._available_now,
-            state=self._state_log,
-            real_time=self._real_time,
-        )
-        if self._real_time is not None:
+        if job_spec.real_time is not None:
             check_settings_of_real_time(consumer.spark, membership.options, job_spec, slots)
         meter = Meter(identity, slots, self._listeners)
         job = Job(consumer.spark, membership, job_spec, slots, meter)
-        if self._real_time is not None:
+        if job_spec.real_time is not None:
             job.check_workers()
         query = CooperativeQuery(
-            job, meter, identity, self._state_log,
+            job, meter, identity, job_spec.state,
             lambda: consumer.live_page(self._dead_letter_place),
         )  # fmt: skip
         consumer.run_by(query)

@@ -29,6 +29,7 @@ from coopconsume.option_values import parse_seconds
 from coopconsume.options import TABLE, Options
 from coopconsume.record import RetryPolicy
 from coopconsume.runtime.checks import check_handler, check_settings
+from coopconsume.runtime.job_spec import HandlerSettings
 from coopconsume.sinks.base import topic_of
 from coopconsume.testing.local.java import find_java
 from coopconsume.testing.local.session import local_session, stop_session
@@ -167,18 +168,17 @@ def run(
     leaves at once.
     """
     parsed = Options.parse(options, topics=True)
-    policy = _policy(max_attempts, backoff)
+    settings = HandlerSettings(
+        concurrency, ordering, _policy(max_attempts, backoff), dead_letter, on_dead, output,
+        output_schema, output_mode,
+    )  # fmt: skip
     _check_interval("processing-time", processing_time)
     _check_interval("real-time", real_time)
     if available_now + (processing_time is not None) + (real_time is not None) > 1:
         raise click.UsageError("give one of --available-now, --processing-time and --real-time")
     _find_handlers_here()
     check_handler(handler)
-    check_settings(
-        parsed, handler, concurrency=concurrency, ordering=ordering, policy=policy,
-        dead_letter=dead_letter or parsed.dead_letter, on_dead=on_dead, output=output,
-        output_schema=output_schema, output_mode=output_mode,
-    )  # fmt: skip
+    check_settings(parsed, handler, settings)
     session = given_session()
     if session is None and master is None and not spark_conf and is_named(parsed.commit_table):
         raise no_catalog(parsed.commit_table)  # That of a local session ends with the command.
@@ -200,17 +200,7 @@ def run(
             stack.callback(stop_session, session)
         stopper = stack.enter_context(_Stopper(screen))
         with CooperativeConsumer(options, session) as consumer:
-            job = consumer.foreach(
-                handler,
-                concurrency=concurrency,
-                ordering=ordering,
-                retry=policy,
-                dead_letter=dead_letter,
-                on_dead=on_dead,
-                output=output,
-                output_schema=output_schema,
-                output_mode=output_mode,
-            )
+            job = consumer.foreach(handler, **vars(settings))
             if name is not None:
                 job = job.queryName(name)
             if available_now or processing_time is not None or real_time is not None:

@@ -13,44 +13,26 @@ from coopconsume.worker.slot import HandlerNotFound, resolve_handler
 
 if TYPE_CHECKING:
     from coopconsume.options import Options
-    from coopconsume.record import OnDead, RetryPolicy
-    from coopconsume.worker.report import Ordering
+    from coopconsume.runtime.job_spec import HandlerSettings
 
 _MOST_HANDLERS = 1_000
 _BY_NAME = "give module:function, of a module in the current folder or on Python's path"
 
 
-def check_settings(
-    options: Options,
-    handler: Any,
-    *,
-    concurrency: int,
-    ordering: Ordering,
-    policy: RetryPolicy,
-    dead_letter: str | None,
-    on_dead: OnDead,
-    output: Any,
-    output_schema: Any,
-    output_mode: str,
-) -> None:
+def check_settings(options: Options, handler: Any, settings: HandlerSettings) -> None:
     """Checks the settings of a job, one beside the other.
 
     Args:
         options: Of the consumer.
         handler: The handler, or its name.
-        concurrency: As for ``foreach``.
-        ordering: As for ``foreach``.
-        policy: The policy of retries.
-        dead_letter: Where dead letters go, by argument or option.
-        on_dead: As for ``foreach``.
-        output: As for ``foreach``.
-        output_schema: As for ``foreach``.
-        output_mode: As for ``foreach``.
+        settings: How it is run.
 
     Raises:
         InvalidOption: A setting is wrong, or does not fit another one.
         MissingOption: ``purgatory`` is missing for a transactional topic.
     """
+    concurrency, ordering, on_dead = settings.concurrency, settings.ordering, settings.on_dead
+    policy, dead_letter = settings.policy, settings.dead_letter or options.dead_letter
     if not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_HANDLERS:
         raise InvalidOption("concurrency", repr(concurrency), f"give 1 to {_MOST_HANDLERS}")
     if ordering not in ("key", "partition", "none"):
@@ -66,7 +48,7 @@ def check_settings(
             "retry", f"{policy} without dead_letter",
             "say by dead_letter=… where records go that are given up",
         )  # fmt: skip
-    _check_output(options, output, output_schema, output_mode)
+    _check_output(options, settings.output, settings.output_schema, settings.output_mode)
     if ordering != "key" and options.max_records_per_second_per_key is not None:
         raise InvalidOption(
             "maxRecordsPerSecondPerKey", f"ordering={ordering!r}", "it needs ordering='key'"

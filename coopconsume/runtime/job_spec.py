@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from coopconsume.record import RetryPolicy
 
 if TYPE_CHECKING:
     from coopconsume.options import Options
-    from coopconsume.record import RetryPolicy
+    from coopconsume.record import OnDead
     from coopconsume.runtime.commit.state_log import StateLog
     from coopconsume.sinks import DeadLetterSink, OutputSink
     from coopconsume.worker.report import Ordering
+
+OutputMode = Literal["append", "merge", "transactional"]
+
+
+@dataclass(frozen=True)
+class HandlerSettings:
+    """How a handler is run; the attributes are the arguments of ``foreach``, as they are given."""
+
+    concurrency: int
+    ordering: Ordering
+    retry: RetryPolicy | None
+    dead_letter: str | None
+    on_dead: OnDead
+    output: Any
+    output_schema: Any
+    output_mode: OutputMode
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """When failed records are tried again."""
+        return self.retry or RetryPolicy()
 
 
 @dataclass(frozen=True)
@@ -38,8 +61,8 @@ class JobSpec:
     dead_letters: DeadLetterSink | None
     park: bool
     outputs: OutputSink | None
-    interval: float
-    available_now: bool
+    interval: float = 0.0
+    available_now: bool = False
     state: StateLog | None = None
     real_time: float | None = None
 
