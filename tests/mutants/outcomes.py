@@ -339,8 +339,8 @@ OUTPUTS = [
         "rejected-after-another-answer",
         "A record that was answered for while its dead letter was written is not given up.",
         "coopconsume/runtime/poll/answers.py",
-        "done = session.check_open(assignment, reasons)",
-        "done = {tp: OffsetRanges.from_offsets(list(of)) for tp, of in reasons.items()}",
+        "done = session.check_open(assignment, named)",
+        "done = {tp: OffsetRanges.from_offsets(of) for tp, of in named.items()}",
         (_POLLING + "test_only_what_was_handed_out_is_answered_for_and_nothing_is_lost",),
     ),
     Mutant(

@@ -36,11 +36,8 @@ if TYPE_CHECKING:
 
     #: By partition and offset the reason that was given.
     Reasons = dict[TopicPartition, dict[int, str]]
-    #: By partition and offset the hash that the record is dealt by.
-    Hashes = Mapping[TopicPartition, Mapping[int, int]]
-    #: By partition and offset all headers that were added to the record, and its ordering key for
-    #: people.
-    Added = Mapping[TopicPartition, Mapping[int, Headers]]
+    #: By partition the records that come again, as the commit log has them.
+    PendingRecords = dict[TopicPartition, list[Pending]]
 
 
 #: Attempts at a commit while other members keep taking the last ranges of a limit.
@@ -179,52 +176,45 @@ def reasons_of(frame: DataFrame, reason: str | Column, call: str) -> Reasons:
     return reasons
 
 
-def hashes_of(
-    reasons: Reasons, dealt: Mapping[TopicPartition, PolledRows]
-) -> dict[TopicPartition, dict[int, int]]:
-    """Returns the hashes that records are dealt by, as they are in Kafka.
-
-    Args:
-        reasons: The records.
-        dealt: By partition the records that were read.
-
-    Raises:
-        NotPolled: At an offset there is no record of ours.
-    """
-    hashes = {
-        tp: dict(zip(rows.offsets.tolist(), rows.hashes.tolist(), strict=True))
-        for tp, rows in dealt.items()
-    }
-    for tp, records in reasons.items():
-        check_found(tp, records, hashes.get(tp, {}))
-    return hashes
-
-
-def added_to(
+def pending_records(
     session: PollSession,
     assignment: EpochAssignment,
+    reasons: Reasons,
     dealt: Mapping[TopicPartition, PolledRows],
     more: Headers,
-) -> dict[TopicPartition, dict[int, Headers]]:
-    """Returns the headers that the commit log is to have of records.
+    delay: float,
+) -> PendingRecords:
+    """Returns records that are to come again, as the commit log is to have them.
 
     Args:
         session: What was handed out.
         assignment: The key ranges of the consumer.
+        reasons: The records.
         dealt: By partition the records that were read, with their ordering keys.
         more: Headers to add to the records.
+        delay: Seconds until they come again.
 
     Raises:
+        NotPolled: At an offset there is no record of ours.
         ValueError: A record would have too many bytes of added headers.
     """
-    found: dict[TopicPartition, dict[int, Headers]] = {}
-    for tp, rows in dealt.items():
+    found: PendingRecords = {}
+    for tp, records in reasons.items():
+        rows = dealt[tp]
         offsets = rows.offsets.tolist()
+        check_found(tp, records, offsets)
+        hashes = dict(zip(offsets, rows.hashes.tolist(), strict=True))
         added = {offset: session.added(assignment, tp, offset, more) for offset in offsets}
         if rows.ordering_keys is not None:
             keys = zip(offsets, rows.ordering_keys.tolist(), strict=True)
             added = {at: with_shown_ordering_key(added[at], key) for at, key in keys}
-        found[tp] = added
+        found[tp] = [
+            Pending(
+                offset, hashes[offset], session.attempt(assignment, tp, offset), due_ms(delay),
+                text, headers=added[offset],
+            )
+            for offset, text in records.items()
+        ]  # fmt: skip
     return found
 
 
@@ -281,9 +271,7 @@ def letters_of(
 def hold_back(
     session: PollSession,
     assignment: EpochAssignment,
-    reasons: Reasons,
-    hashes: Hashes,
-    added: Added,
+    pending: PendingRecords,
     delay: float,
     commit_id: str,
 ) -> None:
@@ -292,9 +280,7 @@ def hold_back(
     Args:
         session: What was handed out.
         assignment: The key ranges of the consumer.
-        reasons: The records.
-        hashes: The hash that each record is dealt by.
-        added: All headers of each record that are not its own, see `added_to`.
+        pending: The records.
         delay: Seconds; infinity parks them.
         commit_id: Of this commit.
 
@@ -302,16 +288,8 @@ def hold_back(
         commits.FencedMember: The epoch or the membership is not in force.
     """
     due = time.monotonic() + delay
-    pending = {
-        tp: [
-            Pending(offset, hashes[tp][offset], session.attempt(assignment, tp, offset),
-                    due_ms(delay), text, headers=added[tp][offset])
-            for offset, text in records.items()
-        ]
-        for tp, records in reasons.items()
-    }  # fmt: skip
     assignment.commit({}, pending=pending, commit_id=commit_id)
-    session.hold_back(assignment, reasons, hashes, due, added)
+    session.hold_back(assignment, pending, due)
 
 
 def take_decisions(
@@ -371,17 +349,18 @@ def give_up(
         NotPolled: A record was answered for since, or belongs to others.
         commits.FencedMember: The epoch or the membership is not in force.
     """
-    reasons: Reasons = {}
-    hashes: dict[TopicPartition, dict[int, int]] = {}
-    added: dict[TopicPartition, dict[int, Headers]] = {}
+    records: PendingRecords = {}
     for letter in letters:
-        tp = letter.topic, letter.partition
-        reasons.setdefault(tp, {})[letter.offset] = letter.reason
-        hashes.setdefault(tp, {})[letter.offset] = letter.key_hash
-        added.setdefault(tp, {})[letter.offset] = letter.added
-    done = session.check_open(assignment, reasons)
+        tp, offset = (letter.topic, letter.partition), letter.offset
+        parked = Pending(
+            offset, letter.key_hash, session.attempt(assignment, tp, offset), due_ms(math.inf),
+            letter.reason, headers=letter.added,
+        )  # fmt: skip
+        records.setdefault(tp, []).append(parked)
+    named = {tp: [one.offset for one in some] for tp, some in records.items()}
+    done = session.check_open(assignment, named)
     if park:
-        hold_back(session, assignment, reasons, hashes, added, math.inf, commit_id)
+        hold_back(session, assignment, records, math.inf, commit_id)
         return
     # The letters are written: the limit was looked at before.
     assignment.commit(done, commit_id=commit_id, limited=False)

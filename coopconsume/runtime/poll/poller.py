@@ -24,14 +24,13 @@ from coopconsume.group.repeating import repeated
 from coopconsume.kafka.call_limit import CallLimit
 from coopconsume.record import checked_headers
 from coopconsume.runtime.poll.answers import (
-    added_to,
     affordable_letters,
     commit_affordable,
     give_up,
-    hashes_of,
     hold_back,
     letters_of,
     over_limit,
+    pending_records,
     reasons_of,
     seconds_of,
     take_decisions,
@@ -420,10 +419,8 @@ class Poller:
             if assignment is not None and reasons:
                 dealt = self._frames.dealt(assignment.owned, offsets, {}, ordering_keys=True)
                 assignment.logs.check_topics()  # What was read are the records that were polled.
-                hashes = hashes_of(reasons, dealt)
-                added = added_to(self.session, assignment, dealt, more)
-                commit_id = next(self._commit_ids)
-                hold_back(self.session, assignment, reasons, hashes, added, seconds, commit_id)
+                records = pending_records(self.session, assignment, reasons, dealt, more, seconds)
+                hold_back(self.session, assignment, records, seconds, next(self._commit_ids))
 
     def reject(
         self, membership: Membership, frame: DataFrame, reason: str | Column, on_dead: OnDead

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from assignors import Share
+    from commits import Pending
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.record import Headers
@@ -313,20 +314,18 @@ class PollSession:
     def hold_back(
         self,
         assignment: EpochAssignment,
-        reasons: Mapping[TopicPartition, Mapping[int, str]],
-        hashes: Mapping[TopicPartition, Mapping[int, int]],
+        pending: Mapping[TopicPartition, Sequence[Pending]],
         due: float,
-        added: Mapping[TopicPartition, Mapping[int, Headers]],
     ) -> None:
         """Notes that records come again at ``due``; their keys wait for them."""
         with self.lock:
             for tp, place in self.places_of(assignment).items():
-                records = reasons.get(tp, {})
-                for offset, text in records.items():
+                records = pending.get(tp, ())
+                for one in records:
                     place.retries.hold_back(
-                        offset, hashes[tp][offset], due, text, added[tp][offset]
+                        one.offset, one.key_hash or 0, due, one.error, one.headers
                     )
-                place.answer(OffsetRanges.from_offsets(list(records)))
+                place.answer(OffsetRanges.from_offsets([one.offset for one in records]))
             self.lock.notify_all()
 
     # -- the membership's worker
