@@ -151,10 +151,12 @@ class OutputSink(Protocol):
 
     #: The schema of the rows that handlers return.
     schema: pa.Schema
-    #: The Kafka topic of the sink, if it has one.
-    topic: str | None
     #: Whether the sink is also called for commits without rows.
     hears_all: ClassVar[bool]
+
+    @property
+    def topic(self) -> str | None:
+        """The Kafka topic of the sink, if it has one."""
 
     def write(self, outputs: Outputs) -> None:
         """Writes rows durably.
@@ -170,8 +172,9 @@ class OutputSink(Protocol):
 class DeadLetterSink(Protocol):
     """A sink for dead letters; it is called before the commit of their records."""
 
-    #: The Kafka topic of the sink, if it has one.
-    topic: str | None
+    @property
+    def topic(self) -> str | None:
+        """The Kafka topic of the sink, if it has one."""
 
     def append(
         self, letters: Sequence[DeadLetter], topic_ids: Mapping[str, str], commit_id: str

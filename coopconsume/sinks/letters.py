@@ -52,7 +52,6 @@ class DeadLetterTable(Table):
     """
 
     what = "dead letter table"
-    topic: str | None = None
 
     def __init__(self, path: str) -> None:
         super().__init__(path, DEAD_LETTERS)
@@ -86,9 +85,6 @@ class DeadLetterTable(Table):
         ]
         self._append(pa.Table.from_pylist(rows, schema=self._full))
 
-    def close(self) -> None:
-        """Does nothing; no connection stays open."""
-
 
 def _micros(millis: int) -> int | None:
     """Returns the timestamp of a record for the table; None if the column cannot hold it."""
@@ -110,8 +106,7 @@ class DeadLetterTopic:
     """
 
     def __init__(self, topic: str, options: Options) -> None:
-        self.topic: str | None = topic
-        self._name = topic
+        self.topic = topic
         self._group = options.group_id
         self._options = options
         self._may_be_missing = options.dead_letter_partitions > 0
@@ -130,7 +125,7 @@ class DeadLetterTopic:
         now = int(time.time() * 1000)
         if self._may_be_missing:
             create_topic(
-                self._options, self._name, self._options.dead_letter_partitions,
+                self._options, self.topic, self._options.dead_letter_partitions,
                 self._options.dead_letter_topic_config or {}, "dead letters",
             )  # fmt: skip
         # It may be deleted, too: then it is created again.
@@ -138,7 +133,7 @@ class DeadLetterTopic:
         is_keyed = self._options.ordering_key is not None
         self._producer.write(
             Message(
-                self._name, letter.key, letter.value,
+                self.topic, letter.key, letter.value,
                 (*letter.headers, *_beside(letter, topic_ids, self._group, commit_id, now)),
                 ordering_key=ordering_key_of(letter.headers) if is_keyed else None,
             )

@@ -36,7 +36,6 @@ class MergeTable(Table):
     """
 
     what = "merged output table"
-    topic: str | None = None
     hears_all: ClassVar[bool] = True
     beside = pa.schema([ROW, *ORIGIN])
 
@@ -51,9 +50,6 @@ class MergeTable(Table):
         """
         rows = outputs.table(self.schema)
         self._repeated(lambda: self._merge(rows, self._left_over(rows, outputs)))
-
-    def close(self) -> None:
-        """Does nothing; no connection stays open."""
 
     def _left_over(self, rows: pa.Table, outputs: Outputs) -> pa.Table:
         """Returns the rows in the table that their records no longer have."""

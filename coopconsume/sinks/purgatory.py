@@ -193,9 +193,6 @@ class Purgatory(Table):
                 "published rows are left in %s for now: %s", hidden(self.path), hidden(str(error))
             )
 
-    def close(self) -> None:
-        """Nothing is open."""
-
     def _index(
         self, table: Any, origin: Origin, first: int, stop: int, counts: Callable[[str], bool]
     ) -> pa.Table:

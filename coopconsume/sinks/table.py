@@ -34,6 +34,8 @@ class Table:
 
     what = "table"
     beside = ORIGIN
+    topic: str | None = None
+    hears_all: ClassVar[bool] = False
 
     def __init__(
         self, path: str, schema: pa.Schema, storage_options: Mapping[str, str] | None = None
@@ -62,6 +64,9 @@ class Table:
             raise TableUnusable(
                 self.what, path, f"its columns differ from those of the rows in {odd}"
             )
+
+    def close(self) -> None:
+        """Does nothing; no connection stays open."""
 
     def _append(self, table: pa.Table) -> None:
         """Appends rows.
@@ -109,8 +114,6 @@ class OutputTable(Table):
     """
 
     what = "output table"
-    topic: str | None = None
-    hears_all: ClassVar[bool] = False
 
     def __init__(self, path: str, schema: str | StructType | pa.Schema) -> None:
         super().__init__(path, arrow_schema(schema))
@@ -122,6 +125,3 @@ class OutputTable(Table):
             OutputNotWritten: The write to Delta failed.
         """
         self._append(outputs.table(self.schema))
-
-    def close(self) -> None:
-        """Does nothing; no connection stays open."""

@@ -39,8 +39,7 @@ class OutputTopic:
     hears_all: ClassVar[bool] = False
 
     def __init__(self, topic: str, schema: str | StructType | pa.Schema, options: Options) -> None:
-        self.topic: str | None = topic
-        self._name = topic
+        self.topic = topic
         self.schema = arrow_schema(schema)
         check_columns(self.schema)
         self._producer = Producer(options, "outputs")
@@ -52,7 +51,7 @@ class OutputTopic:
             NotAuthorized: This user may not write to the topic.
             OutputNotWritten: Kafka did not acknowledge all records.
         """
-        self._producer.write(messages_of(self._name, outputs.table(self.schema)))
+        self._producer.write(messages_of(self.topic, outputs.table(self.schema)))
 
     def close(self) -> None:
         """Closes the connections. Calling it again has no effect."""

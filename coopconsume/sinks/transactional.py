@@ -41,8 +41,7 @@ class TransactionalTopic:
     hears_all: ClassVar[bool] = False
 
     def __init__(self, topic: str, schema: str | StructType | pa.Schema, options: Options) -> None:
-        self.topic: str | None = topic
-        self._name = topic
+        self.topic = topic
         self.schema = arrow_schema(schema)
         check_columns(self.schema)
         if options.purgatory is None:
@@ -63,8 +62,8 @@ class TransactionalTopic:
         self.close()
         self._purgatory.gain()
         self._publishing = Publishing(
-            assignment, self._name, self._purgatory,
-            lambda chunk: messages_of(self._name, chunk.rows),
+            assignment, self.topic, self._purgatory,
+            lambda chunk: messages_of(self.topic, chunk.rows),
         )  # fmt: skip
         return self._publishing
 
