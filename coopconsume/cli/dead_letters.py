@@ -12,8 +12,8 @@ import click
 from coopconsume.admin.client import Admin
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.place import as_json, at_a_place, echo_json
-from coopconsume.cli.text import table
+from coopconsume.cli.place import as_json, at_a_place, echo_json, echo_lines
+from coopconsume.cli.text import table, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,8 +128,7 @@ def list_(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool)
     if as_json:
         echo_json([_plain(letter, whole=False) for letter in found])
         return
-    for line in letter_lines(found):
-        click.echo(line)
+    echo_lines(letter_lines(found))
 
 
 @dead_letters.command(epilog=EXIT_CODES)
@@ -144,8 +143,7 @@ def show(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool) 
         echo_json([_plain(letter, whole=True) for letter in found])
         return
     for letter in found:
-        for line in _whole(letter):
-            click.echo(line)
+        echo_lines(_whole(letter))
 
 
 def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -197,8 +195,7 @@ def _decide(
             }
         )  # fmt: skip
         return
-    for line in decision_lines(action, plan, executed=execute):
-        click.echo(line)
+    echo_lines(decision_lines(action, plan, executed=execute))
 
 
 def decision_lines(action: Action, plan: Steps, *, executed: bool) -> list[str]:
@@ -225,7 +222,7 @@ def letter_lines(letters: list[Letter]) -> list[str]:
         return ["no dead letters"]
     rows = [
         (
-            _name(one), _short(_text(one.key)), one.attempts, _time(one.rejected_at), one.status,
+            _name(one), _short(text_of(one.key)), one.attempts, _time(one.rejected_at), one.status,
             _short(one.reason),
         )
         for one in letters
@@ -238,10 +235,10 @@ def _whole(one: Letter) -> list[str]:
     lines = [
         f"{_name(one)}, {one.status}, {given_up}",
         f"reason: {one.reason}", f"written: {_time(one.timestamp)}, topic id {one.topic_id or '-'}",
-        f"key: {_text(one.key)}",
+        f"key: {text_of(one.key)}",
     ]  # fmt: skip
-    lines += [f"header {name}: {_text(value)}" for name, value in one.headers]
-    return [*lines, f"value: {_text(one.value)}", *one.trace.rstrip().splitlines(), ""]
+    lines += [f"header {name}: {text_of(value)}" for name, value in one.headers]
+    return [*lines, f"value: {text_of(one.value)}", *one.trace.rstrip().splitlines(), ""]
 
 
 def _plain(one: Letter, *, whole: bool) -> dict[str, Any]:
@@ -252,9 +249,9 @@ def _plain(one: Letter, *, whole: bool) -> dict[str, Any]:
     if whole:
         found |= {
             "timestamp_ms": one.timestamp, "trace": one.trace,
-            "value": _text(one.value), "value_base64": _base64(one.value),
+            "value": text_of(one.value), "value_base64": _base64(one.value),
             "headers": [
-                {"name": name, "value": _text(value), "value_base64": _base64(value)}
+                {"name": name, "value": text_of(value), "value_base64": _base64(value)}
                 for name, value in one.headers
             ],
         }  # fmt: skip
@@ -264,7 +261,7 @@ def _plain(one: Letter, *, whole: bool) -> dict[str, Any]:
 def _record(one: Any) -> dict[str, Any]:
     return {
         "topic": one.topic, "topic_id": one.topic_id, "partition": one.partition,
-        "offset": one.offset, "key": _text(one.key), "key_base64": _base64(one.key),
+        "offset": one.offset, "key": text_of(one.key), "key_base64": _base64(one.key),
     }  # fmt: skip
 
 
@@ -281,10 +278,6 @@ def _time(millis: int) -> str:
         return f"{datetime.fromtimestamp(millis / 1000, UTC):%Y-%m-%d %H:%M:%S %Z}"
     except (OSError, OverflowError, ValueError):  # A record may have any timestamp.
         return f"{millis} ms since 1970"
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
 def _base64(data: bytes | None) -> str | None:

@@ -10,7 +10,7 @@ import click
 from coopconsume.admin.client import Admin
 from coopconsume.admin.overview.data import plain
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.place import as_json, at_a_place, echo_json
+from coopconsume.cli.place import as_json, at_a_place, echo_json, echo_lines
 from coopconsume.cli.text import group_lines, table
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def list_(*, as_json: bool, options: dict[str, str], spark: SparkSession | None)
         echo_json(plain(found))
         return
     rows = [(g.group, g.state, g.members, g.epoch, g.claims, g.partitions, g.lag) for g in found]
-    for line in table(_COLUMNS, rows):
-        click.echo(line)
+    echo_lines(table(_COLUMNS, rows))
 
 
 @groups.command(
@@ -73,5 +72,4 @@ def describe(
     if as_json:
         echo_json(found.to_dict())
         return
-    for line in group_lines(found, datetime.now(UTC), history):
-        click.echo(line)
+    echo_lines(group_lines(found, datetime.now(UTC), history))

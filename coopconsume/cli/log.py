@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
-from coopconsume.cli.place import as_json, at_a_cluster, echo_json
+from coopconsume.cli.place import as_json, at_a_cluster, echo_json, echo_lines
 from coopconsume.cli.text import table
 
 if TYPE_CHECKING:
@@ -82,8 +82,7 @@ def _show_audit(name: str, found: Audit) -> None:
         )
         return
     rows = [(t.epoch, t.owner, t.first_offset, t.records, t.batches) for t in found.terms]
-    for line in table(_OWNERS, rows):
-        click.echo(line)
+    echo_lines(table(_OWNERS, rows))
     click.echo()
     click.echo(
         f"{name}, offsets {found.first_offset:,} to {found.next_offset:,}: "
@@ -163,8 +162,7 @@ def show_blockage(found: Blockage, servers: str) -> None:
         )
         for t in found.transactions
     ]  # fmt: skip
-    for line in table(_OPEN, rows):
-        click.echo(line)
+    echo_lines(table(_OPEN, rows))
     for t in found.transactions:
         click.echo()
         if t.hangs:

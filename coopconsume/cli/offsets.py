@@ -32,7 +32,7 @@ from coopconsume.cli.offset_text import (
     state_lines,
     status_document,
 )
-from coopconsume.cli.place import as_json, at_a_place, echo_json
+from coopconsume.cli.place import as_json, at_a_place, echo_json, echo_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,7 +76,7 @@ def show(
     if as_json:
         echo_json({"group": group, "partitions": [status_document(one) for one in found]})
     else:
-        _echo(show_lines(found))
+        echo_lines(show_lines(found))
     if picture is not None:
         _draw(found, group, picture)
 
@@ -105,7 +105,7 @@ def gaps(
     if as_json:
         echo_json([gap for one in found for gap in gap_documents(one)])
     else:
-        _echo(gap_lines(found, datetime.now(UTC), limit))
+        echo_lines(gap_lines(found, datetime.now(UTC), limit))
 
 
 @click.command(epilog=example("coopconsume lag shop", _PLACE))
@@ -127,7 +127,7 @@ def lag(
     if as_json:
         echo_json([lag_document(one) for one in found])
     else:
-        _echo(lag_lines(found, datetime.now(UTC)))
+        echo_lines(lag_lines(found, datetime.now(UTC)))
 
 
 offsets.add_command(lag)
@@ -298,8 +298,8 @@ def _carry_out(
         )  # fmt: skip
         return
     if state is not None:
-        _echo(state_lines(state.moves))
-    _echo(move_lines(moves, counts, what="records" if count else "offsets", executed=execute))
+        echo_lines(state_lines(state.moves))
+    echo_lines(move_lines(moves, counts, what="records" if count else "offsets", executed=execute))
 
 
 def _draw(found: list[PartitionStatus], group: str, file: Path) -> None:
@@ -310,8 +310,3 @@ def _draw(found: list[PartitionStatus], group: str, file: Path) -> None:
         target = file if len(drawable) == 1 else file.with_stem(f"{file.stem}-{one.name}")
         draw_status(one, group).savefig(target)
         click.echo(f"drawn: {target}", err=True)
-
-
-def _echo(lines: Any) -> None:
-    for line in lines:
-        click.echo(line)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
-from coopconsume.cli.place import as_json, at_a_cluster, echo_json
+from coopconsume.cli.place import as_json, at_a_cluster, echo_json, echo_lines
 from coopconsume.cli.text import table
 from coopconsume.fenced.ownership import OwnershipRegistry
 
@@ -88,8 +88,7 @@ def list_(*, group: str | None, as_json: bool, registry: OwnershipRegistry) -> N
     if as_json:
         echo_json([asdict(row) for row in rows])
         return
-    for line in table(_COLUMNS, [_line(row) for row in rows]):
-        click.echo(line)
+    echo_lines(table(_COLUMNS, [_line(row) for row in rows]))
 
 
 @owners.command(epilog=example("coopconsume owners show log orders-0 --bootstrap-servers …"))
@@ -111,8 +110,7 @@ def show(
     if as_json:
         echo_json(asdict(row) | {"history": [asdict(entry) for entry in events]})
         return
-    for line in _resource_lines(row, events[-history:] if history else []):
-        click.echo(line)
+    echo_lines(_resource_lines(row, events[-history:] if history else []))
 
 
 @owners.command(epilog=example("coopconsume owners take log orders-0 --bootstrap-servers …"))

@@ -11,7 +11,7 @@ import click
 from coopconsume.cli.catalog import session_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _SHORT = {"bootstrap_servers": "kafka.bootstrap.servers", "commit_table": "commitTable"}
 
@@ -58,15 +58,7 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_place(
         *args: Any, options: dict[str, str], spark_conf: dict[str, str], **kwargs: Any
     ) -> Any:
-        given = {name.lower() for name in options}
-        for word, name in _SHORT.items():
-            value = kwargs.pop(word)
-            if value is not None and name.lower() in given:
-                raise click.UsageError(
-                    f"--{word.replace('_', '-')} and -o {name}: give one of both"
-                )
-            if value is not None:
-                options[name] = value
+        _take_short_forms(options, kwargs)
         with session_for(options, spark_conf, kwargs.get("into")) as spark:
             return command(*args, options=options, spark=spark, **kwargs)
 
@@ -83,18 +75,30 @@ def at_a_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--bootstrap-servers", help="Short for -o kafka.bootstrap.servers=…")
     @functools.wraps(command)
     def with_cluster(*args: Any, options: dict[str, str], **kwargs: Any) -> Any:
-        servers = kwargs.pop("bootstrap_servers")
-        if servers is not None:
-            if "kafka.bootstrap.servers" in {name.lower() for name in options}:
-                raise click.UsageError(
-                    "--bootstrap-servers and -o kafka.bootstrap.servers: give one of both"
-                )
-            options["kafka.bootstrap.servers"] = servers
+        _take_short_forms(options, kwargs)
         return command(*args, options=options, **kwargs)
 
     return with_cluster
 
 
+def _take_short_forms(options: dict[str, str], given: dict[str, Any]) -> None:
+    """Moves the values of short forms to the options."""
+    names = {name.lower() for name in options}
+    for word, name in _SHORT.items():
+        value = given.pop(word, None)
+        if value is None:
+            continue
+        if name.lower() in names:
+            raise click.UsageError(f"--{word.replace('_', '-')} and -o {name}: give one of both")
+        options[name] = value
+
+
 def echo_json(document: Any) -> None:
     """Writes one JSON document to standard output."""
     click.echo(json.dumps(document, indent=2))
+
+
+def echo_lines(lines: Iterable[str]) -> None:
+    """Writes lines to standard output."""
+    for line in lines:
+        click.echo(line)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, example, reported
-from coopconsume.cli.place import as_json, at_a_cluster, echo_json
-from coopconsume.cli.text import table
+from coopconsume.cli.place import as_json, at_a_cluster, echo_json, echo_lines
+from coopconsume.cli.text import table, text_of
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.producer import Message, Producer
 from coopconsume.options import Options
@@ -117,7 +117,7 @@ def take(
         for record in records:
             consumer.acknowledge(record, kind)
         consumer.commit()
-    rows = [(r.partition, r.offset, r.attempt, _text(r.key), _text(r.value)) for r in records]
+    rows = [(r.partition, r.offset, r.attempt, text_of(r.key), text_of(r.value)) for r in records]
     head = ("PARTITION", "OFFSET", "ATTEMPT", "KEY", "VALUE")
     _show(head, rows, as_json=as_json)
 
@@ -175,9 +175,4 @@ def _show(head: tuple[str, ...], rows: list[tuple[Any, ...]], *, as_json: bool) 
         names = [name.lower().replace(" ", "_") for name in head]
         echo_json([dict(zip(names, row, strict=True)) for row in rows])
         return
-    for line in table(head, rows):
-        click.echo(line)
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "backslashreplace")
+    echo_lines(table(head, rows))

@@ -11,8 +11,8 @@ import click
 
 from coopconsume.cli.catalog import session_for
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, example, reported
-from coopconsume.cli.place import as_json, echo_json, spark_conf_option
-from coopconsume.cli.text import table
+from coopconsume.cli.place import as_json, echo_json, echo_lines, spark_conf_option
+from coopconsume.cli.text import table, text_of
 from coopconsume.state.reading import CommittedState
 
 if TYPE_CHECKING:
@@ -100,15 +100,14 @@ def dump(committed: CommittedState, *, topic: str | None, at: Place | None, as_j
     rows = committed.rows(topic, at=at).to_pylist()
     rows = [row | {"value": committed.schema.value(row["value"])} for row in rows]
     if as_json:
-        echo_json([row | {"key": shown_key(row["key"]), "value": _plain(row["value"]),
+        echo_json([row | {"key": text_of(row["key"]), "value": _plain(row["value"]),
                           "expires_at": _plain(row["expires_at"])} for row in rows])  # fmt: skip
         return
     cells = [
-        (row["topic"], str(row["partition"]), shown_key(row["key"]), str(row["offset"]),
+        (row["topic"], str(row["partition"]), text_of(row["key"]), str(row["offset"]),
          str(_plain(row["value"]))) for row in rows
     ]  # fmt: skip
-    for line in table(_COLUMNS, cells):
-        click.echo(line)
+    echo_lines(table(_COLUMNS, cells))
 
 
 @state.command(
@@ -145,8 +144,7 @@ def stats(committed: CommittedState, *, topic: str | None, ranges: int, as_json:
         for one in found
         for part in one.ranges
     ]
-    for line in (*lines, "", *table(_RANGE_COLUMNS, parts)):
-        click.echo(line)
+    echo_lines((*lines, "", *table(_RANGE_COLUMNS, parts)))
 
 
 @state.command(
@@ -181,17 +179,11 @@ def diff(
         echo_json([_plain(row) for row in rows])
         return
     cells = [
-        (row["topic"], str(row["partition"]), shown_key(row["key"]), row["offset"],
+        (row["topic"], str(row["partition"]), text_of(row["key"]), row["offset"],
          *(None if row[when] is None else str(_plain(row[when])) for when in ("before", "after")))
         for row in rows
     ]  # fmt: skip
-    for line in table(_DIFF_COLUMNS, cells):
-        click.echo(line)
-
-
-def shown_key(key: bytes) -> str:
-    """Returns a key or another value of bytes as text."""
-    return key.decode("utf-8", "backslashreplace")
+    echo_lines(table(_DIFF_COLUMNS, cells))
 
 
 def _plain(value: Any) -> Any:
@@ -201,5 +193,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, bytes):
-        return shown_key(value)
+        return text_of(value)
     return value if value is None or isinstance(value, str | int | float) else str(value)

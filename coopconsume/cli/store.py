@@ -9,7 +9,7 @@ import click
 
 from coopconsume.admin.client import Admin
 from coopconsume.cli.exit_codes import DATA_LOSS, EXIT_CODES, OK, example, reported
-from coopconsume.cli.place import as_json, at_a_place, echo_json
+from coopconsume.cli.place import as_json, at_a_place, echo_json, echo_lines
 from coopconsume.cli.text import table
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def check(*, as_json: bool, options: dict[str, str], spark: SparkSession | None)
     if as_json:
         echo_json({**asdict(found), "is_sound": found.is_sound})
     else:
-        for line in _check_lines(found):
-            click.echo(line)
+        echo_lines(_check_lines(found))
     return OK if found.is_sound else DATA_LOSS
 
 
@@ -90,8 +89,7 @@ def repair(
     if as_json:
         echo_json(_repair_json(done))
         return
-    for line in _repair_lines(done):
-        click.echo(line)
+    echo_lines(_repair_lines(done))
 
 
 def _check_lines(found: TableCheck) -> list[str]:

@@ -233,6 +233,11 @@ def _percent(key_range: KeyRange) -> str:
     return f"{first:.1f} to {last:.1f} %"
 
 
+def text_of(data: bytes | None) -> str | None:
+    """Returns bytes as text; what is not UTF-8 is escaped."""
+    return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
 def _cell(value: object) -> str:
     if value is None:
         return "-"

@@ -9,7 +9,7 @@ import click
 from coopconsume.admin.client import Admin
 from coopconsume.admin.overview.data import plain
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.place import as_json, at_a_place, echo_json
+from coopconsume.cli.place import as_json, at_a_place, echo_json, echo_lines
 from coopconsume.cli.text import table
 
 if TYPE_CHECKING:
@@ -73,5 +73,4 @@ def describe(
         echo_json(plain(found))
         return
     rows = [(t.name, t.partitions, "open" if t.is_shareable else "no", t.id) for t in found]
-    for line in table(("TOPIC", "PARTITIONS", "SHARING", "ID"), rows):
-        click.echo(line)
+    echo_lines(table(("TOPIC", "PARTITIONS", "SHARING", "ID"), rows))
