@@ -25,6 +25,7 @@ import errno
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from commits.declared import Declared
 from commits.secrets import hidden_in
 
 if TYPE_CHECKING:
@@ -71,25 +72,22 @@ class CommitStoreError(Exception):
         super().__setattr__(name, hidden_in(value))
 
 
-class IndividualCommitNotAllowed(CommitStoreError):
+class IndividualCommitNotAllowed(Declared, CommitStoreError):
     """The switch `accept.individual.commit` of the store is off (KIP-X, error 88).
 
     Attributes:
         group: The group of the commit.
     """
 
-    def __init__(self, group: str) -> None:
-        super().__init__(group)
-        self.group = group
+    message = (
+        "group {group!r} may not commit: 'accept.individual.commit' is false in this store; "
+        "nothing was written. Set it to true to allow individual commits again"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"group {self.group!r} may not commit: 'accept.individual.commit' is false in this "
-            "store; nothing was written. Set it to true to allow individual commits again"
-        )
+    group: str
 
 
-class IndividualCommitTooOld(CommitStoreError):
+class IndividualCommitTooOld(Declared, CommitStoreError):
     """A commit is entirely below the stable offset (KIP-X, error 91); its offsets are committed.
 
     Attributes:
@@ -98,17 +96,14 @@ class IndividualCommitTooOld(CommitStoreError):
         results: The result of every partition, for a commit of a store; else None.
     """
 
-    def __init__(self, stable_offset: int, last: int, results: Results | None = None) -> None:
-        super().__init__(stable_offset, last, results)
-        self.stable_offset = stable_offset
-        self.last = last
-        self.results = results
+    message = (
+        "commit up to offset {last} is too old: everything below the stable offset {stable_offset} "
+        "is committed already; continue from there"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"commit up to offset {self.last} is too old: everything below the stable offset "
-            f"{self.stable_offset} is committed already; continue from there"
-        )
+    stable_offset: int
+    last: int
+    results: Results | None = None
 
 
 class MaxIndividualCommitsReached(CommitStoreError):
@@ -153,7 +148,7 @@ class MaxIndividualCommitsReached(CommitStoreError):
         )
 
 
-class CommitRefused(CommitStoreError):
+class CommitRefused(Declared, CommitStoreError):
     """Partitions of a commit were refused, for the reasons in the results.
 
     Attributes:
@@ -162,11 +157,9 @@ class CommitRefused(CommitStoreError):
         results: The result of every partition of the commit.
     """
 
-    def __init__(self, group: str, member: str, results: Results) -> None:
-        super().__init__(group, member, results)
-        self.group = group
-        self.member = member
-        self.results = results
+    group: str
+    member: str
+    results: Results
 
     def __str__(self) -> str:
         refused = "; ".join(
@@ -180,7 +173,7 @@ class CommitRefused(CommitStoreError):
         )
 
 
-class FencedMember(CommitStoreError):
+class FencedMember(Declared, CommitStoreError):
     """The epoch or membership of a member is not in force; its call has no effect.
 
     Attributes:
@@ -192,22 +185,12 @@ class FencedMember(CommitStoreError):
         results: The result of every partition of a commit; else None.
     """
 
-    def __init__(
-        self,
-        group: str,
-        member: str,
-        epoch: Epoch | None,
-        in_force: Epoch | None,
-        reason: str,
-        results: Results | None = None,
-    ) -> None:
-        super().__init__(group, member, epoch, in_force, reason, results)
-        self.group = group
-        self.member = member
-        self.epoch = epoch
-        self.in_force = in_force
-        self.reason = reason
-        self.results = results
+    group: str
+    member: str
+    epoch: Epoch | None
+    in_force: Epoch | None
+    reason: str
+    results: Results | None = None
 
     def __str__(self) -> str:
         return (
@@ -231,7 +214,7 @@ class EpochConflict(FencedMember):
         )
 
 
-class ClaimConflict(CommitStoreError):
+class ClaimConflict(Declared, CommitStoreError):
     """Another claim or a member of the epoch in force holds a share.
 
     Attributes:
@@ -242,20 +225,11 @@ class ClaimConflict(CommitStoreError):
         holder_epoch: The epoch of the holder.
     """
 
-    def __init__(
-        self,
-        group: str,
-        member: str,
-        share: tuple[str, int, int, int],
-        holder: str,
-        holder_epoch: Epoch,
-    ) -> None:
-        super().__init__(group, member, share, holder, holder_epoch)
-        self.group = group
-        self.member = member
-        self.share = share
-        self.holder = holder
-        self.holder_epoch = holder_epoch
+    group: str
+    member: str
+    share: tuple[str, int, int, int]
+    holder: str
+    holder_epoch: Epoch
 
     def __str__(self) -> str:
         topic, partition, first, last = self.share
@@ -266,7 +240,7 @@ class ClaimConflict(CommitStoreError):
         )
 
 
-class CommitStoreBusy(CommitStoreError, TimeoutError):
+class CommitStoreBusy(Declared, CommitStoreError, TimeoutError):
     """Every attempt failed because of concurrent compactions.
 
     Attributes:
@@ -276,21 +250,17 @@ class CommitStoreBusy(CommitStoreError, TimeoutError):
     """
 
     retriable = True
+    message = (
+        "{operation} to commit table {target} failed {attempts} times because the table changed in "
+        "between; nothing was written. Try again, a commit with its id"
+    )
 
-    def __init__(self, target: str, operation: str, attempts: int) -> None:
-        super().__init__(target, operation, attempts)
-        self.target = target
-        self.operation = operation
-        self.attempts = attempts
-
-    def __str__(self) -> str:
-        return (
-            f"{self.operation} to commit table {self.target} failed {self.attempts} times because "
-            "the table changed in between; nothing was written. Try again, a commit with its id"
-        )
+    target: str
+    operation: str
+    attempts: int
 
 
-class CommitLogUnavailable(CommitStoreError):
+class CommitLogUnavailable(Declared, CommitStoreError):
     """The table cannot be reached, read or written; there is no sign of damage.
 
     After a failed write it is not known whether the row is in the log.
@@ -303,11 +273,9 @@ class CommitLogUnavailable(CommitStoreError):
 
     retriable = True
 
-    def __init__(self, target: str, operation: str, problem: str) -> None:
-        super().__init__(target, operation, problem)
-        self.target = target
-        self.operation = operation
-        self.problem = problem
+    target: str
+    operation: str
+    problem: str
 
     def __str__(self) -> str:
         unknown = "" if self.operation in {"open", "read"} else _UNKNOWN
@@ -341,7 +309,7 @@ def _in_words(problem: str) -> str:
 _UNKNOWN = "It is not known whether anything was written. "
 
 
-class CommitTableFormat(CommitStoreError, ValueError):
+class CommitTableFormat(Declared, CommitStoreError, ValueError):
     """The target is not a commit table, or this version does not support its format.
 
     Attributes:
@@ -350,38 +318,32 @@ class CommitTableFormat(CommitStoreError, ValueError):
         expected: What is expected.
     """
 
-    def __init__(self, target: str, found: str, expected: str) -> None:
-        super().__init__(target, found, expected)
-        self.target = target
-        self.found = found
-        self.expected = expected
+    message = (
+        "{target} cannot be used as commit table: found {found}, expected {expected}. Name another "
+        "table, or use a version of coopconsume that knows it"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"{self.target} cannot be used as commit table: found {self.found}, expected "
-            f"{self.expected}. Name another table, or use a version of coopconsume that knows it"
-        )
+    target: str
+    found: str
+    expected: str
 
 
-class CommitTableNotFound(CommitStoreError):
+class CommitTableNotFound(Declared, CommitStoreError):
     """The commit table does not exist, and the call does not create it.
 
     Attributes:
         target: Its path or name.
     """
 
-    def __init__(self, target: str) -> None:
-        super().__init__(target)
-        self.target = target
+    message = (
+        "there is no commit table at {target}: check the path; a group's first member creates the "
+        "table"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"there is no commit table at {self.target}: check the path; a group's first member "
-            "creates the table"
-        )
+    target: str
 
 
-class CorruptCommitLog(CommitStoreError):
+class CorruptCommitLog(Declared, CommitStoreError):
     """The commit table is damaged: the storage answers, but files or rows are missing or invalid.
 
     An outage of the storage raises `CommitLogUnavailable`.
@@ -391,22 +353,18 @@ class CorruptCommitLog(CommitStoreError):
         problem: What is wrong, and where.
     """
 
-    def __init__(self, target: str, problem: str) -> None:
-        super().__init__(target, problem)
-        self.target = target
-        self.problem = problem
+    message = (
+        "commit table {target} is damaged: {problem}. Its storage answers, so this is not an "
+        "outage. Restore the missing files, or run 'coopconsume store check' and then 'coopconsume "
+        "store repair', which goes back to an older version of the table, to its newest readable "
+        "snapshot, or to the groups' stable offsets in Kafka (at least once)"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"commit table {self.target} is damaged: {self.problem}. Its storage answers, so this "
-            "is not an outage. Restore the missing files, or run 'coopconsume store check' and "
-            "then 'coopconsume store repair', which goes back to an older version of the table, to "
-            "its newest readable snapshot, or to the groups' stable offsets in Kafka (at least "
-            "once)"
-        )
+    target: str
+    problem: str
 
 
-class RepairRefused(CommitStoreError):
+class RepairRefused(Declared, CommitStoreError):
     """A commit table cannot be repaired; nothing was changed.
 
     Attributes:
@@ -414,16 +372,13 @@ class RepairRefused(CommitStoreError):
         problem: Why, and what to do.
     """
 
-    def __init__(self, target: str, problem: str) -> None:
-        super().__init__(target, problem)
-        self.target = target
-        self.problem = problem
+    message = "commit table {target} is not repaired, nothing was changed: {problem}"
 
-    def __str__(self) -> str:
-        return f"commit table {self.target} is not repaired, nothing was changed: {self.problem}"
+    target: str
+    problem: str
 
 
-class UnsupportedTarget(CommitStoreError, ValueError):
+class UnsupportedTarget(Declared, CommitStoreError, ValueError):
     """No engine can open the target.
 
     Attributes:
@@ -431,13 +386,10 @@ class UnsupportedTarget(CommitStoreError, ValueError):
         problem: Why, and what to give instead.
     """
 
-    def __init__(self, target: str, problem: str) -> None:
-        super().__init__(target, problem)
-        self.target = target
-        self.problem = problem
+    message = "cannot open {target!r} as commit table: {problem}"
 
-    def __str__(self) -> str:
-        return f"cannot open {self.target!r} as commit table: {self.problem}"
+    target: str
+    problem: str
 
 
 def _epoch(epoch: Any) -> str:

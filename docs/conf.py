@@ -39,7 +39,7 @@ suppress_warnings = ["ref.python"]
 # Names outside of this project (the site is built without a network), and names of types.
 nitpick_ignore_regex = [
     ("py:class", r"Engine|Visibility|Range|Place|TopicPartition"),
-    ("py:class", r"Records|Expected|Offsets|LastSeqs|LetterStatus|commits\.fold\.LogState"),
+    ("py:class", r"Records|Results|Expected|Offsets|LastSeqs|LetterStatus|commits\.fold\.LogState"),
     ("py:class", r"[a-z_ ]+"),  # Attributes that napoleon treats as types.
     (
         "py:.*",

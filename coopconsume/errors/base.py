@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar
 
+from commits.declared import Declared
 from commits.secrets import hidden
 
 
@@ -27,37 +27,8 @@ class CoopConsumeError(Exception):
         super().__setattr__(name, _shown(value))
 
 
-@dataclass_transform(eq_default=False)
-class DeclaredError(CoopConsumeError):
-    """An error whose facts are declared as annotated attributes, and are its arguments, too.
-
-    Attributes:
-        message: The text, with names of attributes in braces; None is shown as "not known".
-    """
-
-    message: ClassVar[str] = ""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        dataclass(eq=False, repr=False)(cls)
-
-    def __post_init__(self) -> None:
-        self.args = tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
-
-    def __str__(self) -> str:
-        return self.message.format_map(_Facts(self)) if self.message else super().__str__()
-
-
-class _Facts(dict[str, Any]):
-    """Attributes of an error by their names."""
-
-    def __init__(self, error: DeclaredError) -> None:
-        super().__init__()
-        self._error = error
-
-    def __missing__(self, name: str) -> Any:
-        value = getattr(self._error, name)
-        return "not known" if value is None else value
+class DeclaredError(Declared, CoopConsumeError):
+    """An error of this library that is declared."""
 
 
 class ReasonError(DeclaredError):
