@@ -161,6 +161,7 @@ class History:
         partitions: dict[tuple[str, int], int] = {}
         keys: dict[bytes | None, int] = {}
         processes: dict[str, int] = {}
+        # In the order of the attributes.
         rows = [
             (
                 partitions.setdefault((call.topic, call.partition), len(partitions)),
@@ -176,27 +177,12 @@ class History:
             )
             for call in ordered
         ]
-        partition, offset, key, start, end, process, thread, slot, attempt, outcome = (
-            np.array(rows, np.int64).reshape(-1, 10).T
+        columns = np.array(rows, np.int64).reshape(-1, 10).T
+        texts = (
+            {i: text for i, call in enumerate(ordered) if (text := getattr(call, name))}
+            for name in ("error", "saw", "left")
         )
-        return cls(
-            partitions=[*partitions],
-            keys=[*keys],
-            processes=[*processes],
-            partition=partition,
-            offset=offset,
-            key=key,
-            start=start,
-            end=end,
-            process=process,
-            thread=thread,
-            slot=slot,
-            attempt=attempt,
-            outcome=outcome,
-            errors={i: call.error for i, call in enumerate(ordered) if call.error},
-            saw={i: call.saw for i, call in enumerate(ordered) if call.saw},
-            left={i: call.left for i, call in enumerate(ordered) if call.left},
-        )
+        return cls([*partitions], [*keys], [*processes], *columns, *texts)
 
 
 def read_history(directory: str | os.PathLike[str]) -> History:
@@ -222,6 +208,8 @@ def read_history(directory: str | os.PathLike[str]) -> History:
     return _as_history(pa.concat_tables(tables).unify_dictionaries().sort_by("ns"))
 
 
+#: Columns of a file that are those of a `History` as they are.
+_NUMBERS = ("offset", "end", "thread", "slot", "attempt", "outcome")
 _TYPES = {name: pa.int64() for name in COLUMNS}
 _TYPES |= {name: pa.dictionary(pa.int32(), pa.string()) for name in ("topic", "key")}
 _TYPES |= {name: pa.string() for name in ("event", "outcome", "error", "saw", "left")}
@@ -294,15 +282,10 @@ def _as_history(table: pa.Table) -> History:
         keys=[None if text == "-" else bytes.fromhex(text) for text in keys],
         processes=processes,
         partition=place.reshape(-1).astype(np.int64),
-        offset=numbers("offset"),
         key=key,
         start=numbers("ns"),
-        end=numbers("end"),
         process=process,
-        thread=numbers("thread"),
-        slot=numbers("slot"),
-        attempt=numbers("attempt"),
-        outcome=numbers("outcome"),
+        **{name: numbers(name) for name in _NUMBERS},
         errors=texts("error"),
         saw=texts("saw"),
         left=texts("left"),
