@@ -41,8 +41,12 @@ _AGE = ("_offset", "_written_at", "_commit")
 #: Offsets that are looked at for each row of a transaction, and how many times more if they were
 #: too few.
 _OFFSETS_A_ROW, _WIDER = 2, 8
-#: How long files stay whose rows are published: a reader may be at them.
-_RETENTION = {"delta.deletedFileRetentionDuration": "interval 1 hours"}
+#: How long files stay whose rows are published: a reader may be at them. On a local disk each
+#: append lists all entries of the table's log.
+_RETENTION = {
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.logRetentionDuration": "interval 1 hours",
+}
 
 
 class Chunk(NamedTuple):

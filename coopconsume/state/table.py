@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 
 #: The columns that both tables are partitioned by.
 PARTITION: Final = ["_topic_id", "_partition"]
-#: How long removed files stay: a slot may be reading them.
-RETENTION: Final = {"delta.deletedFileRetentionDuration": "interval 1 hours"}
+RETENTION: Final = {
+    # A slot may be reading removed files.
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    # Slots look at the version in which the oldest batch at work began. On a local disk each append
+    # lists all entries.
+    "delta.logRetentionDuration": "interval 6 hours",
+}
+"""For how long removed files, and entries of the tables' logs, stay."""
 
 
 class StateTable:

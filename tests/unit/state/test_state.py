@@ -41,6 +41,7 @@ from coopconsume.state.rows import Origin
 from coopconsume.state.schema import StateSchema
 from coopconsume.state.slot_state import SlotState, StateSpec
 from coopconsume.state.store import LocalStore
+from coopconsume.state.table import RETENTION
 from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
 from coopconsume.worker.report import SlotReport
@@ -196,6 +197,22 @@ def test_a_store_of_an_older_version_is_restored_after_rows_were_removed(tmp_pat
     store.bring_up_to_date([WHOLE], changelog.version, everybody)
     assert (store.get(b"a"), store.get(b"b")) == (2, 7)
     assert store.restored[0] == 2
+    store.close()
+
+
+def test_old_entries_of_the_changelog_go_and_an_older_store_is_restored(tmp_path, monkeypatch):
+    """Delta removes them after each checkpoint, once they are older than the table says."""
+    monkeypatch.setitem(RETENTION, "delta.logRetentionDuration", "interval 0 seconds")
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    changelog.append(change(b"a", 0, 1, "c1"))
+    store = store_of(changelog)
+    store.bring_up_to_date([WHOLE], changelog.version, everybody)
+    for offset in range(1, 205):
+        changelog.append(change(b"a", offset, offset, f"c{offset}"))
+    assert len([*(tmp_path / "state/changelog/_delta_log").glob("*.json")]) < 120
+    assert not changelog.is_complete(ORIGIN, 1, changelog.version)
+    store.bring_up_to_date([WHOLE], changelog.version, everybody)
+    assert store.get(b"a") == 204
     store.close()
 
 

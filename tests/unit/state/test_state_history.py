@@ -472,7 +472,7 @@ def test_history_is_a_number_of_changes(tmp_path: Path) -> None:
             consumer, lambda _record, _state: None, state_schema=pa.int64(),
             state=str(tmp_path / "state"), **more,
         )  # fmt: skip
-        log: Any = query._state_log
+        log: Any = query._job_spec.state
         history: int = log._history
         return history
 
