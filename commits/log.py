@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from commits.engine import AppendConflict, SlowWrite, TailGone, reading
-from commits.errors import CommitStoreBusy, CorruptCommitLog
+from commits.errors import CommitLogUnavailable, CommitStoreBusy, CorruptCommitLog
 from commits.fold import LogState
 from commits.rows import decode, encode
 from commits.snapshot import newest_snapshot, snapshot_events
@@ -29,6 +29,12 @@ log = logging.getLogger(__name__)
 
 _TRIES = 20
 """The number of attempts to write a row or a snapshot despite concurrent compactions."""
+
+_LOOKS = 3
+"""The number of attempts to read a table whose old entries go away meanwhile."""
+
+#: Kinds of events that never count twice, however much was written since.
+_REPEATABLE = frozenset({"commit", "acquire", "renew", "expire"})
 
 _PAUSE = 50
 """The number of commits after which a failed automatic snapshot is retried."""
@@ -119,9 +125,14 @@ class CommitLog:
             segment = self._engine.version // self._segment_versions
             try:
                 version = self._engine.append(encode(events, segment))
-            except SlowWrite:
+            except SlowWrite as error:
                 self.state = self._recovered()
-                continue
+                if all(event.kind in _REPEATABLE for event in events):
+                    continue
+                # If it counted and its id is forgotten, a reset would discard newer commits.
+                raise CommitLogUnavailable(
+                    self._engine.target, "append", "it took more than five minutes"
+                ) from error
             except AppendConflict:
                 self._engine.refresh(reopen=True)
                 continue
@@ -149,7 +160,8 @@ class CommitLog:
                 return
             closed = self._closed(self._snapshot_at)
             if closed // VACUUM_SEGMENTS > before // VACUUM_SEGMENTS:
-                self._removable = Removable(self._snapshot_at, has_files=True)
+                assert self._removable is not None
+                self._removable = self._removable._replace(has_files=True)
         except Exception as error:  # noqa: BLE001 - the commit before it has succeeded
             self._not_before = self.state.version + _PAUSE
             log.warning("the snapshot of %s failed: %s", self._engine.target, error)
@@ -164,7 +176,8 @@ class CommitLog:
         if old is None:
             return
         try:
-            self._engine.tidy(old.upto)
+            if old.upto >= 0:
+                self._engine.tidy(old.upto)
             if old.has_files:
                 self._engine.vacuum()
         except Exception as error:  # noqa: BLE001 - the next snapshot tries again
@@ -227,10 +240,12 @@ class CommitLog:
             except AppendConflict:
                 self._engine.refresh(reopen=True)
                 continue
+            before = self._snapshot_at
             self._catch_up(version)
             self._snapshot_at = at
             self._engine.maintain()
-            self._removable = Removable(at, has_files=False)
+            # The snapshot before it stays readable, in case a file of this one is lost.
+            self._removable = Removable(before, has_files=False)
             return version
         raise CommitStoreBusy(self._engine.target, "compact", _TRIES)
 
@@ -284,7 +299,7 @@ class CommitLog:
             except TailGone:
                 tail = None
             if tail is None or tail.repair_of >= 0:
-                state, tail = self._newest(version)
+                _, state, tail = self._newest_seen()
             return state, list(decode(tail.rows, self._engine.target))
 
     def _answers_to(self, events: Sequence[Event], version: int) -> list[Answer]:
@@ -329,15 +344,27 @@ class CommitLog:
 
     def _recovered(self) -> LogState:
         """Return the state from the newest snapshot and later appends."""
-        version = self._engine.refresh(reopen=True)
         with reading(self._engine.target):
-            state, tail = self._newest(version)
+            version, state, tail = self._newest_seen()
             self._base = self._changed_at = self._snapshot_at = state.version
             self._disturbed_at = -1
             self._sizes.clear()
             self._size = 0
             self._fold(state, tail, version)
         return state
+
+    def _newest_seen(self) -> tuple[int, LogState, Tail]:
+        """Return the newest version, and its `_newest`."""
+        for _ in range(_LOOKS):
+            version = self._engine.refresh(reopen=True)
+            try:
+                return version, *self._newest(version)
+            except CorruptCommitLog:
+                # Others may have removed old entries or files while this process was frozen.
+                if self._engine.refresh(reopen=True) == version:
+                    raise
+        version = self._engine.version
+        return version, *self._newest(version)
 
     def _newest(self, version: int) -> tuple[LogState, Tail]:
         """Return the state of the newest readable snapshot, and the appends after it."""

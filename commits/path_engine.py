@@ -81,6 +81,10 @@ _IN_FILES = SCHEMA.remove(SCHEMA.get_field_index("segment"))  # a partition colu
 T = TypeVar("T")
 R = TypeVar("R")
 
+#: Hours that removed files stay by default, and files that a writer has not yet added. Longer than
+#: checkpoints know the removed ones (``delta.deletedFileRetentionDuration``).
+_FILE_HOURS = 6
+
 MIN_RETENTION_HOURS = 1
 """Younger files may belong to a version that is being written or read."""
 
@@ -387,10 +391,16 @@ class PathEngine:
 
     def vacuum(self, retention_hours: int | None = None) -> int:
         """Remove files that only old versions need, and return their number."""
+        hours = _FILE_HOURS if retention_hours is None else retention_hours
         try:
+            # Files that were added after a long-ago opening would count as old ones.
+            while True:
+                began, table = _now(), self._open()
+                if _now() - began < _STALE_SECONDS:
+                    break
             # The vacuum lists all files: the table no longer knows the files of old removals.
-            removed = self._open().vacuum(
-                retention_hours, dry_run=False, enforce_retention_duration=False, full=True
+            removed = table.vacuum(
+                hours, dry_run=False, enforce_retention_duration=False, full=True
             )
         except (DeltaError, OSError) as error:
             raise CommitLogUnavailable(self._uri, "vacuum", message_of(error)) from error
@@ -401,6 +411,9 @@ class PathEngine:
         if self._read is None or self._read[0] != version:
             return
         if self._entry(version).digest != self._read[1]:
+            # It may be that of a process that was frozen, in the place of a removed one. Then the
+            # next one is missing, and the tail is gone.
+            self._entry(version + 1)
             self._in_doubt = True
             raise CorruptCommitLog(
                 self._uri, f"version {version} is another one than it was: its files were replaced"

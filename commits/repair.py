@@ -426,7 +426,7 @@ def _snapshots(engine: LogEngine) -> Iterator[LogState]:
             yield found
 
 
-def _checked(engine: LogEngine, problem: str) -> TableCheck:
+def _checked(engine: LogEngine, problem: str, tries: int = 3) -> TableCheck:
     newest = engine.refresh()
     snapshot = next(_snapshots(engine), None)
     readable, found = newest, None
@@ -435,6 +435,9 @@ def _checked(engine: LogEngine, problem: str) -> TableCheck:
     except (CommitLogUnavailable, CommitTableFormat):
         raise
     except CommitStoreError as error:
+        # Others may have removed old entries meanwhile.
+        if tries > 1 and engine.refresh(reopen=True) != newest:
+            return _checked(engine, problem, tries - 1)
         problem = problem or _problem(error)
         readable, found = _newest_readable(engine, snapshot, newest)
     return TableCheck(

@@ -244,8 +244,8 @@ class CommitStore(Committing):
         as long as they are younger than the retention.
 
         Args:
-            retention_hours: The minimum age of removed files in hours, from 1; by default the
-                table's property `delta.deletedFileRetentionDuration`.
+            retention_hours: The minimum age of removed files in hours, from 1; by default 6, of a
+                table in a catalog its property `delta.deletedFileRetentionDuration`.
 
         Returns:
             The number of removed files.

@@ -21,7 +21,8 @@ from commits.settings import DEFAULT_SNAPSHOT_COMMITS
 
 _YEAR = 365 * 24 * 3600
 _SEGMENT = 1000
-_FILES_KEPT, _ENTRIES_KEPT = 3600, 900  # seconds: the table's retention
+#: Seconds that files, their removals in checkpoints, and entries of the log stay.
+_FILES_KEPT, _REMOVALS_KEPT, _ENTRIES_KEPT = 6 * 3600, 3600, 1800
 _BLOCK = 4096  # what a small file takes on most disks, at least
 
 
@@ -110,7 +111,7 @@ def simulated(seconds: int, sizes: Sizes, rate: int = 1) -> Disk:
             removed.append((now, gone))
             stale += gone
         removed = [(at, count) for at, count in removed if at > now - _FILES_KEPT * rate]
-        known = live + sum(count for _, count in removed)
+        known = live + sum(n for at, n in removed if at > now - _REMOVALS_KEPT * rate)
         each = step // CHECKPOINT_VERSIONS
         checkpoints += [(now, each * sizes.checkpoint * known)]
         checkpoints = [one for one in checkpoints if one[0] > now - _ENTRIES_KEPT * rate]

@@ -79,6 +79,26 @@ COMMITS = [
         ),
     ),
     Mutant(
+        "reset-of-a-frozen-process",
+        "A reset that took long is not repeated: it may have counted.",
+        "commits/log.py",
+        "if all(event.kind in _REPEATABLE for event in events):",
+        "if events:",
+        (
+            "tests/unit/commits/test_commit_table.py::test_a_reset_of_a_process_that_was_frozen_is_not_repeated",
+        ),
+    ),
+    Mutant(
+        "one-readable-snapshot",
+        "Entries since the snapshot before the newest one stay.",
+        "commits/log.py",
+        "self._removable = Removable(before, has_files=False)",
+        "self._removable = Removable(at, has_files=False)",
+        (
+            "tests/unit/commits/test_commit_snapshots.py::test_the_snapshot_before_the_newest_one_stays_readable",
+        ),
+    ),
+    Mutant(
         "write-of-a-frozen-process",
         "A write that was frozen for longer than entries are kept is repeated.",
         "commits/path_engine.py",

@@ -25,6 +25,8 @@ from commits import (
     FencedMember,
     PartitionCommits,
     Pending,
+    check_table,
+    path_engine,
 )
 from commits.engine import AppendConflict
 from commits.entries import VersionEntry
@@ -255,6 +257,8 @@ def test_a_kill_at_any_step_leaves_the_same_state(path: str, tmp_path: Path) -> 
     store, epoch = started(path)
     fill(store, epoch, 0, 60)
     set_properties(path, logRetentionDuration="interval 0 seconds")
+    store.compact()  # The next one removes what this one replaces.
+    fill(store, epoch, 60, 62)
     expected, root = seen(store), Path(path)
     before = tmp_path / "before"
     shutil.copytree(root, before)
@@ -291,6 +295,21 @@ def _is_check(path: Path) -> bool:
     return path.name.endswith(".checkpoint.parquet")
 
 
+def test_the_snapshot_before_the_newest_one_stays_readable(path: str) -> None:
+    """A file of the newest one may be lost: `store repair` finds all in the one before it."""
+    store, epoch = started(path)
+    set_properties(path, logRetentionDuration="interval 0 seconds")
+    for n in range(3):
+        fill(store, epoch, 50 * n, 50 * n + 50)
+        at = store.compact()
+    files = [file for file in Path(path).rglob("*.parquet") if "_delta_log" not in file.parts]
+    max(files, key=lambda file: file.stat().st_mtime_ns).unlink()
+    found = check_table(path)
+    assert at is not None
+    assert 0 < found.snapshot_version < at - 50
+    assert found.readable_version == store.version()
+
+
 @pytest.mark.parametrize("step", ["replace", "refresh", "_checkpoint", "tidy", "vacuum"])
 def test_an_error_at_any_step_leaves_the_same_state(path: str, step: str) -> None:
     """The store whose snapshot failed half-way goes on as well as a new one does."""
@@ -320,7 +339,9 @@ def test_slots_keep_their_leases_while_old_files_are_removed(
 ) -> None:
     """It takes seconds with some 100,000 versions, and a lease depends on a read of the log."""
     store, epoch = started(path, segment_versions=2, snapshot_commits=0)
-    fill(store, epoch, 0, 2 * VACUUM_SEGMENTS + 10)
+    fill(store, epoch, 0, 5)
+    store.compact()
+    fill(store, epoch, 5, 2 * VACUUM_SEGMENTS + 10)
     store._snapshot_commits = 1
     store._log._disturbed_at = store.version()
     checked: list[bool] = []
@@ -337,7 +358,7 @@ def test_slots_keep_their_leases_while_old_files_are_removed(
     assert checked == ([] if (call, step) == ("compact", "vacuum") else [True])
 
 
-def test_vacuum_keeps_what_may_be_under_way(path: str) -> None:
+def test_vacuum_keeps_what_may_be_under_way(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All young files stay; old ones go, as do those of failed appends."""
     store, epoch = started(path)
     fill(store, epoch, 0, 60)
@@ -350,16 +371,19 @@ def test_vacuum_keeps_what_may_be_under_way(path: str) -> None:
     assert len([*Path(path).glob("segment=*/*.parquet")]) == files + 1
     with pytest.raises(ValueError, match="running commit"):
         store.vacuum(retention_hours=0)
-    set_properties(path, deletedFileRetentionDuration="interval 0 seconds")
+    assert store.vacuum() == 0
+    monkeypatch.setattr(path_engine, "_FILE_HOURS", 0)
     assert store.vacuum() > 40
     assert not orphan.exists()
     assert seen(CommitStore.open(path)) == seen(store)
 
 
-def test_automatic_snapshots_also_remove_old_files(path: str) -> None:
+def test_automatic_snapshots_also_remove_old_files(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Once in so many segments; so a table that only grows keeps what its retention says."""
     store, epoch = started(path, segment_versions=2, snapshot_commits=8)
-    set_properties(path, deletedFileRetentionDuration="interval 0 seconds")
+    monkeypatch.setattr(path_engine, "_FILE_HOURS", 0)
     fill(store, epoch, 0, 4 * VACUUM_SEGMENTS)
     versions = DeltaTable(path).version()
     assert len([*Path(path).glob("segment=*/*.parquet")]) < versions - 2 * VACUUM_SEGMENTS + 10

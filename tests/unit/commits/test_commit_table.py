@@ -387,7 +387,8 @@ def test_a_commit_of_a_process_that_was_frozen_counts_for_all(
         monkeypatch.setattr(path_engine, "write_deltalake", real)
         for n in range(100):
             other.commit("g", epoch, "m", {P1: [(2 * n + 1, 2 * n + 1)]})
-        other.compact()
+            if n in (50, 99):
+                other.compact()
         mine = DeltaTable(copy)
         real(mine, rows, **how)
         shutil.copytree(copy, path, dirs_exist_ok=True, copy_function=copy_new)
@@ -399,6 +400,27 @@ def test_a_commit_of_a_process_that_was_frozen_counts_for_all(
     assert not Path(path, f"_delta_log/{at:020d}.json").exists()
     assert seen(store) == seen(CommitStore.open(path))
     assert result.status == "committed"
+
+
+def test_a_reset_of_a_process_that_was_frozen_is_not_repeated(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have counted, and its id may be forgotten: it would discard newer commits."""
+    store = CommitStore.open(path)
+    epoch, real, now = opened(store), path_engine.write_deltalake, [0.0]
+    store.commit("g", epoch, "m", {P0: [(0, 99)]})
+
+    def write(*what: Any, **how: Any) -> None:
+        real(*what, **how)
+        now[0] += 301.0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(path_engine, "_now", lambda: now[0])
+        patch.setattr(path_engine, "write_deltalake", write)
+        with pytest.raises(CommitLogUnavailable, match="more than five minutes"):
+            store.reset("g", {P0: 10})
+    assert now == [301.0]
+    assert [one["kind"] for one in store.history("g")].count("reset") == 1
 
 
 @pytest.mark.parametrize("error", [OSError("full"), RuntimeError("Parquet"), MemoryError()])
