@@ -12,15 +12,11 @@ from commits.errors import CommitLogUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["AppendConflict", "LogEngine", "SlowWrite", "Tail", "TailGone", "reading"]
+__all__ = ["AppendConflict", "LogEngine", "Tail", "TailGone", "reading"]
 
 
 class AppendConflict(Exception):
     """Nothing was written because of a concurrent compaction; try again."""
-
-
-class SlowWrite(AppendConflict):
-    """A write took so long that readers may never see it; read the table again, and repeat it."""
 
 
 class TailGone(Exception):

@@ -9,8 +9,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from commits.engine import AppendConflict, SlowWrite, TailGone, reading
-from commits.errors import CommitLogUnavailable, CommitStoreBusy, CorruptCommitLog
+from commits.engine import AppendConflict, TailGone, reading
+from commits.errors import CommitStoreBusy, CorruptCommitLog
 from commits.fold import LogState
 from commits.rows import decode, encode
 from commits.snapshot import newest_snapshot, snapshot_events
@@ -32,9 +32,6 @@ _TRIES = 20
 
 _LOOKS = 3
 """The number of attempts to read a table whose old entries go away meanwhile."""
-
-#: Kinds of events that never count twice, however much was written since.
-_REPEATABLE = frozenset({"commit", "acquire", "renew", "expire"})
 
 _PAUSE = 50
 """The number of commits after which a failed automatic snapshot is retried."""
@@ -125,14 +122,6 @@ class CommitLog:
             segment = self._engine.version // self._segment_versions
             try:
                 version = self._engine.append(encode(events, segment))
-            except SlowWrite as error:
-                self.state = self._recovered()
-                if all(event.kind in _REPEATABLE for event in events):
-                    continue
-                # If it counted and its id is forgotten, a reset would discard newer commits.
-                raise CommitLogUnavailable(
-                    self._engine.target, "append", "it took more than five minutes"
-                ) from error
             except AppendConflict:
                 self._engine.refresh(reopen=True)
                 continue
@@ -234,9 +223,6 @@ class CommitLog:
                     version = self._engine.append(encode(events, at // size), snapshot_of=at)
                 else:
                     version = self._engine.replace(encode(events, closed), at=at, closed=closed)
-            except SlowWrite:
-                self.state = self._recovered()
-                continue
             except AppendConflict:
                 self._engine.refresh(reopen=True)
                 continue
@@ -368,16 +354,19 @@ class CommitLog:
 
     def _newest(self, version: int) -> tuple[LogState, Tail]:
         """Return the state of the newest readable snapshot, and the appends after it."""
-        state = self._snapshot() or LogState()
+        state = LogState()
         try:
+            state = self._snapshot() or state
             tail = self._engine.tail(state.version, version)
         except TailGone as error:
             problem = f"rows are missing: {error}"
+        except CorruptCommitLog as error:
+            problem = error.problem
         else:
             if tail.repair_of <= state.version:
                 return state, tail
             problem = "the snapshot of a repair is missing"
-        # The table may have been restored to a version without the newest snapshot.
+        # Its file may be lost, or the table restored to a version without the newest snapshot.
         for at in self._engine.compactions():
             with suppress(TailGone, CorruptCommitLog):
                 found = self._snapshot(at)

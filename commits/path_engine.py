@@ -37,7 +37,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector
 
-from commits.engine import AppendConflict, SlowWrite, Tail, TailGone
+from commits.engine import AppendConflict, Tail, TailGone
 from commits.entries import APPEND, VersionEntry, words_of
 from commits.errors import (
     CommitLogUnavailable,
@@ -71,8 +71,8 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_lo
 _CHECKPOINT_PAUSE = 10  # versions after which a failed checkpoint is tried again
 _ONE_BY_ONE = 16  # files up to which one thread reads them
 _READERS = 16
-#: Seconds for which a handle writes without a look at the log, and which a write may take: much
-#: less than the table's log retention.
+#: Seconds for which a handle writes without a look at the log, and which a write may take. It is
+#: much less than the table's log retention.
 _STALE_SECONDS = 300.0
 _PROBED = 2 * CHECKPOINT_VERSIONS  # entries that are read to distinguish an outage from damage
 _NO_TABLE = "there is no table (its disk may not be mounted, or it was moved or deleted)"
@@ -262,7 +262,7 @@ class PathEngine:
         except (DeltaError, OSError) as error:
             self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "append", message_of(error)) from error
-        _check_fast(began)
+        self._check_duration("append", began)
         self._own = {token: rows}
         version = self.version
         if version % CHECKPOINT_VERSIONS == 0:
@@ -373,7 +373,7 @@ class PathEngine:
         except (DeltaError, OSError) as error:
             self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "compact", message_of(error)) from error
-        _check_fast(began)
+        self._check_duration("compact", began)
         version: int = pinned.version()
         self.refresh(reopen=True)
         self._checkpoint()
@@ -393,11 +393,9 @@ class PathEngine:
         """Remove files that only old versions need, and return their number."""
         hours = _FILE_HOURS if retention_hours is None else retention_hours
         try:
-            # Files that were added after a long-ago opening would count as old ones.
-            while True:
-                began, table = _now(), self._open()
-                if _now() - began < _STALE_SECONDS:
-                    break
+            began, table = _now(), self._open()
+            # Files that were added since a long-ago opening would count as old ones.
+            self._check_duration("vacuum", began)
             # The vacuum lists all files: the table no longer knows the files of old removals.
             removed = table.vacuum(
                 hours, dry_run=False, enforce_retention_duration=False, full=True
@@ -405,6 +403,17 @@ class PathEngine:
         except (DeltaError, OSError) as error:
             raise CommitLogUnavailable(self._uri, "vacuum", message_of(error)) from error
         return len(removed)
+
+    def _check_duration(self, operation: str, began: float) -> None:
+        """Check that this process was not frozen for so long that what it saw may be gone.
+
+        deltalake creates the entry of a version that has no entry. If it had one, and others
+        removed it meanwhile, they never see the new one.
+        """
+        took = _now() - began
+        if took > _STALE_SECONDS:
+            self._in_doubt = True
+            raise CommitLogUnavailable(self._uri, operation, f"it took {took:.0f} s")
 
     def _check_history(self, version: int) -> None:
         """Check that a version was not replaced since it was read, as by a restore of files."""
@@ -559,16 +568,6 @@ def _snapshot_rows(table: DeltaTable) -> pa.Table:
 def _now() -> float:
     """Return seconds on a clock that also runs while the host sleeps, where there is one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-def _check_fast(began: float) -> None:
-    """Check that a write was not frozen for so long that its version may be an old one.
-
-    deltalake creates the entry of a version that has no entry. If it had one that was removed
-    while this process was frozen, other readers never see the new one.
-    """
-    if _now() - began > _STALE_SECONDS:
-        raise SlowWrite
 
 
 def _listed(files: DeltaStorageHandler) -> list[int]:

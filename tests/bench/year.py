@@ -1,4 +1,4 @@
-"""``python -m tests.bench.year``: a commit table after a year of commits, simulated.
+"""``python -m tests.bench.year``: commits beside many entries, and a table after a year of commits.
 
 The sizes are measured on a real table of a few segments; the year is a simulation in steps of one
 snapshot, with the table's own rules of what is kept for how long.
@@ -6,10 +6,13 @@ snapshot, with the table's own rules of what is kept for how long.
 
 from __future__ import annotations
 
+import json
 import tempfile
+import time
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from statistics import median
 
 import click
 from deltalake import DeltaTable
@@ -141,10 +144,30 @@ def _disk(live: int, stale: int, entries: int, checkpoints: float, sizes: Sizes)
     )
 
 
+def commit_ms(entries: int) -> float:
+    """The median milliseconds of a commit to a table on a local disk whose log has more entries."""
+    with tempfile.TemporaryDirectory(prefix="coopconsume-year-") as folder:
+        store = CommitStore.open(folder + "/t")
+        epoch = store.open_epoch("g", {"m": [("t", 0)]}, previous=None)
+        first = store.version() + 1
+        for version in range(first, first + entries):
+            nothing = {"commitInfo": {"timestamp": 0, "operation": "NONE", "n": version}}
+            Path(folder, f"t/_delta_log/{version:020d}.json").write_text(json.dumps(nothing))
+        DeltaTable(folder + "/t").create_checkpoint()
+        store, times = CommitStore.open(folder + "/t"), []
+        for number in range(40):
+            began = time.perf_counter()
+            store.commit("g", epoch, "m", {("t", 0): [(number, number)]}, maintain=False)
+            times.append(1_000 * (time.perf_counter() - began))
+        return median(times)
+
+
 @click.command()
 @click.option("--commits", default=2000, show_default=True, help="Of the table that is measured.")
 def main(commits: int) -> None:
-    """Print what a commit table takes after a day, a week and a year."""
+    """Print what a commit takes, and a commit table after a day, a week and a year."""
+    for entries in (0, 1_000, 10_000, 100_000):
+        click.echo(f"a commit beside {entries:,} entries of the log: {commit_ms(entries):.1f} ms")
     sizes = measured(commits)
     click.echo(f"measured: {sizes}")
     for rate, (name, seconds) in product(

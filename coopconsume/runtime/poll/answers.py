@@ -349,22 +349,23 @@ def give_up(
         NotPolled: A record was answered for since, or belongs to others.
         commits.FencedMember: The epoch or the membership is not in force.
     """
+    named: dict[TopicPartition, list[int]] = {}
+    for letter in letters:
+        named.setdefault((letter.topic, letter.partition), []).append(letter.offset)
+    done = session.check_open(assignment, named)
+    if not park:
+        # The letters are written: the limit was looked at before.
+        assignment.commit(done, commit_id=commit_id, limited=False)
+        session.committed(assignment, done)
+        return
     records: PendingRecords = {}
     for letter in letters:
         tp, offset = (letter.topic, letter.partition), letter.offset
-        parked = Pending(
-            offset, letter.key_hash, session.attempt(assignment, tp, offset), due_ms(math.inf),
-            letter.reason, headers=letter.added,
-        )  # fmt: skip
-        records.setdefault(tp, []).append(parked)
-    named = {tp: [one.offset for one in some] for tp, some in records.items()}
-    done = session.check_open(assignment, named)
-    if park:
-        hold_back(session, assignment, records, math.inf, commit_id)
-        return
-    # The letters are written: the limit was looked at before.
-    assignment.commit(done, commit_id=commit_id, limited=False)
-    session.committed(assignment, done)
+        attempt = session.attempt(assignment, tp, offset)
+        records.setdefault(tp, []).append(Pending(
+            offset, letter.key_hash, attempt, due_ms(math.inf), letter.reason, headers=letter.added
+        ))  # fmt: skip
+    hold_back(session, assignment, records, math.inf, commit_id)
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -26,8 +26,10 @@ from commits import (
     PartitionCommits,
     Pending,
     UnsupportedTarget,
+    check_table,
     path_engine,
 )
+from commits.path_engine import PathEngine
 from commits.places import log_folder, mount_kind, taking_turns
 from commits.rows import SCHEMA, Event, Part, encode
 from commits.table import LOG_PROPERTIES
@@ -366,18 +368,33 @@ def test_a_commit_need_not_wait_for_checkpoints_and_snapshots(path: str) -> None
     assert seen(CommitStore.open(path)) == seen(store)
 
 
-def test_a_commit_of_a_process_that_was_frozen_counts_for_all(
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables whose log keeps no entries before the last snapshot but one."""
+    monkeypatch.setitem(LOG_PROPERTIES, "delta.logRetentionDuration", "interval 0 seconds")
+
+
+def overtake(path: str, epoch: Epoch) -> None:
+    """Another writer commits and removes all entries that were there before."""
+    other = CommitStore.open(path)
+    for _ in range(2):
+        for _ in range(50):
+            n = other.version()
+            other.commit("g", epoch, "m", {P1: [(n, n)]})
+        other.compact()
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_commit_of_a_process_that_was_frozen_is_unknown_and_counts_for_all_once_repeated(
     path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its entry had been there and was removed: written again, it would be one that nobody sees."""
-    monkeypatch.setitem(LOG_PROPERTIES, "delta.logRetentionDuration", "interval 0 seconds")
+    """Its entry had been there and was removed: written again, it is one that nobody sees."""
 
     def copy_new(source: str, target: str) -> None:
         if f"{at + 1:020d}" in source or source.endswith(".parquet"):
             shutil.copy(source, target)
 
     store, epoch = filled(path, 20, segment_versions=10)
-    other = CommitStore.open(path)
     at, copy, real = store.version(), tmp_path / "copy", path_engine.write_deltalake
     shutil.copytree(path, copy)
     now = [0.0]
@@ -385,10 +402,13 @@ def test_a_commit_of_a_process_that_was_frozen_counts_for_all(
     def write(_: DeltaTable, rows: pa.Table, **how: Any) -> None:
         now[0] = 301.0
         monkeypatch.setattr(path_engine, "write_deltalake", real)
-        for n in range(100):
-            other.commit("g", epoch, "m", {P1: [(2 * n + 1, 2 * n + 1)]})
-            if n in (50, 99):
-                other.compact()
+        other = CommitStore.open(path)
+        for n in range(2):
+            other.commit("g", epoch, "m", {P1: [(n, n)]})
+        DeltaTable(path).create_checkpoint()
+        other.compact()
+        other._engine.tidy(at + 2)
+        assert not Path(path, f"_delta_log/{at + 1:020d}.json").exists()
         mine = DeltaTable(copy)
         real(mine, rows, **how)
         shutil.copytree(copy, path, dirs_exist_ok=True, copy_function=copy_new)
@@ -396,31 +416,71 @@ def test_a_commit_of_a_process_that_was_frozen_counts_for_all(
 
     monkeypatch.setattr(path_engine, "_now", lambda: now[0])
     monkeypatch.setattr(path_engine, "write_deltalake", write)
-    result = store.commit("g", epoch, "m", {P0: [(1000, 1000)]})[P0]
-    assert not Path(path, f"_delta_log/{at:020d}.json").exists()
+    with pytest.raises(CommitLogUnavailable, match="it took 301 s"):
+        store.commit("g", epoch, "m", {P0: [(1000, 1000)]}, commit_id="slow")
+    assert Path(path, f"_delta_log/{at + 1:020d}.json").exists()
     assert seen(store) == seen(CommitStore.open(path))
+    result = store.commit("g", epoch, "m", {P0: [(1000, 1000)]}, commit_id="slow")[P0]
     assert result.status == "committed"
+    assert seen(store) == seen(CommitStore.open(path))
 
 
-def test_a_reset_of_a_process_that_was_frozen_is_not_repeated(
+@pytest.mark.usefixtures("forgetful")
+def test_an_entry_of_a_frozen_process_in_the_place_of_a_removed_one_is_no_damage(path: str) -> None:
+    """To an idle store it looks as if the last version that it has read was replaced."""
+    store, epoch = filled(path, 20, segment_versions=10)
+    last = Path(path, "_delta_log", f"{store.version():020d}.json")
+    overtake(path, epoch)
+    assert not last.exists()
+    last.write_text('{"commitInfo":{"operation":"WRITE"}}\n')
+    assert seen(store) == seen(CommitStore.open(path))
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_table_whose_entries_go_while_it_is_opened_or_checked_is_not_damaged(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have counted, and its id may be forgotten: it would discard newer commits."""
-    store = CommitStore.open(path)
-    epoch, real, now = opened(store), path_engine.write_deltalake, [0.0]
-    store.commit("g", epoch, "m", {P0: [(0, 99)]})
+    """A process may be frozen between its look at the newest version and its reads."""
+    store, epoch = filled(path, 20, segment_versions=10)
+    real = PathEngine.tail
 
-    def write(*what: Any, **how: Any) -> None:
-        real(*what, **how)
+    def tail(engine: PathEngine, after: int, upto: int) -> Any:
+        monkeypatch.setattr(PathEngine, "tail", real)
+        overtake(path, epoch)
+        return real(engine, after, upto)
+
+    monkeypatch.setattr(PathEngine, "tail", tail)
+    opened_store = CommitStore.open(path)
+    assert seen(opened_store) == seen(store)
+    monkeypatch.setattr(PathEngine, "tail", tail)
+    assert check_table(path).is_sound
+    monkeypatch.setattr(PathEngine, "tail", tail)
+    assert store.history("g") == []  # none since the newest snapshot
+
+
+def test_a_vacuum_of_a_process_that_was_frozen_removes_nothing(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that were added since it opened the table would count as old ones."""
+    store, epoch = filled(path, 20)
+    now, real = [0.0], PathEngine._open
+
+    def opened_slowly(engine: PathEngine) -> DeltaTable:
+        table = real(engine)
         now[0] += 301.0
+        for n in range(5):
+            store.commit("g", epoch, "m", {P1: [(n, n)]})
+        return table
 
+    monkeypatch.setattr(path_engine, "_FILE_HOURS", 0)
     with monkeypatch.context() as patch:
         patch.setattr(path_engine, "_now", lambda: now[0])
-        patch.setattr(path_engine, "write_deltalake", write)
-        with pytest.raises(CommitLogUnavailable, match="more than five minutes"):
-            store.reset("g", {P0: 10})
-    assert now == [301.0]
-    assert [one["kind"] for one in store.history("g")].count("reset") == 1
+        patch.setattr(PathEngine, "_open", opened_slowly)
+        with pytest.raises(CommitLogUnavailable, match="vacuum failed: it took"):
+            store._engine.vacuum()
+    assert seen(CommitStore.open(path)) == seen(store)
+    store.vacuum()
+    assert seen(CommitStore.open(path)) == seen(store)
 
 
 @pytest.mark.parametrize("error", [OSError("full"), RuntimeError("Parquet"), MemoryError()])
