@@ -163,7 +163,7 @@ class Appender:
             batches, doubtful = session.fold.batches, session.doubtful
             some = []
             for request in requests:
-                if request.done():
+                if request.outcome is not None:
                     continue
                 known = batches.get(request.batch_id)
                 if known is not None:
@@ -177,7 +177,8 @@ class Appender:
         if not left or len(left) == len(group):
             return left
         settled = {session: group[session][0] for session in group if session not in left}
-        error = next(filter(None, (request.exception(0) for request in settled.values())), None)
+        outcomes = [request.outcome for request in settled.values()]
+        error = next((each for each in outcomes if isinstance(each, BaseException)), None)
         if error is None and not is_refreshed:
             self._search(left, deadline)
             return self._left(group, deadline, is_refreshed=True)

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.fenced import kafka_engine
-from coopconsume.fenced.engine import EngineDoubt, LogAppend, as_doubts
+from coopconsume.fenced.engine import EngineDoubt, LogAppend, RaisedAs
 from coopconsume.fenced.kafka_engine import CONNECT, Engine, KafkaChannel
 from coopconsume.fenced.log import Consumed, LogId, Rows
 from coopconsume.kafka.call_limit import Deadline
@@ -122,7 +122,7 @@ class ConfluentChannel(KafkaChannel):
         from confluent_kafka import Producer
 
         self._settings = settings
-        self._as_doubts = partial(as_doubts, partial(doubt_of, settings, log.topic))
+        self._as_doubts = RaisedAs(partial(doubt_of, settings, log.topic))
         kafka = settings.kafka
         size = settings.max_request_size
         delivery_ms = max(int(1000 * timeout), _LEAST_DELIVERY_MS)
@@ -140,14 +140,14 @@ class ConfluentChannel(KafkaChannel):
             "queue.buffering.max.messages": 1_000_000, "retry.backoff.ms": 5,
             "delivery.timeout.ms": delivery_ms,
         }  # fmt: skip
-        with self._as_doubts():
+        with self._as_doubts:
             self._producer = Producer(config, logger=logger)
 
     def append(self, parts: Sequence[LogAppend], timeout: float) -> list[list[int]]:
         """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
         errors: list[Any] = []
         found: list[list[int]] = []
-        with self._as_doubts():
+        with self._as_doubts:
             produce = self._producer.produce
             for log, entries, headers, *_ in parts:
                 offsets: list[int] = []
@@ -197,7 +197,7 @@ class ConfluentChannel(KafkaChannel):
         from confluent_kafka import Consumer, TopicPartition
 
         offsets = [TopicPartition(*name, offset) for name, offset in consumed.offsets.items()]
-        with self._as_doubts():
+        with self._as_doubts:
             # Only a consumer makes the metadata of a group; it never joins the group.
             config = client_config(self._settings.kafka) | {"group.id": consumed.group}
             consumer = Consumer(config, logger=logger)
@@ -221,7 +221,7 @@ class ConfluentChannel(KafkaChannel):
         from confluent_kafka import KafkaException
 
         deadline = Deadline(timeout)
-        with self._as_doubts():
+        with self._as_doubts:
             while True:
                 try:
                     return call(max(0.1, min(_RESUME, deadline.left)))

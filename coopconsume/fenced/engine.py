@@ -5,12 +5,11 @@ Every failure is an `EngineDoubt`: the request may have taken effect or not, now
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from coopconsume.fenced.log import Consumed, Entry, LogId
@@ -38,19 +37,28 @@ class EngineDoubt(Exception):
     is_out_of_range: bool = False
 
 
-@contextmanager
-def as_doubts(
-    doubt_of: Callable[[Exception], EngineDoubt | None], drop: Callable[[], None] = lambda: None
-) -> Iterator[None]:
-    """Raises errors that a function knows as the `EngineDoubt` it returns, after a last call."""
-    try:
-        yield
-    except Exception as error:
-        doubt = doubt_of(error)
-        if doubt is None:
-            raise
-        drop()
-        raise doubt from error
+class RaisedAs:
+    """A context, for any number of blocks, that raises an error as another one.
+
+    Args:
+        other: Returns the error to raise instead; None leaves the one that was raised.
+        drop: Is called before.
+    """
+
+    def __init__(
+        self, other: Callable[[Exception], Exception | None], drop: Callable[[], None] | None = None
+    ) -> None:
+        self._other = other
+        self._drop = drop
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and (other := self._other(error)) is not None:
+            if self._drop is not None:
+                self._drop()
+            raise other from error
 
 
 class LogAppend(NamedTuple):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
-from coopconsume.fenced.engine import EngineDoubt, LogAppend, OpenTransaction, as_doubts
+from coopconsume.fenced.engine import EngineDoubt, LogAppend, OpenTransaction, RaisedAs
 from coopconsume.fenced.log import Consumed, Ends, LogId, Raw, Rows
 from coopconsume.kafka import kafka_python_compat
 from coopconsume.kafka.call_limit import Deadline, NoAnswerInTime, call_within
@@ -167,12 +167,12 @@ class Engine:
         """
         if start >= stop:
             return
-        reading = partial(as_doubts, partial(self._doubt_of, self._settings, topic), self.close)
-        with reading():
+        reading = RaisedAs(partial(self._doubt_of, self._settings, topic), self.close)
+        with reading:
             consumer = self._seek(topic, partition, start)
         position, deadline = start, Deadline(timeout)
         while position < stop:
-            with reading():
+            with reading:
                 rows, reached = self._poll(consumer, position, stop)
             if reached != position:
                 position, deadline = reached, Deadline(timeout)
@@ -227,7 +227,7 @@ class Engine:
     @contextmanager
     def asking(self, topic: str) -> Iterator[Any]:
         """Yields the admin client, for a call about a topic; a failure is a doubt."""
-        with as_doubts(partial(doubt_of, self._settings, topic), self.close):
+        with RaisedAs(partial(doubt_of, self._settings, topic), self.close):
             if self._admin is None:
                 from kafka.admin import KafkaAdminClient
 
@@ -264,7 +264,7 @@ class KafkaChannel:
     ) -> None:
         from kafka import KafkaProducer
 
-        self._as_doubts = partial(as_doubts, partial(doubt_of, settings, log.topic))
+        self._as_doubts = RaisedAs(partial(doubt_of, settings, log.topic))
         # The hook is set before anything is sent, but for the id of a producer without
         # transactions, which nobody else has.
         given = settings.producer_config()
@@ -279,7 +279,7 @@ class KafkaChannel:
         }  # fmt: skip
         if transactional_id is not None:
             config["transactional_id"] = transactional_id
-        with self._as_doubts():
+        with self._as_doubts:
             self._producer: Any = KafkaProducer(**config)
         hurry_metadata(self._producer)
         problem = kafka_python_compat.restrict_producer(self._producer, _OLDEST)
@@ -293,7 +293,7 @@ class KafkaChannel:
 
     def begin(self) -> None:
         """Begins a transaction."""
-        with self._as_doubts():
+        with self._as_doubts:
             self._producer.begin_transaction()
 
     def append(self, parts: Sequence[LogAppend], timeout: float) -> list[list[int]]:
@@ -301,7 +301,7 @@ class KafkaChannel:
         send = self._producer.send
         deadline = Deadline(timeout)
         kafka_python_compat.keep_batches_whole(self._producer)
-        with self._as_doubts():
+        with self._as_doubts:
             sent = [
                 [
                     send(log.topic, value, key, [stamp, *more], log.partition, timestamp)
@@ -346,7 +346,7 @@ class KafkaChannel:
     def _within(self, timeout: float, call: Callable[..., None]) -> None:
         deadline = Deadline(timeout)
         try:
-            with self._as_doubts():  # The call knows no deadline of its own.
+            with self._as_doubts:  # The call knows no deadline of its own.
                 call_within(lambda: deadline.left, call)
         except NoAnswerInTime:
             raise EngineDoubt(f"{call.__name__} took longer than {timeout:.1f} s") from None

@@ -106,7 +106,7 @@ def _fitting(ahead: Iterable[Entry], size: int) -> list[Entry]:
     """The first records, as many as fit into an append of a size; at least one."""
     found: list[Entry] = []
     for entry in ahead:
-        size -= size_of(entry)
+        size -= size_of([entry])
         if found and size < 0:
             break
         found.append(entry)

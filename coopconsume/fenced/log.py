@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from coopconsume.errors.fenced import AppendRefused, OffsetMismatch
@@ -199,6 +200,7 @@ Expected = int | Sequence[int]
 Records = Iterable[Entry | tuple[bytes | None, bytes | None] | bytes]
 LastSeqs = Mapping[bytes, int | None]
 """Sequence number of the last record of each key; None if the log has no record of the key."""
+_NO_KEYS: Final[LastSeqs] = MappingProxyType({})
 #: Bytes of a record beside its key, value and headers: its stamp, and Kafka's own fields.
 _OVERHEAD = LARGEST_STAMP + 40
 
@@ -222,13 +224,12 @@ class Position(NamedTuple):
     next_seq: int
 
 
-@dataclass(frozen=True)
-class Expectation:
+class Expectation(NamedTuple):
     """What an append expects: a number of its first record, and of the last records of keys."""
 
     by: Literal["offset", "sequence"] | None = None
     value: int = UNCHECKED
-    keys: LastSeqs = field(default_factory=dict)
+    keys: LastSeqs = _NO_KEYS
 
     def mismatch(self, log: LogId, position: Position, last: LastSeqs) -> OffsetMismatch | None:
         """The error of the first expectation that is not met; None if all are."""
@@ -267,7 +268,7 @@ def expectation(
 def _keys(given: LastSeqs | int, rows: Sequence[Entry]) -> LastSeqs:
     if isinstance(given, int):
         if given == UNCHECKED:
-            return {}
+            return _NO_KEYS
         key, *others = {row.key for row in rows}
         if others or key is None:
             raise AppendRefused(
@@ -330,13 +331,16 @@ def check_batch_id(batch_id: str | None) -> None:
         raise AppendRefused(f"batch_id {batch_id!r}: give 1 to 64 letters, digits or ._:-")
 
 
-def size_of(entry: Entry) -> int:
-    """Returns the largest number of bytes of a record in a Kafka batch, with its stamp."""
-    value, key, headers, _ = entry
-    size = _OVERHEAD + len(key or b"") + len(value or b"")
-    if headers:
-        size += sum(10 + 4 * len(name) + len(text) for name, text in headers)
-    return size
+def size_of(rows: Iterable[Entry]) -> int:
+    """Returns the largest number of bytes of records in a Kafka batch, with their stamps."""
+    return sum([
+        _OVERHEAD + len(key or b"") + len(value or b"") + (_size_of_headers(more) if more else 0)
+        for value, key, more, _ in rows
+    ])  # fmt: skip
+
+
+def _size_of_headers(headers: Sequence[tuple[str, bytes]]) -> int:
+    return sum(10 + 4 * len(name) + len(text) for name, text in headers)
 
 
 def checked_size(rows: Sequence[Entry], most: int, *, is_filtered: bool) -> int:
@@ -346,10 +350,10 @@ def checked_size(rows: Sequence[Entry], most: int, *, is_filtered: bool) -> int:
         AppendRefused: A record takes more than ``most`` bytes, which a request may have; or an
             append to a filtered log does, which is one request, so that it is all or nothing.
     """
-    total = sum(map(size_of, rows))
+    total = size_of(rows)
     if total <= most:
         return total
-    largest, limit = max(map(size_of, rows)), f"kafka.max.request.size ({most})"
+    largest, limit = max(size_of([row]) for row in rows), f"kafka.max.request.size ({most})"
     if largest > most:
         raise AppendRefused(
             f"a record takes up to {largest} bytes, which is above {limit}: raise that, and the "

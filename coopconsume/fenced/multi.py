@@ -162,7 +162,7 @@ class MultiLogWriter(BaseWriter):
             self._check_open()
             with suppress(Exception):  # The requests have it.
                 self._appender.run(pieces, Deadline(self._timeout))
-        return {session.log.tp: request.result(0) for session, (request,) in pieces.items()}
+        return {session.log.tp: request.result() for session, (request,) in pieces.items()}
 
     def _pieces(
         self, writes: Mapping[LogName, Write], batch_id: str, *, may_repeat: bool

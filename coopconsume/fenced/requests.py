@@ -7,7 +7,7 @@ import base64
 import os
 import threading
 from collections import deque
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -27,6 +27,7 @@ _MOST_RECORDS: Final = 10_000
 #: Batch ids made in advance: a system call for each would let other threads run in between.
 _ids: Final[list[str]] = []
 os.register_at_fork(after_in_child=_ids.clear)
+_Lock: Final = type(threading.Lock())
 
 
 def new_batch_id() -> str:
@@ -40,12 +41,13 @@ def new_batch_id() -> str:
 
 
 @dataclass(eq=False)
-class Request(Future[Appended]):
+class Request:
     """One append, and its answer or error: see `FencedWriter.append`.
 
     Attributes:
         is_given: Whether the caller gave the id.
         size: Bytes that the records take at most.
+        waiter: What its caller waits for: a lock in a thread, a future in a coroutine.
     """
 
     rows: list[Entry]
@@ -57,9 +59,8 @@ class Request(Future[Appended]):
     timeout: float = 30.0
     consumed: Consumed | None = None
     size: int = 0
-
-    def __post_init__(self) -> None:
-        super().__init__()
+    waiter: threading.Lock | asyncio.Future[None] | None = field(default=None, init=False)
+    _outcomes: list[Appended | BaseException] = field(default_factory=list, init=False)
 
     @classmethod
     def mark(cls, kind: Kind, value: bytes = b"", timeout: float = 30.0) -> Request:
@@ -73,11 +74,19 @@ class Request(Future[Appended]):
 
     def settle(self, outcome: Appended | BaseException) -> None:
         """Notes the answer or the error; the first one stays."""
-        with suppress(InvalidStateError):
-            if isinstance(outcome, Appended):
-                self.set_result(outcome)
-            else:
-                self.set_exception(outcome)
+        self._outcomes.append(outcome)
+
+    @property
+    def outcome(self) -> Appended | BaseException | None:
+        """Its answer or its error; None until it is settled."""
+        return self._outcomes[0] if self._outcomes else None
+
+    def result(self) -> Appended:
+        """Returns its answer, or raises its error; it must be settled."""
+        outcome = self._outcomes[0]
+        if isinstance(outcome, Appended):
+            return outcome
+        raise outcome
 
 
 class Groups:
@@ -97,8 +106,9 @@ class Groups:
         self._waiting: deque[Request] = deque()
         self._queue_lock = threading.Lock()
         self._is_scheduled = False  # a call of `settle_waiting` in the thread
-        #: Events to set in each event loop once the group under way is settled.
-        self._settled: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
+        #: Settled requests of threads to wake. Each thread wakes the next one: all at once, they
+        #: would compete for Python's lock.
+        self._settled: deque[Request] = deque()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-append")
 
     def put(self, request: Request) -> None:
@@ -114,39 +124,37 @@ class Groups:
                 self._settle([request])
             finally:
                 self._lock.release()
-            return request.result(0)
+            return request.result()
         # Callers that waited for the lock would get it, and append, one after another.
+        request.waiter = waiter = threading.Lock()
+        waiter.acquire()
         self.put(request)
         self._settle_soon()
         try:
-            request.exception(timeout)  # Its own error is returned, not raised.
-        except TimeoutError:
-            self.give_up(request, log)
+            if not waiter.acquire(timeout=-1 if timeout is None else timeout):
+                self.give_up(request, log)
         except BaseException:
             self._withdraw(request)
             raise
-        return request.result(0)
+        finally:
+            request.waiter = None
+            self._wake_next()  # also without an answer, as it may be this one's turn to do so
+        return request.result()
 
     async def run_async(self, request: Request, log: LogId, seconds: float | None) -> Appended:
         """Settles a request in the thread, with others that wait, and returns its answer."""
-        loop, settled = asyncio.get_running_loop(), asyncio.Event()
-
-        def note(_: object) -> None:
-            with self._queue_lock:
-                self._settled.setdefault(loop, []).append(settled)
-
-        request.add_done_callback(note)
+        request.waiter = waiter = asyncio.get_running_loop().create_future()
         self.put(request)
         self._settle_soon()
         try:
             async with asyncio.timeout(seconds):
-                await settled.wait()
+                await waiter
         except TimeoutError:
             self.give_up(request, log)
         except asyncio.CancelledError:
             self._withdraw(request)
             raise
-        return request.result(0)
+        return request.result()
 
     def settle_waiting(self) -> None:
         """Settles all requests of the queue."""
@@ -157,7 +165,7 @@ class Groups:
                 try:
                     self._settle(group)
                 finally:
-                    self._wake_coroutines()
+                    self._wake(group)
 
     def give_up(self, request: Request, log: LogId) -> None:
         """Settles a request whose time is over."""
@@ -170,13 +178,27 @@ class Groups:
         """Ends the thread; a later request is settled by its caller."""
         self._pool.shutdown(wait=False)
 
-    def _wake_coroutines(self) -> None:
+    def _wake(self, group: list[Request]) -> None:
+        """Wakes the callers of a group."""
+        futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for request in group:
+            if isinstance(request.waiter, asyncio.Future):
+                futures.setdefault(request.waiter.get_loop(), []).append(request.waiter)
+            else:
+                self._settled.append(request)
+        self._wake_next()
         # Each loop is woken once, as that is a system call.
-        with self._queue_lock:
-            settled, self._settled = self._settled, {}
-        for loop, events in settled.items():
+        for loop, waiting in futures.items():
             with suppress(RuntimeError):  # The loop may be closed by now.
-                loop.call_soon_threadsafe(list, map(asyncio.Event.set, events))
+                loop.call_soon_threadsafe(_end_all, waiting)
+
+    def _wake_next(self) -> None:
+        """Wakes the next thread that still waits."""
+        with suppress(IndexError):
+            while True:
+                waiter = self._settled.popleft().waiter
+                if isinstance(waiter, _Lock):
+                    return waiter.release()
 
     def _settle_soon(self) -> None:
         with self._queue_lock:
@@ -211,3 +233,9 @@ class Groups:
             self._waiting.remove(request)
             return True
         return False
+
+
+def _end_all(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():  # It may be cancelled.
+            future.set_result(None)

@@ -300,11 +300,7 @@ class WriterSession(LogView):
 
         Appends without a condition, too, expect this offset: so a late batch of a former owner does
         not count, and sequence numbers have no gaps.
-
-        Raises:
-            ProducerFenced: Another owner is known to have opened the log since.
         """
-        self.check_owner()
         offset, seq = self.position
         kind, its = requests[0].kind, self.epoch if epoch is None else epoch
         visibility = self._config.visibility
@@ -362,7 +358,7 @@ def send(parts: Mapping[WriterSession, LogAppend], deadline: Deadline) -> bool:
             channel.begin()
         first.late_at = first.offset if is_filtered else None
         found = channel.append([*parts.values()], deadline.left)
-        placed = all(map(is_in_place, found, (session.offset for session in parts)))
+        placed = all(map(is_in_place, found, [session.offset for session in parts]))
         first.late_at = None
         if not is_filtered and placed:
             for each in (each for part in parts.values() for each in part.consumed):

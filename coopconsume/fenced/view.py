@@ -18,7 +18,7 @@ from coopconsume.errors.fenced import (
     LogUnavailable,
 )
 from coopconsume.fenced.confluent_engine import ConfluentEngine
-from coopconsume.fenced.engine import EngineDoubt, OpenTransaction
+from coopconsume.fenced.engine import EngineDoubt, OpenTransaction, RaisedAs
 from coopconsume.fenced.fold import Fold, KeyIndex, SequenceGap, Verdict, hash_of, repaired_by
 from coopconsume.fenced.kafka_engine import Engine
 from coopconsume.fenced.log import RETAINED, LogId, Position
@@ -83,14 +83,15 @@ class LogView:
         self._engine = engine
         self.is_compacted = compacted
 
-    @contextmanager
-    def reporting(self, operation: str) -> Iterator[None]:
+    def reporting(self, operation: str) -> RaisedAs:
         """Raises a doubt within the block as `LogUnavailable`, or as its refusal if it has one."""
-        try:
-            yield
-        except EngineDoubt as doubt:
-            error = LogUnavailable(*self.log.tp, operation, doubt.problem)
-            raise doubt.refusal or error from doubt
+
+        def reported(error: Exception) -> Exception | None:
+            if not isinstance(error, EngineDoubt):
+                return None
+            return error.refusal or LogUnavailable(*self.log.tp, operation, error.problem)
+
+        return RaisedAs(reported)
 
     @contextmanager
     def looked_up(self) -> Iterator[None]:

@@ -224,7 +224,7 @@ class FencedWriter(BaseWriter):
 
     def _check_answers(self) -> None:
         """Raises unless it is open; a fenced writer still answers for its appends."""
-        if self._state == "closed" or not self._is_fenced:
+        if self._state != "open" and (self._state == "closed" or not self._is_fenced):
             self._check_open()
 
     def release(self) -> None:
@@ -329,7 +329,7 @@ class FencedWriter(BaseWriter):
     def _settle(self, group: list[Request]) -> None:
         try:
             self._check_answers()
-            seconds = max(request.timeout for request in group)
+            seconds = max([request.timeout for request in group])
             self._appender.run({self._session: group}, Deadline(seconds))
         except BaseException as error:
             for request in group:
@@ -346,7 +346,7 @@ class FencedWriter(BaseWriter):
         mark = Request.mark("checkpoint", timeout=self._timeout)
         with self._lock:
             self._settle([mark])
-        return mark.result(0).first_offset
+        return mark.result().first_offset
 
     def refresh(self) -> int:
         """Reads what others have written, and returns the offset at which the log goes on.

@@ -53,7 +53,7 @@ class TransactionChannel(KafkaChannel):
             EngineDoubt: A record was not acknowledged in time.
         """
         deadline = Deadline(timeout)
-        with self._as_doubts():
+        with self._as_doubts:
             send = self._producer.send
             futures = [send(m.topic, m.value, m, partition=m.partition) for m in messages]
             self._producer.flush(timeout)

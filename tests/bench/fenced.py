@@ -177,13 +177,13 @@ def _own(harness: Harness, say: Callable[[str], None]) -> Report:
     take, bare_take = "take a log over in the middle of a transaction", "bare take-over"
 
     def acquire(topic: str, *, in_transaction: bool) -> float:
-        before = FencedWriter(client.options, topic).acquire()
+        before = FencedWriter(client.options, topic, fence_owner=True).acquire()
         if in_transaction:
             channel = before._session.channel
             assert channel is not None
             channel.begin()
             channel.append([LogAppend(before.log, [_entry()], [("fw", b"")])], 30)
-        after = FencedWriter(client.options, topic)
+        after = FencedWriter(client.options, topic, fence_owner=True)
         seconds = seconds_of(after.acquire)
         before.close()
         after.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -12,7 +13,7 @@ from coopconsume.errors import AppendOutcomeUnknown, LogUnavailable, OffsetMisma
 from coopconsume.errors.fenced import AppendRefused
 from coopconsume.fenced import Appended, FencedWriter
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.log import Expectation, LogId
+from coopconsume.fenced.log import LogId
 from coopconsume.fenced.requests import Groups, Request
 from tests.fenced_checker import Outcomes, problems
 from tests.model.fenced_broker import Broker, FakeEngine, Fate
@@ -110,40 +111,106 @@ def test_threads_that_wait_are_written_together() -> None:
     assert log.requests["commit"] == 2
 
 
-def test_a_thread_goes_on_as_soon_as_it_has_its_answer() -> None:
-    """It does not wait until the other threads of its group have taken the lock, one by one."""
-    go, lock = threading.Event(), threading.RLock()
+class HeldUpGroups:
+    """Groups whose second one, or any one on demand, is held up; and the threads that wait."""
 
-    def settle(group: list[Request]) -> None:
+    def __init__(self) -> None:
+        self.lock, self.log = threading.RLock(), LogId("t", "id", 0)
+        self.groups = Groups(1 << 20, self.lock, self._settle)
+        self.taken = 0
+        self.held, self.go = threading.Event(), threading.Event()
+        self.held_group = 2
+        self.threads: list[threading.Thread] = []
+
+    def _settle(self, group: list[Request]) -> None:
+        self.taken += 1
+        if self.taken == self.held_group:
+            self.held.set()
+            assert self.go.wait(5 * _PATIENCE)
         for request in group:
             request.settle(Appended(request.batch_id, 0, 0, 0, 1))
-        assert go.wait(5 * _PATIENCE)
 
-    groups, log = Groups(1 << 20, lock, settle), LogId("t", "id", 0)
-    requests = [Request([], Expectation()) for _ in range(3)]
-    threads = [
-        threading.Thread(target=groups.run, args=(request, log, None), daemon=True)
-        for request in requests
-    ]
-    with lock:
-        for thread in threads:
-            thread.start()
-        while len(groups._waiting) < len(threads):
-            threads[0].join(0.001)
-    for thread in threads:
+    def run(self, *requests: Request, timeouts: dict[int, float] | None = None) -> None:
+        """Starts threads that wait for a request each, in their order."""
+        with self.lock:
+            for i, request in enumerate(requests):
+                timeout = (timeouts or {}).get(i)
+                args = (request, self.log, timeout)
+                thread = threading.Thread(target=self._answer, args=args, daemon=True)
+                self.threads.append(thread)
+                thread.start()
+                while request not in self.groups._waiting:
+                    thread.join(0.001)
+
+    def _answer(self, request: Request, log: LogId, timeout: float | None) -> None:
+        with suppress(AppendOutcomeUnknown):
+            self.groups.run(request, log, timeout)
+
+    def ended(self) -> list[bool]:
+        """Whether each thread has ended, once no more of them do."""
+        for thread in self.threads:
+            thread.join(0.2)
+        return [not thread.is_alive() for thread in self.threads]
+
+
+def test_a_thread_goes_on_once_its_group_is_settled() -> None:
+    """It does not wait for the next group, nor until others have taken the lock, one by one."""
+    held = HeldUpGroups()
+    requests = [Request([]) for _ in range(3)]
+    held.run(*requests, Request([], batch_id=requests[0].batch_id))
+    for thread in held.threads[:3]:
         thread.join(_PATIENCE)
-    alive = [thread.is_alive() for thread in threads]
-    go.set()
-    assert alive == [False, False, False]
-    groups.close()
-    late = Request([], Expectation())
-    with lock:
-        thread = threading.Thread(target=groups.run, args=(late, log, None), daemon=True)
-        thread.start()
-        while not groups._waiting:
-            thread.join(0.001)
-    thread.join(_PATIENCE)
-    assert late.done(), "a writer that is closed meanwhile"
+    assert held.held.wait(_PATIENCE)
+    ended = held.ended()
+    held.go.set()
+    assert ended == [True, True, True, False]
+    held.threads[3].join(_PATIENCE)
+    assert not held.threads[3].is_alive()
+    held.groups.close()
+    late = Request([])
+    held.run(late)
+    held.threads[-1].join(_PATIENCE)
+    assert late.outcome is not None, "a writer that is closed meanwhile"
+
+
+def test_a_thread_that_has_given_up_is_not_woken_in_place_of_another() -> None:
+    """Its time was over while its group was under way."""
+    held = HeldUpGroups()
+    held.held_group = 1
+    requests = [Request([]) for _ in range(3)]
+    held.run(*requests, timeouts={0: 0.05})
+    assert held.held.wait(_PATIENCE)
+    held.threads[0].join(_PATIENCE)
+    assert isinstance(requests[0].outcome, AppendOutcomeUnknown)
+    held.go.set()
+    for thread in held.threads[1:]:
+        thread.join(_PATIENCE)
+    assert held.ended() == [True, True, True]
+    held.groups.close()
+
+
+def test_a_thread_that_gives_up_as_it_is_woken_wakes_the_next_one() -> None:
+    """The others of the group are not left waiting."""
+    held = HeldUpGroups()
+    held.held_group = 1
+    give_up, gives_up, go = held.groups.give_up, threading.Event(), threading.Event()
+
+    def slow(request: Request, log: LogId) -> None:
+        gives_up.set()
+        assert go.wait(_PATIENCE)
+        give_up(request, log)
+
+    held.groups.give_up = slow  # type: ignore[method-assign]
+    held.run(*(Request([]) for _ in range(3)), timeouts={0: 0.05})
+    assert gives_up.wait(_PATIENCE)
+    assert held.held.wait(_PATIENCE)
+    held.go.set()
+    with held.lock:  # The group is settled, and its first thread woken.
+        go.set()
+    for thread in held.threads:
+        thread.join(_PATIENCE)
+    assert held.ended() == [True, True, True]
+    held.groups.close()
 
 
 def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
@@ -165,9 +232,9 @@ def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
     for request in (good[0], bad, *good[1:]):
         writer._groups.put(request)
     writer._groups.settle_waiting()
-    assert [request.result(0).first_seq for request in good] == [0, 1, 2]
+    assert [request.result().first_seq for request in good] == [0, 1, 2]
     with pytest.raises(AppendRefused, match="too large"):
-        bad.result(0)
+        bad.result()
 
 
 def test_a_call_has_its_own_time() -> None:
@@ -179,7 +246,7 @@ def test_a_call_has_its_own_time() -> None:
     sent = log.writer._request([b"sent"], batch_id="b1", timeout=0.05)
     log.writer._groups.give_up(sent, log.writer.log)
     with pytest.raises(AppendOutcomeUnknown, match="b1"):
-        sent.result(0)
+        sent.result()
     log.go.set()
     first.join(_PATIENCE)
     assert log.writer.append([b"next"]).first_seq == 1
@@ -211,7 +278,7 @@ def test_a_call_keeps_to_its_time_beside_calls_with_more() -> None:
     assert not is_late
     assert isinstance(outcomes[0], AppendOutcomeUnknown | LogUnavailable)
     log.writer._groups.settle_waiting()
-    assert patient.result(0).first_seq == 0
+    assert patient.result().first_seq == 0
 
 
 def test_a_cancelled_coroutine_takes_its_records_back() -> None:

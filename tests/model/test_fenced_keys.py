@@ -56,11 +56,11 @@ def test_appends_of_one_group_see_each_other() -> None:
     for request in requests:
         one._groups.put(request)
     one._groups.settle_waiting()
-    assert requests[0].result(0).first_seq == 0
+    assert requests[0].result().first_seq == 0
     with pytest.raises(OffsetMismatch) as caught:
-        requests[1].result(0)
+        requests[1].result()
     assert (caught.value.key, caught.value.actual) == (b"a", 0)
-    assert requests[2].result(0).first_seq == 1
+    assert requests[2].result().first_seq == 1
 
 
 def test_a_key_survives_doubts_and_new_owners() -> None:

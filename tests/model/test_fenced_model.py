@@ -100,7 +100,7 @@ class World:
         for request in requests:
             batch_id = request.batch_id
             try:
-                done = request.result(0)
+                done = request.result()
                 self.outcomes.acked[batch_id] = (done.first_offset, done.first_seq, done.count)
             except AppendOutcomeUnknown:
                 self.outcomes.unknown.add(batch_id)
