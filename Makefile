@@ -34,11 +34,11 @@ demo: $(VENV)/.ready-demo ## a year of flights through 8 slots on a real Kafka, 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope
 
 test: $(VENV)/.ready ## set up and run the tests, except the slow ones (ARGS='-k name' narrows)
-	@$(PYTEST) -m 'not slow' --durations=0 --durations-min=20 $(ARGS); status=$$?; \
+	@$(PYTEST) -m 'not slow' --durations=0 --durations-min=10 $(ARGS); status=$$?; \
 	echo "Slow tests were left out: make test-slow runs them, make test-all runs all tests."; \
 	exit $$status
 
-test-slow: $(VENV)/.ready ## run the slow tests: kills, clusters, all that takes over 20 s (ARGS='-k name' narrows)
+test-slow: $(VENV)/.ready ## run the slow tests: kills, clusters, all that takes over 10 s (ARGS='-k name' narrows)
 	@$(PYTEST) -m slow $(ARGS)
 
 test-all: $(VENV)/.ready ## run all tests, as CI does (ARGS='-k name' narrows)

@@ -306,6 +306,7 @@ def test_a_killed_server_is_taken_over(kafka, topic, produce, slots):
     assert not these[0].holes
 
 
+@pytest.mark.slow
 def test_a_stopped_server_is_ended_by_the_slot_that_started_it(
     kafka, topic, produce, slots, monkeypatch
 ):
@@ -414,6 +415,7 @@ def test_transactions_holes_and_filters_go_through_the_server(kafka, topic, slot
     assert use_server(these)
 
 
+@pytest.mark.slow
 def test_a_broker_that_restarts(tmp_path, slots):
     """The server reads on; nothing is lost, nothing comes twice."""
     from confluent_kafka import Producer

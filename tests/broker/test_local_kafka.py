@@ -93,6 +93,7 @@ def _program(body: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_stop_and_kill_keep_data_and_address(own: LocalKafka) -> None:
     """Records survive a restart and a crash, and clients find the broker where it was."""
     address = own.bootstrap_servers
@@ -191,6 +192,7 @@ def test_two_brokers_at_once(kafka: LocalKafka, own: LocalKafka) -> None:
         assert "only-in-the-first" not in admin.list_topics()
 
 
+@pytest.mark.slow
 def test_killed_program_leaves_neither_broker_nor_folder() -> None:
     """SIGKILL of the program ends the broker, even one started by a thread that is gone."""
     program = _program(

@@ -49,6 +49,7 @@ def blocked(kafka: LocalKafka) -> list[Any]:
     return list(json.loads(result.stdout)["transactions"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decision", ["commit", "abort"])
 def test_a_transaction_without_its_marker_is_ended_as_its_coordinator_decided(
     kafka: LocalKafka, tmp_path: Path, decision: str

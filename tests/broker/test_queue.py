@@ -307,6 +307,7 @@ def test_a_replica_in_a_table_may_be_away(
         queue_status(options, name, [str(tmp_path / "none")])
 
 
+@pytest.mark.slow
 def test_a_snapshot_replaces_the_start_of_a_table(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path, monkeypatch: Any
 ) -> None:

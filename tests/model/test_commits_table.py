@@ -260,6 +260,7 @@ def test_a_table_agrees_with_a_naive_model(steps: list[tuple[Any, ...]]) -> None
         stores.look()
 
 
+@pytest.mark.slow
 def test_killed_writers_lose_nothing_and_fence_each_other(tmp_path: Path) -> None:
     """Real processes, killed and frozen; `make chaos-store` does it for longer."""
     assert "nothing wrong" in play(tmp_path, rounds=3, seed=1)

@@ -181,6 +181,7 @@ def test_a_handler_of_the_users_folder_drains_a_topic(
     assert done(folder, kafka, name) == 100
 
 
+@pytest.mark.slow
 def test_ctrl_c_once_and_twice(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
 ) -> None:

@@ -113,6 +113,7 @@ def odd_by_offset(record):
     return {0: 7, 1: {"text": "half \ud83d"}, 2: {"text": 8}}.get(which, {"text": str(which)})
 
 
+@pytest.mark.slow
 def test_odd_handlers_cost_their_own_records(spark, kafka, topic, produce, tmp_path):
     """Each is tried twice and is a dead letter; all other records are done, in one run."""
     name, size = topic(1), len(ODD_ERRORS)

@@ -23,6 +23,7 @@ def gives(record):
     return {"n": record.offset} if record.offset % 2 == 0 else None
 
 
+@pytest.mark.slow
 def test_a_destination_holds_back_its_own_records_alone(spark, kafka, topic, produce, tmp_path):
     """A letter that is too large and rows whose table is away: all others are committed.
 

@@ -47,6 +47,7 @@ def refuse_one(table, group, topic, commit_id):
         store.commit(group, epoch, "m", offsets, commit_id=commit_id)
 
 
+@pytest.mark.slow
 def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
     """A function gets each commit's rows once; the view of a table shows those that count."""
     name = topic(1)

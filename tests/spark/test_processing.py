@@ -54,6 +54,7 @@ class Slowly:
         return {"n": record.offset}
 
 
+@pytest.mark.slow
 def test_coroutines_by_the_hundred_keep_the_order_of_keys(spark, kafka, topic, produce, tmp_path):
     """Two slots of 300 on one event loop each; what hangs is cancelled and tried again in order."""
     name = topic(1)

@@ -484,6 +484,7 @@ class RecordingListener:
         self.events.append(("lost", ranges))
 
 
+@pytest.mark.slow
 def test_what_was_polled_before_a_rebalance_comes_again(spark, kafka, topic, produce, tmp_path):
     """A second consumer takes half of the keys; what the first had not committed comes again."""
     name = topic(1)

@@ -52,6 +52,7 @@ with CooperativeConsumer(options, spark) as consumer:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_named", [False, True])
 def test_the_warning_of_the_group_id_comes_only_where_the_user_has_asked_for_it(
     kafka: LocalKafka,

@@ -366,6 +366,7 @@ def test_a_fetch_server_that_is_killed_or_stopped_costs_nothing(
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_rebalance_and_new_partitions_while_slots_read(
     spark, kafka, topic, produce, tmp_path, monkeypatch
 ):

@@ -96,6 +96,7 @@ def test_a_job_runs_from_the_wheel(
     assert stable_offsets(python, kafka, name, tmp_path) == [50]
 
 
+@pytest.mark.slow
 def test_the_program_of_the_readme_runs_from_the_wheel(
     python: Path, kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path
 ) -> None:

@@ -280,6 +280,7 @@ def test_rows_of_an_old_segment_are_never_removed_unread(path: str) -> None:
     assert CommitStore.open(path).state("g")[P1].ranges == store.state("g")[P0].ranges
 
 
+@pytest.mark.slow
 def test_compaction_under_four_writers_loses_nothing(path: str) -> None:
     """Every acknowledged commit of writers that never pause is there after many compactions."""
     store = CommitStore.open(path, segment_versions=10)
