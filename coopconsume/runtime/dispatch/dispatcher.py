@@ -41,6 +41,7 @@ from coopconsume.runtime.settle.crashes import Crashes
 from coopconsume.runtime.settle.failure_log import FailureLog
 from coopconsume.runtime.settle.lost_slots import log_ended_worker, log_lost_slot
 from coopconsume.runtime.trace import BatchStarted, BatchWithheld, Trace
+from coopconsume.worker.channel.wire import Frame
 from coopconsume.worker.report import PartitionReport, SlotReport
 
 if TYPE_CHECKING:
@@ -541,7 +542,7 @@ class Dispatcher:
             # A task that keeps a record keeps its core: one must be left to go on with.
             if kept + 1 < self._slots and self._requests.may_relieve(running, slot):
                 running.heard_at[slot] = now
-                self.leases.relieve((running.number, slot))
+                self.leases.tell((running.number, slot), Frame.RELIEVE)
                 return
 
     def _may_work(self, epoch_state: EpochState) -> bool:
