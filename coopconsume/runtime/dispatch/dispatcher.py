@@ -516,10 +516,10 @@ class Dispatcher:
             deal_stock(epoch_state.busy, free, sizes, now)
             # Slices are as large as is good; reads may have to pass over what lies between.
             window = 2 * self._sizes.total(most) + MAX_READS * MERGE_GAP
-            limits = Limits(window, limits.max_pending, limits.max_ranges)
+            limits = Limits(window, limits.max_pending)
         if self.breaker.state == "trial":
             window = min(self.breaker.trial_offsets, limits.window)
-            few = Limits(window, limits.max_pending, limits.max_ranges)
+            few = Limits(window, limits.max_pending)
             plans = (plan_batch(epoch_state.busy, [slot], now, few) for slot in free)
             plan = next((found for found in plans if found is not None), None)
         else:
