@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
@@ -43,9 +44,7 @@ class Crashes:
         No slot handles them again, so nothing else would clear them.
         """
         for slot, suspects in self._bisects.items():
-            suspects.narrow(
-                lambda index, offsets, slot=slot: partitions[index].open_of(slot, offsets)
-            )
+            suspects.narrow(partial(_open_of, partitions, slot))
 
     def confine(self, partitions: Sequence[Partition], slots: Iterable[int]) -> dict[int, ByIndex]:
         """Limits slots whose workers keep crashing to part of their work.
@@ -102,3 +101,9 @@ class Crashes:
             )  # fmt: skip
             if self._max_attempts is None:
                 suspects.passed({index: OffsetRanges([(offset, offset)])})
+
+
+def _open_of(
+    partitions: Sequence[Partition], slot: int, index: int, offsets: OffsetRanges
+) -> OffsetRanges:
+    return partitions[index].open_of(slot, offsets)
