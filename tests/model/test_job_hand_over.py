@@ -354,22 +354,22 @@ def test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up(world
 @pytest.mark.parametrize("answers", ["not", "to another question"])
 def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monkeypatch, answers):
     """Others may work on its keys long before its lease ends."""
-    tell, take = SlotLeases.tell, Dispatcher.progressed
+    send, take = SlotLeases.send, Dispatcher.progressed
     answered = threading.Event()
 
     def ask_something_else(self, at, kind, payload=b""):
         if kind != Frame.WITHHOLD:
-            tell(self, at, kind, payload)
+            send(self, at, kind, payload)
         elif answers != "not":
             number, ranges = decode_withhold(payload)
-            tell(self, at, kind, encode_withhold(number + 1, ranges))
+            send(self, at, kind, encode_withhold(number + 1, ranges))
 
     def take_answer(self, report):
         take(self, report)
         if report.leaving is not None:
             answered.set()
 
-    monkeypatch.setattr(SlotLeases, "tell", ask_something_else)
+    monkeypatch.setattr(SlotLeases, "send", ask_something_else)
     monkeypatch.setattr(Dispatcher, "progressed", take_answer)
     group = Group(world(channel=True, drainTimeout="300 seconds"))
     there, member = group.there, group.member

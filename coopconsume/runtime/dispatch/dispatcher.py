@@ -542,7 +542,7 @@ class Dispatcher:
             # A task that keeps a record keeps its core: one must be left to go on with.
             if kept + 1 < self._slots and self._requests.may_relieve(running, slot):
                 running.heard_at[slot] = now
-                self.leases.tell((running.number, slot), Frame.RELIEVE)
+                self.leases.send((running.number, slot), Frame.RELIEVE)
                 return
 
     def _may_work(self, epoch_state: EpochState) -> bool:

@@ -187,10 +187,10 @@ class SlotLeases:
         """Returns whether a slot of a running batch may have started, see `ChannelServer`."""
         return self._server is not None and self._server.has_met(at)
 
-    def tell(self, at: At, kind: Frame, payload: bytes = b"") -> None:
-        """Sends a message to a slot, see `ChannelServer.tell`."""
+    def send(self, at: At, kind: Frame, payload: bytes = b"") -> None:
+        """Sends a message to a slot, see `ChannelServer.send`."""
         if self._server is not None:
-            self._server.tell(at, kind, payload)
+            self._server.send(at, kind, payload)
 
     def taken(self, report: SlotReport, commit_in: float) -> None:
         """Acknowledges a progressive report to its slot.
@@ -202,7 +202,7 @@ class SlotLeases:
         if self._server is not None:
             report_in = next_report_in(self._server.spec().report_every, commit_in)
             at = (report.batch, report.slot)
-            self._server.tell(at, Frame.TAKEN, encode_taken(report.seq, report_in))
+            self._server.send(at, Frame.TAKEN, encode_taken(report.seq, report_in))
 
     def ended(self, batch: int) -> None:
         """Closes the connections of a batch that has ended; none of its slots gets a lease."""

@@ -72,7 +72,7 @@ class SlotRequests:
     def ask_back(self, running: Running, slot: int) -> None:
         """Asks a slot for what it may still start, once in a while."""
         if self.may_relieve(running, slot) and _is_time_to_ask(running, slot):
-            self._leases.tell((running.number, slot), Frame.RELIEVE)
+            self._leases.send((running.number, slot), Frame.RELIEVE)
 
     def may_relieve(self, running: Running, slot: int) -> bool:
         """Whether a slot may give records back: not while it is to show which one is at fault."""
@@ -84,7 +84,7 @@ class SlotRequests:
         running.stopped.update(slots)
         for at in connections:
             if self.may_relieve(running, at[1]):
-                self._leases.tell(at, Frame.RELIEVE)
+                self._leases.send(at, Frame.RELIEVE)
         self._halt(running, connections)
 
     def _halt(self, running: Running, slots: Collection[tuple[int, int]]) -> None:
@@ -100,7 +100,7 @@ class SlotRequests:
             if partition in partitions and slot in partition.cursors
         }
         withheld = encode_withhold(running.epoch_state.leavings, ranges)
-        self._leases.tell((running.number, slot), Frame.WITHHOLD, withheld)
+        self._leases.send((running.number, slot), Frame.WITHHOLD, withheld)
 
 
 def _is_time_to_ask(running: Running, slot: int) -> bool:

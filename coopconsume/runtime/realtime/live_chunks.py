@@ -78,7 +78,7 @@ class LiveChunks:
                         partition.index, len(OffsetRanges(one.ranges)), now
                     )
             if work:
-                self._leases.tell((running.number, slot), Frame.CHUNKS, encode_chunks(work))
+                self._leases.send((running.number, slot), Frame.CHUNKS, encode_chunks(work))
 
     def progressed(self, running: Running, report: SlotReport, now: float) -> None:
         """Learns the speed of a slot from its progressive report."""

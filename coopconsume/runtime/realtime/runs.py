@@ -136,7 +136,7 @@ class RealTimeRuns:
         self._drain_by = time.monotonic() + self._batch_time
         for at in running.connections:
             if self._leases.has_met(at):
-                self._leases.tell(at, Frame.DRAIN)
+                self._leases.send(at, Frame.DRAIN)
             else:
                 running.withdrawn |= {slot for _, slot in self._leases.stop({at})}
 

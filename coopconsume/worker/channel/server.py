@@ -180,7 +180,7 @@ class ChannelServer:
         self._wake()
         return unmet
 
-    def tell(self, at: At, kind: Frame, payload: bytes = b"") -> None:
+    def send(self, at: At, kind: Frame, payload: bytes = b"") -> None:
         """Sends a message to a slot, if it is connected.
 
         Args:

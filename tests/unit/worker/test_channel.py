@@ -77,7 +77,7 @@ class Bench:
     def report(self, report):
         self.reports.append(report)
         if self.takes:
-            self.server.tell(
+            self.server.send(
                 (report.batch, report.slot), Frame.TAKEN, encode_taken(report.seq, 0.01)
             )
 
@@ -153,7 +153,7 @@ def test_reports_that_are_not_acknowledged_come_back_at_the_end():
         channel.begin(slot, slot)
         slot.ready = [1, 2, 3]
         until(lambda: len(driver.reports) == 3)
-        driver.server.tell((7, 2), Frame.TAKEN, encode_taken(2, 0.01))
+        driver.server.send((7, 2), Frame.TAKEN, encode_taken(2, 0.01))
         until(lambda: len(channel._unacknowledged) == 1)
         assert [report.seq for report in channel.close()] == [3]
 
@@ -308,7 +308,7 @@ def test_a_driver_that_does_not_acknowledge_gets_no_more_than_fits(monkeypatch):
         until(lambda: len(driver.reports) == 2)
         time.sleep(0.1)
         assert len(slot.ready) == 8
-        driver.server.tell((7, 2), Frame.TAKEN, encode_taken(2, 0.01))
+        driver.server.send((7, 2), Frame.TAKEN, encode_taken(2, 0.01))
         until(lambda: len(driver.reports) == 4)
         assert len(channel.close()) == 2
 
@@ -324,7 +324,7 @@ def test_a_slow_driver_gets_a_report_for_each_that_it_takes():
         for taken in range(1, 4):
             time.sleep(0.1)
             assert len(driver.reports) == 3 + taken
-            driver.server.tell((7, 2), Frame.TAKEN, encode_taken(taken, 0.01))
+            driver.server.send((7, 2), Frame.TAKEN, encode_taken(taken, 0.01))
             until(lambda count=4 + taken: len(driver.reports) == count)
         assert [report.seq for report in channel.close()] == [4, 5, 6, 7]
 
@@ -341,7 +341,7 @@ def test_the_driver_says_when_it_wants_the_next_report():
         slot.ready = [2]
         time.sleep(0.1)
         assert len(driver.reports) == 1
-        driver.server.tell((7, 2), Frame.RELIEVE)
+        driver.server.send((7, 2), Frame.RELIEVE)
         until(lambda: len(driver.reports) == 2)
         channel._cut_at = 0.0
         channel._taken(2, 60.0)
@@ -522,7 +522,7 @@ def test_a_slot_that_does_not_read_loses_its_connection(monkeypatch):
         end = time.monotonic() + PATIENCE
         while driver.server.connected and time.monotonic() < end:
             for seq in range(2_000):
-                driver.server.tell((7, 2), Frame.TAKEN, encode_taken(seq, 0.01))
+                driver.server.send((7, 2), Frame.TAKEN, encode_taken(seq, 0.01))
             time.sleep(0.01)
         assert not driver.server.connected
         proxy.passes.set()
@@ -539,7 +539,7 @@ def test_one_message_to_a_slot_may_be_longer_than_what_may_wait(monkeypatch):
         slot.withhold = lambda *what: withheld.append(what)
         channel.begin(slot, slot)
         for number in (1, 2):
-            driver.server.tell((7, 2), Frame.WITHHOLD, encode_withhold(number, ranges))
+            driver.server.send((7, 2), Frame.WITHHOLD, encode_withhold(number, ranges))
             until(lambda number=number: len(withheld) == number)
         assert withheld == [(1, ranges), (2, ranges)]
         assert slot.halts == []
@@ -551,7 +551,7 @@ def test_a_slot_that_has_no_records_yet_is_drained_as_it_begins():
     """Otherwise it would read on until its time is over."""
     with bench() as driver:
         channel, slot, drained = connected(driver.server), Slot(), []
-        driver.server.tell((7, 2), Frame.DRAIN)
+        driver.server.send((7, 2), Frame.DRAIN)
         # What a driver says arrives in its order.
         driver.server.stop([(7, 2)])
         until(lambda: channel._halted is not None)
@@ -579,13 +579,13 @@ def test_chunks_that_come_before_a_slot_begins_are_not_lost():
     with bench() as driver:
         channel, slot, got = connected(driver.server), Slot(), []
         work = [{0: PartitionWork(((first, first + 4),), {first: 2})} for first in (0, 5, 10)]
-        driver.server.tell((7, 2), Frame.CHUNKS, encode_chunks(work[0]))
-        driver.server.tell((7, 2), Frame.CHUNKS, encode_chunks(work[1]))
+        driver.server.send((7, 2), Frame.CHUNKS, encode_chunks(work[0]))
+        driver.server.send((7, 2), Frame.CHUNKS, encode_chunks(work[1]))
         until(lambda: len(channel._early) == 2)
         slot.hand_out = got.append
         channel.begin(slot, slot, slot)
         assert got == work[:2]
-        driver.server.tell((7, 2), Frame.CHUNKS, encode_chunks(work[2]))
+        driver.server.send((7, 2), Frame.CHUNKS, encode_chunks(work[2]))
         until(lambda: len(got) == 3)
         assert got == work
         channel.close()

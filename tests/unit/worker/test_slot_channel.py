@@ -50,7 +50,7 @@ class Driver:
     def _report(self, report):
         self.reports.append(report)
         if self.takes:
-            self.server.tell(
+            self.server.send(
                 (report.batch, report.slot), Frame.TAKEN, encode_taken(report.seq, 0.01)
             )
 
@@ -205,7 +205,7 @@ def test_a_relieved_slot_keeps_what_runs_and_starts_nothing_more(way):
         def handler(offset):
             started.append(offset)
             if offset == 5:
-                driver.server.tell((0, 3), Frame.RELIEVE)
+                driver.server.send((0, 3), Frame.RELIEVE)
                 assert wait_for(lambda: any(one.kept for one in driver.reports))
                 kept.extend(*(one.kept for one in driver.reports if one.kept))
 
@@ -228,7 +228,7 @@ def test_a_relieved_slot_leaves_what_it_would_try_again_to_later_batches(way):
                 raise RuntimeError("planned")
             if offset == 5:
                 assert wait_for(lambda: outcomes[0].report.stats.failures)
-                driver.server.tell((0, 3), Frame.RELIEVE)
+                driver.server.send((0, 3), Frame.RELIEVE)
                 assert wait_for(lambda: any(one.kept for one in driver.reports))
 
         rows = [(0, o, b"k%d" % o) for o in range(6)]
@@ -543,7 +543,7 @@ def test_a_slot_goes_on_with_the_keys_that_do_not_leave(way):
         def handler(offset):
             started.append(offset)
             if offset == 5:
-                driver.server.tell(
+                driver.server.send(
                     (0, 3), Frame.WITHHOLD, encode_withhold(7, {0: [(leaves, leaves)]})
                 )
                 assert wait_for(lambda: any(one.leaving for one in driver.reports))
@@ -582,7 +582,7 @@ def test_failures_of_keys_that_leave_are_reported_at_once(way):
                 raise RuntimeError("planned")
             if offset == 5:
                 hashes = [hash(b"k%d" % o) & (2**63 - 1) for o in (0, 5)]
-                driver.server.tell(
+                driver.server.send(
                     (0, 3), Frame.WITHHOLD, encode_withhold(1, {0: [(one, one) for one in hashes]})
                 )
                 assert wait_for(lambda: any(one.leaving for one in driver.reports))
@@ -605,7 +605,7 @@ def test_rows_of_a_frame_at_work_count_as_their_keys_leave():
         def of_frame(rows):
             offsets = rows.column("offset").to_pylist()
             if 5 in offsets:
-                driver.server.tell(
+                driver.server.send(
                     (0, 3), Frame.WITHHOLD, encode_withhold(1, {0: [(leaves, leaves)]})
                 )
                 assert wait_for(lambda: any(one.leaving for one in driver.reports))
