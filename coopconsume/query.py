@@ -247,7 +247,7 @@ class CooperativeForeach:
         options = consumer.options
         check_settings(options, handler, settings)
         check_handler(handler, with_state=state is not None)
-        place = settings.dead_letter or options.dead_letter
+        place = settings.place_of_letters(options)
         dead_letters = None if place is None else open_dead_letters(place, options)
         outputs = None
         if settings.output is not None:

@@ -32,7 +32,7 @@ def check_settings(options: Options, handler: Any, settings: HandlerSettings) ->
         MissingOption: ``purgatory`` is missing for a transactional topic.
     """
     concurrency, ordering, on_dead = settings.concurrency, settings.ordering, settings.on_dead
-    policy, dead_letter = settings.policy, settings.dead_letter or options.dead_letter
+    policy, dead_letter = settings.policy, settings.place_of_letters(options)
     if not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_HANDLERS:
         raise InvalidOption("concurrency", repr(concurrency), f"give 1 to {_MOST_HANDLERS}")
     if ordering not in ("key", "partition", "none"):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from coopconsume.errors import CoopConsumeError
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import Owned
-    from coopconsume.runtime.events import BlockersRead, JobEvent
+    from coopconsume.runtime.events import JobEvent
     from coopconsume.runtime.job_spec import JobSpec
     from coopconsume.runtime.plan import Read
     from coopconsume.runtime.read.spans import Span
@@ -119,7 +119,8 @@ class EpochState:
         self._audit = HoleAudit(spark, assignment.options)
         self._auditing = False
         self._audits = DaemonPool(1, "coopconsume-audit")
-        self._blocker_keys = BlockerKeys(assignment.options, self._post)
+        #: Finds the keys of blockers.
+        self.blocker_keys = BlockerKeys(assignment.options, self._post)
         sink = job_spec.outputs
         assignment.primary.publish_by(
             sink.begin(assignment) if isinstance(sink, TransactionalTopic) else None
@@ -455,16 +456,6 @@ class EpochState:
             start = passed.get((partition.topic, partition.partition))
             if start is not None:
                 partition.log_start(start)
-
-    # -- keys of blockers
-
-    def look_for_keys(self) -> None:
-        """Has the keys of blockers read that are not known."""
-        self._blocker_keys.look(self.ours)
-
-    def blockers_read(self, event: BlockersRead) -> None:
-        """Takes the keys of blockers."""
-        self._blocker_keys.take(event, self.ours)
 
     # -- holes
 

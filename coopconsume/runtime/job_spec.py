@@ -35,6 +35,10 @@ class HandlerSettings:
         """When failed records are tried again."""
         return self.retry or RetryPolicy()
 
+    def place_of_letters(self, options: Options) -> str | None:
+        """Returns where records go that are given up; None: none is."""
+        return self.dead_letter or options.dead_letter
+
 
 @dataclass(frozen=True)
 class JobSpec:

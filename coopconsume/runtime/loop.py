@@ -423,7 +423,7 @@ class Job:
             self._membership.rebalance(f"deleted: {', '.join(epoch_state.deleted)}")
             epoch_state.deleted = []
         epoch_state.look_for_holes()
-        epoch_state.look_for_keys()
+        epoch_state.blocker_keys.look(epoch_state.ours)
 
     def _note_epoch(self, assignment: EpochAssignment) -> None:
         if assignment.epoch != self._epoch:
@@ -653,7 +653,7 @@ class Job:
             case HolesFound():
                 self._current_state.looked(event)
             case BlockersRead():
-                self._current_state.blockers_read(event)
+                self._current_state.blocker_keys.take(event, self.partitions)
             case AssignmentReceived():
                 self._begin(event.assignment)
             case HandOverRequested():

@@ -243,8 +243,7 @@ class SlotRunner:
         left: list[SlotReport] = []
         if channel is not None:
             time_box.may_start = channel.may_start
-            self._begin(channel, outcome, time_box)
-        rows = self._rows(batches, outcome, time_box)
+        rows = self._begin(batches, outcome, time_box, channel)
         if state is not None:
             rows = _prefetched(rows, state, spec.partitions)
         try:
@@ -266,15 +265,16 @@ class SlotRunner:
             report.stats.busy = time.monotonic() - time_box.started
         return report
 
-    def _begin(self, channel: SlotChannel, outcome: TaskOutcome, time_box: TimeBox) -> None:
-        channel.begin(
-            outcome.take_report, time_box.halt, outcome.want_relief, outcome.oldest_call,
-            withhold=outcome.withhold,
-        )  # fmt: skip
-
-    def _rows(
-        self, batches: Iterable[pa.RecordBatch], outcome: TaskOutcome, time_box: TimeBox
+    def _begin(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        outcome: TaskOutcome,
+        time_box: TimeBox,
+        channel: SlotChannel | None,
     ) -> Iterator[pa.RecordBatch]:
+        """Has the channel report from now on; returns the rows to handle."""
+        if channel is not None:
+            channel.begin(outcome, time_box)
         return _until_halted(batches, outcome, time_box)
 
     def after_a_crash(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:

@@ -217,7 +217,7 @@ class World:
             if p.is_undealt:
                 p.deal_again(self.slots, self.now, self.closed)
         free = [s for s in range(self.slots) if s not in self.busy]
-        limits = Limits(window, self.most_pending, 10_000)
+        limits = Limits(window, self.most_pending)
         plan = plan_batch(self.awake(), free, self.now, limits) or self.early_plan(free, limits)
         if plan is None:
             return False

@@ -116,9 +116,9 @@ class MemoryFrames:
         rows = {(tp[1], o) for tp, rows in found.items() for o in rows}
         return Frame(sorted(rows - self._log.filtered))
 
-    def present(self, owned, offsets, chosen):
+    def present(self, owned, offsets):
         """Their offsets."""
-        found = self._log.present(owned, offsets, chosen) if offsets else {}
+        found = self._log.present(owned, offsets, {}) if offsets else {}
         return {tp: OffsetRanges.from_offsets(rows) for tp, rows in found.items()}
 
     def dealt(self, owned, offsets, chosen, *, ordering_keys=False):

@@ -17,6 +17,7 @@ from coopconsume.group import GroupMember
 from coopconsume.group.owned import EpochGrant
 from coopconsume.runtime.dispatch.dispatcher import Dispatcher
 from coopconsume.runtime.dispatch.slot_leases import SlotLeases
+from coopconsume.worker.channel.wire import Frame, decode_withhold, encode_withhold
 from coopconsume.worker.time_box import TimeBox
 from tests.model.job_group import HIGH, KEYS, LIFE_MS, LOW, WHOLE, Group, slot_mates
 from tests.model.job_world import _PATIENCE, TP, until
@@ -353,19 +354,22 @@ def test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up(world
 @pytest.mark.parametrize("answers", ["not", "to another question"])
 def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monkeypatch, answers):
     """Others may work on its keys long before its lease ends."""
-    ask, take = SlotLeases.withhold, Dispatcher.progressed
+    send, take = SlotLeases.send, Dispatcher.progressed
     answered = threading.Event()
 
-    def ask_something_else(self, at, number, ranges):
-        if answers != "not":
-            ask(self, at, number + 1, ranges)
+    def ask_something_else(self, at, kind, payload=b""):
+        if kind != Frame.WITHHOLD:
+            send(self, at, kind, payload)
+        elif answers != "not":
+            number, ranges = decode_withhold(payload)
+            send(self, at, kind, encode_withhold(number + 1, ranges))
 
     def take_answer(self, report):
         take(self, report)
         if report.leaving is not None:
             answered.set()
 
-    monkeypatch.setattr(SlotLeases, "withhold", ask_something_else)
+    monkeypatch.setattr(SlotLeases, "send", ask_something_else)
     monkeypatch.setattr(Dispatcher, "progressed", take_answer)
     group = Group(world(channel=True, drainTimeout="300 seconds"))
     there, member = group.there, group.member

@@ -181,7 +181,7 @@ def test_a_discarded_record_below_the_stable_offset_is_not_tried_again():
         ordering="key", whole=True,
     )  # fmt: skip
     p.end = 4
-    limits = Limits(10, 100, 100)
+    limits = Limits(10, 100)
     p.plan([0, 1], 0.0, limits)
     parked = Failure(1, low.first, b"k", 1, math.inf, "no")
     p.reported(0, PartitionReport(pack_offsets(pa.array([3], pa.int64())), None, [parked]), 0.0)
@@ -202,7 +202,7 @@ def test_a_kept_record_holds_its_lane_although_retention_deletes_it():
         ordering="key", whole=True,
     )  # fmt: skip
     p.end = 4
-    limits, lane = Limits(100, 100, 100), 7
+    limits, lane = Limits(100, 100), 7
     p.plan([0], 0.0, limits)
     p.given_back(0, PartitionReport(), [(1, lane)], 0.0)
     assert p.blocker(0.0)["state"] == "to do"
@@ -228,10 +228,10 @@ def test_unread_offsets_are_never_holes():
         slots=[(s, (r,)) for s, r in enumerate(KeyRange().split(2))], ordering="key", whole=True,
     )  # fmt: skip
     p.end = 10
-    p.plan([0], 0.0, Limits(10, 10, 10))
+    p.plan([0], 0.0, Limits(10, 10))
     p.reported(0, PartitionReport(), 0.0)
     assert not p.holes()
-    p.plan([1], 0.0, Limits(10, 10, 10))
+    p.plan([1], 0.0, Limits(10, 10))
     assert not p.holes()
     p.reported(1, PartitionReport(), 0.0)
     assert list(p.holes()) == [(0, 9)]

@@ -12,7 +12,7 @@ import pytest
 from assignors import KeyRange, key_hash
 from coopconsume.record import Reject, RetryPolicy
 from coopconsume.runtime.realtime.mode import RealTimeMode
-from coopconsume.worker.realtime import slot
+from coopconsume.worker.realtime import slot_reading
 from tests.model.job_group import WHOLE, Group
 from tests.model.job_world import World
 
@@ -328,7 +328,7 @@ def test_the_next_run_follows_when_the_time_of_one_is_over(world):
 
 def test_a_slot_without_a_free_handler_gives_its_records_back(world, monkeypatch):
     """A handler that hangs costs its key; batches and then other runs handle the others."""
-    monkeypatch.setattr(slot, "HELD_UP", 0.1)
+    monkeypatch.setattr(slot_reading, "HELD_UP", 0.1)
     there = world()
     gate = there.gate(24)
     member, _ = live(there, gate, concurrency=1)
@@ -341,25 +341,25 @@ def test_a_slot_without_a_free_handler_gives_its_records_back(world, monkeypatch
 
 def test_a_handler_that_hangs_beside_free_ones_ends_no_run(world, monkeypatch):
     """Its key waits; the others are handled in real time, however long it hangs."""
-    cut, looks = slot._Watch.cut, Counter()
+    cut, looks = slot_reading.SlotReading.take_report, Counter()
 
     def looked(watch, seq):
         report = cut(watch, seq)
         looks[watch] += 1
         return report
 
-    monkeypatch.setattr(slot._Watch, "cut", looked)
-    monkeypatch.setattr(slot, "HELD_UP", LONG)
+    monkeypatch.setattr(slot_reading.SlotReading, "take_report", looked)
+    monkeypatch.setattr(slot_reading, "HELD_UP", LONG)
     there = world()
     gate = there.gate(24)
     member, _ = live(there, gate)
     grow(there, 20)
     there.until(lambda: there.done(member) == {o for o in range(40) if o < 24 or o % 5 != 4})
     # From now on a single look at a slot without a free handler would end the run.
-    monkeypatch.setattr(slot, "HELD_UP", 0.0)
+    monkeypatch.setattr(slot_reading, "HELD_UP", 0.0)
     looks.clear()
     there.until(lambda: len(looks) == 2 and min(looks.values()) > 3)
-    monkeypatch.setattr(slot, "HELD_UP", LONG)
+    monkeypatch.setattr(slot_reading, "HELD_UP", LONG)
     grow(there, 20)
     there.until(lambda: there.done(member) == {o for o in range(60) if o < 24 or o % 5 != 4})
     gate.opened.set()

@@ -12,7 +12,7 @@ from coopconsume.group.shares import without
 from coopconsume.record import RetryPolicy
 from coopconsume.runtime.dispatch.dispatcher import Dispatcher
 from coopconsume.runtime.dispatch.slot_requests import SlotRequests
-from coopconsume.worker.realtime import slot
+from coopconsume.worker.realtime import slot_reading
 from coopconsume.worker.report import unpack_offsets
 from tests.model.job_group import HIGH, LOW, WHOLE, Group
 from tests.model.job_world import _PATIENCE, TP, World, until
@@ -381,7 +381,7 @@ def test_key_ranges_that_went_may_come_back_to_the_run_that_gave_them_up(world):
 
 def test_queued_records_of_keys_that_are_given_up_are_not_started(world, monkeypatch):
     """The handler that they waited for may run on: the leave does not wait for it."""
-    monkeypatch.setattr(slot, "HELD_UP", LONG)
+    monkeypatch.setattr(slot_reading, "HELD_UP", LONG)
     there = world()
     gate = there.gate(20)
     group, job = live(there, gate, concurrency=1)

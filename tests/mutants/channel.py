@@ -53,7 +53,7 @@ CHANNEL = [
         "drain-forgotten-by-a-slot-that-begins",
         "A slot that is drained before it has records reads none.",
         "coopconsume/worker/channel/client.py",
-        "        if is_drained:\n            drain()\n",
+        "                if self._is_drained:\n                    reading.drain()\n",
         "",
         (_SOCKETS + "test_a_slot_that_has_no_records_yet_is_drained_as_it_begins",),
     ),

@@ -292,7 +292,7 @@ def test_filtered_records_are_done_and_counted_until_they_are_committed():
     )  # fmt: skip
     partition.end = 5
     partition.restore([Failed(1, 7, 2, 0.0, "an earlier filter let it pass")])
-    assert plan_batch([partition], [0], 0.0, Limits(100, 100, 100))
+    assert plan_batch([partition], [0], 0.0, Limits(100, 100))
     report = PartitionReport(packed(0, 3), filtered=packed(1, 2, 4))
     partition.reported(0, report, 0.0)
     assert partition.first_open() == 5

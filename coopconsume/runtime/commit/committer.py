@@ -160,7 +160,7 @@ class Committer:
         if assignment.options.uses_chunks:
             self._acquirer = Acquirer(self._partitions, assignment.options.max_pending)
             self._looked_at = -math.inf
-        self._mirror = Mirror(assignment.primary, post, self._mirrored)
+        self._mirror = Mirror(assignment.primary, post)
         self.outbox = Outbox(assignment, job_spec, self._partitions, commit_ids, post, self._failed)
 
     @property
@@ -513,7 +513,14 @@ class Committer:
             stable = partition.stable if owned is None else owned.stable
             partition.commit_answered(OffsetRanges(), stable, OffsetRanges())
 
-    def _mirrored(self, error: BaseException | None) -> None:
+    def mirrored(self, event: OffsetsMirrored) -> None:
+        """Takes the end of a write of the group's offsets.
+
+        Raises:
+            BaseException: The error of the write, if it ends the job.
+        """
+        self._mirror.ended()
+        error = event.error
         if isinstance(error, FencedMember) and self._assignment.may_be_late(error):
             self._passed, self._passed_at = error.epoch, time.monotonic()
         elif error is not None:
@@ -522,6 +529,7 @@ class Committer:
         for tp in self._troubled | troubled.keys():
             self._partitions[tp].unpublished = troubled.get(tp)
         self._troubled = frozenset(troubled)
+        self._mirror.start()
 
     def looked(self, event: LogRead) -> None:
         """Takes stable offsets that other members have moved."""
@@ -608,10 +616,6 @@ class Committer:
     def failed(self, event: CommitFailed) -> None:
         """Ends the job: a commit has failed."""
         self._failed(event.error)
-
-    def mirrored(self, event: OffsetsMirrored) -> None:
-        """Takes the end of a write of the group's offsets."""
-        self._mirror.ended(event)
 
     def _failed(self, error: BaseException) -> None:
         self.is_busy, self._written = False, None

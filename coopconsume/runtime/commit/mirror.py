@@ -34,18 +34,11 @@ class Mirror:
     Args:
         primary: The group's offsets in Kafka.
         post: Puts a function into the queue of the loop, which calls it.
-        ended: Called in the loop after each write, with the error that ends the job, if any.
     """
 
-    def __init__(
-        self,
-        primary: PrimaryOffsets,
-        post: Callable[[JobEvent], None],
-        ended: Callable[[BaseException | None], None],
-    ) -> None:
+    def __init__(self, primary: PrimaryOffsets, post: Callable[[JobEvent], None]) -> None:
         self._primary = primary
         self._post = post
-        self._report = ended
         self._thread: threading.Thread | None = None
         self._is_wanted = False
         self._ended_at = -math.inf
@@ -58,7 +51,7 @@ class Mirror:
     def wake(self) -> None:
         """Writes now, or once the write under way has ended."""
         self._is_wanted = True
-        self._start()
+        self.start()
 
     def publish(self) -> None:
         """Writes if outputs wait to be published and the last write is a moment ago."""
@@ -87,7 +80,8 @@ class Mirror:
         if well and within and not (self._primary.publishes or is_writing):
             self._primary.write_quietly(force=True, within=max(0.0, until - time.monotonic()))
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Writes if that is wanted and no write is under way."""
         if self._thread is None and self._is_wanted:
             self._is_wanted = False
             self._thread = threading.Thread(
@@ -107,9 +101,7 @@ class Mirror:
         else:
             self._post(OffsetsMirrored())
 
-    def ended(self, event: OffsetsMirrored) -> None:
+    def ended(self) -> None:
         """Takes the end of a write."""
         self._thread = None
         self._ended_at = time.monotonic()
-        self._report(event.error)
-        self._start()

@@ -41,6 +41,7 @@ from coopconsume.runtime.settle.crashes import Crashes
 from coopconsume.runtime.settle.failure_log import FailureLog
 from coopconsume.runtime.settle.lost_slots import log_ended_worker, log_lost_slot
 from coopconsume.runtime.trace import BatchStarted, BatchWithheld, Trace
+from coopconsume.worker.channel.wire import Frame
 from coopconsume.worker.report import PartitionReport, SlotReport
 
 if TYPE_CHECKING:
@@ -515,10 +516,10 @@ class Dispatcher:
             deal_stock(epoch_state.busy, free, sizes, now)
             # Slices are as large as is good; reads may have to pass over what lies between.
             window = 2 * self._sizes.total(most) + MAX_READS * MERGE_GAP
-            limits = Limits(window, limits.max_pending, limits.max_ranges)
+            limits = Limits(window, limits.max_pending)
         if self.breaker.state == "trial":
             window = min(self.breaker.trial_offsets, limits.window)
-            few = Limits(window, limits.max_pending, limits.max_ranges)
+            few = Limits(window, limits.max_pending)
             plans = (plan_batch(epoch_state.busy, [slot], now, few) for slot in free)
             plan = next((found for found in plans if found is not None), None)
         else:
@@ -541,7 +542,7 @@ class Dispatcher:
             # A task that keeps a record keeps its core: one must be left to go on with.
             if kept + 1 < self._slots and self._requests.may_relieve(running, slot):
                 running.heard_at[slot] = now
-                self.leases.relieve((running.number, slot))
+                self.leases.send((running.number, slot), Frame.RELIEVE)
                 return
 
     def _may_work(self, epoch_state: EpochState) -> bool:

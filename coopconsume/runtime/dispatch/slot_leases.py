@@ -14,9 +14,10 @@ from coopconsume.classic import driver_address
 from coopconsume.group.settings import lease_of
 from coopconsume.worker.channel.server import ChannelServer
 from coopconsume.worker.channel.spec import REPORT_EVERY
+from coopconsume.worker.channel.wire import Frame, encode_taken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
     from coopconsume.worker.channel.lease import At
     from coopconsume.worker.channel.spec import ChannelSpec
-    from coopconsume.worker.report import PartitionWork, SlotReport
+    from coopconsume.worker.report import SlotReport
 
 log = logging.getLogger(__name__)
 
@@ -186,27 +187,10 @@ class SlotLeases:
         """Returns whether a slot of a running batch may have started, see `ChannelServer`."""
         return self._server is not None and self._server.has_met(at)
 
-    def relieve(self, at: At) -> None:
-        """Asks a slot to give back the records that it has not started."""
+    def send(self, at: At, kind: Frame, payload: bytes = b"") -> None:
+        """Sends a message to a slot, see `ChannelServer.send`."""
         if self._server is not None:
-            self._server.relieve(at)
-
-    def withhold(
-        self, at: At, number: int, ranges: Mapping[int, Iterable[tuple[int, int]]]
-    ) -> None:
-        """Has a slot start no more records of some key ranges, see `ChannelServer.withhold`."""
-        if self._server is not None:
-            self._server.withhold(at, number, ranges)
-
-    def drain(self, at: At) -> None:
-        """Has a real-time slot read no more records, and handle those that it has read."""
-        if self._server is not None:
-            self._server.drain(at)
-
-    def hand_out(self, at: At, work: Mapping[int, PartitionWork]) -> None:
-        """Has a real-time slot read and handle some more offsets, see `ChannelServer.hand_out`."""
-        if self._server is not None:
-            self._server.hand_out(at, work)
+            self._server.send(at, kind, payload)
 
     def taken(self, report: SlotReport, commit_in: float) -> None:
         """Acknowledges a progressive report to its slot.
@@ -217,7 +201,8 @@ class SlotLeases:
         """
         if self._server is not None:
             report_in = next_report_in(self._server.spec().report_every, commit_in)
-            self._server.taken(report.batch, report.slot, report.seq, report_in)
+            at = (report.batch, report.slot)
+            self._server.send(at, Frame.TAKEN, encode_taken(report.seq, report_in))
 
     def ended(self, batch: int) -> None:
         """Closes the connections of a batch that has ended; none of its slots gets a lease."""

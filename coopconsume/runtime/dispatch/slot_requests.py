@@ -6,6 +6,8 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from coopconsume.worker.channel.wire import Frame, encode_withhold
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
@@ -70,7 +72,7 @@ class SlotRequests:
     def ask_back(self, running: Running, slot: int) -> None:
         """Asks a slot for what it may still start, once in a while."""
         if self.may_relieve(running, slot) and _is_time_to_ask(running, slot):
-            self._leases.relieve((running.number, slot))
+            self._leases.send((running.number, slot), Frame.RELIEVE)
 
     def may_relieve(self, running: Running, slot: int) -> bool:
         """Whether a slot may give records back: not while it is to show which one is at fault."""
@@ -82,7 +84,7 @@ class SlotRequests:
         running.stopped.update(slots)
         for at in connections:
             if self.may_relieve(running, at[1]):
-                self._leases.relieve(at)
+                self._leases.send(at, Frame.RELIEVE)
         self._halt(running, connections)
 
     def _halt(self, running: Running, slots: Collection[tuple[int, int]]) -> None:
@@ -97,7 +99,8 @@ class SlotRequests:
             for part, partition in enumerate(running.partitions)
             if partition in partitions and slot in partition.cursors
         }
-        self._leases.withhold((running.number, slot), running.epoch_state.leavings, ranges)
+        withheld = encode_withhold(running.epoch_state.leavings, ranges)
+        self._leases.send((running.number, slot), Frame.WITHHOLD, withheld)
 
 
 def _is_time_to_ask(running: Running, slot: int) -> bool:

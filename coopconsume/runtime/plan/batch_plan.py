@@ -85,7 +85,7 @@ def plan_batch(
         index = partition.index
         if index not in windows:
             continue
-        own = Limits(windows[index], limits.max_pending, limits.max_ranges)
+        own = Limits(windows[index], limits.max_pending)
         planned = partition.plan(slots, now, own)
         union = OffsetRanges()
         for slot, offsets in planned.items():

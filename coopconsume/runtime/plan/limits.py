@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commits.offsets import MAX_OFFSET
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -14,9 +12,7 @@ class Limits:
     Attributes:
         window: Offsets in a batch.
         max_pending: Pending records of a partition, and records that wait behind them.
-        max_ranges: Committed ranges of a partition.
     """
 
     window: int
     max_pending: int
-    max_ranges: int = MAX_OFFSET

@@ -290,11 +290,6 @@ class Partition:
         return blocker_at(first, self.cursors.values(), self.failed.last(first), now)
 
     @property
-    def failed_blocker(self) -> Waiting | None:
-        """The last failure of the record at the stable offset; None if it has not failed."""
-        return self.failed.last(self.first_open())
-
-    @property
     def real_time_from(self) -> int | None:
         """From which offset on a real-time slot reports holes; None: none does."""
         found = (cursor.holes_from for cursor in self.cursors.values())
@@ -462,15 +457,14 @@ class Partition:
                 continue
             self.failed.attempts[offset] = failed.attempts
             self._may_have_parked |= failed.is_parked
-            for cursor in self.cursors.values():
-                if not any(key_range.contains(failed.key_hash) for key_range in cursor.ranges):
-                    continue
-                waiting = self.failed.add(Waiting(**vars(failed), is_logged=True))
-                cursor.wait(self.lane(failed.key_hash, offset), waiting)
-                if cursor.position <= offset:
-                    cursor.todo |= OffsetRanges([(cursor.position, offset)])
-                    cursor.position = offset + 1
-                break
+            cursor = self.dealer.cursor_of(failed.key_hash)
+            if cursor is None:
+                continue
+            waiting = self.failed.add(Waiting(**vars(failed), is_logged=True))
+            cursor.wait(self.lane(failed.key_hash, offset), waiting)
+            if cursor.position <= offset:
+                cursor.todo |= OffsetRanges([(cursor.position, offset)])
+                cursor.position = offset + 1
 
     def leave(self, ranges: Sequence[KeyRange]) -> None:
         """Starts nothing more of some key ranges, which are about to be given back."""
@@ -726,7 +720,7 @@ class Partition:
         report: PartitionReport,
         left: OffsetRanges,
         now: float,
-        blocked: OffsetRanges = _NOTHING,
+        blocked: OffsetRanges,
     ) -> None:
         """Takes the records of a report that are done, have failed or wait.
 
@@ -818,10 +812,9 @@ class Partition:
             self._may_have_parked |= record.is_parked
             self.failed.add(record)
             self.done -= OffsetRanges([(record.offset, record.offset)])
-            for cursor in self.cursors.values():
-                if any(key_range.contains(record.key_hash) for key_range in cursor.ranges):
-                    cursor.wait(self.lane(record.key_hash, record.offset), record)
-                    break
+            cursor = self.dealer.cursor_of(record.key_hash)
+            if cursor is not None:
+                cursor.wait(self.lane(record.key_hash, record.offset), record)
 
     def _delivered(self, offsets: OffsetRanges) -> None:
         """Releases the lanes of deferred records whose dead letters or rows are written."""
@@ -939,11 +932,7 @@ class Partition:
                 todo |= cursor.todo
         self.reach = reach_of(todo, limits.window, scattered=self.reach < MERGE_GAP)
         front = max((cursor.position for cursor in cursors), default=0)
-        is_limited = (
-            self.held_back >= limits.max_pending
-            or self.ranges >= limits.max_ranges
-            or self.is_at_limit
-        )
+        is_limited = self.held_back >= limits.max_pending or self.is_at_limit
         goal = functools.partial(self._goal, is_limited=is_limited)
         scope = scope_of(todo, front, limits.window, self.reach, goal)
         started = {cursor.slot: cursor.start(scope, self.done) for cursor in cursors}

@@ -126,10 +126,9 @@ class FrameReader:
         self,
         owned: Mapping[TopicPartition, Owned],
         offsets: Mapping[TopicPartition, OffsetRanges],
-        chosen: Mapping[TopicPartition, Chosen],
     ) -> dict[TopicPartition, OffsetRanges]:
         """Reads at which offsets there are records, whether they pass the filter or not."""
-        found = self.dealt(owned, offsets, chosen)
+        found = self.dealt(owned, offsets, {})
         return {tp: OffsetRanges.from_offsets(rows.offsets) for tp, rows in found.items()}
 
     def originals(self, named: Mapping[TopicPartition, Iterable[int]]) -> list[Any]:

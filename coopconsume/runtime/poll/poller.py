@@ -337,7 +337,7 @@ class Poller:
     def _present(
         self, assignment: EpochAssignment, offsets: Mapping[TopicPartition, OffsetRanges]
     ) -> dict[TopicPartition, OffsetRanges]:
-        return self._frames.present(assignment.owned, offsets, {})
+        return self._frames.present(assignment.owned, offsets)
 
     def _is_time_to_decide(self) -> bool:
         """Whether to look for decisions; without parked records one look is enough."""

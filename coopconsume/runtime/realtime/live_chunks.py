@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from commits import OffsetRanges
 from coopconsume.runtime.plan.ahead import AheadSizes
 from coopconsume.runtime.plan.slices import deal_ahead, deal_stock, left_of
+from coopconsume.worker.channel.messages import encode_chunks
+from coopconsume.worker.channel.wire import Frame
 
 if TYPE_CHECKING:
     from commits.model import TopicPartition
@@ -76,7 +78,7 @@ class LiveChunks:
                         partition.index, len(OffsetRanges(one.ranges)), now
                     )
             if work:
-                self._leases.hand_out((running.number, slot), work)
+                self._leases.send((running.number, slot), Frame.CHUNKS, encode_chunks(work))
 
     def progressed(self, running: Running, report: SlotReport, now: float) -> None:
         """Learns the speed of a slot from its progressive report."""

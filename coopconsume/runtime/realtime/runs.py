@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from coopconsume.runtime.realtime.mode import START_TIME, RealTimeMode
 from coopconsume.runtime.realtime.run_job import finders_of_holes, plan_run
+from coopconsume.worker.channel.wire import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +136,7 @@ class RealTimeRuns:
         self._drain_by = time.monotonic() + self._batch_time
         for at in running.connections:
             if self._leases.has_met(at):
-                self._leases.drain(at)
+                self._leases.send(at, Frame.DRAIN)
             else:
                 running.withdrawn |= {slot for _, slot in self._leases.stop({at})}
 

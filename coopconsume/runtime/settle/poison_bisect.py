@@ -76,7 +76,7 @@ class PoisonBisect:
         left = max(1, _count(self._suspects) // 2)
         chosen: dict[int, OffsetRanges] = {}
         for index, offsets in sorted(self._suspects.items()):
-            taken = _lowest(offsets, left)
+            taken = offsets.head(left)
             if taken:
                 chosen[index] = taken
                 left -= len(taken)
@@ -98,13 +98,3 @@ class PoisonBisect:
 
 def _count(offsets: ByIndex) -> int:
     return sum(map(len, offsets.values()))
-
-
-def _lowest(offsets: OffsetRanges, count: int) -> OffsetRanges:
-    pairs: list[tuple[int, int]] = []
-    for first, last in offsets:
-        if count <= 0:
-            break
-        pairs.append((first, min(last, first + count - 1)))
-        count -= pairs[-1][1] - first + 1
-    return OffsetRanges(pairs)

@@ -70,7 +70,7 @@ class BlockerKeys:
         """Gives blockers their keys; returns the offsets of those whose record was not read."""
         unread = {}
         for partition in partitions:
-            failed = partition.failed_blocker
+            failed = partition.failed.last(partition.first_open())
             if failed is None or failed.key is not None:
                 continue
             tp = partition.topic, partition.partition

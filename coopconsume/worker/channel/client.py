@@ -33,13 +33,13 @@ from coopconsume.worker.channel.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
     from coopconsume.worker.channel.spec import ChannelSpec
+    from coopconsume.worker.outcome import TaskOutcome
+    from coopconsume.worker.realtime.slot_reading import SlotReading
     from coopconsume.worker.report import PartitionWork, SlotReport
-
-    HandOut = Callable[[Mapping[int, PartitionWork]], None]
-    Withhold = Callable[[int, Mapping[int, Sequence[tuple[int, int]]]], None]
+    from coopconsume.worker.time_box import TimeBox
 
 log = logging.getLogger(__name__)
 
@@ -89,16 +89,13 @@ class SlotChannel:
         self._ready = threading.Event()
         self._error = ""
         self._halted: tuple[str, float] | None = None
-        self._make_report: Callable[[int], SlotReport | None] | None = None
-        self._halt_slot: Callable[[str, float], None] | None = None
-        self._relieve: Callable[[], None] | None = None
-        self._drain: Callable[[], None] | None = None
+        #: Those of the slot, once it has records.
+        self._outcome: TaskOutcome | None = None
+        self._time_box: TimeBox | None = None
+        self._reading: SlotReading | None = None
         self._is_drained = False
-        self._withhold: Withhold | None = None
-        self._hand_out: HandOut | None = None
         #: Chunks that came before `begin`.
         self._early: list[dict[int, PartitionWork]] = []
-        self._oldest_call: Callable[[float], tuple[int, int, float] | None] | None = None
         self._named: tuple[int, int] | None = None
         self._cut_at = self._look_at = 0.0
         self._is_closed = False
@@ -124,46 +121,27 @@ class SlotChannel:
         return self._error
 
     def begin(
-        self,
-        cut: Callable[[int], SlotReport | None],
-        halt: Callable[[str, float], None],
-        relieve: Callable[[], None] = lambda: None,
-        oldest_call: Callable[[float], tuple[int, int, float] | None] = lambda _now: None,
-        drain: Callable[[], None] = lambda: None,
-        withhold: Withhold = lambda _number, _ranges: None,
-        hand_out: HandOut = lambda _work: None,
+        self, outcome: TaskOutcome, time_box: TimeBox, reading: SlotReading | None = None
     ) -> None:
-        """Sets the callbacks of the slot, once it has records.
-
-        All but ``halt`` are called in the channel's thread.
+        """Obeys the driver and sends progressive reports from now on: the slot has records.
 
         Args:
-            cut: Makes the progressive report with a number; returns None if nothing was done since
-                the last one.
-            halt: Has the slot start no more records; gets the reason, and the instant from which
-                it holds. Called once at most, in any thread.
-            relieve: Has the slot give back the records that it has not started, with its next
-                progressive report.
-            oldest_call: Takes the time; returns partition, offset and seconds of the handler call
-                that has run for longest, or None.
-            drain: Has a real-time slot read no more records; called at once if the driver has said
-                so before.
-            withhold: Has the slot start no more records of some key ranges, see `TaskOutcome`.
-            hand_out: Has a real-time slot read and handle some more offsets, by part; called at
-                once with those that came before.
+            outcome: Makes the reports, and gives records back. Called in the channel's thread.
+            time_box: Is halted, once at most, in any thread.
+            reading: Of a real-time slot: makes its reports, and gets what came before. Called in
+                the channel's thread, or at once.
         """
         with self._lock:
-            self._make_report, self._halt_slot, self._relieve = cut, halt, relieve
-            self._oldest_call, self._drain, self._withhold = oldest_call, drain, withhold
+            self._outcome, self._time_box, self._reading = outcome, time_box, reading
             self._cut_at = self._clock() + self._spec.report_every
-            halted, is_drained = self._halted, self._is_drained
-            self._hand_out = hand_out
-            for work in self._early:
-                hand_out(work)
+            halted = self._halted
+            if reading is not None:
+                for work in self._early:
+                    reading.hand_out(work)
+                if self._is_drained:
+                    reading.drain()
         if halted is not None:
-            halt(*halted)
-        if is_drained:
-            drain()
+            time_box.halt(*halted)
         self._wake()
 
     def may_start(self, now: float) -> bool:
@@ -283,7 +261,7 @@ class SlotChannel:
         waits = [self._lease.next_step_in(now)]
         if not self._ready.is_set():
             waits.append(max(0.0, deadline - time.monotonic()))
-        if self._make_report is not None:
+        if self._outcome is not None:
             waits.append(max(0.0, self._cut_at - now))
         return min(waits)
 
@@ -298,7 +276,7 @@ class SlotChannel:
         elif kind in (Frame.RELIEVE, Frame.WITHHOLD):
             self._give_back(kind, payload)
         elif kind == Frame.DRAIN:
-            self._drain_now()
+            self._drain()
         elif kind == Frame.CHUNKS:
             self._take_chunks(decode_chunks(payload))
         elif kind == Frame.TAKEN:
@@ -308,12 +286,12 @@ class SlotChannel:
 
     def _give_back(self, kind: int, payload: bytes) -> None:
         """Has the slot give back what it has not started: all of it, or some key ranges."""
-        if self._relieve is None or self._withhold is None:
+        if self._outcome is None:
             return  # It has no records yet.
         if kind == Frame.RELIEVE:
-            self._relieve()
+            self._outcome.want_relief()
         else:
-            self._withhold(*decode_withhold(payload))
+            self._outcome.withhold(*decode_withhold(payload))
         self._cut_at = self._clock()
 
     def _taken(self, seq: int, report_in: float) -> None:
@@ -325,32 +303,32 @@ class SlotChannel:
 
     def _take_chunks(self, work: dict[int, PartitionWork]) -> None:
         with self._lock:
-            if self._hand_out is None:
+            if self._reading is None:
                 self._early.append(work)
             else:
-                self._hand_out(work)
+                self._reading.hand_out(work)
 
-    def _drain_now(self) -> None:
+    def _drain(self) -> None:
         with self._lock:
-            self._is_drained, drain = True, self._drain
-        if drain is not None:  # Else it has no records yet.
-            drain()
+            self._is_drained = True
+            if self._reading is not None:  # Else it has no records yet.
+                self._reading.drain()
 
     def _halt(self, why: str, since: float) -> None:
         with self._lock:
             if self._halted is not None or self._is_closed:
                 return
             self._halted = (why, since)
-            halt = self._halt_slot
-        if halt is not None:
-            halt(why, since)
+            time_box = self._time_box
+        if time_box is not None:
+            time_box.halt(why, since)
 
     def _name_oldest_call(self, session: ChannelSession, now: float) -> None:
         """Reports the handler call that has run for longest, once it is long or another one."""
-        if self._is_closed or self._oldest_call is None or now < max(self._cut_at, self._look_at):
+        if self._is_closed or self._outcome is None or now < max(self._cut_at, self._look_at):
             return
         self._look_at = now + SLOW_CALL / _LOOKS
-        found = self._oldest_call(now)
+        found = self._outcome.oldest_call(now)
         if found is not None and found[2] < SLOW_CALL:
             found = None
         named = found[:2] if found is not None else None
@@ -361,12 +339,12 @@ class SlotChannel:
     def _cut(self, session: ChannelSession, now: float) -> None:
         """Sends a progressive report if it is due."""
         with self._lock:
-            if self._is_closed or self._make_report is None or now < self._cut_at:
+            if self._is_closed or self._outcome is None or now < self._cut_at:
                 return
             self._cut_at = now + self._spec.report_every
             if self._is_too_long or self._has_to_wait:
                 return
-            report = self._make_report(self._seq + 1)
+            report = (self._reading or self._outcome).take_report(self._seq + 1)
             if report is None:
                 return
             self._seq += 1

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from coopconsume.worker.channel.lease import Grants
-from coopconsume.worker.channel.messages import decode_report, encode_chunks
+from coopconsume.worker.channel.messages import decode_report
 from coopconsume.worker.channel.spec import REPORT_EVERY, ChannelSpec
 from coopconsume.worker.channel.wire import (
     FRAME_BYTES,
@@ -24,15 +24,13 @@ from coopconsume.worker.channel.wire import (
     decode_ask,
     decode_call,
     encode_lease,
-    encode_taken,
-    encode_withhold,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable
 
     from coopconsume.worker.channel.lease import At
-    from coopconsume.worker.report import PartitionWork, SlotReport
+    from coopconsume.worker.report import SlotReport
 
 log = logging.getLogger(__name__)
 
@@ -182,50 +180,15 @@ class ChannelServer:
         self._wake()
         return unmet
 
-    def relieve(self, at: At) -> None:
-        """Asks a slot to give back the records that it has not started; it may not answer."""
-        self._unsent.append((at, Frame.RELIEVE, b""))
-        self._wake()
-
-    def withhold(
-        self, at: At, number: int, ranges: Mapping[int, Iterable[tuple[int, int]]]
-    ) -> None:
-        """Has a slot start no more records of some key ranges; one without records ignores it.
+    def send(self, at: At, kind: Frame, payload: bytes = b"") -> None:
+        """Sends a message to a slot, if it is connected.
 
         Args:
             at: As (batch, slot).
-            number: The slot's report about it has the same number.
-            ranges: (first, last) key hashes, by part.
+            kind: `RELIEVE`, `WITHHOLD`, `DRAIN`, `CHUNKS` or `TAKEN`, see `Frame`.
+            payload: What belongs to it, see `coopconsume.worker.channel.wire`.
         """
-        self._unsent.append((at, Frame.WITHHOLD, encode_withhold(number, ranges)))
-        self._wake()
-
-    def drain(self, at: At) -> None:
-        """Has a real-time slot read no more records, and handle those that it has read."""
-        self._unsent.append((at, Frame.DRAIN, b""))
-        self._wake()
-
-    def hand_out(self, at: At, work: Mapping[int, PartitionWork]) -> None:
-        """Has a real-time slot read and handle some more offsets.
-
-        Args:
-            at: As (batch, slot).
-            work: The offsets, by part.
-        """
-        self._unsent.append((at, Frame.CHUNKS, encode_chunks(work)))
-        self._wake()
-
-    def taken(self, batch: int, slot: int, seq: int, report_in: float | None = None) -> None:
-        """Acknowledges the progressive reports of a slot up to a number.
-
-        Args:
-            batch: Number of the batch.
-            slot: Number of the slot.
-            seq: The number of the last report that was taken.
-            report_in: Seconds until the next report is wanted; None: as usual.
-        """
-        wait = self._spec.report_every if report_in is None else report_in
-        self._unsent.append(((batch, slot), Frame.TAKEN, encode_taken(seq, wait)))
+        self._unsent.append((at, kind, payload))
         self._wake()
 
     def forget(self, batch: int) -> None:

@@ -93,17 +93,22 @@ class HostSource:
 
     @property
     def reads(self) -> Reads:
-        """What it has read, see `Source`."""
+        """Counts of what it has read since it was opened."""
         own = self._own.broker_bytes if self._own else 0
         own += self._values.broker_bytes if self._values else 0
         return Reads(self.state.hits, self.state.misses, self._server_bytes + own)
 
     def want(self, part: int, pairs: Iterable[tuple[int, int]]) -> None:
-        """Adds offsets to read, see `Source`."""
+        """Adds offsets to read.
+
+        Args:
+            part: Index of the partition.
+            pairs: The first and last offset of each range.
+        """
         self.state.want(part, pairs)
 
     def poll(self, timeout: float, most: int) -> Fetched:
-        """Returns the next records, see `Source`."""
+        """Returns the next records, see `KafkaSource.poll`."""
         until = time.monotonic() + timeout
         while True:
             if self._values is not None and self._values.is_busy:

@@ -7,32 +7,26 @@ from __future__ import annotations
 
 import gc
 import logging
-import queue
 import time
 from typing import TYPE_CHECKING
 
 from coopconsume.worker.input_rows import wanted_rows
 from coopconsume.worker.realtime.host_source import open_source
 from coopconsume.worker.realtime.reader import SlotReader
+from coopconsume.worker.realtime.slot_reading import SlotReading
 from coopconsume.worker.realtime.source import ReadFailed
-from coopconsume.worker.realtime.spec import HELD_UP, POSITIONS_EVERY
 from coopconsume.worker.realtime.wanted import NOTHING
 from coopconsume.worker.report import Reads, SlotEnd, SlotReport
 from coopconsume.worker.slot import SlotRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from commits.model import TopicPartition
     from coopconsume.worker.channel.client import SlotChannel
     from coopconsume.worker.outcome import TaskOutcome
-    from coopconsume.worker.realtime.source import Source
-    from coopconsume.worker.report import BatchSpec, PartitionWork
     from coopconsume.worker.time_box import TimeBox
-
-    OpenSource = Callable[[BatchSpec, int, Mapping[TopicPartition, int]], Source]
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +43,7 @@ class RealTimeRunner(SlotRunner):
     """
 
     #: Opens the source of a slot; tests replace it.
-    open_source: OpenSource = staticmethod(open_source)
+    open_source = staticmethod(open_source)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one task; yields one row, as for a batch."""
@@ -85,20 +79,20 @@ class RealTimeRunner(SlotRunner):
         report.end.timed_out = False
         return report
 
-    def _begin(self, channel: SlotChannel, outcome: TaskOutcome, time_box: TimeBox) -> None:
-        watch = _Watch(outcome)
-        self._is_draining = False
-        self._chunks: queue.SimpleQueue[Mapping[int, PartitionWork]] = queue.SimpleQueue()
-        channel.begin(
-            watch.cut, time_box.halt, outcome.want_relief, outcome.oldest_call, self._drain,
-            outcome.withhold, self._chunks.put,
-        )  # fmt: skip
-
-    def _drain(self) -> None:
-        self._is_draining = True
+    def _begin(
+        self,
+        _batches: Iterable[pa.RecordBatch],
+        outcome: TaskOutcome,
+        time_box: TimeBox,
+        channel: SlotChannel | None,
+    ) -> Iterator[pa.RecordBatch]:
+        assert channel is not None
+        reading = SlotReading(outcome)
+        channel.begin(outcome, time_box, reading)
+        return self._rows(reading, outcome, time_box)
 
     def _rows(
-        self, _batches: Iterable[pa.RecordBatch], outcome: TaskOutcome, time_box: TimeBox
+        self, reading: SlotReading, outcome: TaskOutcome, time_box: TimeBox
     ) -> Iterator[pa.RecordBatch]:
         spec = self._spec
         assert spec.realtime is not None
@@ -118,10 +112,14 @@ class RealTimeRunner(SlotRunner):
         source, counted = None, Reads()
         try:
             source = self.open_source(spec, slot, reader.starts)
-            while not (time_box.is_over or self._is_draining or time.monotonic() >= until):
+            while not (time_box.is_over or reading.is_draining or time.monotonic() >= until):
                 if outcome.report.end.tripped or outcome.report.end.fatal:
                     return
-                self._take_chunks(source, reader, outcome)
+                for part, work in reading.chunks():
+                    with outcome.lock:
+                        outcome.add_work(part, work)
+                    reader.want(part, work.ranges)
+                    source.want(part, work.ranges)
                 fetched = source.poll(_POLL, _MOST)
                 if not fetched:
                     continue
@@ -147,43 +145,3 @@ class RealTimeRunner(SlotRunner):
                 with outcome.lock:
                     outcome.count_reads(source.reads.since(counted))
                 source.close()
-
-    def _take_chunks(self, source: Source, reader: SlotReader, outcome: TaskOutcome) -> None:
-        """Adds the chunks that the driver has handed out meanwhile."""
-        while not self._chunks.empty():
-            for part, work in self._chunks.get().items():
-                with outcome.lock:
-                    outcome.add_work(part, work)
-                reader.want(part, work.ranges)
-                source.want(part, work.ranges)
-
-
-class _Watch:
-    """Makes progressive reports, and has a slot whose handlers are stuck give back its records.
-
-    Called in the channel's thread.
-    """
-
-    def __init__(self, outcome: TaskOutcome) -> None:
-        self._outcome = outcome
-        self._ended = -1
-        self._moved_at = time.monotonic()
-        self._positions_at = 0.0
-
-    def cut(self, seq: int) -> SlotReport | None:
-        """Returns the next progressive report, see `TaskOutcome.take_report`."""
-        now, outcome = time.monotonic(), self._outcome
-        with outcome.lock:
-            outcome.flush()
-            is_moving = outcome.ended != self._ended or not outcome.is_held_up()
-            self._ended = outcome.ended
-        if is_moving:
-            self._moved_at = now
-        elif now - self._moved_at > HELD_UP:
-            self._moved_at = now
-            outcome.want_relief()
-        is_time = now - self._positions_at >= POSITIONS_EVERY
-        report = outcome.take_report(seq, positions=is_time)
-        if report is not None:
-            self._positions_at = now
-        return report

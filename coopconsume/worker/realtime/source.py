@@ -1,17 +1,17 @@
-"""The consumer of a real-time slot, and the protocol `Source` of what a slot reads from."""
+"""The consumer of a real-time slot."""
 
 from __future__ import annotations
 
 import json
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from coopconsume.kafka.librdkafka import client_config
 from coopconsume.worker.report import Reads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from commits.model import TopicPartition
     from coopconsume.worker.realtime.fetch_messages import Portion
@@ -62,36 +62,6 @@ class Fetched:
         return bool(self.records or self.ends or self.portions)
 
 
-class Source(Protocol):
-    """Returns the records of some partitions."""
-
-    @property
-    def reads(self) -> Reads:
-        """Counts of what it has read since it was opened."""
-
-    def want(self, part: int, pairs: Iterable[tuple[int, int]]) -> None:
-        """Adds offsets to read.
-
-        Args:
-            part: Index of the partition.
-            pairs: The first and last offset of each range.
-        """
-
-    def poll(self, timeout: float, most: int) -> Fetched:
-        """Returns the next records, as soon as there is one.
-
-        Args:
-            timeout: Seconds to wait for the first one.
-            most: Records at most.
-
-        Raises:
-            ReadFailed: It cannot continue.
-        """
-
-    def close(self) -> None:
-        """Ends it."""
-
-
 class KafkaSource:
     """A confluent-kafka consumer with assigned partitions; it has no group and commits nothing.
 
@@ -131,7 +101,7 @@ class KafkaSource:
 
     @property
     def reads(self) -> Reads:
-        """What it has read, see `Source`."""
+        """Counts of what it has read since it was opened."""
         return Reads(broker_bytes=self.broker_bytes)
 
     def assign(self, starts: Mapping[TopicPartition, int]) -> None:
@@ -156,7 +126,15 @@ class KafkaSource:
         self._paused = places
 
     def poll(self, timeout: float, most: int) -> Fetched:
-        """Returns the next records, see `Source`."""
+        """Returns the next records, as soon as there is one.
+
+        Args:
+            timeout: Seconds to wait for the first one.
+            most: Records at most.
+
+        Raises:
+            ReadFailed: It cannot continue.
+        """
         first = self._consumer.poll(timeout)
         if self._refusal:
             raise ReadFailed(self._refusal)

@@ -15,7 +15,7 @@ from coopconsume.runtime.plan import Limits, Partition, deal, plan_batch
 from coopconsume.runtime.plan.gain import Gain
 from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, pack_offsets
 
-LIMITS = Limits(100, 100, 100)
+LIMITS = Limits(100, 100)
 
 
 def partition(*, end=10, stable=0, committed=(), whole=True, slots=1):
@@ -200,7 +200,7 @@ def test_gaps_come_before_anything_new():
     p = partition(stable=10_000, end=300_000, committed=done)
     seen = []
     while len(seen) < len(gaps):
-        offsets = p.plan([0], 0.0, Limits(100_000, 100, 100))[0].offsets().tolist()
+        offsets = p.plan([0], 0.0, Limits(100_000, 100))[0].offsets().tolist()
         seen += offsets
         p.reported(0, PartitionReport(packed(*offsets)), 0.0)
     assert seen[: len(gaps)] == gaps
@@ -214,8 +214,8 @@ def test_pending_records_are_those_of_the_commit_log_and_the_limit_counts_what_w
     p.reported(0, PartitionReport(packed(2, *range(5, 10)), None, waiting, [(3, 7), (4, 8)]), 0.0)
     assert (p.pending, len(p.parked), p.held_back) == (2, 1, 4)
     p.end = 20
-    assert not p.plan([0], 0.0, Limits(100, 4, 100))
-    assert p.plan([0], 0.0, Limits(100, 5, 100))
+    assert not p.plan([0], 0.0, Limits(100, 4))
+    assert p.plan([0], 0.0, Limits(100, 5))
 
 
 def test_a_record_that_is_tried_again_is_pending_until_it_is_done():

@@ -20,7 +20,7 @@ from coopconsume.runtime.read.offset_frames import is_short
 from coopconsume.runtime.read.spans import Span
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
 
-LIMITS = Limits(1_000_000, 10**6, 10**6)
+LIMITS = Limits(1_000_000, 10**6)
 
 
 def a_partition(end, gaps, *, slots=1, top=None):
@@ -55,7 +55,7 @@ def test_every_wanted_offset_is_read(gaps, news, window, slots, merge_gap, throu
         mock.patch("coopconsume.runtime.plan.reads.STRETCH", through),
     ):
         for slot in range(slots):
-            plan = plan_batch([partition], [slot], 0.0, Limits(window, 10**6, 10**6))
+            plan = plan_batch([partition], [slot], 0.0, Limits(window, 10**6))
             if plan is None:
                 continue
             read = OffsetRanges([(r.first, r.last) for r in plan.reads])
@@ -122,7 +122,7 @@ def test_a_share_with_far_gaps_does_not_hold_back_the_others():
     mine.position = other.position = 2_000_000
     partition.stable, partition.done = 0, OffsetRanges([(2, 1_999_999)]) - mine.todo
     other.todo = OffsetRanges()
-    plan = plan_batch([partition], [0, 1], 0.0, Limits(50_000, 10**6, 10**6))
+    plan = plan_batch([partition], [0, 1], 0.0, Limits(50_000, 10**6))
     starts = {slot: OffsetRanges(of[0].ranges) for slot, of in plan.work.items()}
     assert len(starts[0]) == 12
     assert starts[0].last < 1_000_000
@@ -164,7 +164,7 @@ def test_many_gaps_close_together_are_read_in_one_go():
 def test_what_waits_behind_a_failing_record_is_not_read_with_each_try():
     """Far behind: the record alone is tried, and once it is done the others come, in order."""
     partition = a_partition(10_000_000, OffsetRanges([(0, 9_999_999)]))
-    partition.plan([0], 0.0, Limits(10_000_000, 10**6, 10**6))
+    partition.plan([0], 0.0, Limits(10_000_000, 10**6))
     behind = [(offset, 5) for offset in range(10_000, 10_000_000, 10_000)]
     failure = Failure(0, 5, b"k", 1, 10.0, "no")
     partition.reported(0, PartitionReport(failed=[failure], blocked=behind), 100.0)

@@ -16,8 +16,16 @@ import pytest
 from coopconsume.worker.channel import client as clients
 from coopconsume.worker.channel import server as servers
 from coopconsume.worker.channel.client import SlotChannel
+from coopconsume.worker.channel.messages import encode_chunks
 from coopconsume.worker.channel.server import ChannelServer
-from coopconsume.worker.channel.wire import Identity, SlotHandshake, frame
+from coopconsume.worker.channel.wire import (
+    Frame,
+    Identity,
+    SlotHandshake,
+    encode_taken,
+    encode_withhold,
+    frame,
+)
 from coopconsume.worker.report import PartitionReport, PartitionWork, SlotReport
 from tests.proxy import Proxy
 from tests.unit.worker.slot_harness import PATIENCE
@@ -40,7 +48,7 @@ class Slot:
         self.ready, self.halts = [], []
         self.size = 0
 
-    def cut(self, seq):
+    def take_report(self, seq):
         if not self.ready:
             return None
         done = PartitionReport(done=b"x" * self.size + b"%d" % self.ready.pop(0))
@@ -48,6 +56,12 @@ class Slot:
 
     def halt(self, why, since):
         self.halts.append((why, since))
+
+    def want_relief(self):
+        pass
+
+    def oldest_call(self, _now):
+        return None
 
 
 class Bench:
@@ -63,7 +77,9 @@ class Bench:
     def report(self, report):
         self.reports.append(report)
         if self.takes:
-            self.server.taken(report.batch, report.slot, report.seq)
+            self.server.send(
+                (report.batch, report.slot), Frame.TAKEN, encode_taken(report.seq, 0.01)
+            )
 
 
 @contextmanager
@@ -112,7 +128,7 @@ def test_reports_arrive_and_are_acknowledged(bind):
     with bench(bind=bind) as driver:
         channel, slot = connected(driver.server), Slot()
         assert driver.server.connected == {(7, 2)}
-        channel.begin(slot.cut, slot.halt)
+        channel.begin(slot, slot)
         slot.ready = list(range(20))
         until(lambda: len(driver.reports) == 20)
         assert [report.seq for report in driver.reports] == list(range(1, 21))
@@ -134,10 +150,10 @@ def test_reports_that_are_not_acknowledged_come_back_at_the_end():
     with bench() as driver:
         driver.takes = False
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot.cut, slot.halt)
+        channel.begin(slot, slot)
         slot.ready = [1, 2, 3]
         until(lambda: len(driver.reports) == 3)
-        driver.server.taken(7, 2, 2)
+        driver.server.send((7, 2), Frame.TAKEN, encode_taken(2, 0.01))
         until(lambda: len(channel._unacknowledged) == 1)
         assert [report.seq for report in channel.close()] == [3]
 
@@ -147,7 +163,8 @@ def test_a_call_that_takes_long_is_named_once_and_again_when_it_is_over():
     with bench() as driver:
         channel, slot, calls = connected(driver.server), Slot(), [(0, 5, 0.5)]
         looks = []
-        channel.begin(slot.cut, slot.halt, oldest_call=lambda now: looks.append(now) or calls[-1])
+        slot.oldest_call = lambda now: looks.append(now) or calls[-1]
+        channel.begin(slot, slot)
 
         def calls_after(count):
             seen = len(looks)
@@ -169,14 +186,14 @@ def test_stop_reaches_a_slot_at_once_also_one_that_connects_later():
     """No lease is renewed after it."""
     with bench() as driver:
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot.cut, slot.halt)
+        channel.begin(slot, slot)
         driver.server.stop([(7, 2), (7, 3)])
         until(lambda: slot.halts)
         assert [why for why, _ in slot.halts] == ["stop"]
         driver.server.renew([(7, 3)])
         other, later = SlotChannel(driver.server.spec(), "r", 7, 3), Slot()
         assert other.wait() == ""
-        other.begin(later.cut, later.halt)
+        other.begin(later, later)
         assert [why for why, _ in later.halts] == ["stop"]
         for one in (channel, other):
             one.close()
@@ -206,7 +223,7 @@ def test_a_slot_whose_lease_is_not_renewed_starts_nothing_more():
     with bench(lease=0.3) as driver:
         channel, slot = connected(driver.server), Slot()
         begun = time.monotonic()
-        channel.begin(slot.cut, slot.halt)
+        channel.begin(slot, slot)
         until(lambda: slot.halts)
         ((why, since),) = slot.halts
         assert why == "lease"
@@ -233,7 +250,7 @@ def test_a_renewed_slot_goes_on():
             return channel.may_start(now[0] + 1.5)
 
         until(is_renewed)
-        channel.begin(slot.cut, slot.halt)
+        channel.begin(slot, slot)
         for _ in range(8):
             now[0] += 1.0
             until(is_renewed)
@@ -247,7 +264,7 @@ def test_a_cut_connection_stops_the_slot(half):
     with bench() as driver, proxied(driver.server) as (proxy, spec):
         driver.takes = False
         channel, slot = connected(driver.server, spec), Slot()
-        channel.begin(slot.cut, slot.halt)
+        channel.begin(slot, slot)
         slot.ready = [1, 2]
         until(lambda: len(driver.reports) == 2)
         proxy.cut(near=half != "far", far=half != "near")
@@ -263,7 +280,7 @@ def test_a_connection_that_swallows_everything_stops_the_slot():
     """Half-open: it is not closed, but no renewal comes. One that comes late changes nothing."""
     with bench(lease=1.0) as driver, proxied(driver.server) as (proxy, spec):
         channel, slot = connected(driver.server, spec), Slot()
-        channel.begin(slot.cut, slot.halt)
+        channel.begin(slot, slot)
         proxy.passes.clear()
         certain = time.monotonic()
         while not slot.halts:
@@ -286,12 +303,12 @@ def test_a_driver_that_does_not_acknowledge_gets_no_more_than_fits(monkeypatch):
     with bench() as driver:
         driver.takes = False
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot.cut, slot.halt)
+        channel.begin(slot, slot)
         slot.size, slot.ready = 60_000, list(range(10))
         until(lambda: len(driver.reports) == 2)
         time.sleep(0.1)
         assert len(slot.ready) == 8
-        driver.server.taken(7, 2, 2)
+        driver.server.send((7, 2), Frame.TAKEN, encode_taken(2, 0.01))
         until(lambda: len(driver.reports) == 4)
         assert len(channel.close()) == 2
 
@@ -301,13 +318,13 @@ def test_a_slow_driver_gets_a_report_for_each_that_it_takes():
     with bench() as driver:
         driver.takes = False
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot.cut, slot.halt)
+        channel.begin(slot, slot)
         slot.ready = list(range(10))
         until(lambda: len(driver.reports) == 4)
         for taken in range(1, 4):
             time.sleep(0.1)
             assert len(driver.reports) == 3 + taken
-            driver.server.taken(7, 2, taken)
+            driver.server.send((7, 2), Frame.TAKEN, encode_taken(taken, 0.01))
             until(lambda count=4 + taken: len(driver.reports) == count)
         assert [report.seq for report in channel.close()] == [4, 5, 6, 7]
 
@@ -317,14 +334,14 @@ def test_the_driver_says_when_it_wants_the_next_report():
     with bench() as driver:
         driver.takes = False
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot.cut, slot.halt)
+        channel.begin(slot, slot)
         slot.ready = [1]
         until(lambda: len(driver.reports) == 1)
         channel._taken(1, 60.0)
         slot.ready = [2]
         time.sleep(0.1)
         assert len(driver.reports) == 1
-        driver.server.relieve((7, 2))
+        driver.server.send((7, 2), Frame.RELIEVE)
         until(lambda: len(driver.reports) == 2)
         channel._cut_at = 0.0
         channel._taken(2, 60.0)
@@ -340,7 +357,7 @@ def test_a_report_that_fits_no_frame_comes_at_the_end(monkeypatch):
     monkeypatch.setattr(clients, "FRAME_BYTES", 10_000)
     with bench() as driver:
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot.cut, slot.halt)
+        channel.begin(slot, slot)
         slot.size, slot.ready = 20_000, [1]
         until(lambda: channel._is_too_long)
         slot.size, slot.ready = 0, [2]
@@ -354,7 +371,7 @@ def test_a_second_connection_of_a_slot_is_refused():
     """The first one goes on; and a slot that lost its connection gets no other."""
     with bench() as driver:
         first, slot = connected(driver.server), Slot()
-        first.begin(slot.cut, slot.halt)
+        first.begin(slot, slot)
         assert "no channel" in SlotChannel(driver.server.spec(), "r", 7, 2).wait()
         slot.ready = [1]
         until(lambda: driver.reports)
@@ -367,7 +384,7 @@ def test_a_batch_that_has_ended_is_forgotten():
     """Its connections are closed."""
     with bench() as driver:
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot.cut, slot.halt)
+        channel.begin(slot, slot)
         other = connected(driver.server, batch=8)
         driver.server.forget(7)
         until(lambda: driver.server.connected == {(8, 2)})
@@ -466,7 +483,7 @@ def test_a_flood_leaves_the_slots_unharmed():
     """Hundreds of strangers, silent or loud, while a slot works and others connect."""
     with bench() as driver, ExitStack() as open_ones:
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot.cut, slot.halt)
+        channel.begin(slot, slot)
         quiet = threading.Event()
 
         def flood():
@@ -505,7 +522,7 @@ def test_a_slot_that_does_not_read_loses_its_connection(monkeypatch):
         end = time.monotonic() + PATIENCE
         while driver.server.connected and time.monotonic() < end:
             for seq in range(2_000):
-                driver.server.taken(7, 2, seq)
+                driver.server.send((7, 2), Frame.TAKEN, encode_taken(seq, 0.01))
             time.sleep(0.01)
         assert not driver.server.connected
         proxy.passes.set()
@@ -519,9 +536,10 @@ def test_one_message_to_a_slot_may_be_longer_than_what_may_wait(monkeypatch):
     with bench() as driver:
         driver.server._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
         channel, slot, withheld = connected(driver.server), Slot(), []
-        channel.begin(slot.cut, slot.halt, withhold=lambda *what: withheld.append(what))
+        slot.withhold = lambda *what: withheld.append(what)
+        channel.begin(slot, slot)
         for number in (1, 2):
-            driver.server.withhold((7, 2), number, ranges)
+            driver.server.send((7, 2), Frame.WITHHOLD, encode_withhold(number, ranges))
             until(lambda number=number: len(withheld) == number)
         assert withheld == [(1, ranges), (2, ranges)]
         assert slot.halts == []
@@ -533,11 +551,12 @@ def test_a_slot_that_has_no_records_yet_is_drained_as_it_begins():
     """Otherwise it would read on until its time is over."""
     with bench() as driver:
         channel, slot, drained = connected(driver.server), Slot(), []
-        driver.server.drain((7, 2))
+        driver.server.send((7, 2), Frame.DRAIN)
         # What a driver says arrives in its order.
         driver.server.stop([(7, 2)])
         until(lambda: channel._halted is not None)
-        channel.begin(slot.cut, slot.halt, drain=lambda: drained.append(1))
+        slot.drain = lambda: drained.append(1)
+        channel.begin(slot, slot, slot)
         assert drained == [1]
         channel.close()
 
@@ -546,7 +565,7 @@ def test_a_closed_server_stops_its_slots():
     """As a driver that has ended does."""
     with bench() as driver:
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot.cut, slot.halt)
+        channel.begin(slot, slot)
         assert driver.server.is_open
         driver.server.close()
         until(lambda: slot.halts)
@@ -560,12 +579,13 @@ def test_chunks_that_come_before_a_slot_begins_are_not_lost():
     with bench() as driver:
         channel, slot, got = connected(driver.server), Slot(), []
         work = [{0: PartitionWork(((first, first + 4),), {first: 2})} for first in (0, 5, 10)]
-        driver.server.hand_out((7, 2), work[0])
-        driver.server.hand_out((7, 2), work[1])
+        driver.server.send((7, 2), Frame.CHUNKS, encode_chunks(work[0]))
+        driver.server.send((7, 2), Frame.CHUNKS, encode_chunks(work[1]))
         until(lambda: len(channel._early) == 2)
-        channel.begin(slot.cut, slot.halt, hand_out=got.append)
+        slot.hand_out = got.append
+        channel.begin(slot, slot, slot)
         assert got == work[:2]
-        driver.server.hand_out((7, 2), work[2])
+        driver.server.send((7, 2), Frame.CHUNKS, encode_chunks(work[2]))
         until(lambda: len(got) == 3)
         assert got == work
         channel.close()

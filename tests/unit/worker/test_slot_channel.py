@@ -18,6 +18,7 @@ import pytest
 from coopconsume.record import Retry, RetryPolicy
 from coopconsume.worker.channel.server import ChannelServer
 from coopconsume.worker.channel.spec import ChannelSpec
+from coopconsume.worker.channel.wire import Frame, encode_taken, encode_withhold
 from coopconsume.worker.crash_journal import CrashJournal
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.input_rows import InputRow
@@ -49,7 +50,9 @@ class Driver:
     def _report(self, report):
         self.reports.append(report)
         if self.takes:
-            self.server.taken(report.batch, report.slot, report.seq)
+            self.server.send(
+                (report.batch, report.slot), Frame.TAKEN, encode_taken(report.seq, 0.01)
+            )
 
     def _renew(self):
         while not self.is_over.wait(0.02):
@@ -202,7 +205,7 @@ def test_a_relieved_slot_keeps_what_runs_and_starts_nothing_more(way):
         def handler(offset):
             started.append(offset)
             if offset == 5:
-                driver.server.relieve((0, 3))
+                driver.server.send((0, 3), Frame.RELIEVE)
                 assert wait_for(lambda: any(one.kept for one in driver.reports))
                 kept.extend(*(one.kept for one in driver.reports if one.kept))
 
@@ -225,7 +228,7 @@ def test_a_relieved_slot_leaves_what_it_would_try_again_to_later_batches(way):
                 raise RuntimeError("planned")
             if offset == 5:
                 assert wait_for(lambda: outcomes[0].report.stats.failures)
-                driver.server.relieve((0, 3))
+                driver.server.send((0, 3), Frame.RELIEVE)
                 assert wait_for(lambda: any(one.kept for one in driver.reports))
 
         rows = [(0, o, b"k%d" % o) for o in range(6)]
@@ -406,6 +409,7 @@ def test_a_slot_without_a_channel_starts_nothing_and_says_why():
 CHILD = """
 import json, sys, time
 from coopconsume.worker.channel.spec import ChannelSpec
+from coopconsume.worker.channel.wire import Frame, encode_taken, encode_withhold
 from tests.unit.worker.slot_harness import prepared
 
 port = int(sys.argv[1])
@@ -539,7 +543,9 @@ def test_a_slot_goes_on_with_the_keys_that_do_not_leave(way):
         def handler(offset):
             started.append(offset)
             if offset == 5:
-                driver.server.withhold((0, 3), 7, {0: [(leaves, leaves)]})
+                driver.server.send(
+                    (0, 3), Frame.WITHHOLD, encode_withhold(7, {0: [(leaves, leaves)]})
+                )
                 assert wait_for(lambda: any(one.leaving for one in driver.reports))
             if offset == 10:
                 assert wait_for(lambda: any(one.leaving == (7, []) for one in driver.reports))
@@ -576,7 +582,9 @@ def test_failures_of_keys_that_leave_are_reported_at_once(way):
                 raise RuntimeError("planned")
             if offset == 5:
                 hashes = [hash(b"k%d" % o) & (2**63 - 1) for o in (0, 5)]
-                driver.server.withhold((0, 3), 1, {0: [(one, one) for one in hashes]})
+                driver.server.send(
+                    (0, 3), Frame.WITHHOLD, encode_withhold(1, {0: [(one, one) for one in hashes]})
+                )
                 assert wait_for(lambda: any(one.leaving for one in driver.reports))
                 raise RuntimeError("planned, too")
             if offset == 7:
@@ -597,7 +605,9 @@ def test_rows_of_a_frame_at_work_count_as_their_keys_leave():
         def of_frame(rows):
             offsets = rows.column("offset").to_pylist()
             if 5 in offsets:
-                driver.server.withhold((0, 3), 1, {0: [(leaves, leaves)]})
+                driver.server.send(
+                    (0, 3), Frame.WITHHOLD, encode_withhold(1, {0: [(leaves, leaves)]})
+                )
                 assert wait_for(lambda: any(one.leaving for one in driver.reports))
             return [Retry(after=1_000) if offset == 4 else None for offset in offsets]
 
