@@ -5,28 +5,29 @@ from __future__ import annotations
 import getpass
 import socket
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from commits import CommitStore
 from coopconsume.admin.offsets.counting import count_records
 from coopconsume.admin.offsets.moves import Kept, Move, marked, replaced, to_offset, unmoved
-from coopconsume.admin.offsets.status import PartitionStatus, times_of
+from coopconsume.admin.offsets.reading import read_statuses, unknown_group
 from coopconsume.closing import Closing
-from coopconsume.errors import GroupActive, GroupNotFound, InvalidOption, StateNotChosen
-from coopconsume.group.ordering_keys import agreed_ordering_key
+from coopconsume.errors import GroupActive, InvalidOption, StateNotChosen
 from coopconsume.kafka.blocker_records import read_blockers
-from coopconsume.kafka.cluster import Cluster, primary_mark
+from coopconsume.kafka.cluster import primary_mark
+from coopconsume.kafka.connection import Connection
 from coopconsume.options import Options
 from coopconsume.state.resetting import StateReset, noted_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from datetime import datetime
 
     from pyspark.sql import SparkSession
 
     from commits import Acquisition, OffsetRanges
     from commits.model import TopicPartition
+    from coopconsume.admin.offsets.status import PartitionStatus
     from coopconsume.state.resetting import StateAction
 
 
@@ -56,15 +57,8 @@ class OffsetAdmin(Closing):
     ) -> None:
         self.options = Options.parse({**options, "kafka.group.id": group})
         self.group = group
-        self._cluster = Cluster(self.options)
-        try:
-            self._store = CommitStore.open(
-                self.options.commit_table, spark=spark, cluster=self._cluster.cluster_id,
-                create=create,
-            )  # fmt: skip
-        except BaseException:
-            self._cluster.close()
-            raise
+        connection = Connection(self.options, create=create, spark=spark)
+        self._cluster, self._store = connection.cluster, connection.store
 
     def close(self) -> None:
         """Closes the connections. Calling it again has no effect."""
@@ -91,37 +85,17 @@ class OffsetAdmin(Closing):
             GroupNotFound: Neither Kafka nor the commit log knows the group, and no topics are
                 given.
         """
-        state, primary = self._store.state(self.group), self._cluster.primary()
-        known = sorted({*state, *primary})
-        if not known and not topics:
-            # Imported here because `overview` imports this package.
-            from coopconsume.admin.overview.collect import hint_for
 
-            raise GroupNotFound(
-                self.group, self._store.target, self.options.kafka["bootstrap.servers"],
-                hint_for(self.group, self._store),
-            )  # fmt: skip
-        wanted = known if topics is None else self._chosen(topics, known)
-        pending, ids = self._store.pending(self.group), self._store.topic_ids(self.group)
-        since = times_of(self._store.history(self.group)) if times else {}
-        has_ordering_keys = agreed_ordering_key(self._store, self.group) is not None
-        there = self._cluster.existing(wanted)
-        starts, ends = self._cluster.log_starts(there), self._cluster.ends(there)
-        found = [
-            PartitionStatus.of(
-                tp, state.get(tp), topic_id=ids.get(tp, ""), pending=pending.get(tp),
-                log_start=starts.get(tp), end_offset=ends.get(tp), primary=primary.get(tp),
-                times=since.get(tp), has_ordering_keys=has_ordering_keys,
-            )
-            for tp in wanted
-        ]  # fmt: skip
-        if not keys:
-            return found
-        blockers = {(one.topic, one.partition): one.blocker_offset for one in found}
-        records = read_blockers(
-            self.options, {tp: at for tp, at in blockers.items() if at is not None}
-        )
-        return [one.with_record(records.get((one.topic, one.partition))) for one in found]
+        def choose(known: Collection[TopicPartition]) -> Collection[TopicPartition]:
+            if not known and not topics:
+                raise unknown_group(self.options, self._store)
+            return known if topics is None else self._chosen(topics, known)
+
+        return read_statuses(
+            self.options, self._cluster, self._store, choose,
+            self._store.history(self.group) if times else (),
+            partial(read_blockers, self.options) if keys else None,
+        )  # fmt: skip
 
     def acquisitions(self) -> dict[TopicPartition, list[Acquisition]]:
         """Returns the chunks that members of a cooperative epoch hold, by partition."""
@@ -129,9 +103,9 @@ class OffsetAdmin(Closing):
 
     def _chosen(
         self, topics: Mapping[str, Iterable[int]], known: Iterable[TopicPartition]
-    ) -> list[TopicPartition]:
+    ) -> set[TopicPartition]:
         counts = {t.name: t.partitions for t in self._cluster.topics(topics, missing_ok=True)}
-        chosen = set()
+        chosen: set[TopicPartition] = set()
         for topic, partitions in topics.items():
             every = {*range(counts.get(topic, 0)), *(p for t, p in known if t == topic)}
             wanted = set(partitions) or every
@@ -139,7 +113,7 @@ class OffsetAdmin(Closing):
                 missing = f"partition {min(wanted - every)}" if wanted - every else "partitions"
                 raise InvalidOption("topic", topic, f"it has no {missing}; see 'topics describe'")
             chosen |= {(topic, p) for p in wanted}
-        return sorted(chosen)
+        return chosen
 
     # -- plans
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from assignors import KeyRange, Share
 from commits.grants import cut
 from commits.model import OwnedShare
-from coopconsume.admin.offsets.status import PartitionStatus, Times, times_of
 from coopconsume.admin.overview.data import (
     GONE,
     JOINING,
@@ -28,10 +27,9 @@ from coopconsume.kafka.coordinator import DEAD, KafkaGroup
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from commits import Acquisition, Assignment, PartitionCommits, Pending
+    from commits import Acquisition, Assignment
     from commits.model import Doubt, TopicPartition
-    from coopconsume.kafka.blocker_records import BlockerRecord
-    from coopconsume.kafka.cluster import Primary
+    from coopconsume.admin.offsets.status import PartitionStatus
     from coopconsume.kafka.coordinator import KafkaMember
 
 #: A share in doubt, and when it was assigned; None if the log's history does not go back so far.
@@ -68,42 +66,29 @@ class GroupFacts:
         row: The epoch in force.
         claims: The live claims.
         history: The result of `commits.CommitStore.history`; may be empty.
-        state: The committed offsets.
-        pending: The failed records that await a retry.
-        ends: The log ends of the partitions that exist.
-        primary: The group's offsets in Kafka.
+        statuses: The partitions that the group has offsets for or owns, ascending.
         known_primary: The offsets written by other clients that the commit log has accepted.
-        starts: The log starts of the partitions that exist.
-        records: What the log has at the stable offsets, where that was read.
         acquisitions: The chunks that members of a cooperative epoch hold.
-        has_ordering_keys: Whether the group has the option ``orderingKey``.
     """
 
     kafka: KafkaGroup = field(default_factory=KafkaGroup)
     row: Assignment | None = None
     claims: Sequence[Assignment] = ()
     history: Sequence[Mapping[str, Any]] = ()
-    state: Mapping[TopicPartition, PartitionCommits] = field(default_factory=dict)
-    pending: Mapping[TopicPartition, Mapping[int, Pending]] = field(default_factory=dict)
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    primary: Mapping[TopicPartition, Primary] = field(default_factory=dict)
+    statuses: Sequence[PartitionStatus] = ()
     known_primary: Mapping[TopicPartition, int] = field(default_factory=dict)
-    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
-    records: Mapping[TopicPartition, BlockerRecord] = field(default_factory=dict)
     acquisitions: Mapping[TopicPartition, Sequence[Acquisition]] = field(default_factory=dict)
-    has_ordering_keys: bool = False
 
     @property
-    def is_known(self) -> bool:
-        """Whether Kafka or the commit log knows the group."""
-        known = self.kafka.state != DEAD or self.row or self.claims or self.state or self.history
-        return bool(known)
+    def is_in_log(self) -> bool:
+        """Whether the commit log knows the group."""
+        has_offsets = any(status.stable_offset is not None for status in self.statuses)
+        return has_offsets or bool(self.row or self.claims or self.history)
 
     @property
-    def partitions(self) -> list[TopicPartition]:
-        """The partitions that the group has offsets for or owns, ascending."""
-        owned = {tp for row in self.grants for tp, _ in _live(row)}
-        return sorted({*self.state, *self.primary, *owned})
+    def owned(self) -> set[TopicPartition]:
+        """The partitions that the group owns."""
+        return {tp for row in self.grants for tp, _ in _live(row)}
 
     @property
     def grants(self) -> list[Assignment]:
@@ -185,49 +170,15 @@ def _partitions(facts: GroupFacts) -> tuple[PartitionOverview, ...]:
                     given_at + life if given_at else None,
                 )
             )
-    times = times_of(facts.history)
     return tuple(
-        _partition(tp, facts, owners.get(tp, ()), in_doubt.get(tp, ()), times.get(tp, Times()))
-        for tp in facts.partitions
-    )
-
-
-def status_of(tp: TopicPartition, facts: GroupFacts, times: Times | None = None) -> PartitionStatus:
-    """Returns the status of the group in a partition."""
-    return PartitionStatus.of(
-        tp,
-        facts.state.get(tp),
-        pending=facts.pending.get(tp),
-        log_start=facts.starts.get(tp),
-        end_offset=facts.ends.get(tp),
-        primary=facts.primary.get(tp),
-        times=times,
-        has_ordering_keys=facts.has_ordering_keys,
-    ).with_record(facts.records.get(tp))
-
-
-def _partition(
-    tp: TopicPartition,
-    facts: GroupFacts,
-    owners: Iterable[OwnedRange],
-    in_doubt: Iterable[InDoubtRange],
-    times: Times,
-) -> PartitionOverview:
-    status = status_of(tp, facts, times)
-    return PartitionOverview(
-        *tp,
-        tuple(sorted(owners, key=lambda owned: owned.key_range)),
-        tuple(sorted(in_doubt, key=lambda doubt: doubt.key_range)),
-        status.stable_offset,
-        status.end_offset,
-        len(status.done),
-        status.open_ranges.range_count,
-        len(status.pending),
-        status.lag,
-        status.primary_offset,
-        status.primary_is_ours,
-        status.blocker,
-        tuple(map(ChunkOverview.of, facts.acquisitions.get(tp, ()))),
+        PartitionOverview(
+            **vars(status),
+            owners=tuple(sorted(owners.get(tp, ()), key=lambda owned: owned.key_range)),
+            in_doubt=tuple(sorted(in_doubt.get(tp, ()), key=lambda doubt: doubt.key_range)),
+            chunks=tuple(map(ChunkOverview.of, facts.acquisitions.get(tp, ()))),
+        )
+        for status in facts.statuses
+        for tp in [(status.topic, status.partition)]
     )
 
 
@@ -313,7 +264,7 @@ def _notes(
 ) -> Iterable[str]:
     if facts.kafka.state == DEAD:
         yield "Kafka does not know the group: it has no members and no offsets there"
-    elif not (facts.row or facts.claims or facts.state or facts.history):
+    elif not facts.is_in_log:
         yield f"commit table {place.table} has no rows of the group"
     for member in facts.kafka.members:
         found = member.subscription

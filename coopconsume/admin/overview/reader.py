@@ -6,13 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from commits import CommitStore
-from coopconsume.admin.offsets.status import times_of
-from coopconsume.admin.overview.build import build, status_of
-from coopconsume.admin.overview.collect import facts_of, place_of
+from coopconsume.admin.overview.collect import read_overview
 from coopconsume.closing import Closing
 from coopconsume.kafka.blocker_records import read_blockers
-from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.connection import Connection
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
@@ -35,12 +32,15 @@ class GroupReading:
     """The status of a group at one moment.
 
     Attributes:
-        overview: Members, claims, events, and the owners of each partition.
-        statuses: The status of each of its partitions, in the same order.
+        overview: Members, claims, events, and the status and the owners of each partition.
     """
 
     overview: GroupOverview
-    statuses: tuple[PartitionStatus, ...]
+
+    @property
+    def statuses(self) -> tuple[PartitionStatus, ...]:
+        """The status of each of its partitions."""
+        return self.overview.partitions
 
 
 class GroupReader(Closing):
@@ -63,15 +63,7 @@ class GroupReader(Closing):
         self, options: Mapping[str, Any], group: str, *, spark: SparkSession | None = None
     ) -> None:
         self._options = Options.parse({**options, "kafka.group.id": group})
-        self._cluster = Cluster(self._options)
-        try:
-            self._store = CommitStore.open(
-                self._options.commit_table, spark=spark, cluster=self._cluster.cluster_id,
-                create=False,
-            )  # fmt: skip
-        except BaseException:
-            self._cluster.close()
-            raise
+        self._at = Connection(self._options, spark=spark)
         self._history: Sequence[Mapping[str, Any]] = ()
         self._history_due = 0.0
         self._blocking: dict[TopicPartition, int] = {}
@@ -80,7 +72,7 @@ class GroupReader(Closing):
 
     def close(self) -> None:
         """Closes the connections. Calling it again has no effect."""
-        self._cluster.close()
+        self._at.close()
 
     def read(self) -> GroupReading:
         """Returns the status of the group now.
@@ -91,13 +83,11 @@ class GroupReader(Closing):
         """
         began = time.monotonic()
         if began >= self._history_due:
-            self._history = self._store.history(self._options.group_id)
+            self._history = self._at.store.history(self._options.group_id)
             self._history_due = _next_after(began)
-        facts = facts_of(self._options, self._cluster, self._store, self._history, self._records_at)
-        times = times_of(self._history)
+        at = self._at
         return GroupReading(
-            build(place_of(self._options, self._cluster, self._store), facts),
-            tuple(status_of(tp, facts, times.get(tp)) for tp in facts.partitions),
+            read_overview(at.options, at.cluster, at.store, self._history, self._records_at)
         )
 
     def _records_at(
