@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from coopconsume.queue.rows import Offsets
     from coopconsume.sinks.base import DeadLetterSink
 
-__all__ = ["ACCEPT", "REJECT", "RELEASE", "RENEW", "AcknowledgeType", "QueueCommit",
-           "QueueConsumer"]  # fmt: skip
 
 log = logging.getLogger(__name__)
 

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from random import Random
 
-__all__ = ["AppendRow", "Granted", "QueueMember", "Settled"]
 
 Settlement: TypeAlias = Literal["accept", "reject", "release", "renew"]
 
