@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from assignors import KeyRange, Share
+from assignors import KeyRange
 from commits.grants import cut
 from commits.model import OwnedShare
 from coopconsume.admin.overview.data import (
@@ -22,6 +22,7 @@ from coopconsume.admin.overview.data import (
     OwnedRange,
     PartitionOverview,
 )
+from coopconsume.group.shares import as_share
 from coopconsume.kafka.coordinator import DEAD, KafkaGroup
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def build(place: GroupLocation, facts: GroupFacts) -> GroupOverview:
         _members(facts),
         tuple(
             ClaimOverview(
-                claim.epoch.number, member, tuple(map(_share, shares)), claim.record_filter
+                claim.epoch.number, member, tuple(map(as_share, shares)), claim.record_filter
             )
             for claim in facts.claims
             for member, shares in claim.members.items()
@@ -151,7 +152,7 @@ def _member(
         seen.instance_id if seen else None,
         subscription.slots if subscription else None,
         status,
-        () if fence else tuple(map(_share, shares or ())),
+        () if fence else tuple(map(as_share, shares or ())),
     )
 
 
@@ -187,10 +188,6 @@ def _live(row: Assignment) -> Iterable[tuple[TopicPartition, OwnedRange]]:
         if member not in row.fenced:
             for topic, partition, first, last in shares:
                 yield (topic, partition), OwnedRange(member, KeyRange(first, last))
-
-
-def _share(owned: OwnedShare) -> Share:
-    return Share(owned.topic, owned.partition, KeyRange(owned.first, owned.last))
 
 
 def _given_at(row: Assignment, history: Iterable[Mapping[str, Any]]) -> datetime | None:

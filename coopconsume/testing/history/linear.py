@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
-__all__ = ["NEVER", "Operation", "Unexplained", "check_linear", "search"]
 
 NEVER = float("inf")
 """The moment of an answer that never came: the operation may have happened, or may yet."""
