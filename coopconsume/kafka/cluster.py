@@ -332,11 +332,7 @@ class Cluster:
 
         if not specs:
             return {}
-        level = (
-            IsolationLevel.READ_COMMITTED
-            if self._options.read_committed
-            else IsolationLevel.READ_UNCOMMITTED
-        )
+        level = IsolationLevel[self._options.kafka["isolation.level"].upper()]
         wanted = {ClientPartition(t, p): spec for (t, p), spec in specs.items()}
         topics = sorted({topic for topic, _ in specs})
         found = self._call(lambda: self._admin.list_partition_offsets(wanted, level), topics)

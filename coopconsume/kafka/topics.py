@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits import ACCEPT_RANGE_FETCH, CommitStore
 from coopconsume.errors import TopicNotFound
-from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.cluster import Cluster, Topic
 from coopconsume.kafka.connection import Connection
 from coopconsume.options import Options
 
@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from coopconsume.kafka.cluster import Topic
-
 
 @dataclass(frozen=True)
-class TopicOverview:
+class TopicOverview(Topic):
     """A topic and its setting for sharing.
 
     Attributes:
@@ -31,9 +29,6 @@ class TopicOverview:
         is_shareable: Whether members of a group may share its partitions by key range.
     """
 
-    name: str
-    id: str
-    partitions: int
     is_shareable: bool
 
 
