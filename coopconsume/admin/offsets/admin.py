@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from coopconsume.admin.offsets.counting import count_records
 from coopconsume.admin.offsets.moves import Kept, Move, marked, replaced, to_offset, unmoved
 from coopconsume.admin.offsets.reading import read_statuses, unknown_group
-from coopconsume.closing import Closing
 from coopconsume.errors import GroupActive, InvalidOption, StateNotChosen
 from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.cluster import primary_mark
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from coopconsume.state.resetting import StateAction
 
 
-class OffsetAdmin(Closing):
+class OffsetAdmin(Connection):
     """Shows and moves the offsets of one group without joining it.
 
     A change is planned as `Move` objects and applied by `execute`.
@@ -55,14 +54,9 @@ class OffsetAdmin(Closing):
         create: bool = False,
         spark: SparkSession | None = None,
     ) -> None:
-        self.options = Options.parse({**options, "kafka.group.id": group})
+        parsed = Options.parse({**options, "kafka.group.id": group})
+        super().__init__(parsed, create=create, spark=spark)
         self.group = group
-        connection = Connection(self.options, create=create, spark=spark)
-        self._cluster, self._store = connection.cluster, connection.store
-
-    def close(self) -> None:
-        """Closes the connections. Calling it again has no effect."""
-        self._cluster.close()
 
     # -- status
 
@@ -88,23 +82,23 @@ class OffsetAdmin(Closing):
 
         def choose(known: Collection[TopicPartition]) -> Collection[TopicPartition]:
             if not known and not topics:
-                raise unknown_group(self.options, self._store)
+                raise unknown_group(self.options, self.store)
             return known if topics is None else self._chosen(topics, known)
 
         return read_statuses(
-            self.options, self._cluster, self._store, choose,
-            self._store.history(self.group) if times else (),
+            self.options, self.cluster, self.store, choose,
+            self.store.history(self.group) if times else (),
             partial(read_blockers, self.options) if keys else None,
         )  # fmt: skip
 
     def acquisitions(self) -> dict[TopicPartition, list[Acquisition]]:
         """Returns the chunks that members of a cooperative epoch hold, by partition."""
-        return self._store.acquisitions(self.group)
+        return self.store.acquisitions(self.group)
 
     def _chosen(
         self, topics: Mapping[str, Iterable[int]], known: Iterable[TopicPartition]
     ) -> set[TopicPartition]:
-        counts = {t.name: t.partitions for t in self._cluster.topics(topics, missing_ok=True)}
+        counts = {t.name: t.partitions for t in self.cluster.topics(topics, missing_ok=True)}
         chosen: set[TopicPartition] = set()
         for topic, partitions in topics.items():
             every = {*range(counts.get(topic, 0)), *(p for t, p in known if t == topic)}
@@ -143,7 +137,7 @@ class OffsetAdmin(Closing):
         if isinstance(where, int):
             return dict.fromkeys(places, where)
         if not isinstance(where, str):
-            return self._cluster.offsets_at(places, int(where.timestamp() * 1000))
+            return self.cluster.offsets_at(places, int(where.timestamp() * 1000))
         wanted = {
             "earliest": "log_start", "latest": "end_offset", "primary": "primary_offset"
         }[where]  # fmt: skip
@@ -175,7 +169,7 @@ class OffsetAdmin(Closing):
         topics: dict[str, list[int]] = {}
         for topic, partition in wanted:
             topics.setdefault(topic, []).append(partition)
-        current = self._cluster.topic_ids(topics)
+        current = self.cluster.topic_ids(topics)
         moves = []
         for one in self.statuses(topics, times=False) if topics else []:
             given = wanted[one.topic, one.partition]
@@ -210,7 +204,7 @@ class OffsetAdmin(Closing):
     @property
     def cluster_id(self) -> str:
         """The id of the Kafka cluster."""
-        return self._cluster.cluster_id
+        return self.cluster.cluster_id
 
     # -- execution
 
@@ -235,11 +229,11 @@ class OffsetAdmin(Closing):
         Raises:
             GroupActive: The group has a member or a live claim.
         """
-        kafka = self._cluster.describe_groups([self.group])[self.group]
+        kafka = self.cluster.describe_groups([self.group])[self.group]
         if kafka.members:
             who = ", ".join(member.id for member in kafka.members)
             raise GroupActive(self.group, f"members {who}", "stop them first")
-        claims = self._store.claims(self.group)
+        claims = self.store.claims(self.group)
         if claims and not end_claims:
             who = ", ".join(name for claim in claims for name in claim.members)
             raise GroupActive(
@@ -269,7 +263,7 @@ class OffsetAdmin(Closing):
             TableUnusable: There is no state at the path, or it belongs to another group.
         """
         planned = list(moves)
-        noted = noted_state(self._store, self.group)
+        noted = noted_state(self.store, self.group)
         if action is None and noted is not None and any(move.changes_log for move in planned):
             raise StateNotChosen(self.group, noted)
         if action is None or action == "keep":
@@ -284,7 +278,7 @@ class OffsetAdmin(Closing):
                 )  # fmt: skip
             kept = move.stable_offset if not move.done else (move.done.last or 0) + 1
             below[move.before.topic, move.before.partition] = 0 if action == "clear" else kept
-        return StateReset(path, self._store, self.cluster_id, self.group, below)
+        return StateReset(path, self.store, self.cluster_id, self.group, below)
 
     def execute(
         self,
@@ -310,13 +304,13 @@ class OffsetAdmin(Closing):
         """
         planned = {(move.before.topic, move.before.partition): move for move in moves}
         self.check_idle(end_claims=end_claims)
-        ids = self._cluster.topic_ids({topic for topic, _ in planned})
+        ids = self.cluster.topic_ids({topic for topic, _ in planned})
         # With state, the row is always written: it fences members that may write to the state.
         changed = {tp: m for tp, m in planned.items() if m.changes_log or state is not None}
 
         def change_offsets() -> None:
             if changed:
-                self._store.reset(
+                self.store.reset(
                     self.group,
                     {tp: move.stable_offset for tp, move in changed.items()},
                     member=_operator(),
@@ -329,7 +323,7 @@ class OffsetAdmin(Closing):
             change_offsets()
         else:
             state.execute(change_offsets)
-        self._cluster.commit_primary(
+        self.cluster.commit_primary(
             {
                 tp: (move.stable_offset, primary_mark(ids.get(tp[0], ""), None))
                 for tp, move in planned.items()

@@ -40,25 +40,6 @@ _STABLE = "Stable"
 
 
 @dataclass(frozen=True)
-class GroupLocation:
-    """The location of a group.
-
-    Attributes:
-        group: The group id.
-        cluster: The id of the Kafka cluster.
-        servers: Its ``bootstrap.servers``.
-        table: The commit table.
-        store: The id of the commit store in the table.
-    """
-
-    group: str
-    cluster: str
-    servers: str
-    table: str
-    store: str
-
-
-@dataclass(frozen=True)
 class GroupFacts:
     """The state of a group in Kafka and in the commit log.
 
@@ -70,6 +51,11 @@ class GroupFacts:
         statuses: The partitions that the group has offsets for or owns, ascending.
         known_primary: The offsets written by other clients that the commit log has accepted.
         acquisitions: The chunks that members of a cooperative epoch hold.
+        group: The group id.
+        cluster: The id of the Kafka cluster.
+        servers: Its ``bootstrap.servers``.
+        table: The commit table.
+        store: The id of the commit store in the table.
     """
 
     kafka: KafkaGroup = field(default_factory=KafkaGroup)
@@ -79,6 +65,11 @@ class GroupFacts:
     statuses: Sequence[PartitionStatus] = ()
     known_primary: Mapping[TopicPartition, int] = field(default_factory=dict)
     acquisitions: Mapping[TopicPartition, Sequence[Acquisition]] = field(default_factory=dict)
+    group: str = ""
+    cluster: str = ""
+    servers: str = ""
+    table: str = ""
+    store: str = ""
 
     @property
     def is_in_log(self) -> bool:
@@ -97,17 +88,17 @@ class GroupFacts:
         return [row for row in (self.row, *self.claims) if row is not None]
 
 
-def build(place: GroupLocation, facts: GroupFacts) -> GroupOverview:
+def build(facts: GroupFacts) -> GroupOverview:
     """Builds the overview of a group."""
     events = [event for entry in facts.history if (event := _event(entry)) is not None]
     partitions = _partitions(facts)
     return GroupOverview(
-        place.group,
+        facts.group,
         facts.kafka.state,
         facts.kafka.assignor,
-        place.cluster,
-        place.servers,
-        place.table,
+        facts.cluster,
+        facts.servers,
+        facts.table,
         facts.row.epoch.number if facts.row else None,
         facts.row.generation if facts.row else None,
         _members(facts),
@@ -120,7 +111,7 @@ def build(place: GroupLocation, facts: GroupFacts) -> GroupOverview:
         ),
         partitions,
         tuple(events),
-        tuple(_notes(place, facts, partitions)),
+        tuple(_notes(facts, partitions)),
         facts.row.record_filter if facts.row else "",
         facts.row.sharing if facts.row else "",
     )
@@ -256,19 +247,17 @@ def _event(entry: Mapping[str, Any]) -> GroupEvent | None:
     )
 
 
-def _notes(
-    place: GroupLocation, facts: GroupFacts, partitions: Sequence[PartitionOverview]
-) -> Iterable[str]:
+def _notes(facts: GroupFacts, partitions: Sequence[PartitionOverview]) -> Iterable[str]:
     if facts.kafka.state == DEAD:
         yield "Kafka does not know the group: it has no members and no offsets there"
     elif not facts.is_in_log:
-        yield f"commit table {place.table} has no rows of the group"
+        yield f"commit table {facts.table} has no rows of the group"
     for member in facts.kafka.members:
         found = member.subscription
-        if found is not None and found.store != place.store:
+        if found is not None and found.store != facts.store:
             yield (
                 f"{member.id} uses another commit table: its store id is {found.store}, that of "
-                f"{place.table} is {place.store}"
+                f"{facts.table} is {facts.store}"
             )
         elif found is None and facts.kafka.state == _STABLE:
             yield f"{member.id} is not a coopconsume member"

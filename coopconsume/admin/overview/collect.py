@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.admin.offsets.reading import read_statuses, unknown_group
 from coopconsume.admin.offsets.status import PartitionStatus
-from coopconsume.admin.overview.build import GroupFacts, GroupLocation, build
+from coopconsume.admin.overview.build import GroupFacts, build
 from coopconsume.admin.overview.data import GroupSummary
 from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.connection import Connection
@@ -128,6 +128,11 @@ def read_overview(
         history,
         known_primary=store.known_primary(group),
         acquisitions=store.acquisitions(group),
+        group=group,
+        cluster=cluster.cluster_id,
+        servers=cluster.servers,
+        table=store.target,
+        store=store.id,
     )
     statuses = read_statuses(
         options, cluster, store, lambda known: {*known, *facts.owned}, history, records
@@ -135,5 +140,4 @@ def read_overview(
     facts = replace(facts, statuses=statuses)
     if facts.kafka.state == DEAD and not facts.is_in_log:
         raise unknown_group(options, store)
-    servers = options.kafka["bootstrap.servers"]
-    return build(GroupLocation(group, cluster.cluster_id, servers, store.target, store.id), facts)
+    return build(facts)

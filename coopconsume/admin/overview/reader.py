@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.admin.overview.collect import read_overview
-from coopconsume.closing import Closing
 from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.connection import Connection
 from coopconsume.options import Options
@@ -43,7 +42,7 @@ class GroupReading:
         return self.overview.partitions
 
 
-class GroupReader(Closing):
+class GroupReader(Connection):
     """Reads the status of one group repeatedly, and keeps what need not be read again.
 
     Times of commits may be some seconds older than the rest. The record of a blocker is read once
@@ -62,17 +61,12 @@ class GroupReader(Closing):
     def __init__(
         self, options: Mapping[str, Any], group: str, *, spark: SparkSession | None = None
     ) -> None:
-        self._options = Options.parse({**options, "kafka.group.id": group})
-        self._at = Connection(self._options, spark=spark)
+        super().__init__(Options.parse({**options, "kafka.group.id": group}), spark=spark)
         self._history: Sequence[Mapping[str, Any]] = ()
         self._history_due = 0.0
         self._blocking: dict[TopicPartition, int] = {}
         self._records: dict[TopicPartition, tuple[int, BlockerRecord]] = {}
         self._records_due = 0.0
-
-    def close(self) -> None:
-        """Closes the connections. Calling it again has no effect."""
-        self._at.close()
 
     def read(self) -> GroupReading:
         """Returns the status of the group now.
@@ -83,11 +77,10 @@ class GroupReader(Closing):
         """
         began = time.monotonic()
         if began >= self._history_due:
-            self._history = self._at.store.history(self._options.group_id)
+            self._history = self.store.history(self.options.group_id)
             self._history_due = _next_after(began)
-        at = self._at
         return GroupReading(
-            read_overview(at.options, at.cluster, at.store, self._history, self._records_at)
+            read_overview(self.options, self.cluster, self.store, self._history, self._records_at)
         )
 
     def _records_at(
@@ -105,7 +98,7 @@ class GroupReader(Closing):
         }
         began = time.monotonic()
         if stays and began >= self._records_due:
-            found = read_blockers(self._options, stays)
+            found = read_blockers(self.options, stays)
             self._records |= {tp: (stays[tp], record) for tp, record in found.items()}
             self._records_due = _next_after(began)
         return {tp: record for tp, (_, record) in self._records.items()}

@@ -102,15 +102,10 @@ def check_linear(operations: Iterable[Operation]) -> Unexplained | None:
         last[operation.client] = operation
         by_key.setdefault(operation.key, []).append(operation)
     for key in sorted(by_key):
-        found = _judge(key, by_key[key])
+        found = search(by_key[key], None)
         if found is not None:
-            return found
+            return Unexplained(key, *found)
     return None
-
-
-def _judge(key: str, operations: Sequence[Operation]) -> Unexplained | None:
-    found = search(operations, None)
-    return None if found is None else Unexplained(key, *found)
 
 
 class _Step(Protocol):

@@ -18,7 +18,7 @@ from commits import AcquireRequest, CommitStore, Pending, Wanted
 from commits.model import PARKED_MS
 from coopconsume.admin.offsets.status import PartitionStatus, times_of
 from coopconsume.admin.overview import GroupOverview, InDoubtRange, OwnedRange, key_metadata
-from coopconsume.admin.overview.build import GroupFacts, GroupLocation, build
+from coopconsume.admin.overview.build import GroupFacts, build
 from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time, progress_html
 from coopconsume.cli.text import CHUNK_COLUMNS, group_lines, hash_map, letters_of, table
 from coopconsume.kafka.cluster import Primary
@@ -74,7 +74,8 @@ def with_statuses(
 
 def overview(store: CommitStore, found: GroupFacts) -> GroupOverview:
     """The overview of the group g."""
-    return build(GroupLocation("g", "c", "kafka:9092", "/data/commits", store.id), found)
+    place = {"servers": "kafka:9092", "table": "/data/commits", "store": store.id}
+    return build(replace(found, group="g", cluster="c", **place))
 
 
 def two_members(store: CommitStore) -> GroupFacts:

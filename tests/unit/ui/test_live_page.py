@@ -22,7 +22,7 @@ from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume import ui
 from coopconsume.admin.offsets.status import PartitionStatus, times_of
-from coopconsume.admin.overview.build import GroupFacts, GroupLocation, build
+from coopconsume.admin.overview.build import GroupFacts, build
 from coopconsume.admin.overview.reader import GroupReading
 from coopconsume.admin.pictures import OffsetState
 from coopconsume.cli import main
@@ -230,7 +230,8 @@ def reading(store: CommitStore, ends: Mapping[tuple[str, int], int]) -> GroupRea
     """What a store says of the group g in partitions with these ends."""
     facts = GroupFacts(
         KafkaGroup("Stable", "sticky", ()), store.assignment("g"), store.claims("g"),
-        store.history("g"),
+        store.history("g"), group="g", cluster="c", servers="kafka:9092", table="/data/commits",
+        store=store.id,
     )  # fmt: skip
     times, state, pending = times_of(facts.history), store.state("g"), store.pending("g")
     statuses = [
@@ -240,12 +241,7 @@ def reading(store: CommitStore, ends: Mapping[tuple[str, int], int]) -> GroupRea
         )
         for tp in sorted({*state, *facts.owned})
     ]  # fmt: skip
-    return GroupReading(
-        build(
-            GroupLocation("g", "c", "kafka:9092", "/data/commits", store.id),
-            replace(facts, statuses=statuses),
-        )
-    )
+    return GroupReading(build(replace(facts, statuses=statuses)))
 
 
 def with_partitions(found: GroupReading, partitions: Iterable[PartitionOverview]) -> GroupReading:
