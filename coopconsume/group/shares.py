@@ -36,7 +36,7 @@ def shares_of(ranges: Mapping[TopicPartition, Iterable[KeyRange]]) -> tuple[Shar
     return tuple(Share(*tp, one) for tp, some in sorted(ranges.items()) for one in some)
 
 
-def as_share(owned: OwnedShare) -> Share:
+def share_of(owned: OwnedShare) -> Share:
     """Returns a share as the commit log has it as one of the group."""
     return Share(owned.topic, owned.partition, KeyRange(owned.first, owned.last))
 

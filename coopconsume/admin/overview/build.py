@@ -22,7 +22,7 @@ from coopconsume.admin.overview.data import (
     OwnedRange,
     PartitionOverview,
 )
-from coopconsume.group.shares import as_share
+from coopconsume.group.shares import share_of
 from coopconsume.kafka.coordinator import DEAD, KafkaGroup
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def build(facts: GroupFacts) -> GroupOverview:
         _members(facts),
         tuple(
             ClaimOverview(
-                claim.epoch.number, member, tuple(map(as_share, shares)), claim.record_filter
+                claim.epoch.number, member, tuple(map(share_of, shares)), claim.record_filter
             )
             for claim in facts.claims
             for member, shares in claim.members.items()
@@ -143,7 +143,7 @@ def _member(
         seen.instance_id if seen else None,
         subscription.slots if subscription else None,
         status,
-        () if fence else tuple(map(as_share, shares or ())),
+        () if fence else tuple(map(share_of, shares or ())),
     )
 
 
