@@ -6,7 +6,7 @@ import string
 from typing import TYPE_CHECKING
 
 from assignors import KeyRange
-from coopconsume.admin.overview.data import members_text
+from coopconsume.admin.overview.words import members_text
 from coopconsume.kafka.coordinator import DEAD
 
 if TYPE_CHECKING:

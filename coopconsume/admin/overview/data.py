@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from coopconsume.admin.offsets.status import PartitionStatus
+from coopconsume.admin.overview.words import members_text
 
 if TYPE_CHECKING:
     from assignors import KeyRange, Share
@@ -243,11 +244,6 @@ class GroupSummary:
     claims: int
     partitions: int
     lag: int
-
-
-def members_text(count: int) -> str:
-    """Returns a number of members in words."""
-    return f"{count} member{'' if count == 1 else 's'}"
 
 
 def plain(value: Any) -> Any:

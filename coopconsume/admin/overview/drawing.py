@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from assignors import KeyRange
-from coopconsume.admin.overview.data import members_text
+from coopconsume.admin.overview.words import members_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
