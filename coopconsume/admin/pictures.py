@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from coopconsume.group.membership import Membership
     from coopconsume.options import Options
 
+__all__ = ["OffsetMap", "OffsetState", "PicturesUnavailable", "map_of", "offset_map"]
 
 #: The default number of columns of a map: about one per pixel of a notebook's output.
 COLUMNS: Final = 800
