@@ -115,7 +115,7 @@ class ChunkOverview:
 
 @dataclass(frozen=True)
 class PartitionOverview(PartitionStatus):
-    """The status of a group in a partition, and who works on it.
+    """The status of a group in a partition (a `PartitionStatus`), and who works on it.
 
     Attributes:
         owners: The owned key ranges, ascending.
