@@ -7,25 +7,39 @@
     ├── AssignmentConflict
     └── ProtocolMismatch     (ValueError)
 
-All of them can be pickled, because every positional argument is passed to ``Exception``.
+An error is declared by its annotated attributes, which are its arguments, and a message. All of
+them can be pickled, because every argument is passed to ``Exception``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, dataclass_transform
 
 if TYPE_CHECKING:
     from assignors.ranges import KeyRange
 
 
+@dataclass_transform(eq_default=False)
 class AssignorError(Exception):
     """Base class of every error of this package.
 
     Attributes:
         retriable: Whether the same call may succeed later without anybody changing anything.
+        message: The text, with names of attributes in braces.
     """
 
     retriable: ClassVar[bool] = False
+    message: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        self.args = tuple(vars(self).values())
+
+    def __str__(self) -> str:
+        return self.message.format_map(vars(self))
 
 
 class InvalidKeyRange(AssignorError, ValueError):
@@ -37,14 +51,11 @@ class InvalidKeyRange(AssignorError, ValueError):
         reason: What is wrong and what is expected.
     """
 
-    def __init__(self, first: object, last: object, reason: str) -> None:
-        super().__init__(first, last, reason)
-        self.first = first
-        self.last = last
-        self.reason = reason
+    message = "key range [{first!r}, {last!r}]: {reason}"
 
-    def __str__(self) -> str:
-        return f"key range [{self.first!r}, {self.last!r}]: {self.reason}"
+    first: object
+    last: object
+    reason: str
 
 
 class InvalidMember(AssignorError, ValueError):
@@ -55,13 +66,10 @@ class InvalidMember(AssignorError, ValueError):
         reason: What is wrong and what is expected.
     """
 
-    def __init__(self, member: object, reason: str) -> None:
-        super().__init__(member, reason)
-        self.member = member
-        self.reason = reason
+    message = "member {member!r}: {reason}"
 
-    def __str__(self) -> str:
-        return f"member {self.member!r}: {self.reason}"
+    member: object
+    reason: str
 
 
 class InvalidTopic(AssignorError, ValueError):
@@ -72,13 +80,10 @@ class InvalidTopic(AssignorError, ValueError):
         reason: What is wrong and what is expected.
     """
 
-    def __init__(self, topic: object, reason: str) -> None:
-        super().__init__(topic, reason)
-        self.topic = topic
-        self.reason = reason
+    message = "topic {topic!r}: {reason}"
 
-    def __str__(self) -> str:
-        return f"topic {self.topic!r}: {self.reason}"
+    topic: object
+    reason: str
 
 
 class AssignmentConflict(AssignorError):
@@ -96,25 +101,17 @@ class AssignmentConflict(AssignorError):
 
     retriable = True
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        holes: tuple[KeyRange, ...],
-        overlaps: tuple[KeyRange, ...],
-    ) -> None:
-        super().__init__(topic, partition, holes, overlaps)
-        self.topic = topic
-        self.partition = partition
-        self.holes = holes
-        self.overlaps = overlaps
+    topic: str
+    partition: int
+    holes: tuple[KeyRange, ...]
+    overlaps: tuple[KeyRange, ...]
 
     def __str__(self) -> str:
-        faults = []
-        if self.holes:
-            faults.append(f"nobody owns {', '.join(map(str, self.holes))}")
-        if self.overlaps:
-            faults.append(f"several own {', '.join(map(str, self.overlaps))}")
+        faults = [
+            f"{what} {', '.join(map(str, ranges))}"
+            for what, ranges in (("nobody owns", self.holes), ("several own", self.overlaps))
+            if ranges
+        ]
         return (
             f"the assignment of {self.topic}-{self.partition} does not cover its key hashes "
             f"exactly once: {'; '.join(faults)}. Join the group again; if the error persists, "
@@ -132,15 +129,9 @@ class ProtocolMismatch(AssignorError, ValueError):
         remedy: What to do.
     """
 
-    def __init__(self, what: str, found: str, expected: str, remedy: str) -> None:
-        super().__init__(what, found, expected, remedy)
-        self.what = what
-        self.found = found
-        self.expected = expected
-        self.remedy = remedy
+    message = "the {what} data of a group member: found {found}, expected {expected}. {remedy}"
 
-    def __str__(self) -> str:
-        return (
-            f"the {self.what} data of a group member: found {self.found}, "
-            f"expected {self.expected}. {self.remedy}"
-        )
+    what: str
+    found: str
+    expected: str
+    remedy: str

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from commits.model import Wanted
     from commits.partition_commits import PartitionCommits
 
-__all__ = ["COOPERATIVE", "Acquisition", "Acquisitions"]
 
 COOPERATIVE = "cooperative"
 """The sharing of an epoch whose members acquire chunks of whole partitions."""

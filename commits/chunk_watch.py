@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from commits.acquisitions import Acquisition
     from commits.model import TopicPartition
 
-__all__ = ["AcquisitionWatch"]
-
 
 class AcquisitionWatch:
     """Finds chunks that were held for too long.

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
     Results = dict[TopicPartition, CommitResult]
 
-__all__ = ["Committing"]
-
 
 class Committing(TableSettings):
     """Commits, changes of log ends, and resets: the calls with a result for each partition."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MOST_TRIES", "repeated_write"]
 
 T = TypeVar("T")
 

@@ -12,8 +12,6 @@ from commits.errors import CommitLogUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["AppendConflict", "LogEngine", "Tail", "TailGone", "reading"]
-
 
 class AppendConflict(Exception):
     """Nothing was written because of a concurrent compaction; try again."""

@@ -11,7 +11,6 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["APPEND", "REPAIR", "SNAPSHOT_OF", "VersionEntry", "words_in", "words_of"]
 
 SNAPSHOT_OF = "coopconsume.folded"
 """Field of the entry of a snapshot: the version of the folded state."""

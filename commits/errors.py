@@ -37,24 +37,6 @@ if TYPE_CHECKING:
 
     Results = Mapping[TopicPartition, CommitResult]
 
-__all__ = [
-    "ClaimConflict",
-    "CommitLogUnavailable",
-    "CommitRefused",
-    "CommitStoreBusy",
-    "CommitStoreError",
-    "CommitTableFormat",
-    "CommitTableNotFound",
-    "CorruptCommitLog",
-    "EpochConflict",
-    "FencedMember",
-    "IndividualCommitNotAllowed",
-    "IndividualCommitTooOld",
-    "MaxIndividualCommitsReached",
-    "RepairRefused",
-    "UnsupportedTarget",
-]
-
 
 class CommitStoreError(Exception):
     """Base class of all errors of the commit store. Secrets in URIs are hidden.

@@ -27,17 +27,6 @@ if TYPE_CHECKING:
     from commits.partition_commits import CommitStatus
     from commits.rows import Event, Part
 
-__all__ = [
-    "KEPT_ANSWERS",
-    "KEPT_RESULTS",
-    "RELEASED",
-    "Answer",
-    "GroupKey",
-    "GroupState",
-    "KnownPrimary",
-    "LogState",
-    "PartitionState",
-]
 
 GroupKey: TypeAlias = tuple[str, str]
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from commits.rows import Event, Part
 
-__all__ = ["KEPT_UNCHANGED", "GrantState", "ShareOwner", "cut", "holder_of"]
 
 KEPT_UNCHANGED = 16
 """The number of ids of commits without a change that are kept for each member."""

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from commits.model import Doubt
     from commits.rows import Event, Part
 
-__all__ = ["history_entry"]
-
 
 def history_entry(
     version: int, event: Event, answer: Answer, doubts: Sequence[Doubt] = ()

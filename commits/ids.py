@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["CommitIds"]
 
 # No leading zeros, so that a number has one spelling. 18 digits fit into 64 bits.
 _NUMBERED = re.compile(r"(.*-)(0|[1-9][0-9]{0,17})", re.DOTALL)

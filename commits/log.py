@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from commits.model import Doubt
     from commits.rows import Event
 
-__all__ = ["VACUUM_SEGMENTS", "CommitLog"]
 
 log = logging.getLogger(__name__)
 

@@ -11,22 +11,6 @@ from commits.offsets import OffsetRanges
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = [
-    "MAX_KEY_HASH",
-    "PARKED_MS",
-    "AcquireRequest",
-    "AcquisitionId",
-    "Assignment",
-    "Doubt",
-    "Epoch",
-    "OffsetAndEpoch",
-    "OwnedShare",
-    "Pending",
-    "TopicPartition",
-    "Wanted",
-    "as_share",
-    "as_shares",
-]
 
 TopicPartition: TypeAlias = tuple[str, int]
 

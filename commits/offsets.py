@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     Pairs = Iterable[tuple[int, int]]
     Int64s = NDArray[np.int64]
 
-__all__ = ["MAX_COUNT", "MAX_OFFSET", "OffsetRanges", "exact_integer"]
 
 MAX_OFFSET = 2**63 - 1
 """The largest offset of a set: Kafka's offsets are signed 64-bit integers."""

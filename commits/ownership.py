@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from commits.fold import Answer, GroupState
     from commits.model import Assignment, OwnedShare
 
-__all__ = ["Ownership", "in_force"]
 
 _NUMBER_TRIES = 20
 """The number of attempts to get the next epoch number, as others may take it first."""

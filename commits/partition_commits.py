@@ -11,7 +11,6 @@ from commits.offsets import MAX_OFFSET, OffsetRanges, exact_integer
 if TYPE_CHECKING:
     from commits.offsets import Pairs
 
-__all__ = ["DEFAULT_MAX_RANGES", "CommitResult", "CommitStatus", "PartitionCommits"]
 
 DEFAULT_MAX_RANGES = 1_000_000
 """The default limit of separate ranges above the stable offset of a partition."""

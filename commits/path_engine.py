@@ -53,7 +53,6 @@ from commits.secrets import hidden, message_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["CHECKPOINT_VERSIONS", "MIN_RETENTION_HOURS", "PathEngine"]
 
 log = logging.getLogger(__name__)
 

@@ -21,16 +21,6 @@ from commits.errors import UnsupportedTarget
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = [
-    "TURN_SECONDS",
-    "local_path",
-    "log_folder",
-    "mount_kind",
-    "refuse_unsafe_path",
-    "refuse_unsafe_spark",
-    "refuse_unwritable",
-    "taking_turns",
-]
 
 log = logging.getLogger(__name__)
 

@@ -36,15 +36,6 @@ if TYPE_CHECKING:
     from commits.engine import LogEngine
     from commits.model import TopicPartition
 
-__all__ = [
-    "PartitionPlan",
-    "StableOffset",
-    "TableCheck",
-    "TableRepair",
-    "check_table",
-    "move_table",
-    "repair_table",
-]
 
 QUIET_SECONDS = 60.0
 """The time without an append before a repair: after a recent append members may be active."""

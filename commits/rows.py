@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from commits.model import TopicPartition
 
-__all__ = ["FORMAT", "KINDS", "SCHEMA", "Event", "Part", "decode", "divided", "encode"]
 
 FORMAT = 1
 """The version of the row format. A reader that finds another one stops."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-__all__ = ["SecretUri", "hidden", "hidden_in", "message_of"]
-
 _HIDDEN: Final = "***"
 #: User and password before a host. A password may contain a slash, as keys of S3 do. A URI with one
 #: slash is refused, and the error shows it.

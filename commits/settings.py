@@ -12,14 +12,6 @@ if TYPE_CHECKING:
 
     from commits.engine import LogEngine
 
-__all__ = [
-    "ACCEPT_INDIVIDUAL_COMMIT",
-    "ACCEPT_RANGE_FETCH",
-    "MAX_NUM_RANGES",
-    "SNAPSHOT_BYTES",
-    "SNAPSHOT_COMMITS",
-    "TableSettings",
-]
 
 ACCEPT_INDIVIDUAL_COMMIT = "accept.individual.commit"
 """The setting that allows commits in a store (KIP-X); true by default."""

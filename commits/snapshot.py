@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from commits.model import Pending, TopicPartition
 
-__all__ = ["newest_snapshot", "snapshot_events"]
 
 _RESULT_FIELDS = [one.name for one in fields(CommitResult) if one.name != "not_held"]
 

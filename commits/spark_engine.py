@@ -30,7 +30,6 @@ from commits.rows import SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SparkEngine", "is_name"]
 
 _NAME = re.compile(r"(`[^`]+`|\w+)(\.(`[^`]+`|\w+)){0,2}", re.ASCII)
 _CONFLICT = re.compile(r"Concurrent\w*Exception|DELTA_CONCURRENT|MetadataChanged|ProtocolChanged")

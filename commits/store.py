@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from commits.ids import CommitIds
     from commits.model import OffsetAndEpoch, Pending, TopicPartition
 
-__all__ = ["CommitStore"]
-
 
 class CommitStore(Committing):
     """The individual commits of many groups, in one Delta table.

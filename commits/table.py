@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from commits.engine import LogEngine
 
-__all__ = ["LOG_PROPERTIES", "is_named", "open_table", "opened_at"]
 
 LOG_PROPERTIES = {
     "delta.checkpointInterval": str(CHECKPOINT_VERSIONS),

@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from commits.partition_commits import CommitResult
     from commits.rows import Event
 
-__all__ = [
-    "checked_place",
-    "chunk_id",
-    "exact_offset",
-    "parts_of",
-    "raise_once",
-    "request_events",
-    "unwritten",
-    "with_topic_ids",
-]
-
 
 _MAX_ATTEMPTS = 2**31 - 1
 

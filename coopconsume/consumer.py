@@ -17,7 +17,7 @@ from coopconsume.closing import Closing
 from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption
 from coopconsume.group.membership import Membership
 from coopconsume.kafka.partitioner import default_partition
-from coopconsume.option_values import parse_seconds
+from coopconsume.option_values import seconds_of
 from coopconsume.options import Options
 from coopconsume.query import CooperativeForeach, CooperativeQuery
 from coopconsume.record import MAX_WAIT
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from assignors import KeyRange
-    from commits import CommitResult, OffsetRanges, PartitionCommits
-    from commits.model import TopicPartition as Name
+    from commits import CommitResult, OffsetRanges
     from coopconsume.admin.overview import GroupOverview, KeyMetadata
     from coopconsume.group.callbacks import RebalanceListener
     from coopconsume.record import OnDead, RetryPolicy
@@ -557,18 +556,12 @@ class CooperativeConsumer(Closing):
         return key_metadata(group, topic, partition, hashed)
 
     def _statuses(self, *, ends: bool = False) -> list[PartitionStatus]:
-        state = self._state()
-        end_of = self.membership().cluster.ends(state) if ends else {}
-        return [
-            PartitionStatus.of(partition, commits, end_offset=end_of.get(partition))
-            for partition, commits in sorted(state.items())
-        ]
-
-    def _state(self) -> dict[Name, PartitionCommits]:
         membership = self.membership()
         owned = membership.owned
         state = membership.store.state(self.options.group_id)
-        return {tp: commits for tp, commits in state.items() if tp in owned}
+        ours = sorted(tp for tp in state if tp in owned)
+        end_of = membership.cluster.ends(ours) if ends else {}
+        return [PartitionStatus.of(tp, state[tp], end_offset=end_of.get(tp)) for tp in ours]
 
     # -- handlers
 
@@ -676,10 +669,7 @@ class CooperativeConsumer(Closing):
             raise InvalidOption("state", repr(state), "give the path of a folder")
         if isinstance(handler, FrameHandler):
             raise InvalidOption("handler", "a frame handler", "give a function of (record, state)")
-        try:
-            lifetime = None if ttl is None else parse_seconds(ttl)
-        except ValueError as error:
-            raise InvalidOption("ttl", repr(ttl), str(error)) from None
+        lifetime = None if ttl is None else seconds_of("ttl", ttl)
         if lifetime is not None and not 0 < lifetime <= MAX_WAIT:
             raise InvalidOption("ttl", repr(ttl), "give a time above 0, up to 365 days")
         if not isinstance(history, int) or isinstance(history, bool) or history < 0:

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.errors import InvalidOption
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,6 +35,18 @@ def parse_seconds(text: float | str) -> float:
     if not found or unit not in _UNITS:
         raise ValueError("give seconds, or a text such as '10 seconds' or '500ms'")
     return float(found.group(1)) * _UNITS[unit]
+
+
+def seconds_of(name: str, text: float | str) -> float:
+    """Returns the seconds that an option or an argument has.
+
+    Raises:
+        InvalidOption: `parse_seconds` does not take it.
+    """
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise InvalidOption(name, repr(text), str(error)) from None
 
 
 @dataclass(frozen=True)

@@ -493,17 +493,13 @@ def _complete(kafka: dict[str, str]) -> dict[str, str]:
 
 
 def _refuse_unknown(options: Iterable[str]) -> None:
+    known = [option.name for option in TABLE if option.is_listed]
+    known += [f"kafka.{name}" for name in KNOWN_KAFKA_SETTINGS]
     unknown = [
-        (name, closest(name, _known_names()))
+        (name, closest(name, known))
         for name in options
         if not name.lower().startswith("kafka.") and name.lower() not in _BY_NAME
     ]
     if unknown:
         (first, similar), *more = unknown
         raise UnknownOption(first, similar, *more)
-
-
-def _known_names() -> list[str]:
-    return [o.name for o in TABLE if o.is_listed] + [
-        f"kafka.{name}" for name in KNOWN_KAFKA_SETTINGS
-    ]

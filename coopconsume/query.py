@@ -11,7 +11,7 @@ from coopconsume.admin.overview.drawing import progress_html, settings_html
 from coopconsume.errors import InvalidOption, TopicNotFound
 from coopconsume.interrupts import interruptible
 from coopconsume.monitoring.listener import Progress, QueryListener
-from coopconsume.option_values import parse_seconds
+from coopconsume.option_values import seconds_of
 from coopconsume.runtime.checks import check_handler, check_settings
 from coopconsume.runtime.job_spec import JobSpec
 from coopconsume.runtime.loop import Job
@@ -310,7 +310,7 @@ class CooperativeForeach:
         if bool(availableNow) + len(given) != 1:
             found = "several or none"
             raise InvalidOption("trigger", found, "give availableNow, processingTime or realTime")
-        seconds = {name: _seconds(name, text) for name, text in given.items()}
+        seconds = {name: seconds_of(name, text) for name, text in given.items()}
         real_time = seconds.get("realTime")
         if real_time is not None and not _SHORTEST_RUN <= real_time <= _LONGEST_RUN:
             raise InvalidOption(
@@ -372,13 +372,6 @@ class CooperativeForeach:
         meter.started()
         job.start()
         return query
-
-
-def _seconds(name: str, text: str) -> float:
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise InvalidOption(name, repr(text), str(error)) from None
 
 
 class _Progressing(QueryListener):

@@ -32,18 +32,16 @@ committers' clocks, null if the log does not say.
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from commits import CommitStore
 from coopconsume.admin.offsets import OffsetAdmin
 from coopconsume.admin.overview.data import ChunkOverview
 from coopconsume.errors import InvalidOption
-from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.connection import Connection
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
@@ -201,30 +199,20 @@ def view_table(
 
 
 def _groups(options: Mapping[str, Any], spark: SparkSession | None) -> list[str]:
-    parsed = Options.parse(options, group=False)
-    with closing(Cluster(parsed)) as cluster:
-        store = CommitStore.open(
-            parsed.commit_table, spark=spark, cluster=cluster.cluster_id, create=False
-        )
-        return store.groups()
+    with Connection(Options.parse(options, group=False), spark=spark) as at:
+        return at.store.groups()
 
 
 def _partition(one: PartitionStatus) -> Iterator[dict[str, Any]]:
     blocker = one.blocker
     firsts, lasts = one.done.bounds()
-    yield {
-        "stable_offset": one.stable_offset,
+    yield one.figures() | {
         "log_start": one.log_start,
-        "end_offset": one.end_offset,
-        "lag": one.lag,
-        "committed_above": len(one.done),
         "range_count": len(firsts),
         "ranges": [
             {"first": f, "last": t} for f, t in zip(firsts.tolist(), lasts.tolist(), strict=True)
         ],
-        "gaps": one.open_ranges.range_count,
         "pending": len(one.pending),
-        "primary_offset": one.primary_offset,
         "blocker": None
         if blocker is None
         else {name: getattr(blocker, name) for name in (field.name for field in _BLOCKER)},

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["given_session", "no_catalog", "session_for"]
-
 
 def given_session() -> SparkSession | None:
     """Returns the active session or that of spark-submit; None without such a session."""

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import base64
 import functools
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from coopconsume.admin.client import Admin
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.place import as_json, at_a_place, echo_json, echo_lines
+from coopconsume.cli.place import as_json, dead_letter_option, echo, with_admin
 from coopconsume.cli.text import table, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import SparkSession
-
+    from coopconsume.admin.client import Admin
     from coopconsume.admin.dead_letters.actions import DeadLetters
     from coopconsume.admin.dead_letters.choice import Steps
     from coopconsume.admin.dead_letters.stored import Letter
@@ -62,12 +61,8 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds a `DeadLetters` and the `Choice` of letters to a command."""
 
     @click.argument("group")
-    @at_a_place
-    @click.option(
-        "--dead-letter",
-        metavar="PATH|kafka:TOPIC",
-        help="The table or topic of the letters; short for -o deadLetter=…",
-    )
+    @dead_letter_option
+    @with_admin
     @click.option("--topic", help="Only records of this topic.")
     @click.option("--partition", type=click.IntRange(0), help="Only records of this partition.")
     @click.option("--offset", metavar="FIRST[-LAST]", callback=_offsets, help="Only these offsets.")
@@ -82,23 +77,18 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_choice(
         group: str,
-        options: dict[str, str],
-        spark: SparkSession | None,
-        dead_letter: str | None,
+        admin: Admin,
         offset: tuple[int | None, int | None],
         key: str | None,
         **kwargs: Any,
     ) -> Any:
-        if dead_letter is not None:
-            options["deadLetter"] = dead_letter
         words = {
             name: kwargs.pop(name) for name in ("topic", "partition", "reason", "since", "until")
         }
         choice = Choice(
             **words, first=offset[0], last=offset[1], key=None if key is None else key.encode()
         )
-        letters = Admin(options, spark=spark).dead_letters(group)
-        return command(letters=letters, choice=choice, **kwargs)
+        return command(letters=admin.dead_letters(group), choice=choice, **kwargs)
 
     return with_choice  # fmt: skip
 
@@ -124,11 +114,9 @@ def list_(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool)
 
     Letters whose commit does not count, such as those of a crashed job, are left out.
     """
-    found = letters.letters(_with(choice, settled=settled), whole=False)
-    if as_json:
-        echo_json([_plain(letter, whole=False) for letter in found])
-        return
-    echo_lines(letter_lines(found))
+    found = letters.letters(replace(choice, settled=settled), whole=False)
+    document = [_plain(letter, whole=False) for letter in found]
+    echo(document, letter_lines(found), as_json=as_json)
 
 
 @dead_letters.command(epilog=EXIT_CODES)
@@ -138,12 +126,9 @@ def list_(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool)
 @as_json
 def show(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool) -> None:
     """Show dead letters with headers, value and trace."""
-    found = letters.letters(_with(choice, settled=settled))
-    if as_json:
-        echo_json([_plain(letter, whole=True) for letter in found])
-        return
-    for letter in found:
-        echo_lines(_whole(letter))
+    found = letters.letters(replace(choice, settled=settled))
+    document = [_plain(letter, whole=True) for letter in found]
+    echo(document, (line for letter in found for line in _whole(letter)), as_json=as_json)
 
 
 def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,16 +171,12 @@ def _decide(
     plan = letters.plan(choice)
     if execute:
         letters.carry_out(action, plan)
-    if as_json:
-        echo_json(
-            {
-                "action": action, "executed": execute,
-                "parked": [_record(one) for one in plan.parked],
-                "passed": [_record(one) for one in plan.passed],
-            }
-        )  # fmt: skip
-        return
-    echo_lines(decision_lines(action, plan, executed=execute))
+    document = {
+        "action": action, "executed": execute,
+        "parked": [_record(one) for one in plan.parked],
+        "passed": [_record(one) for one in plan.passed],
+    }  # fmt: skip
+    echo(document, decision_lines(action, plan, executed=execute), as_json=as_json)
 
 
 def decision_lines(action: Action, plan: Steps, *, executed: bool) -> list[str]:
@@ -263,10 +244,6 @@ def _record(one: Any) -> dict[str, Any]:
         "topic": one.topic, "topic_id": one.topic_id, "partition": one.partition,
         "offset": one.offset, "key": text_of(one.key), "key_base64": _base64(one.key),
     }  # fmt: skip
-
-
-def _with(choice: Choice, *, settled: bool) -> Choice:
-    return Choice(**(vars(choice) | {"settled": settled}))
 
 
 def _name(one: Any) -> str:

@@ -14,6 +14,7 @@ import click
 
 from commits import CorruptCommitLog, FencedMember
 from coopconsume.errors import CoopConsumeError, DataLoss, HandlerNotUsable, OptionError
+from coopconsume.errors.base import sentence_of
 from coopconsume.errors.fenced import ProducerFenced, StaleGeneration
 from coopconsume.interrupts import interruptible
 from coopconsume.monitoring.logs import JsonFormatter
@@ -63,11 +64,6 @@ _BY_KIND: tuple[tuple[type[Exception], int], ...] = (
 def exit_code(error: BaseException) -> int:
     """Returns the exit code for an error."""
     return next((code for kind, code in _BY_KIND if isinstance(error, kind)), FAILED)
-
-
-def is_ours(error: BaseException) -> bool:
-    """Returns whether an error is one of this library, whose text is meant for users."""
-    return any(isinstance(error, kind) for kind, _ in _BY_KIND)
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
@@ -135,7 +131,5 @@ def _echo_error(error: Exception, *, as_json: bool) -> None:
 def _sentence(error: Exception) -> str:
     if isinstance(error, click.ClickException):
         return error.format_message()
-    if is_ours(error):
-        return str(error)
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first} (--debug shows where)"
+    shown = sentence_of(error)
+    return shown if isinstance(error, CoopConsumeError) else f"{shown} (--debug shows where)"

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coopconsume.admin.client import Admin
 from coopconsume.admin.overview.data import plain
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.place import as_json, at_a_place, echo_json, echo_lines
+from coopconsume.cli.place import as_json, echo, with_admin
 from coopconsume.cli.text import group_lines, table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from coopconsume.admin.client import Admin
 
 _COLUMNS = ("GROUP", "STATE", "MEMBERS", "EPOCH", "CLAIMS", "PARTITIONS", "LAG")
 
@@ -26,16 +25,13 @@ def groups() -> None:
 
 @groups.command("list", epilog=EXIT_CODES)
 @reported
-@at_a_place
+@with_admin
 @as_json
-def list_(*, as_json: bool, options: dict[str, str], spark: SparkSession | None) -> None:
+def list_(*, as_json: bool, admin: Admin) -> None:
     """List the groups in a commit table."""
-    found = Admin(options, spark=spark).groups()
-    if as_json:
-        echo_json(plain(found))
-        return
+    found = admin.groups()
     rows = [(g.group, g.state, g.members, g.epoch, g.claims, g.partitions, g.lag) for g in found]
-    echo_lines(table(_COLUMNS, rows))
+    echo(plain(found), table(_COLUMNS, rows), as_json=as_json)
 
 
 @groups.command(
@@ -53,23 +49,13 @@ def list_(*, as_json: bool, options: dict[str, str], spark: SparkSession | None)
     help="Number of the last assignment changes to show; JSON has all.",
 )
 @reported
-@at_a_place
+@with_admin
 @as_json
-def describe(
-    *,
-    group: str,
-    history: int,
-    as_json: bool,
-    options: dict[str, str],
-    spark: SparkSession | None,
-) -> None:
+def describe(*, group: str, history: int, as_json: bool, admin: Admin) -> None:
     """Describe a group: members, shares, epochs, and the status of each partition.
 
     Each partition has a map of its hash space, from the first to the last key hash. Each place of
     the map shows the letter of the member that owns most of it; a dot has no owner.
     """
-    found = Admin(options, spark=spark).describe(group)
-    if as_json:
-        echo_json(found.to_dict())
-        return
-    echo_lines(group_lines(found, datetime.now(UTC), history))
+    found = admin.describe(group)
+    echo(found.to_dict(), group_lines(found, datetime.now(UTC), history), as_json=as_json)

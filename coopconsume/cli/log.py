@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
-from coopconsume.cli.place import as_json, at_a_cluster, echo_json, echo_lines
+from coopconsume.cli.place import as_json, at_a_cluster, echo
 from coopconsume.cli.text import table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from coopconsume.fenced.auditing import Audit, Blockage
 
@@ -41,15 +41,15 @@ def head(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) 
     from coopconsume.fenced.reader import head as look
 
     found = look(options, topic, partition)
-    if as_json:
-        echo_json(asdict(found))
-        return
     undecided = found.end - found.stable
-    click.echo(f"{topic}-{partition}  {found.visibility or 'nothing written yet'}")
-    click.echo(f"topic id  {found.topic_id}")
-    click.echo(f"offsets   {found.start:,} to {found.end:,}, {undecided:,} not decided")
-    click.echo(f"next      sequence {_known(found.next_seq)}")
-    click.echo(f"epoch     {_known(found.epoch)}, owner {found.owner or 'not known'}")
+    lines = [
+        f"{topic}-{partition}  {found.visibility or 'nothing written yet'}",
+        f"topic id  {found.topic_id}",
+        f"offsets   {found.start:,} to {found.end:,}, {undecided:,} not decided",
+        f"next      sequence {_known(found.next_seq)}",
+        f"epoch     {_known(found.epoch)}, owner {found.owner or 'not known'}",
+    ]
+    echo(asdict(found), lines, as_json=as_json)
 
 
 @log.command(
@@ -65,29 +65,24 @@ def audit(*, topic: str, partition: int, as_json: bool, options: dict[str, str])
     from coopconsume.fenced.auditing import audit as look
 
     log_id, found = look(options, topic, partition)
-    if as_json:
-        facts = {"ok": found.ok and found.is_fenced_log, "is_fenced_log": found.is_fenced_log}
-        echo_json({"log": asdict(log_id), **facts, **asdict(found)})
-    else:
-        _show_audit(f"{topic}-{partition}", found)
-    return OK if found.ok and found.is_fenced_log else FAILED
+    is_ok = found.ok and found.is_fenced_log
+    facts = {"log": asdict(log_id), "ok": is_ok, "is_fenced_log": found.is_fenced_log}
+    echo(facts | asdict(found), _audit_lines(f"{topic}-{partition}", found), as_json=as_json)
+    return OK if is_ok else FAILED
 
 
-def _show_audit(name: str, found: Audit) -> None:
+def _audit_lines(name: str, found: Audit) -> Iterator[str]:
+    place = f"{name}, offsets {found.first_offset:,} to {found.next_offset:,}"
     if not found.is_fenced_log:
-        click.echo(
-            f"{name}, offsets {found.first_offset:,} to {found.next_offset:,}: "
-            f"{found.foreign + found.malformed:,} records, none with a stamp. "
+        yield (
+            f"{place}: {found.foreign + found.malformed:,} records, none with a stamp. "
             "This is not a fenced log: check topic and partition"
         )
         return
     rows = [(t.epoch, t.owner, t.first_offset, t.records, t.batches) for t in found.terms]
-    echo_lines(table(_OWNERS, rows))
-    click.echo()
-    click.echo(
-        f"{name}, offsets {found.first_offset:,} to {found.next_offset:,}: "
-        f"{found.records:,} records count"
-    )
+    yield from table(_OWNERS, rows)
+    yield ""
+    yield f"{place}: {found.records:,} records count"
     passed = (
         (found.rejected, "rejected (not at the offset they expect)"),
         (found.fenced, "of former owners"), (found.malformed, "with a malformed stamp"),
@@ -96,10 +91,10 @@ def _show_audit(name: str, found: Audit) -> None:
     )  # fmt: skip
     for count, what in passed:
         if count:
-            click.echo(f"ignored: {count:,} {what}")
+            yield f"ignored: {count:,} {what}"
     for finding in found.findings:
-        click.echo(f"  {finding.what} at offset {finding.offset:,}: {finding.problem}")
-    click.echo("no record is missing" if found.ok else "RECORDS ARE MISSING")
+        yield f"  {finding.what} at offset {finding.offset:,}: {finding.problem}"
+    yield "no record is missing" if found.ok else "RECORDS ARE MISSING"
 
 
 @log.command(epilog=example("coopconsume log repair ledger --bootstrap-servers localhost:9092"))
@@ -117,15 +112,11 @@ def repair(
     from coopconsume.fenced.auditing import repair as accept
 
     gaps = accept(options, topic, partition, apply=execute)
-    if as_json:
-        echo_json({"executed": execute, "gaps": [asdict(gap) for gap in gaps]})
-        return
-    for gap in gaps:
-        click.echo(f"gap at offset {gap.offset:,}: {gap.problem}")
-    if not gaps:
-        click.echo("no record is missing")
-    else:
-        click.echo("accepted" if execute else "dry run: add --execute to accept these gaps")
+    lines = [f"gap at offset {gap.offset:,}: {gap.problem}" for gap in gaps]
+    done = "accepted" if execute else "dry run: add --execute to accept these gaps"
+    lines.append(done if gaps else "no record is missing")
+    document = {"executed": execute, "gaps": [asdict(gap) for gap in gaps]}
+    echo(document, lines, as_json=as_json)
 
 
 @log.command(epilog=example("coopconsume log blocked ledger --bootstrap-servers localhost:9092"))
@@ -136,25 +127,21 @@ def blocked(*, topic: str, partition: int, as_json: bool, options: dict[str, str
     from coopconsume.fenced.auditing import blocked as look
 
     found = look(options, topic, partition)
-    if as_json:
-        document = asdict(found) | {"blocked": found.stable < found.end}
-        for row, transaction in zip(document["transactions"], found.transactions, strict=True):
-            row["last_write"] = transaction.last_write.isoformat()
-            row["hangs"] = transaction.hangs
-        echo_json(document)
-        return
+    document = asdict(found) | {"blocked": found.stable < found.end}
+    for row, transaction in zip(document["transactions"], found.transactions, strict=True):
+        row["last_write"] = transaction.last_write.isoformat()
+        row["hangs"] = transaction.hangs
+    lines = blockage_lines(found, options.get("kafka.bootstrap.servers", "…"))
+    echo(document, lines, as_json=as_json)
+
+
+def blockage_lines(found: Blockage, servers: str) -> Iterator[str]:
+    """Yields the open transactions of a log, and how to end each."""
+    log = f"{found.topic}-{found.partition}"
     if found.stable == found.end:
-        click.echo(f"{topic}-{partition} is not blocked: everything below {found.end:,} is decided")
+        yield f"{log} is not blocked: everything below {found.end:,} is decided"
         return
-    show_blockage(found, options.get("kafka.bootstrap.servers", "…"))
-
-
-def show_blockage(found: Blockage, servers: str) -> None:
-    """Prints the open transactions of a log, and how to end each."""
-    click.echo(
-        f"{found.topic}-{found.partition} is blocked from offset {found.stable:,} on; its end is "
-        f"{found.end:,}"
-    )
+    yield f"{log} is blocked from offset {found.stable:,} on; its end is {found.end:,}"
     rows = [
         (
             t.producer_id, t.producer_epoch, t.first_offset, f"{t.last_write:%F %T} UTC",
@@ -162,22 +149,22 @@ def show_blockage(found: Blockage, servers: str) -> None:
         )
         for t in found.transactions
     ]  # fmt: skip
-    echo_lines(table(_OPEN, rows))
+    yield from table(_OPEN, rows)
     for t in found.transactions:
-        click.echo()
+        yield ""
         if t.hangs:
-            click.echo(
+            yield (
                 f"the transaction of producer {t.producer_id} hangs: no coordinator will end it. "
                 "Its records may have been reported as committed; they are lost if it is aborted. "
                 "To abort it, use Kafka's own tool:"
             )
         else:
-            click.echo(
+            yield (
                 f"{t.transactional_id}: its coordinator ends it after its timeout. To end it now, "
                 "stop its producer, or start another one with that id, or abort it with Kafka's "
                 "own tool:"
             )
-        click.echo(
+        yield (
             f"  kafka-transactions.sh --bootstrap-server {servers} abort --topic {found.topic} "
             f"--partition {found.partition} --start-offset {t.first_offset}"
         )

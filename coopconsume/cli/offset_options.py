@@ -49,14 +49,6 @@ some_topics = click.option(
     "--topic", "topics", multiple=True, callback=_topics, metavar="TOPIC[:0,1]",
     help="Only these partitions; can be repeated.",
 )  # fmt: skip
-executing = click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
-counting = click.option(
-    "--count/--no-count", default=True, show_default=True,
-    help="Read the records to count them, or count offsets instead.",
-)  # fmt: skip
-ending_claims = click.option(
-    "--end-claims", is_flag=True, help="End standalone claims whose processes have died."
-)
 
 
 def with_state(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.admin.offsets.status import NOT_DONE
 from coopconsume.admin.overview.data import plain
-from coopconsume.cli.text import table
+from coopconsume.cli.text import shown_primary, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,17 +37,11 @@ def show_lines(statuses: Iterable[PartitionStatus]) -> list[str]:
             (
                 one.name, one.log_start, one.stable_offset, one.end_offset, len(one.done),
                 one.done.range_count, one.open_ranges.range_count, len(one.pending), one.lag,
-                _primary(one),
+                shown_primary(one),
             )
             for one in statuses
         ],
     )  # fmt: skip
-
-
-def _primary(one: PartitionStatus) -> object:
-    if one.primary_offset is None or one.primary_is_ours:
-        return one.primary_offset
-    return f"{one.primary_offset:,} (not ours)"
 
 
 def gap_lines(statuses: Iterable[PartitionStatus], now: datetime, limit: int) -> Iterator[str]:
@@ -116,19 +110,10 @@ def state_lines(moves: Mapping[TopicPartition, StateMove]) -> Iterator[str]:
 
 def status_document(one: PartitionStatus) -> dict[str, Any]:
     """Returns the status of a partition for JSON."""
-    return {
-        "topic": one.topic,
-        "partition": one.partition,
+    return one.figures() | {
         "log_start": one.log_start,
-        "stable_offset": one.stable_offset,
-        "end_offset": one.end_offset,
-        "committed_above": len(one.done),
         "ranges": one.done.pairs(),
-        "gaps": one.open_ranges.range_count,
         "pending": [plain(pending) for pending in one.pending.values()],
-        "lag": one.lag,
-        "primary_offset": one.primary_offset,
-        "primary_is_ours": one.primary_is_ours,
     }
 
 
@@ -140,14 +125,9 @@ def gap_documents(one: PartitionStatus) -> list[dict[str, Any]]:
 
 def lag_document(one: PartitionStatus) -> dict[str, Any]:
     """Returns the lag of a partition and its blocker for JSON."""
-    return {
-        "topic": one.topic,
-        "partition": one.partition,
-        "lag": one.lag,
-        "stable_offset": one.stable_offset,
-        "end_offset": one.end_offset,
-        "blocker": plain(one.blocker),
-    }
+    figures = one.figures()
+    shown = {n: figures[n] for n in ("topic", "partition", "lag", "stable_offset", "end_offset")}
+    return shown | {"blocker": plain(one.blocker)}
 
 
 def move_document(move: Move, again: int, skipped: int) -> dict[str, Any]:

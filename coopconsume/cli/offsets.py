@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,18 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commits import CommitTableNotFound
-from coopconsume.admin.client import Admin
 from coopconsume.admin.offsets import read_document, write_document
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.offset_options import (
-    counting,
-    ending_claims,
-    executing,
-    ranges,
-    some_topics,
-    target_of,
-    with_state,
-)
+from coopconsume.cli.offset_options import ranges, some_topics, target_of, with_state
 from coopconsume.cli.offset_text import (
     gap_documents,
     gap_lines,
@@ -32,17 +26,78 @@ from coopconsume.cli.offset_text import (
     state_lines,
     status_document,
 )
-from coopconsume.cli.place import as_json, at_a_place, echo_json, echo_lines
+from coopconsume.cli.place import as_json, echo, with_admin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from pyspark.sql import SparkSession
-
+    from coopconsume.admin.client import Admin
     from coopconsume.admin.offsets import Move, OffsetAdmin, PartitionStatus
-    from coopconsume.state.resetting import StateAction, StateReset
+    from coopconsume.state.resetting import StateAction
 
 _PLACE = "--bootstrap-servers localhost:9092 --commit-table /data/commits"
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the moves of a command are carried out, by its options."""
+
+    execute: bool
+    count: bool
+    end_claims: bool
+    action: StateAction | None
+    state_path: str | None
+    as_json: bool
+
+    def carry_out(self, admin: OffsetAdmin, moves: list[Move]) -> None:
+        """Shows moves, and writes them with ``--execute``."""
+        state = admin.state_reset(moves, self.action, self.state_path)
+        admin.check_idle(end_claims=self.end_claims)
+        what = "records" if self.count else "offsets"
+        counts = [
+            admin.count_records(move) if self.count else (len(move.again), len(move.skipped))
+            for move in moves
+        ]
+        if self.execute:
+            admin.execute(moves, end_claims=self.end_claims, state=state)
+        changes = None if state is None else [
+            {"topic": tp[0], "partition": tp[1]} | one._asdict() for tp, one in state.moves.items()
+        ]  # fmt: skip
+        document = {
+            "group": admin.group, "executed": self.execute, "counted": what,
+            "partitions": [
+                move_document(move, *both) for move, both in zip(moves, counts, strict=True)
+            ],
+            "state": changes,
+        }  # fmt: skip
+        lines = move_lines(moves, counts, what=what, executed=self.execute)
+        before = () if state is None else state_lines(state.moves)
+        echo(document, itertools.chain(before, lines), as_json=self.as_json)
+
+
+def _moving(command: Callable[..., None]) -> Callable[..., Any]:
+    """Adds ``admin``, and `Execution` as ``how``, to a command that moves offsets."""
+
+    @with_state
+    @click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
+    @click.option(
+        "--count/--no-count",
+        default=True,
+        show_default=True,
+        help="Read the records to count them, or count offsets instead.",
+    )
+    @click.option(
+        "--end-claims", is_flag=True, help="End standalone claims whose processes have died."
+    )
+    @reported
+    @with_admin
+    @as_json
+    @functools.wraps(command)
+    def moving(**given: Any) -> None:
+        chosen = {field.name: given.pop(field.name) for field in fields(Execution)}
+        command(how=Execution(**chosen), **given)
+
+    return moving  # fmt: skip
 
 
 @click.group(epilog=EXIT_CODES)
@@ -59,7 +114,7 @@ def offsets() -> None:
     "partitions one file for each.",
 )  # fmt: skip
 @reported
-@at_a_place
+@with_admin
 @as_json
 def show(
     *,
@@ -67,16 +122,13 @@ def show(
     topics: Mapping[str, list[int]] | None,
     picture: Path | None,
     as_json: bool,
-    options: dict[str, str],
-    spark: SparkSession | None,
+    admin: Admin,
 ) -> None:
     """Show the status of each partition: stable offset, offsets done above it, gaps, pending."""
-    with Admin(options, spark=spark).offsets(group) as admin:
-        found = admin.statuses(topics, times=False)
-    if as_json:
-        echo_json({"group": group, "partitions": [status_document(one) for one in found]})
-    else:
-        echo_lines(show_lines(found))
+    with admin.offsets(group) as of_group:
+        found = of_group.statuses(topics, times=False)
+    document = {"group": group, "partitions": [status_document(one) for one in found]}
+    echo(document, show_lines(found), as_json=as_json)
     if picture is not None:
         _draw(found, group, picture)
 
@@ -89,7 +141,7 @@ def show(
     help="Maximum number of gaps to show per partition, 0 for all; JSON has all.",
 )  # fmt: skip
 @reported
-@at_a_place
+@with_admin
 @as_json
 def gaps(
     *,
@@ -97,37 +149,25 @@ def gaps(
     topics: Mapping[str, list[int]] | None,
     limit: int,
     as_json: bool,
-    options: dict[str, str],
-    spark: SparkSession | None,
+    admin: Admin,
 ) -> None:
     """List gaps: offsets that are not done below an offset that is done, with their age."""
-    found = Admin(options, spark=spark).lag(group, topics)
-    if as_json:
-        echo_json([gap for one in found for gap in gap_documents(one)])
-    else:
-        echo_lines(gap_lines(found, datetime.now(UTC), limit))
+    found = admin.lag(group, topics)
+    document = [gap for one in found for gap in gap_documents(one)]
+    echo(document, gap_lines(found, datetime.now(UTC), limit), as_json=as_json)
 
 
 @click.command(epilog=example("coopconsume lag shop", _PLACE))
 @click.argument("group")
 @some_topics
 @reported
-@at_a_place
+@with_admin
 @as_json
-def lag(
-    *,
-    group: str,
-    topics: Mapping[str, list[int]] | None,
-    as_json: bool,
-    options: dict[str, str],
-    spark: SparkSession | None,
-) -> None:
+def lag(*, group: str, topics: Mapping[str, list[int]] | None, as_json: bool, admin: Admin) -> None:
     """Show the lag of each partition and the record that blocks its stable offset."""
-    found = Admin(options, spark=spark).lag(group, topics)
-    if as_json:
-        echo_json([lag_document(one) for one in found])
-    else:
-        echo_lines(lag_lines(found, datetime.now(UTC)))
+    found = admin.lag(group, topics)
+    document = [lag_document(one) for one in found]
+    echo(document, lag_lines(found, datetime.now(UTC)), as_json=as_json)
 
 
 offsets.add_command(lag)
@@ -157,26 +197,14 @@ offsets.add_command(lag)
     "--done", multiple=True, callback=ranges, metavar="OFFSETS",
     help="Mark these offsets as done; they are not processed.",
 )  # fmt: skip
-@with_state
-@executing
-@counting
-@ending_claims
-@reported
-@at_a_place
-@as_json
+@_moving
 def reset(
     *,
     group: str,
     topics: Mapping[str, list[int]] | None,
     all_topics: bool,
-    execute: bool,
-    count: bool,
-    end_claims: bool,
-    action: StateAction | None,
-    state_path: str | None,
-    as_json: bool,
-    options: dict[str, str],
-    spark: SparkSession | None,
+    admin: Admin,
+    how: Execution,
     **target: Any,
 ) -> None:
     """Move a group's offsets in the commit table and in Kafka (default: dry run).
@@ -187,12 +215,8 @@ def reset(
     if (topics is None) != all_topics:
         raise click.UsageError("give --topic, or --all-topics")
     plan = target_of(target)
-    with Admin(options, spark=spark).offsets(group) as admin:
-        moves = plan(admin, admin.statuses(topics, times=False))
-        _carry_out(
-            admin, moves, admin.state_reset(moves, action, state_path),
-            execute=execute, count=count, end_claims=end_claims, as_json=as_json,
-        )  # fmt: skip
+    with admin.offsets(group) as of_group:
+        how.carry_out(of_group, plan(of_group, of_group.statuses(topics, times=False)))
 
 
 @offsets.command(epilog=example("coopconsume offsets export shop shop.json", _PLACE))
@@ -200,19 +224,12 @@ def reset(
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @some_topics
 @reported
-@at_a_place
-def export(
-    *,
-    group: str,
-    file: str,
-    topics: Mapping[str, list[int]] | None,
-    options: dict[str, str],
-    spark: SparkSession | None,
-) -> None:
+@with_admin
+def export(*, group: str, file: str, topics: Mapping[str, list[int]] | None, admin: Admin) -> None:
     """Write the committed and pending offsets to a JSON FILE; - is standard output."""
-    with Admin(options, spark=spark).offsets(group) as admin:
-        kept = admin.kept(admin.statuses(topics, times=False))
-        document = write_document(group, admin.cluster_id, kept)
+    with admin.offsets(group) as of_group:
+        kept = of_group.kept(of_group.statuses(topics, times=False))
+        document = write_document(group, of_group.cluster_id, kept)
     with click.open_file(file, "w", encoding="utf-8", atomic=file != "-") as out:
         out.write(document)
     if file != "-":
@@ -222,26 +239,8 @@ def export(
 @offsets.command("import", epilog=example("coopconsume offsets import shop.json", _PLACE))
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--group", help="The group [default: that of the file].")
-@with_state
-@executing
-@counting
-@ending_claims
-@reported
-@at_a_place
-@as_json
-def import_(
-    *,
-    file: str,
-    group: str | None,
-    execute: bool,
-    count: bool,
-    end_claims: bool,
-    action: StateAction | None,
-    state_path: str | None,
-    as_json: bool,
-    options: dict[str, str],
-    spark: SparkSession | None,
-) -> None:
+@_moving
+def import_(*, file: str, group: str | None, admin: Admin, how: Execution) -> None:
     """Restore a group's offsets from a FILE of 'offsets export' (default: dry run).
 
     The file replaces the whole state of its partitions in the commit table.
@@ -249,57 +248,17 @@ def import_(
     with click.open_file(file, encoding="utf-8") as source:
         named, kept = read_document(source.read(), file)
     try:
-        admin = Admin(options, spark=spark).offsets(group or named, create=execute)
+        of_group = admin.offsets(group or named, create=how.execute)
     except CommitTableNotFound as error:
-        if as_json:
+        if how.as_json:
             raise
         click.echo(
             f"there is no commit table at {error.target}: --execute creates it, with group "
             f"{group or named} and the {len(kept)} partitions of {file}"
         )
         return
-    with admin:
-        moves = admin.restore(kept)
-        _carry_out(
-            admin, moves, admin.state_reset(moves, action, state_path),
-            execute=execute, count=count, end_claims=end_claims, as_json=as_json,
-        )  # fmt: skip
-
-
-def _carry_out(
-    admin: OffsetAdmin,
-    moves: list[Move],
-    state: StateReset | None,
-    *,
-    execute: bool,
-    count: bool,
-    end_claims: bool,
-    as_json: bool,
-) -> None:
-    admin.check_idle(end_claims=end_claims)
-    counts = [
-        admin.count_records(move) if count else (len(move.again), len(move.skipped))
-        for move in moves
-    ]
-    if execute:
-        admin.execute(moves, end_claims=end_claims, state=state)
-    if as_json:
-        echo_json(
-            {
-                "group": admin.group, "executed": execute, "counted": "records" if count else
-                "offsets", "partitions": [
-                    move_document(move, *both) for move, both in zip(moves, counts, strict=True)
-                ],
-                "state": None if state is None else [
-                    {"topic": tp[0], "partition": tp[1]} | one._asdict()
-                    for tp, one in state.moves.items()
-                ],
-            }
-        )  # fmt: skip
-        return
-    if state is not None:
-        echo_lines(state_lines(state.moves))
-    echo_lines(move_lines(moves, counts, what="records" if count else "offsets", executed=execute))
+    with of_group:
+        how.carry_out(of_group, of_group.restore(kept))
 
 
 def _draw(found: list[PartitionStatus], group: str, file: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
-from coopconsume.cli.place import as_json, at_a_cluster, echo_json, echo_lines
+from coopconsume.cli.place import as_json, at_a_cluster, echo
 from coopconsume.cli.text import table
 from coopconsume.fenced.ownership import OwnershipRegistry
 
@@ -85,10 +85,8 @@ def owners() -> None:
 def list_(*, group: str | None, as_json: bool, registry: OwnershipRegistry) -> None:
     """List all resources that were ever claimed, and their owners."""
     rows = registry.list(group)
-    if as_json:
-        echo_json([asdict(row) for row in rows])
-        return
-    echo_lines(table(_COLUMNS, [_line(row) for row in rows]))
+    lines = table(_COLUMNS, [_line(row) for row in rows])
+    echo([asdict(row) for row in rows], lines, as_json=as_json)
 
 
 @owners.command(epilog=example("coopconsume owners show log orders-0 --bootstrap-servers …"))
@@ -107,10 +105,8 @@ def show(
     """Show a resource: its owner, the waiting claimants, and its history."""
     _check_known(registry, group, [resource])
     row, events = registry.show(group, resource), registry.history(group, resource)
-    if as_json:
-        echo_json(asdict(row) | {"history": [asdict(entry) for entry in events]})
-        return
-    echo_lines(_resource_lines(row, events[-history:] if history else []))
+    document = asdict(row) | {"history": [asdict(entry) for entry in events]}
+    echo(document, _resource_lines(row, events[-history:] if history else []), as_json=as_json)
 
 
 @owners.command(epilog=example("coopconsume owners take log orders-0 --bootstrap-servers …"))
@@ -147,12 +143,12 @@ def take(
         group,
         {r: now.get((group, r), 0) if generation is None else generation for r in resources},
     )
-    if as_json:
-        echo_json([asdict(grant) for grant in grants.values()])
-        return
-    for grant in grants.values():
-        numbers = f"generation {grant.generation}, epoch {grant.fence_epoch}"
-        click.echo(f"{grant.resource}: owned by {owner}, {numbers}")
+    lines = [
+        f"{grant.resource}: owned by {owner}, generation {grant.generation}, "
+        f"epoch {grant.fence_epoch}"
+        for grant in grants.values()
+    ]
+    echo([asdict(grant) for grant in grants.values()], lines, as_json=as_json)
 
 
 @owners.command(epilog=EXIT_CODES)
@@ -196,15 +192,15 @@ def check(*, topic: str | None, repair: bool, as_json: bool, options: dict[str, 
     with closing(_kafka_store(options, topic)) as store:
         found = store.repair() if repair else store.check()
     rows, ignored = len(found.rows), found.passed_over
-    if as_json:
-        facts = {"is_whole": found.is_whole, "rows": rows, "passed_over": ignored}
-        echo_json(facts | {"findings": found.findings})
-    else:
-        click.echo(f"{store.place}: {rows:,} resources, {ignored:,} records ignored")
-        for offset, problem in found.findings:
-            click.echo(f"  offset {offset:,}: {problem}")
-        if not found.is_whole:
-            click.echo("THE START OF THE LOG IS MISSING: --repair continues without it")
+    document = {
+        "is_whole": found.is_whole, "rows": rows, "passed_over": ignored,
+        "findings": found.findings,
+    }  # fmt: skip
+    lines = [f"{store.place}: {rows:,} resources, {ignored:,} records ignored"]
+    lines += [f"  offset {offset:,}: {problem}" for offset, problem in found.findings]
+    if not found.is_whole:
+        lines.append("THE START OF THE LOG IS MISSING: --repair continues without it")
+    echo(document, lines, as_json=as_json)
     return OK if found.is_whole else FAILED
 
 

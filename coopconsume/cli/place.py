@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coopconsume.admin.client import Admin
 from coopconsume.cli.catalog import session_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_SHORT = {"bootstrap_servers": "kafka.bootstrap.servers", "commit_table": "commitTable"}
+    from pyspark.sql import SparkSession
+
+_SHORT = {
+    "bootstrap_servers": "kafka.bootstrap.servers",
+    "commit_table": "commitTable",
+    "dead_letter": "deadLetter",
+}
 
 
 def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -39,6 +46,13 @@ spark_conf_option = click.option(
 )  # fmt: skip
 """Adds the parameter ``spark_conf`` to a command: settings of its Spark session."""
 
+dead_letter_option = click.option(
+    "--dead-letter",
+    metavar="PATH|kafka:TOPIC",
+    help="The table or topic of the dead letters; short for -o deadLetter=…",
+)
+"""Adds a short form for the destination of dead letters; apply it above `at_a_place`."""
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
 """Adds the parameter ``as_json`` to a command."""
 
@@ -63,6 +77,19 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*args, options=options, spark=spark, **kwargs)
 
     return with_place
+
+
+def with_admin(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ``admin``, an `Admin`, to a command, with the options of `at_a_place`."""
+
+    @at_a_place
+    @functools.wraps(command)
+    def with_admin(
+        *args: Any, options: dict[str, str], spark: SparkSession | None, **kwargs: Any
+    ) -> Any:
+        return command(*args, admin=Admin(options, spark=spark), **kwargs)
+
+    return with_admin
 
 
 def at_a_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,12 +120,13 @@ def _take_short_forms(options: dict[str, str], given: dict[str, Any]) -> None:
         options[name] = value
 
 
-def echo_json(document: Any) -> None:
-    """Writes one JSON document to standard output."""
-    click.echo(json.dumps(document, indent=2))
+def echo(document: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Writes a result to standard output.
 
-
-def echo_lines(lines: Iterable[str]) -> None:
-    """Writes lines to standard output."""
-    for line in lines:
+    Args:
+        document: The result for JSON.
+        lines: The result as text.
+        as_json: Whether to write one JSON document.
+    """
+    for line in [json.dumps(document, indent=2)] if as_json else lines:
         click.echo(line)

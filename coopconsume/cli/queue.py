@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, example, reported
-from coopconsume.cli.place import as_json, at_a_cluster, echo_json, echo_lines
+from coopconsume.cli.place import as_json, at_a_cluster, echo
 from coopconsume.cli.text import table, text_of
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.producer import Message, Producer
@@ -171,8 +171,5 @@ def audit(*, topic: str, replicas: list[Any] | None, options: dict[str, str], as
 
 
 def _show(head: tuple[str, ...], rows: list[tuple[Any, ...]], *, as_json: bool) -> None:
-    if as_json:
-        names = [name.lower().replace(" ", "_") for name in head]
-        echo_json([dict(zip(names, row, strict=True)) for row in rows])
-        return
-    echo_lines(table(head, rows))
+    names = [name.lower().replace(" ", "_") for name in head]
+    echo([dict(zip(names, row, strict=True)) for row in rows], table(head, rows), as_json=as_json)

@@ -21,11 +21,10 @@ from coopconsume.cli.exit_codes import INTERRUPTED, OK, example, reported
 from coopconsume.cli.logs import LogScreen, TextScreen
 from coopconsume.cli.place import consumer_options, pairs
 from coopconsume.consumer import CooperativeConsumer
-from coopconsume.errors import InvalidOption
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.monitoring import LoggingListener
 from coopconsume.monitoring.screen import Rate
-from coopconsume.option_values import parse_seconds
+from coopconsume.option_values import seconds_of
 from coopconsume.options import TABLE, Options
 from coopconsume.record import RetryPolicy
 from coopconsume.runtime.checks import check_handler, check_settings
@@ -172,8 +171,9 @@ def run(
         concurrency, ordering, _policy(max_attempts, backoff), dead_letter, on_dead, output,
         output_schema, output_mode,
     )  # fmt: skip
-    _check_interval("processing-time", processing_time)
-    _check_interval("real-time", real_time)
+    # Invalid intervals are refused before the broker is contacted.
+    seconds_of("processing-time", processing_time or "0")
+    seconds_of("real-time", real_time or "0")
     if available_now + (processing_time is not None) + (real_time is not None) > 1:
         raise click.UsageError("give one of --available-now, --processing-time and --real-time")
     _find_handlers_here()
@@ -214,14 +214,6 @@ def run(
             code = stopper.wait(job.onProgress(progress).start())
             progress.sum_up(stopped=code != OK or stopper.asked)
     return code
-
-
-def _check_interval(option: str, text: str | None) -> None:
-    """Refuses an invalid interval before the broker is contacted."""
-    try:
-        parse_seconds(text or "0")
-    except ValueError as error:
-        raise InvalidOption(option, repr(text), str(error)) from None
 
 
 class _Stopper:

@@ -11,7 +11,7 @@ import click
 
 from coopconsume.cli.catalog import session_for
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, example, reported
-from coopconsume.cli.place import as_json, echo_json, echo_lines, spark_conf_option
+from coopconsume.cli.place import as_json, echo, spark_conf_option
 from coopconsume.cli.text import table, text_of
 from coopconsume.state.reading import CommittedState
 
@@ -79,10 +79,8 @@ def _place(_ctx: click.Context, _param: click.Parameter, value: str | None) -> P
 def get(committed: CommittedState, *, topic: str, key: str, as_json: bool) -> int | None:
     """Show the value of one key; exit code 1 if it has none."""
     value = committed.get(topic, key.encode())
-    if as_json:
-        echo_json(_plain(value))
-    elif value is not None:
-        click.echo(_plain(value))
+    shown = _plain(value)
+    echo(shown, [] if value is None else [shown], as_json=as_json)
     return None if value is not None else FAILED
 
 
@@ -99,15 +97,11 @@ def dump(committed: CommittedState, *, topic: str | None, at: Place | None, as_j
     """Show the values of all keys."""
     rows = committed.rows(topic, at=at).to_pylist()
     rows = [row | {"value": committed.schema.value(row["value"])} for row in rows]
-    if as_json:
-        echo_json([row | {"key": text_of(row["key"]), "value": _plain(row["value"]),
-                          "expires_at": _plain(row["expires_at"])} for row in rows])  # fmt: skip
-        return
     cells = [
         (row["topic"], str(row["partition"]), text_of(row["key"]), str(row["offset"]),
          str(_plain(row["value"]))) for row in rows
     ]  # fmt: skip
-    echo_lines(table(_COLUMNS, cells))
+    echo([_plain(row) for row in rows], table(_COLUMNS, cells), as_json=as_json)
 
 
 @state.command(
@@ -126,9 +120,6 @@ def dump(committed: CommittedState, *, topic: str | None, at: Place | None, as_j
 def stats(committed: CommittedState, *, topic: str | None, ranges: int, as_json: bool) -> None:
     """Show keys and bytes by partition and key range, the last snapshot and the changes since."""
     found = committed.stats(topic, ranges=ranges)
-    if as_json:
-        echo_json([_plain(asdict(one)) for one in found])
-        return
     cells = [
         (
             f"{one.topic}-{one.partition}", one.keys, one.size,
@@ -144,7 +135,8 @@ def stats(committed: CommittedState, *, topic: str | None, ranges: int, as_json:
         for one in found
         for part in one.ranges
     ]
-    echo_lines((*lines, "", *table(_RANGE_COLUMNS, parts)))
+    lines += ["", *table(_RANGE_COLUMNS, parts)]
+    echo([_plain(asdict(one)) for one in found], lines, as_json=as_json)
 
 
 @state.command(
@@ -175,15 +167,12 @@ def diff(
         row | {when: committed.schema.value(row[when]) for when in ("before", "after")}
         for row in committed.diff(start, end, topic=topic).to_pylist()
     ]
-    if as_json:
-        echo_json([_plain(row) for row in rows])
-        return
     cells = [
         (row["topic"], str(row["partition"]), text_of(row["key"]), row["offset"],
          *(None if row[when] is None else str(_plain(row[when])) for when in ("before", "after")))
         for row in rows
     ]  # fmt: skip
-    echo_lines(table(_DIFF_COLUMNS, cells))
+    echo([_plain(row) for row in rows], table(_DIFF_COLUMNS, cells), as_json=as_json)
 
 
 def _plain(value: Any) -> Any:

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coopconsume.admin.client import Admin
 from coopconsume.cli.exit_codes import DATA_LOSS, EXIT_CODES, OK, example, reported
-from coopconsume.cli.place import as_json, at_a_place, echo_json, echo_lines
+from coopconsume.cli.place import as_json, echo, with_admin
 from coopconsume.cli.text import table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from commits import TableCheck, TableRepair
+    from coopconsume.admin.client import Admin
 
 _COLUMNS = ("CLUSTER", "GROUP", "PARTITION", "STABLE", "DONE ABOVE", "PENDING")
 
@@ -27,15 +25,13 @@ def store() -> None:
 
 @store.command(epilog=example("coopconsume store check", "--commit-table /data/commits"))
 @reported
-@at_a_place
+@with_admin
 @as_json
-def check(*, as_json: bool, options: dict[str, str], spark: SparkSession | None) -> int:
+def check(*, as_json: bool, admin: Admin) -> int:
     """Check that a commit table can be read; exit code 4 if it is damaged."""
-    found = Admin(options, spark=spark).check()
-    if as_json:
-        echo_json({**asdict(found), "is_sound": found.is_sound})
-    else:
-        echo_lines(_check_lines(found))
+    found = admin.check()
+    document = asdict(found) | {"is_sound": found.is_sound}
+    echo(document, _check_lines(found), as_json=as_json)
     return OK if found.is_sound else DATA_LOSS
 
 
@@ -66,7 +62,7 @@ def _source(ctx: click.Context, param: click.Parameter, value: str) -> int | str
 @click.option("--into", metavar="PATH|NAME", help="Write a new table; this one does not change.")
 @click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
 @reported
-@at_a_place
+@with_admin
 @as_json
 def repair(
     *,
@@ -75,8 +71,7 @@ def repair(
     into: str | None,
     execute: bool,
     as_json: bool,
-    options: dict[str, str],
-    spark: SparkSession | None,
+    admin: Admin,
 ) -> None:
     """Replace a damaged commit table by a readable state (default: dry run).
 
@@ -84,12 +79,8 @@ def repair(
     id and with epochs above all earlier ones. The command is refused while the groups have
     members, and within a minute of the last append.
     """
-    admin = Admin(options, spark=spark)
     done = admin.repair(source, groups=groups, into=into, dry_run=not execute)
-    if as_json:
-        echo_json(_repair_json(done))
-        return
-    echo_lines(_repair_lines(done))
+    echo(_repair_json(done), _repair_lines(done), as_json=as_json)
 
 
 def _check_lines(found: TableCheck) -> list[str]:

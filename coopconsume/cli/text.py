@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from coopconsume.admin.offsets.status import PartitionStatus
     from coopconsume.admin.overview import GroupEvent, GroupOverview, OwnedRange, PartitionOverview
 
 CELLS = 32
@@ -143,11 +144,9 @@ def _partition(
     p: PartitionOverview, letters: Mapping[str, str], sharing: str
 ) -> tuple[object, ...]:
     keys = f"all, {sharing}" if sharing else hash_map(p.owners, letters)
-    primary = None if p.primary_offset is None else f"{p.primary_offset:,} (not ours)"
     return (
-        f"{p.topic}-{p.partition}", keys, p.stable_offset, p.end_offset,
-        p.committed_above, p.gaps, p.pending, p.lag,
-        p.primary_offset if p.primary_is_ours else primary,
+        p.name, keys, p.stable_offset, p.end_offset, p.committed_above, p.open_ranges.range_count,
+        len(p.pending), p.lag, shown_primary(p),
     )  # fmt: skip
 
 
@@ -160,7 +159,7 @@ def _chunks(group: GroupOverview, letters: Mapping[str, str], now: datetime) -> 
             oldest = min((chunk.since for chunk in held if chunk.since), default=None)
             rows.append(
                 (
-                    f"{p.topic}-{p.partition}", letters.get(member, member), len(held),
+                    p.name, letters.get(member, member), len(held),
                     sum(chunk.offsets for chunk in held), min(chunk.first for chunk in held),
                     max(chunk.last for chunk in held),
                     None if oldest is None else max(0, round((now - oldest).total_seconds())),
@@ -175,7 +174,7 @@ def _blockers(group: GroupOverview) -> Iterator[str]:
     """Yields the records that something is done behind, that have failed or that were deleted."""
     rows = [
         (
-            f"{p.topic}-{p.partition}", b.offset, b.shown_state, b.shown_key,
+            p.name, b.offset, b.shown_state, b.shown_key,
             b.attempts or None, " ".join(b.error.split()) or None,
         )
         for p in group.partitions
@@ -192,7 +191,7 @@ def _in_doubt(group: GroupOverview, now: datetime) -> Iterator[str]:
         for doubt in p.in_doubt:
             left = doubt.seconds if doubt.until is None else (doubt.until - now).total_seconds()
             if left > 0:
-                waits.append((f"{p.topic}-{p.partition}", _percent(doubt.key_range), f"{left:.0f}"))
+                waits.append((p.name, _percent(doubt.key_range), f"{left:.0f}"))
     if waits:
         yield ""
         yield from table(("WAITS FOR AN EARLIER OWNER", "KEY HASHES", "SECONDS AT MOST"), waits)
@@ -226,6 +225,13 @@ def _what(event: GroupEvent, letters: Mapping[str, str]) -> str:
 def _has(ranges: Iterable[KeyRange]) -> str:
     """Returns the size of key ranges, in whole partitions."""
     return f"{sum(key_range.size for key_range in ranges) / KeyRange().size:.2f}"
+
+
+def shown_primary(status: PartitionStatus) -> object:
+    """Returns the group's offset in Kafka, and whether another client wrote it."""
+    if status.primary_offset is None or status.primary_is_ours:
+        return status.primary_offset
+    return f"{status.primary_offset:,} (not ours)"
 
 
 def _percent(key_range: KeyRange) -> str:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coopconsume.admin.client import Admin
 from coopconsume.admin.overview.data import plain
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.place import as_json, at_a_place, echo_json, echo_lines
+from coopconsume.cli.place import as_json, echo, with_admin
 from coopconsume.cli.text import table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from coopconsume.admin.client import Admin
 
 
 def _given(ctx: click.Context, param: click.Parameter, value: bool | None) -> bool:
@@ -40,20 +39,14 @@ def topics() -> None:
     help="Whether members of a group may share its partitions by key range [required].",
 )  # fmt: skip
 @reported
-@at_a_place
-def alter(
-    *,
-    names: tuple[str, ...],
-    accept: bool,
-    options: dict[str, str],
-    spark: SparkSession | None,
-) -> None:
+@with_admin
+def alter(*, names: tuple[str, ...], accept: bool, admin: Admin) -> None:
     """Allow or forbid the members of a group to share partitions of topics by key range.
 
     The switch is stored in the commit table, which is created if it does not exist. It applies to
     all groups that use the table, from their next rebalance on.
     """
-    Admin(options, spark=spark).set_shareable(names, shareable=accept)
+    admin.set_shareable(names, shareable=accept)
     for name in dict.fromkeys(names):
         switched = "open to sharing" if accept else "not shared"
         click.echo(f"{name}: {switched}, from each group's next rebalance on")
@@ -62,15 +55,11 @@ def alter(
 @topics.command(epilog=EXIT_CODES)
 @click.argument("names", metavar="[NAME...]", nargs=-1)
 @reported
-@at_a_place
+@with_admin
 @as_json
-def describe(
-    *, names: tuple[str, ...], as_json: bool, options: dict[str, str], spark: SparkSession | None
-) -> None:
+def describe(*, names: tuple[str, ...], as_json: bool, admin: Admin) -> None:
     """Show the partition count, the id and the sharing switch of topics."""
-    found = Admin(options, spark=spark).topics(names or None)
-    if as_json:
-        echo_json(plain(found))
-        return
+    found = admin.topics(names or None)
     rows = [(t.name, t.partitions, "open" if t.is_shareable else "no", t.id) for t in found]
-    echo_lines(table(("TOPIC", "PARTITIONS", "SHARING", "ID"), rows))
+    lines = table(("TOPIC", "PARTITIONS", "SHARING", "ID"), rows)
+    echo(plain(found), lines, as_json=as_json)

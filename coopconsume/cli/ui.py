@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from coopconsume.cli.exit_codes import FAILED, OK, example, reported
-from coopconsume.cli.place import at_a_place
+from coopconsume.cli.place import at_a_place, dead_letter_option
 from coopconsume.ui.page import LivePage
 
 if TYPE_CHECKING:
@@ -25,12 +25,8 @@ _PORT = 8765
 )
 @click.argument("group", required=False)
 @reported
+@dead_letter_option
 @at_a_place
-@click.option(
-    "--dead-letter",
-    metavar="PATH|kafka:TOPIC",
-    help="The table or topic of the dead letters; short for -o deadLetter=…",
-)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=_PORT, show_default=True,
@@ -48,7 +44,6 @@ def ui(
     group: str | None,
     options: dict[str, str],
     spark: SparkSession | None,
-    dead_letter: str | None,
     host: str,
     port: int,
     interval: float,
@@ -60,8 +55,6 @@ def ui(
     without TLS: at any other address than localhost, use it in a network that you trust, or behind
     a proxy with TLS. Everybody who has the address has the rights of the user that runs it.
     """
-    if dead_letter is not None:
-        options["deadLetter"] = dead_letter
     page = LivePage(
         options, group, host=host, port=port, interval=interval, allow_decisions=allow_decisions,
         spark=spark,

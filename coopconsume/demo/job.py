@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from commits import CommitStore
 from coopconsume.consumer import CooperativeConsumer
@@ -84,37 +84,16 @@ class Query:
     def handler(self) -> DemoHandler:
         """Returns the handler of its records."""
         return DemoHandler(
-            self.history,
+            self.path("history"),
             poison_every=self.poison_every,
             always_fail_every=self.always_fail_every,
             slow_tail=self.slow_tail,
             slow_seconds=self.slow_seconds,
         )
 
-    @property
-    def commits(self) -> str:
-        """The commit table."""
-        return str(Path(self.folder, "commits"))
-
-    @property
-    def rows(self) -> str:
-        """The table of output rows."""
-        return str(Path(self.folder, "rows"))
-
-    @property
-    def dead(self) -> str:
-        """The table of dead letters."""
-        return str(Path(self.folder, "dead"))
-
-    @property
-    def history(self) -> str:
-        """The folder of the calls' history."""
-        return str(Path(self.folder, "history"))
-
-    @property
-    def lost_slots(self) -> str:
-        """The file of lost slots."""
-        return str(Path(self.folder, "lost-slots.jsonl"))
+    def path(self, name: Literal["commits", "rows", "dead", "history", "lost-slots.jsonl"]) -> str:
+        """Returns the path of a table, of the calls' history or of the lost slots."""
+        return str(Path(self.folder, name))
 
 
 @dataclass(frozen=True)
@@ -212,7 +191,7 @@ def _run_query(
     options = settings.kafka | {
         "kafka.group.id": query.group,
         "subscribe": settings.topic,
-        "commitTable": query.commits,
+        "commitTable": query.path("commits"),
         "slots": settings.slots,
         "batchTime": query.batch_time,
         "handlerTimeout": query.handler_timeout,
@@ -229,8 +208,8 @@ def _run_query(
                 query.handler(),
                 concurrency=query.concurrency,
                 retry=RetryPolicy(max_attempts=3, backoff=0.3),
-                dead_letter=query.dead,
-                output=query.rows,
+                dead_letter=query.path("dead"),
+                output=query.path("rows"),
                 output_schema=OUTPUT_SCHEMA,
             )
             .queryName(query.group)
@@ -248,12 +227,13 @@ def _kept_lost_slots(query: Query, places: list[tuple[str, int]]) -> Iterator[No
     """Writes lost slots to the query's file while the context is open."""
 
     def committed() -> dict[tuple[str, int], list[tuple[int, int]]]:
-        clusters = CommitStore.open(query.commits).clusters(query.group)
+        table = query.path("commits")
+        clusters = CommitStore.open(table).clusters(query.group)
         if not clusters:
             return {}
-        return CommitSnapshot.of(query.commits, query.group, clusters[0], places).committed
+        return CommitSnapshot.of(table, query.group, clusters[0], places).committed
 
-    writer, logger = LostSlotWriter(query.lost_slots, committed), lost_slots.log
+    writer, logger = LostSlotWriter(query.path("lost-slots.jsonl"), committed), lost_slots.log
     logger.addHandler(writer)
     try:
         yield

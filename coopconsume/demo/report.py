@@ -95,14 +95,15 @@ def build_report(
         cluster: The cluster of the topic.
         at_kill: When the job was killed (monotonic nanoseconds), and the committed state then.
     """
-    history = read_history(query.history)
-    snapshot = CommitSnapshot.of(query.commits, query.group, cluster.cluster_id, list(planned))
+    history = read_history(query.path("history"))
+    table = query.path("commits")
+    snapshot = CommitSnapshot.of(table, query.group, cluster.cluster_id, list(planned))
     dead: dict[Partition, NDArray[np.int64]] = {}
-    if Path(query.dead).exists():
-        dead = _offsets(committed_rows(query.dead, query.commits, query.group), list(planned))
-    rows = committed_rows(query.rows, query.commits, query.group)
+    if Path(query.path("dead")).exists():
+        dead = _offsets(committed_rows(query.path("dead"), table, query.group), list(planned))
+    rows = committed_rows(query.path("rows"), table, query.group)
     handled = _offsets(rows, list(planned))
-    lost_slots = read_lost_slots(query.lost_slots)
+    lost_slots = read_lost_slots(query.path("lost-slots.jsonl"))
     kills, seen = excuses(lost_slots)
     verdict = check(
         history,

@@ -226,7 +226,7 @@ class Demo:
         )
 
     def _cluster(self, stack: ExitStack, query: Query) -> Cluster:
-        return open_cluster(stack, self._address, query.group, query.commits)
+        return open_cluster(stack, self._address, query.group, query.path("commits"))
 
     def _await(self, events: Iterator[dict[str, Any]], wanted: str) -> float:
         """Shows the loading progress until an event comes; returns its time."""
@@ -275,7 +275,9 @@ class Demo:
         time.sleep(_KILL_DELAY)
         processes = job.kill()
         at_ns = time.monotonic_ns()
-        snapshot = CommitSnapshot.of(query.commits, query.group, cluster.cluster_id, list(planned))
+        snapshot = CommitSnapshot.of(
+            query.path("commits"), query.group, cluster.cluster_id, list(planned)
+        )
         self._screen.line(f"  {kill_line(processes, snapshot, self._records)}")
         return at_ns, snapshot
 

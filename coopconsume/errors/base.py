@@ -52,6 +52,14 @@ class OffsetsError(DeclaredError):
         return f"offsets {self.first} to {self.last} of {self.topic}-{self.partition}"
 
 
+def sentence_of(error: BaseException) -> str:
+    """Returns an error as one sentence for people."""
+    if isinstance(error, CoopConsumeError):
+        return str(error)
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}"
+
+
 def _shown(value: Any) -> Any:
     if isinstance(value, str) and "://" in value:
         return hidden(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from commits.declared import Declared
 from coopconsume.errors.base import CoopConsumeError
 
 
@@ -28,14 +29,14 @@ class UnknownOption(OptionError):
 
     def __str__(self) -> str:
         options = ((self.name, self.closest), *self.more)
-        return "; ".join(f"unknown option {name!r}: {_hint(closest)}" for name, closest in options)
+        return "; ".join(
+            f"unknown option {name!r}: "
+            + (f"did you mean {closest!r}?" if closest else "see coopconsume run --help")
+            for name, closest in options
+        )
 
 
-def _hint(closest: str | None) -> str:
-    return f"did you mean {closest!r}?" if closest else "see coopconsume run --help"
-
-
-class InvalidOption(OptionError):
+class InvalidOption(Declared, OptionError):
     """The value of an option has the wrong type or is out of range.
 
     Attributes:
@@ -44,14 +45,11 @@ class InvalidOption(OptionError):
         remedy: What to give instead.
     """
 
-    def __init__(self, name: str, found: str, remedy: str) -> None:
-        super().__init__(name, found, remedy)
-        self.name = name
-        self.found = found
-        self.remedy = remedy
+    message = "option {name} = {found}: {remedy}"
 
-    def __str__(self) -> str:
-        return f"option {self.name} = {self.found}: {self.remedy}"
+    name: str
+    found: str
+    remedy: str
 
 
 class MissingOption(OptionError):

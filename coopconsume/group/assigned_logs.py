@@ -49,14 +49,10 @@ class AssignedLogs:
         self._options = options
         self._cluster = cluster
         self._store = store
-        self._now = grant
+        self._grant = grant
         self._owned = owned
         self._lock = lock
         self._ends: dict[TopicPartition, LogEnd] = {}
-
-    @property
-    def _grant(self) -> EpochGrant:
-        return self._now()
 
     def extend(self, gained: AssignedLogs, partitions: Collection[TopicPartition]) -> None:
         """Knows of some partitions what another one has just seen of them."""
@@ -99,7 +95,7 @@ class AssignedLogs:
             passed[tp] = start
         if passed:
             self._store.log_start(
-                self._options.group_id, self._grant.epoch, self._grant.member, passed
+                self._options.group_id, self._grant().epoch, self._grant().member, passed
             )
             for tp, start in passed.items():
                 with self._lock:
@@ -131,7 +127,7 @@ class AssignedLogs:
         visible, hidden = self._cluster.visible_topics(names)
         found = {topic.name: topic.id for topic in visible}
         for name, topic_id in found.items():
-            known = self._grant.topic_ids.get(name, "")
+            known = self._grant().topic_ids.get(name, "")
             if known and topic_id != known:
                 raise TopicReplaced(name, known, topic_id)
         if missing := set(names) - found.keys() - set(hidden):
@@ -302,7 +298,9 @@ class AssignedLogs:
         if not cut:
             return
         ends = {tp: loss.first for tp, loss in cut.items()}
-        self._store.truncate(self._options.group_id, self._grant.epoch, self._grant.member, ends)
+        self._store.truncate(
+            self._options.group_id, self._grant().epoch, self._grant().member, ends
+        )
         state = self._store.state(self._options.group_id)
         for tp, end in ends.items():
             owned = self._owned[tp]

@@ -16,6 +16,7 @@ from coopconsume.group.ordering_keys import agree_on_ordering_key
 from coopconsume.group.owned import EpochGrant
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import session_ms
+from coopconsume.group.shares import share_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -86,10 +87,7 @@ def claim_key_ranges(
         lambda: repeated(claim, f"claim of {len(shares)} shares", limit), time.sleep
     )
     row = repeated(lambda: store.assignment(group, epoch), "look at the claim", limit)
-    waits = tuple(
-        (Share(d.share.topic, d.share.partition, KeyRange(*d.share[2:])), d.life_ms / 1000)
-        for d in (row.doubts if row else ())
-    )
+    waits = tuple((share_of(d.share), d.life_ms / 1000) for d in (row.doubts if row else ()))
     compare_filters(options, store)
     try:
         _agree_on_ordering_key(options, store, epoch)

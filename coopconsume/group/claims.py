@@ -49,24 +49,21 @@ class ClaimWatch:
         What a gone process may still be working on is in doubt: the next owner waits for it.
         """
         with self._lock:
-            return self._look()
-
-    def _look(self) -> list[Assignment]:
-        claims = self._store.claims(self._group)
-        now = self._clock()
-        # Time in which nobody looked, as the commit table was away, does not count as silence.
-        passed, self._looked = min(now - self._looked, 2 * LOOK_EVERY), now
-        before, self._silent = self._silent, {}
-        live = []
-        for claim in claims:
-            beats, silent = before.get(claim.epoch.nonce, (-1, 0.0))
-            silent = silent + passed if claim.beats == beats else 0.0
-            if 0 < claim.session_ms < 1000 * silent:
-                self._end(claim)
-            else:
-                self._silent[claim.epoch.nonce] = (claim.beats, silent)
-                live.append(claim)
-        return live
+            claims = self._store.claims(self._group)
+            now = self._clock()
+            # Time in which nobody looked, as the commit table was away, does not count as silence.
+            passed, self._looked = min(now - self._looked, 2 * LOOK_EVERY), now
+            before, self._silent = self._silent, {}
+            live = []
+            for claim in claims:
+                beats, silent = before.get(claim.epoch.nonce, (-1, 0.0))
+                silent = silent + passed if claim.beats == beats else 0.0
+                if 0 < claim.session_ms < 1000 * silent:
+                    self._end(claim)
+                else:
+                    self._silent[claim.epoch.nonce] = (claim.beats, silent)
+                    live.append(claim)
+            return live
 
     def claimed(self) -> list[OwnedShare]:
         """Returns the shares of the live claims."""

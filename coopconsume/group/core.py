@@ -21,7 +21,7 @@ from commits import Epoch, OwnedShare
 from commits.acquisitions import COOPERATIVE
 from coopconsume.errors import ConsumerRangeFetchNotAccepted, GroupRefused
 from coopconsume.group.owned import EpochGrant
-from coopconsume.group.shares import common, leave_with_owners, without
+from coopconsume.group.shares import common, leave_with_owners, share_of, without
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -574,7 +574,7 @@ def _continues_under(
             owner = next(owns, member)
     elif row.continues.get(member) != said.epoch:
         return False
-    handed = [Share(*one[:2], KeyRange(*one[2:])) for one in row.handed.get(owner, ())]
+    handed = [share_of(one) for one in row.handed.get(owner, ())]
     return owner not in row.fenced and not without(
         said.owned, without(_given_to(owner, row), handed)
     )
@@ -600,7 +600,7 @@ def _left_to(
 
 
 def _given_to(member: str, row: EpochRow) -> list[Share]:
-    return [Share(*one[:2], KeyRange(*one[2:])) for one in row.members.get(member, ())]
+    return [share_of(one) for one in row.members.get(member, ())]
 
 
 def _as_owned(share: Share) -> tuple[str, int, int, int]:

@@ -297,9 +297,7 @@ class EpochAssignment:
         Raises:
             commits.CommitLogUnavailable: The log did not answer for some seconds.
         """
-        now = time.monotonic()
-        may_run = [(share, self.life_ms / 1000) for share in running]
-        may_run += [(share, until - now) for share, until in self._waits if until > now]
+        may_run = [*((share, self.life_ms / 1000) for share in running), *self.waits_left()]
         left = left_ms(
             (part, seconds)
             for share, seconds in may_run

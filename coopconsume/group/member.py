@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kafka import KafkaConsumer, TopicPartition
@@ -46,7 +47,7 @@ from coopconsume.kafka.pattern import TopicPattern
 from coopconsume.kafka.settings import hurry_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from assignors import KeyRangeAssignor
     from commits import Assignment as EpochRow
@@ -435,9 +436,15 @@ class GroupMember:
     def _give_back_part(
         self, row: EpochRow, me: str, unbegun: Sequence[Share], left: Mapping[Share, int]
     ) -> None:
-        try:
+        with self._giving_back():
             self._store.release(self._group, row.epoch, me, running=left, shares=unbegun)
-        except Exception as error:  # noqa: BLE001 - then the next owners wait for a batch life
+
+    @contextmanager
+    def _giving_back(self) -> Iterator[None]:
+        """Logs why shares are not given back: then their next owners wait for a batch life."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - as said
             log.warning("group %s: not given back in the commit log: %s", self._group, error)
 
     def lead(self, assignor: KeyRangeAssignor, joined: Sequence[Joined]) -> dict[str, Answer]:
@@ -524,10 +531,8 @@ class GroupMember:
             return
         self._owner.hand_over()
         if handed is not None:
-            try:
+            with self._giving_back():
                 self._give_back(*handed)
-            except Exception as error:  # noqa: BLE001 - then those who get it wait a little longer
-                log.warning("group %s: not given back in the commit log: %s", self._group, error)
 
     def _give_back(self, me: str, data: bytes) -> None:
         """Releases shares that never started: their next owner need not wait for us."""
@@ -539,13 +544,11 @@ class GroupMember:
 
     def _give_back_unbegun(self, me: str) -> None:
         """Gives back what an epoch gave us that was opened while we were leaving."""
-        try:
+        with self._giving_back():
             found = self._core.unbegun(me, self._store.assignment(self._group))
             if found is not None:
                 epoch, waits = found
                 self._store.release(self._group, epoch, me, running=left_ms(waits))
-        except Exception as error:  # noqa: BLE001 - then the next owners wait for a batch life
-            log.warning("group %s: not given back in the commit log: %s", self._group, error)
 
     def lose(self) -> Future[None]:
         """Takes the removal of the member by the coordinator."""

@@ -82,7 +82,7 @@ class PrimaryOffsets:
     ) -> None:
         self._group = group
         self._store = store
-        self._now = grant
+        self._grant = grant
         self._owned = owned
         self._lock = lock
         self._stable = stable
@@ -96,10 +96,6 @@ class PrimaryOffsets:
         self._written: dict[TopicPartition, tuple[int, float]] = {}
         # Partitions where the log still knows an offset of others in Kafka.
         self._to_replace: set[TopicPartition] = set()
-
-    @property
-    def _grant(self) -> EpochGrant:
-        return self._now()
 
     def found(self, bound: Mapping[TopicPartition, str]) -> None:
         """Partitions whose primary offset was moved in transactions, and the topic of those."""
@@ -156,7 +152,7 @@ class PrimaryOffsets:
         return self._publishing is not None and not self._behind() <= self.troubled.keys()
 
     def _behind(self) -> set[TopicPartition]:
-        """Partitions with a stable offset of ours up to which outputs are not published."""
+        """Partitions whose stable offset, if we move it, is not written or published yet."""
         with self._lock:
             return {
                 tp
@@ -240,7 +236,7 @@ class PrimaryOffsets:
             return
         try:
             self._store.note_primary(
-                self._group, self._grant.epoch, self._grant.member, dict.fromkeys(replaced)
+                self._group, self._grant().epoch, self._grant().member, dict.fromkeys(replaced)
             )
             self._to_replace -= replaced
         except CommitStoreError as error:
@@ -270,14 +266,7 @@ class PrimaryOffsets:
 
     def write_last(self) -> None:
         """Writes what could not be written as a member, once the group may be without members."""
-        behind = [
-            tp
-            for tp, owned in list(self._owned.items())
-            if owned.owns_first
-            and not owned.is_deleted
-            and tp not in self._bound
-            and self._written.get(tp, (-1, 0.0))[0] != owned.stable
-        ]
+        behind = self._behind() - self._bound.keys()
         if not behind:
             return
         try:
@@ -290,8 +279,8 @@ class PrimaryOffsets:
 
     def _marked(self, tp: TopicPartition, offset: int) -> tuple[int, str]:
         """Returns an offset with its metadata."""
-        topic_id = self._grant.topic_ids.get(tp[0], "")
-        return offset, primary_mark(topic_id, self._grant.epoch)
+        topic_id = self._grant().topic_ids.get(tp[0], "")
+        return offset, primary_mark(topic_id, self._grant().epoch)
 
 
 def _check_bound(bound: Mapping[TopicPartition, str], publishing: Publishes) -> None:

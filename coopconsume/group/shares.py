@@ -15,6 +15,7 @@ from assignors.ranges import difference, intersection
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from commits import OwnedShare
     from commits.model import TopicPartition
 
     Shares = Mapping[str, tuple[Share, ...]]
@@ -33,6 +34,11 @@ def by_partition(shares: Iterable[Share]) -> dict[TopicPartition, tuple[KeyRange
 def shares_of(ranges: Mapping[TopicPartition, Iterable[KeyRange]]) -> tuple[Share, ...]:
     """Returns key ranges by partition as shares, ascending."""
     return tuple(Share(*tp, one) for tp, some in sorted(ranges.items()) for one in some)
+
+
+def share_of(owned: OwnedShare) -> Share:
+    """Returns a share as the commit log has it as one of the group."""
+    return Share(owned.topic, owned.partition, KeyRange(owned.first, owned.last))
 
 
 def common(shares: Iterable[Share], others: Iterable[Share]) -> tuple[Share, ...]:

@@ -54,10 +54,9 @@ def read_blockers(
     found: dict[TopicPartition, BlockerRecord] = {}
     if not offsets:
         return found
-    level = "read_committed" if options.read_committed else "read_uncommitted"
     config = options.client_config() | {
-        "enable_auto_commit": False, "group_id": None, "isolation_level": level,
-        "auto_offset_reset": "none",
+        "enable_auto_commit": False, "group_id": None, "auto_offset_reset": "none",
+        "isolation_level": options.kafka["isolation.level"],
         # A broker sends at least one batch.
         "max_partition_fetch_bytes": 1,
     }  # fmt: skip

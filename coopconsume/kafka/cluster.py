@@ -74,13 +74,7 @@ class Primary:
     def read(cls, offset: int, metadata: str | None) -> Primary:
         """Decode an offset and its metadata."""
         mark = _read_mark(metadata)
-        fields = mark or {}
-        return cls(
-            offset,
-            mark is not None,
-            fields.get("topic_id", ""),
-            fields.get("outputs", ""),
-        )
+        return cls(offset, bool(mark), mark.get("topic_id", ""), mark.get("outputs", ""))
 
 
 class Cluster:
@@ -99,23 +93,24 @@ class Cluster:
     """
 
     def __init__(self, options: Options) -> None:
+        from kafka.admin import KafkaAdminClient
         from kafka.errors import KafkaError
 
         self._options = options
         self.limit = CallLimit()
         self._here = threading.local()
-        self.servers = self._servers = options.kafka["bootstrap.servers"]
+        self.servers = options.kafka["bootstrap.servers"]
         config = self._config = options.client_config()
         try:
             access.look(config, options.kafka)
-            self._admin = self._connected()
+            self._admin = KafkaAdminClient(**config, bootstrap_timeout_ms=_CONNECT_MS)
             self.cluster_id = str(self._admin.describe_cluster()["cluster_id"])
         except (KafkaError, OSError) as error:
             refused = access.refused(error, options.kafka)
             if refused is not None:
                 raise refused from None
-            cause = _unknown_hosts(self._servers) or str(error) or type(error).__name__
-            raise BrokerUnreachable(self._servers, cause) from None
+            cause = _unknown_hosts(self.servers) or str(error) or type(error).__name__
+            raise BrokerUnreachable(self.servers, cause) from None
 
     def _check_exist(self, names: Iterable[str]) -> None:
         """Raise `TopicNotFound` unless the topics exist; a broker may just not know them yet."""
@@ -123,12 +118,7 @@ class Cluster:
         known = set(self.answer(self._admin.list_topics)) if wanted else set()
         for name in wanted:
             if name not in known:
-                raise TopicNotFound(name, self._servers)
-
-    def _connected(self) -> Any:
-        from kafka.admin import KafkaAdminClient
-
-        return KafkaAdminClient(**self._config, bootstrap_timeout_ms=_CONNECT_MS)
+                raise TopicNotFound(name, self.servers)
 
     @contextmanager
     def limited_by(self, limit: CallLimit) -> Iterator[None]:
@@ -154,7 +144,7 @@ class Cluster:
         try:
             return call_within(self._left, call)
         except NoAnswerInTime:
-            raise BrokerUnreachable(self._servers, "no answer in time before the end") from None
+            raise BrokerUnreachable(self.servers, "no answer in time before the end") from None
 
     def close(self) -> None:
         """Close the connections. Repeated calls have no effect."""
@@ -185,7 +175,7 @@ class Cluster:
                 raise MissingOption("subscribe")
             names = list(filter(TopicPattern(pattern).match, self.topic_names()))
             if not names:
-                raise TopicNotFound(pattern, self._servers)
+                raise TopicNotFound(pattern, self.servers)
         wanted = list(names)
         if not wanted:
             return []
@@ -198,7 +188,7 @@ class Cluster:
             if topic is None or topic["error_code"] or not topic["partitions"]:
                 if missing_ok:
                     continue
-                raise TopicNotFound(name, self._servers)
+                raise TopicNotFound(name, self.servers)
             topics.append(Topic(name, str(topic.get("topic_id", "")), len(topic["partitions"])))
         self._saw(topics)
         if not missing_ok:
@@ -260,7 +250,7 @@ class Cluster:
         wanted = list(names)
         found, hidden = self.visible_topics(wanted)
         for name in sorted({*wanted} - {*hidden, *(topic.name for topic in found)}):
-            raise TopicNotFound(name, self._servers)
+            raise TopicNotFound(name, self.servers)
 
     def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
         """Return the ids of the topics that exist."""
@@ -342,11 +332,7 @@ class Cluster:
 
         if not specs:
             return {}
-        level = (
-            IsolationLevel.READ_COMMITTED
-            if self._options.read_committed
-            else IsolationLevel.READ_UNCOMMITTED
-        )
+        level = IsolationLevel[self._options.kafka["isolation.level"].upper()]
         wanted = {ClientPartition(t, p): spec for (t, p), spec in specs.items()}
         topics = sorted({topic for topic, _ in specs})
         found = self._call(lambda: self._admin.list_partition_offsets(wanted, level), topics)
@@ -499,7 +485,7 @@ class Cluster:
                 if time.monotonic() >= until or self._left() <= 0:
                     if self._left() > 0:
                         access.look(self._config, self._options.kafka)
-                    raise BrokerUnreachable(self._servers, str(error)) from error
+                    raise BrokerUnreachable(self.servers, str(error)) from error
                 log.debug("retrying a request to Kafka: %s", error)
                 time.sleep(min(0.2, self._left()))
                 coordinator.forget(self._admin)
@@ -532,9 +518,10 @@ def primary_mark(topic_id: str, epoch: Epoch | None, outputs: str = "") -> str:
     return json.dumps(mark, separators=(",", ":"))
 
 
-def _read_mark(metadata: str | None) -> dict[str, Any] | None:
+def _read_mark(metadata: str | None) -> dict[str, Any]:
+    """Returns the mark of this library; empty for offsets of others."""
     try:
         mark = json.loads(metadata or "")
     except ValueError:
-        return None
-    return mark if isinstance(mark, dict) and "coopconsume" in mark else None
+        return {}
+    return mark if isinstance(mark, dict) and "coopconsume" in mark else {}

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from commits import ACCEPT_RANGE_FETCH, CommitStore
 from coopconsume.errors import TopicNotFound
-from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.cluster import Cluster, Topic
+from coopconsume.kafka.connection import Connection
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
@@ -16,11 +17,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from coopconsume.kafka.cluster import Topic
-
 
 @dataclass(frozen=True)
-class TopicOverview:
+class TopicOverview(Topic):
     """A topic and its setting for sharing.
 
     Attributes:
@@ -30,9 +29,6 @@ class TopicOverview:
         is_shareable: Whether members of a group may share its partitions by key range.
     """
 
-    name: str
-    id: str
-    partitions: int
     is_shareable: bool
 
 
@@ -60,7 +56,7 @@ def set_shareable(
     """
     parsed = Options.parse(options, group=False)
     with closing(Cluster(parsed)) as cluster:
-        names = [topic.name for topic in _existing(cluster, parsed, topics)]
+        names = [topic.name for topic in _existing(cluster, topics)]
         store = CommitStore.open(parsed.commit_table, spark=spark, cluster=cluster.cluster_id)
         for name in names:
             store.set_setting(ACCEPT_RANGE_FETCH, value=True if shareable else None, topic=name)
@@ -84,17 +80,13 @@ def describe_topics(
         commits.CommitTableNotFound: The commit table does not exist.
         OptionError, BrokerUnreachable, commits.CommitStoreError: As for a consumer.
     """
-    parsed = Options.parse(options, group=False)
-    with closing(Cluster(parsed)) as cluster:
-        found = _existing(cluster, parsed, topics)
-        store = CommitStore.open(
-            parsed.commit_table, spark=spark, cluster=cluster.cluster_id, create=False
-        )
-        is_open = store.open_to_sharing(topic.name for topic in found)
+    with Connection(Options.parse(options, group=False), spark=spark) as at:
+        found = _existing(at.cluster, topics)
+        is_open = at.store.open_to_sharing(topic.name for topic in found)
     return [TopicOverview(t.name, t.id, t.partitions, t.name in is_open) for t in found]
 
 
-def _existing(cluster: Cluster, options: Options, topics: Iterable[str] | None) -> list[Topic]:
+def _existing(cluster: Cluster, topics: Iterable[str] | None) -> list[Topic]:
     """Return the topics without a check of a member's permissions."""
     if topics is None:
         return cluster.topics(cluster.topic_names(), missing_ok=True)
@@ -102,5 +94,5 @@ def _existing(cluster: Cluster, options: Options, topics: Iterable[str] | None) 
     found = cluster.topics(names, missing_ok=True)
     missing = sorted(set(names) - {topic.name for topic in found})
     if missing:
-        raise TopicNotFound(missing[0], options.kafka["bootstrap.servers"])
+        raise TopicNotFound(missing[0], cluster.servers)
     return found

@@ -89,22 +89,23 @@ GAUGES = (
         "Time for which an earlier owner is still waited for.",
     ),
 )
-EPOCH = Number("epoch", "coopconsume.epoch", "{epoch}", "The group's epoch in the commit log.")
-SILENT = Number(
-    "silentSeconds",
-    "coopconsume.slot.silent",
-    "s",
-    "Longest time for which a slot of a running batch has reported nothing: its handlers run, or "
-    "it does not start.",
-)
-OLDEST_CALL = Number(
-    "oldestHandlerSeconds",
-    "coopconsume.handler.oldest",
-    "s",
-    "Time for which the oldest handler call has run; 0 if none runs for a second.",
-)
 #: The gauges of a job.
-JOB_GAUGES = (EPOCH, SILENT, OLDEST_CALL)
+JOB_GAUGES = (
+    Number("epoch", "coopconsume.epoch", "{epoch}", "The group's epoch in the commit log."),
+    Number(
+        "silentSeconds",
+        "coopconsume.slot.silent",
+        "s",
+        "Longest time for which a slot of a running batch has reported nothing: its handlers run, "
+        "or it does not start.",
+    ),
+    Number(
+        "oldestHandlerSeconds",
+        "coopconsume.handler.oldest",
+        "s",
+        "Time for which the oldest handler call has run; 0 if none runs for a second.",
+    ),
+)
 #: The entries of ``durationMs``, by phase.
 PHASES = Number("durationMs", "coopconsume.phase.duration", "s", "Time by phase of a batch.")
 #: Histograms of many times, as `coopconsume.worker.histogram` counts them.

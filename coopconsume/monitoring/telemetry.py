@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.monitoring.listener import QueryListener
 from coopconsume.monitoring.numbers import COUNTERS, GAUGES, JOB_GAUGES, PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from coopconsume.monitoring.listener import QueryProgressEvent, QueryTerminatedEvent
+    from coopconsume.monitoring.numbers import Number
 
 
 class OpenTelemetryListener(QueryListener):
@@ -36,13 +38,9 @@ class OpenTelemetryListener(QueryListener):
             for number in COUNTERS
         }
         self._phases = meter.create_histogram(PHASES.metric, PHASES.unit, PHASES.doc)
-        for number in GAUGES:
+        for number in (*GAUGES, *JOB_GAUGES):
             meter.create_observable_gauge(
-                number.metric, [self._observer(number.field)], number.unit, number.doc
-            )
-        for number in JOB_GAUGES:
-            meter.create_observable_gauge(
-                number.metric, [self._job_observer(number.field)], number.unit, number.doc
+                number.metric, [partial(self._observe, number)], number.unit, number.doc
             )
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - PySpark's name
@@ -64,32 +62,23 @@ class OpenTelemetryListener(QueryListener):
         with self._lock:
             self._last.pop(event.runId, None)
 
-    def _running(self) -> list[dict[str, Any]]:
+    def _observe(self, number: Number, _: Any) -> Iterator[Any]:
+        """Yields a number of each running query, or of each of its partitions."""
+        from opentelemetry.metrics import Observation
+
         with self._lock:
-            return list(self._last.values())
-
-    def _observer(self, field: str) -> Callable[[Any], Iterator[Any]]:
-        from opentelemetry.metrics import Observation
-
-        def observe(_: Any) -> Iterator[Any]:
-            for progress in self._running():
-                for partition in progress["partitions"]:
-                    attributes = {
-                        "messaging.destination.name": partition["topic"],
-                        "messaging.destination.partition.id": str(partition["partition"]),
-                    }
-                    yield Observation(partition[field], _of_query(progress) | attributes)
-
-        return observe
-
-    def _job_observer(self, field: str) -> Callable[[Any], Iterator[Any]]:
-        from opentelemetry.metrics import Observation
-
-        def observe(_: Any) -> Iterator[Any]:
-            for progress in self._running():
-                yield Observation(progress[field], _of_query(progress))
-
-        return observe
+            running = list(self._last.values())
+        for progress in running:
+            of_query = _of_query(progress)
+            if number in JOB_GAUGES:
+                yield Observation(progress[number.field], of_query)
+                continue
+            for partition in progress["partitions"]:
+                attributes = {
+                    "messaging.destination.name": partition["topic"],
+                    "messaging.destination.partition.id": str(partition["partition"]),
+                }
+                yield Observation(partition[number.field], of_query | attributes)
 
 
 def _of_query(progress: dict[str, Any]) -> dict[str, str]:

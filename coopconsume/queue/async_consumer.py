@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from coopconsume.queue.consumer import AcknowledgeType, QueueCommit
     from coopconsume.record import Record
 
-__all__ = ["AsyncQueueConsumer"]
-
 
 class AsyncQueueConsumer:
     """A `QueueConsumer` whose calls do not block the event loop; they run in one thread, in turn.

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from coopconsume.queue.rows import Offsets
     from coopconsume.sinks.base import DeadLetterSink
 
-__all__ = ["ACCEPT", "REJECT", "RELEASE", "RENEW", "AcknowledgeType", "QueueCommit",
-           "QueueConsumer"]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -250,7 +248,7 @@ class QueueConsumer(Closing):
             raise problem
         settled, self._unsettled = self._unsettled, []
         for one in settled:
-            if one.kind == "renew":
+            if one.row.kind == "renew":
                 for place in _places(one.refused):
                     self._held.pop(place, None)
         done = sum(len(found) for one in settled for found in one.done.values())

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from coopconsume.queue.settings import QueueReplica
 
-__all__ = ["HoldStatus", "QueuePartition", "QueueStatus", "ReplicaStatus", "queue_status"]
 
 _OPENING = 30.0
 

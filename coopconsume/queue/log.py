@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from coopconsume.errors.queue import QueueLogFormat
@@ -12,17 +11,9 @@ from coopconsume.queue.rows import ReplicaRow, decode
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["LogRows", "Restored"]
 
-
-@dataclass(frozen=True)
-class Restored:
-    """The state of the replica is this one, whatever was read before."""
-
-    state: ReplicaState
-
-
-ReplayStep: TypeAlias = "Restored | tuple[int, ReplicaRow]"
+#: A row at its position, or the state of the replica, whatever was read before.
+ReplayStep: TypeAlias = "ReplicaState | tuple[int, ReplicaRow]"
 
 
 class LogRows:
@@ -57,12 +48,12 @@ class LogRows:
         """Whether the state at the start of the log is known."""
         return self._first == 0
 
-    def begin(self, start: int) -> Restored:
-        """Begin at the first offset of the log."""
+    def begin(self, start: int) -> ReplicaState:
+        """Begin at the first offset of the log; returns the state there."""
         self._first = self.start = self.next_offset = start
         self.length = 0
         self._early = []
-        return Restored(ReplicaState())
+        return ReplicaState()
 
     def take(self, offset: int, key: bytes | None, value: bytes | None) -> Iterator[ReplayStep]:
         """Take the next record; yields what it means.
@@ -111,5 +102,5 @@ class LogRows:
             self.passed_over += 1
             return
         early, self._early, self._first = self._early, [], 0
-        yield Restored(state)
+        yield state
         yield from ((offset, row) for offset, row in early if offset >= upto)

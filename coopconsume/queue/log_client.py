@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from coopconsume.options import Options
 
-__all__ = ["CONNECT_MS", "ENGINES", "LogClient", "LogRecord"]
 
 log = logging.getLogger(__name__)
 

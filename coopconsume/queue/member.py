@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from random import Random
 
-__all__ = ["AppendRow", "Granted", "QueueMember", "Settled"]
 
 Settlement: TypeAlias = Literal["accept", "reject", "release", "renew"]
 
@@ -94,26 +93,30 @@ class Settled:
     """The progress of an acknowledgement.
 
     Attributes:
-        kind: What was asked for.
-        request: The number of the request.
-        offsets: Its offsets.
+        row: The row that asks for it.
         done: Offsets for which a majority has counted it.
         refused: Offsets that a majority did not count: another consumer holds them. For
             ``renew`` also offsets that are done, or that no majority has renewed in time.
         until: For ``renew``: the end of the hold on this consumer's clock.
+        again: When it is repeated where no answer came.
+        answers: The answers by the number of the replica.
     """
 
-    kind: Settlement
-    request: int
-    offsets: Offsets
+    row: ReplicaRow
     done: Offsets = field(default_factory=dict)
     refused: Offsets = field(default_factory=dict)
     until: float = 0.0
+    again: float = 0.0
+    answers: dict[int, ReplicaAnswer] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
         """Whether the fate of each offset is known."""
-        return not minus(minus(self.offsets, self.done), self.refused)
+        return not minus(minus(self.row.offsets, self.done), self.refused)
+
+    def is_late(self, now: float) -> bool:
+        """Whether answers grant nothing any more, because the renewed hold would have ended."""
+        return self.row.kind == "renew" and now >= self.until
 
 
 @dataclass(slots=True)
@@ -130,18 +133,6 @@ class _Acquisition:
     def is_local(self) -> bool:
         """Whether the local replica has answered."""
         return self.replicas[0] in self.answers
-
-
-@dataclass(slots=True)
-class _Settling:
-    settled: Settled
-    row: ReplicaRow
-    again: float
-    answers: dict[int, ReplicaAnswer] = field(default_factory=dict)
-
-    def is_late(self, now: float) -> bool:
-        """Whether answers grant nothing any more, because the renewed hold would have ended."""
-        return self.settled.kind == "renew" and now >= self.settled.until
 
 
 class QueueMember:
@@ -174,7 +165,7 @@ class QueueMember:
         self._silent: set[int] = set()
         self._acquisition: _Acquisition | None = None
         self._granted: deque[Granted] = deque()
-        self._settling: dict[int, _Settling] = {}
+        self._settling: dict[int, Settled] = {}
         #: Offsets that are not asked for before a time: they had no majority, or are held by this
         #: consumer.
         self._waiting: list[tuple[float, Offsets]] = []
@@ -220,7 +211,7 @@ class QueueMember:
         if found is not None and found.request == row.request and row.kind == "acquire":
             return self._answered(found, replica, answer, now)
         settling = self._settling.get(row.request)
-        if settling is not None and row.kind == settling.settled.kind:
+        if settling is not None and row.kind == settling.row.kind:
             settling.answers[replica] = answer
             self._count(settling, now)
         return []
@@ -320,8 +311,8 @@ class QueueMember:
             kind, self.holder, self._request, offsets, seconds, delivered=kind == "release"
         )
         until = now + self._hold * (1 - MARGIN) if kind == "renew" else 0.0
-        settled = Settled(kind, self._request, offsets, until=until)
-        self._settling[self._request] = _Settling(settled, row, now + self._repeat_after())
+        settled = Settled(row, until=until, again=now + self._repeat_after())
+        self._settling[self._request] = settled
         # The acquisition in flight may ask for them again if the hold has ended here. Its answers
         # may be older than this row, so it does not grant them any more.
         if self._acquisition is not None:
@@ -427,8 +418,8 @@ class QueueMember:
                 if until > now and partition in offsets:
                     busy |= offsets[partition]
             for settling in self._settling.values():
-                if partition in settling.settled.offsets:
-                    busy |= settling.settled.offsets[partition]
+                if partition in settling.row.offsets:
+                    busy |= settling.row.offsets[partition]
             chosen = self._lowest(state, partition, busy, limit, end)
             if chosen:
                 found[partition] = chosen
@@ -503,18 +494,18 @@ class QueueMember:
         row = ReplicaRow("release", self.holder, found.request, left)
         return [AppendRow(replica, row) for replica in found.replicas]
 
-    def _count(self, settling: _Settling, now: float) -> None:
-        settled, answers = settling.settled, settling.answers.values()
-        if settling.is_late(now):
-            settled.refused = minus(settled.offsets, settled.done)
+    def _count(self, settled: Settled, now: float) -> None:
+        row, answers = settled.row, settled.answers.values()
+        if settled.is_late(now):
+            settled.refused = minus(row.offsets, settled.done)
         else:
-            settled.done = common(self._by_majority(answers), settled.offsets)
+            settled.done = common(self._by_majority(answers), row.offsets)
             needed = len(self.states) - self._majority + 1
-            lost = [union(a.nok, a.tomb) if settled.kind == "renew" else a.nok for a in answers]
+            lost = [union(a.nok, a.tomb) if row.kind == "renew" else a.nok for a in answers]
             settled.refused = minus(_at_least(needed, lost), settled.done)
         if settled.is_complete:
-            del self._settling[settled.request]
-            if settled.kind == "renew" and settled.done:
+            del self._settling[row.request]
+            if row.kind == "renew" and settled.done:
                 self._mine.append((settled.until + self._hold * MARGIN, settled.done))
 
     def _end_mine(self, now: float) -> list[AppendRow]:
@@ -528,10 +519,10 @@ class QueueMember:
             if until <= now:
                 ended = union(ended, offsets)
         self._mine = [(at, offsets) for at, offsets in self._mine if at > now and offsets]
-        later = [held for _, held in self._mine]
-        later += [settling.settled.offsets for settling in self._settling.values()]
-        for offsets in later:
-            ended = minus(ended, offsets)
+        later: list[Mapping[int, OffsetRanges]] = [held for _, held in self._mine]
+        later += [settling.row.offsets for settling in self._settling.values()]
+        for kept in later:
+            ended = minus(ended, kept)
         if not ended:
             return []
         self._request += 1  # its answers are no answers to an acknowledgement

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from coopconsume.queue.rows import ReplicaRow
 
-__all__ = ["NOBODY", "Hold", "ReplicaAnswer", "ReplicaState"]
 
 NOBODY = ""
 """The holder of released offsets whose delay is not over."""

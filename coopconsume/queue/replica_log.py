@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from coopconsume.queue.log_client import LogClient, LogRecord
 
-__all__ = ["AtEnd", "Began", "ReaderEvent", "RecordsRead", "ReplicaFailed", "ReplicaLog"]
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from coopconsume.errors.queue import QueueLogFormat
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FORMAT", "Kind", "Offsets", "ReplicaRow", "decode", "encode", "minus", "union"]
 
 FORMAT = 1
 """The version of the wire format. A reader stops at a newer one."""

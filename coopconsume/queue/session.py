@@ -11,8 +11,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from coopconsume.errors.queue import QueueUnavailable
-from coopconsume.queue.log import LogRows, Restored
+from coopconsume.queue.log import LogRows
 from coopconsume.queue.member import AppendRow, QueueMember
+from coopconsume.queue.replica import ReplicaState
 from coopconsume.queue.replica_log import (
     AtEnd,
     Began,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from coopconsume.queue.rows import Offsets
     from coopconsume.queue.settings import QueueSettings
 
-__all__ = ["QueueSession"]
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ class QueueSession:
         rows = self.rows[replica]
         if isinstance(event, Began):
             self._read.discard(replica)  # what it has is not known before its end is read again
-            self.member.restore(replica, rows.begin(event.start).state, at)
+            self.member.restore(replica, rows.begin(event.start), at)
         elif isinstance(event, AtEnd):
             rows.check()
             self._read.add(replica)
@@ -201,8 +201,8 @@ class QueueSession:
         elif isinstance(event, RecordsRead):
             for offset, key, value in event.records:
                 for step in rows.take(offset, key, value):
-                    if isinstance(step, Restored):
-                        self.member.restore(replica, step.state, at)
+                    if isinstance(step, ReplicaState):
+                        self.member.restore(replica, step, at)
                     else:
                         self._send(self.member.take(replica, *step, at))
             self._shorten(replica)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from coopconsume.queue.log_client import LogClient
 
-__all__ = ["MOST_REPLICAS", "QueueReplica", "QueueSettings"]
 
 MOST_REPLICAS = 5
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from coopconsume.queue.log_client import LogRecord
 
-__all__ = ["TableLog"]
 
 log = logging.getLogger(__name__)
 

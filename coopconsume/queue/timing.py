@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 
-__all__ = ["MARGIN", "QuorumLimit"]
-
 MARGIN = 0.1
 """The part of a hold that its holder does not use. Clock rates may differ by half of it."""
 

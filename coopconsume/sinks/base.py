@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commits import OffsetRanges
+from coopconsume.kafka.producer import ORIGIN_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -144,6 +145,16 @@ def _packed(table: pa.Table) -> bytes | None:
     with pa.ipc.new_stream(out, table.schema) as writer:
         writer.write_table(table)
     return bytes(out.getvalue())
+
+
+def as_bytes(value: Any) -> Any:
+    """Returns a text as bytes, and other values as they are."""
+    return value.encode() if isinstance(value, str) else value
+
+
+def origin_header(row: Mapping[str, Any]) -> tuple[str, bytes]:
+    """Returns the header that names the record of a row with `ORIGIN`."""
+    return ORIGIN_HEADER, f"{row['_topic']}-{row['_partition']}@{row['_offset']}".encode()
 
 
 class OutputSink(Protocol):

@@ -27,6 +27,7 @@ from coopconsume.fenced.log import Entry
 from coopconsume.fenced.multi import MultiLogWriter, Write
 from coopconsume.fenced.writer_config import WriterConfig
 from coopconsume.kafka.partitioner import default_partition
+from coopconsume.sinks.base import as_bytes, origin_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -205,8 +206,6 @@ def entries_of(batch: DataFrame, partitions: Sequence[int]) -> dict[int, list[En
     A key chooses a partition as in Kafka's producers (murmur2); without a key, the value does, so
     that a batch that is written again is dealt again in the same way.
     """
-    from coopconsume.kafka.producer import ORIGIN_HEADER
-
     if "value" not in batch.columns:
         raise InvalidOption("batch", f"columns {batch.columns}", "give a column value")
     wanted = [name for name in (*_COLUMNS, *_ORIGIN) if name in batch.columns]
@@ -215,9 +214,8 @@ def entries_of(batch: DataFrame, partitions: Sequence[int]) -> dict[int, list[En
     for row in batch.select(*wanted).toArrow().to_pylist():
         headers = [(each["key"], each["value"] or b"") for each in row.get("headers") or ()]
         if comes_from:
-            origin = f"{row['_topic']}-{row['_partition']}@{row['_offset']}"
-            headers.append((ORIGIN_HEADER, origin.encode()))
-        entry = Entry(_bytes(row["value"]), _bytes(row.get("key")), headers)
+            headers.append(origin_header(row))
+        entry = Entry(as_bytes(row["value"]), as_bytes(row.get("key")), headers)
         found.setdefault(_partition_of(entry, row, partitions), []).append(entry)
     return found
 
@@ -232,7 +230,3 @@ def _partition_of(entry: Entry, row: Mapping[str, Any], partitions: Sequence[int
     if named not in partitions:
         raise AppendRefused(f"a row is for partition {named}; the sink writes to {partitions}")
     return named
-
-
-def _bytes(value: Any) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value

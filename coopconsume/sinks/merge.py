@@ -8,12 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commits.places import refuse_unwritable
-from coopconsume.sinks.base import ORIGIN, ROW, arrow_schema
+from coopconsume.sinks.base import ORIGIN, ROW
 from coopconsume.sinks.table import Table
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
     from coopconsume.sinks.base import Outputs
 
 _GONE = "_gone"
@@ -38,9 +36,6 @@ class MergeTable(Table):
     what = "merged output table"
     hears_all: ClassVar[bool] = True
     beside = pa.schema([ROW, *ORIGIN])
-
-    def __init__(self, path: str, schema: str | StructType | pa.Schema) -> None:
-        super().__init__(path, arrow_schema(schema))
 
     def write(self, outputs: Outputs) -> None:
         """Merges rows.

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from commits.secrets import hidden, message_of
 from coopconsume.errors import OutputsNotPublished
-from coopconsume.sinks.base import ORIGIN, ROW
+from coopconsume.sinks.base import ORIGIN, ROW, as_bytes
 from coopconsume.sinks.table import Table
 from coopconsume.state.rows import counted
 
@@ -267,11 +267,7 @@ def _column(rows: pa.Table, name: str) -> pa.ChunkedArray | pa.Array:
     if name != "headers":
         return column.cast(kind)
     headers = [
-        [{"key": h["key"], "value": _bytes(h["value"])} for h in of_row or ()]
+        [{"key": h["key"], "value": as_bytes(h["value"])} for h in of_row or ()]
         for of_row in column.to_pylist()
     ]
     return pa.array(headers, kind)
-
-
-def _bytes(value: Any) -> Any:
-    return value.encode() if isinstance(value, str) else value

@@ -25,7 +25,7 @@ class Table:
 
     Args:
         path: The path of the table.
-        schema: The schema of the rows, without `ORIGIN`.
+        schema: The schema of the rows, without `ORIGIN`: DDL, a Spark or an Arrow schema.
         storage_options: As for `deltalake.DeltaTable`.
 
     Raises:
@@ -38,11 +38,15 @@ class Table:
     hears_all: ClassVar[bool] = False
 
     def __init__(
-        self, path: str, schema: pa.Schema, storage_options: Mapping[str, str] | None = None
+        self,
+        path: str,
+        schema: str | StructType | pa.Schema,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
+        schema = arrow_schema(schema)
         taken = [name for name in schema.names if name in (*ORIGIN.names, ROW.name)]
         if taken:
             raise TableUnusable(
@@ -114,9 +118,6 @@ class OutputTable(Table):
     """
 
     what = "output table"
-
-    def __init__(self, path: str, schema: str | StructType | pa.Schema) -> None:
-        super().__init__(path, arrow_schema(schema))
 
     def write(self, outputs: Outputs) -> None:
         """Writes rows.

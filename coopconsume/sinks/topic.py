@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from coopconsume.errors import InvalidOption
-from coopconsume.kafka.producer import ORIGIN_HEADER, Message, Producer
-from coopconsume.sinks.base import arrow_schema
+from coopconsume.kafka.producer import Message, Producer
+from coopconsume.sinks.base import arrow_schema, as_bytes, origin_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,13 +75,8 @@ def check_columns(schema: pa.Schema) -> None:
 def messages_of(topic: str, rows: pa.Table) -> Iterator[Message]:
     """Yields rows that handlers returned as records of a topic, with their origin."""
     for row in rows.to_pylist():
-        origin = f"{row['_topic']}-{row['_partition']}@{row['_offset']}"
         headers = [(h["key"], h["value"]) for h in row.get("headers") or ()]
         yield Message(
-            topic, _bytes(row.get("key")), _bytes(row["value"]),
-            [*headers, (ORIGIN_HEADER, origin.encode())], row.get("partition"),
+            topic, as_bytes(row.get("key")), as_bytes(row["value"]),
+            [*headers, origin_header(row)], row.get("partition"),
         )  # fmt: skip
-
-
-def _bytes(value: Any) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value

@@ -263,7 +263,7 @@ class Changelog:
         from deltalake import CommitProperties, write_deltalake
 
         table = self.create()
-        rows = self.rows_below(origin, int(table.version()), counts, below)
+        rows = self.rows_before(origin, int(table.version()), counts, offset=below)
         top = pc.max(rows.column("_offset")).as_py()
         last = max(self.snapshots.versions(origin), default=-1)
         number = max(int(table.version()), last + 1)
@@ -391,41 +391,7 @@ class Changelog:
             raise self._table.unreadable("the changelog does not exist any more")
         return table
 
-    def rows_at(
-        self, origin: Origin, version: int, counts: Callable[[str], bool], commits: int
-    ) -> pa.Table:
-        """Returns the newest counted row of each key at an earlier time, removed keys included.
-
-        Args:
-            origin: The partition.
-            version: The version of the changelog that is read.
-            counts: Whether a commit counted then.
-            commits: The version of the commit table of that time.
-
-        Raises:
-            StateNotReadable: The state cannot be read, or changes of that time are removed.
-        """
-        return self._rows_before(origin, version, counts, commits=commits)
-
-    def rows_below(
-        self, origin: Origin, version: int, counts: Callable[[str], bool], offset: int
-    ) -> pa.Table:
-        """Returns the newest counted row of each key below an offset, removed keys included.
-
-        Args:
-            origin: The partition.
-            version: The version of the changelog that is read.
-            counts: Whether a commit counts.
-            offset: The offset.
-
-        Raises:
-            StateNotReadable: The state cannot be read, or changes below the offset are removed.
-        """
-        if offset <= 0:
-            return self.schema.changelog.empty_table()
-        return self._rows_before(origin, version, counts, offset=offset)
-
-    def _rows_before(
+    def rows_before(
         self,
         origin: Origin,
         version: int,
@@ -434,6 +400,23 @@ class Changelog:
         commits: int | None = None,
         offset: int | None = None,
     ) -> pa.Table:
+        """Returns the newest counted row of each key at an earlier time, or below an offset.
+
+        Removed keys are included.
+
+        Args:
+            origin: The partition.
+            version: The version of the changelog that is read.
+            counts: Whether a commit counts, or counted at that time.
+            commits: The version of the commit table of that time; None: now.
+            offset: The offset; None: all changes.
+
+        Raises:
+            StateNotReadable: The state cannot be read, or changes of that time or below the offset
+                are removed.
+        """
+        if offset is not None and offset <= 0:
+            return self.schema.changelog.empty_table()
         found = self.snapshots.of(origin)
         base = next(
             (

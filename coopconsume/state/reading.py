@@ -220,8 +220,8 @@ class CommittedState:
                 f"the commit table has no place {at}, or does not keep it any more",
             )
         commits = known[0][0]
-        return lambda origin: self._changelog.rows_at(
-            origin, version, lambda one: any(one in ids for _, ids in known), commits
+        return lambda origin: self._changelog.rows_before(
+            origin, version, lambda one: any(one in ids for _, ids in known), commits=commits
         )
 
     def _origins(self, topic: str | None) -> dict[Origin, tuple[str, int]]:

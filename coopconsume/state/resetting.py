@@ -112,7 +112,7 @@ class StateReset:
         version = self._changelog.version
         counts = self._store.counted_commits(self._group).__contains__
         now = alive(self._changelog.counted_rows(origin, version, counts)).num_rows
-        after = alive(self._changelog.rows_below(origin, version, counts, below)).num_rows
+        after = alive(self._changelog.rows_before(origin, version, counts, offset=below)).num_rows
         return StateMove(below, now, after)
 
     def execute(self, change_offsets: Callable[[], None]) -> None:

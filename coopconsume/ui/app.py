@@ -15,10 +15,10 @@ from starlette.staticfiles import StaticFiles
 
 from coopconsume.admin.overview.data import plain
 from coopconsume.errors import CoopConsumeError, GroupNotFound, OptionError
+from coopconsume.errors.base import sentence_of
 from coopconsume.runtime.decisions import Action
 from coopconsume.ui.content import Sort, group_content, partition_content
 from coopconsume.ui.letters import MOST, Id, decide, letter_content, letters_content
-from coopconsume.ui.watch import sentence_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from assignors import KeyRange
-from coopconsume.admin.overview.data import plain
+from coopconsume.admin.overview.data import MemberOverview, plain
 from coopconsume.admin.pictures import OffsetMap, OffsetState, map_of
 
 if TYPE_CHECKING:
@@ -50,29 +50,28 @@ def group_content(
     }  # fmt: skip
     if view.reading is None:
         return found
-    overview, statuses = view.reading.overview, view.reading.statuses
+    overview = view.reading.overview
     names = [member.id for member in overview.members] + [one.member for one in overview.claims]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    both = list(zip(overview.partitions, statuses, strict=True))
-    rows = [pair for pair in both if find.lower() in pair[1].name.lower()]
-    rows.sort(key=lambda pair: _order(sort, pair[1]))
+    rows = [one for one in overview.partitions if find.lower() in one.name.lower()]
+    rows.sort(key=lambda one: _order(sort, one))
     return found | {
         "group": overview.group, "state": overview.state, "assignor": overview.assignor,
         "cluster": overview.cluster, "servers": overview.servers, "table": overview.table,
         "epoch": overview.epoch, "generation": overview.generation, "lag": overview.lag,
         "filter": overview.record_filter, "notes": list(overview.notes[:_GAPS]),
-        "pending": sum(len(one.pending) for one in statuses),
-        "parked": sum(len(one.parked) for one in statuses),
+        "pending": sum(len(one.pending) for one in overview.partitions),
+        "parked": sum(len(one.parked) for one in overview.partitions),
         "members": _members(overview),
         "inDoubt": _in_doubt(overview),
         # One for each partition, in the order of their names: a small array, as there may be many.
         "partitions": [
-            (one.topic, one.partition, _level(status), one.lag, _owners(one, numbers))
-            for one, status in both
+            (one.topic, one.partition, _level(one), one.lag, _owners(one, numbers))
+            for one in overview.partitions
         ],
         "found": len(rows),
-        "rows": [_row(one, status, numbers) for one, status in rows[start : start + limit]],
-        "blockers": _blockers(statuses),
+        "rows": [_row(one, numbers) for one in rows[start : start + limit]],
+        "blockers": _blockers(overview.partitions),
         "events": [plain(event) for event in overview.events[: -_EVENTS - 1 : -1]],
     }  # fmt: skip
 
@@ -119,27 +118,20 @@ def partition_content(
 
 
 def _members(overview: GroupOverview) -> list[dict[str, Any]]:
-    members = [
-        {
+    found: dict[str, dict[str, Any]] = {}
+    claims = [
+        MemberOverview(one.member, "", "", None, None, f"standalone claim {one.epoch}", one.shares)
+        for one in overview.claims
+    ]
+    for one in (*overview.members, *claims):
+        facts = {
             "id": one.id, "client": one.client_id, "host": one.host, "slots": one.slots,
             "status": one.status, "instance": one.instance_id,
             "partitions": len({(share.topic, share.partition) for share in one.shares}),
             "space": round(sum(share.key_range.size for share in one.shares) / KeyRange().size, 3),
-        }
-        for one in overview.members
-    ]  # fmt: skip
-    claims = [
-        {
-            "id": one.member, "client": "", "host": "", "slots": None, "instance": None,
-            "status": f"standalone claim {one.epoch}",
-            "partitions": len({(share.topic, share.partition) for share in one.shares}),
-            "space": round(sum(share.key_range.size for share in one.shares) / KeyRange().size, 3),
-        }
-        for one in overview.claims
-    ]  # fmt: skip
-    known = {one["id"]: one for one in (*claims, *members)}
-    names = [one["id"] for one in (*members, *claims)]
-    return [known[name] for name in dict.fromkeys(names)]
+        }  # fmt: skip
+        found.setdefault(one.id, facts)
+    return list(found.values())
 
 
 def _scaled(key_range: KeyRange) -> tuple[int, int]:
@@ -186,18 +178,16 @@ def _worst(drawn: OffsetMap) -> str:
     return "".join(map(str, drawn.worst().tolist()))
 
 
-def _row(
-    one: PartitionOverview, status: PartitionStatus, numbers: Mapping[str, int]
-) -> dict[str, Any]:
-    low, high = status.log_start or 0, status.end_offset or 0
+def _row(one: PartitionOverview, numbers: Mapping[str, int]) -> dict[str, Any]:
+    low, high = one.log_start or 0, one.end_offset or 0
     return {
-        "topic": one.topic, "partition": one.partition, "name": status.name,
-        "logStart": status.log_start, "stable": one.stable_offset, "end": one.end_offset,
-        "lag": one.lag, "above": one.committed_above, "gaps": one.gaps,
-        "pending": one.pending, "parked": len(status.parked),
+        "topic": one.topic, "partition": one.partition, "name": one.name,
+        "logStart": one.log_start, "stable": one.stable_offset, "end": one.end_offset,
+        "lag": one.lag, "above": one.committed_above, "gaps": one.open_ranges.range_count,
+        "pending": len(one.pending), "parked": len(one.parked),
         "primary": one.primary_offset, "owners": _owners(one, numbers),
         "inDoubt": [_scaled(range_.key_range) for range_ in _lasting(one)],
-        "map": _worst(map_of(status, columns=SMALL)) if low < high else "",
+        "map": _worst(map_of(one, columns=SMALL)) if low < high else "",
     }  # fmt: skip
 
 

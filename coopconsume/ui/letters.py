@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from coopconsume.admin.dead_letters.actions import DeadLetters
-    from coopconsume.admin.dead_letters.choice import Steps
     from coopconsume.admin.dead_letters.stored import Letter
     from coopconsume.runtime.decisions import Action
 
@@ -85,15 +84,11 @@ def decide(
     plan = steps(
         one for one in letters.letters(Choice(), whole=action == "replay") if one.id in chosen
     )
-    counts = _counts(plan)
+    counts = {"parked": len(plan.parked), "passed": len(plan.passed)}
     is_confirmed = confirmed is not None and dict(confirmed) == counts
     if is_confirmed:
         letters.carry_out(action, plan)
     return {**counts, "executed": is_confirmed}
-
-
-def _counts(plan: Steps) -> dict[str, int]:
-    return {"parked": len(plan.parked), "passed": len(plan.passed)}
 
 
 def _plain(one: Letter) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.closing import Closing
-from coopconsume.errors import CoopConsumeError
+from coopconsume.errors.base import sentence_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,14 +68,6 @@ class View:
     samples: tuple[Sample, ...] = ()
     error: str = ""
     error_since: float = 0.0
-
-
-def sentence_of(error: BaseException) -> str:
-    """Returns an error as one sentence for people."""
-    if isinstance(error, CoopConsumeError):
-        return str(error)
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first}"
 
 
 @dataclass

@@ -137,9 +137,9 @@ class Consumer:
                 self.later(self.world.work(), lambda found=granted.offsets: self.settle(found))
         for settled in self.settling:
             for offset in _singles(settled.done):
-                if settled.kind in ("accept", "reject"):
+                if settled.row.kind in ("accept", "reject"):
                     self.world.acknowledged.setdefault(offset, self.world.now)
-                elif settled.kind == "renew" and offset in self.works:
+                elif settled.row.kind == "renew" and offset in self.works:
                     had = self.works[offset]
                     # The renewed hold is without a gap only if the old one had not ended.
                     if self.world.now < had.end:

@@ -29,6 +29,7 @@ from commits import (
 from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.offsets import OffsetAdmin
 from coopconsume.admin.overview import describe_group, list_groups
+from coopconsume.admin.overview.reader import GroupReader
 from coopconsume.admin.sql_source import CommitsSource
 from coopconsume.admin.views import gaps_frame, partitions_frame
 from coopconsume.cli import main
@@ -689,43 +690,34 @@ class _Opened(Exception):
 
 
 OPENING = {
-    "coopconsume.admin.offsets.admin": lambda options, spark: OffsetAdmin(
-        options, "g", spark=spark
-    ),
-    "coopconsume.admin.overview.collect list": lambda options, spark: list_groups(
-        options, spark=spark
-    ),
-    "coopconsume.admin.overview.collect": lambda options, spark: describe_group(
-        options, "g", spark=spark
-    ),
-    "coopconsume.kafka.topics describe": lambda options, spark: describe_topics(
-        options, spark=spark
-    ),
-    "coopconsume.kafka.topics": lambda options, spark: set_shareable(options, [], spark=spark),
-    "coopconsume.admin.dead_letters.actions": lambda options, spark: DeadLetters(
+    "offsets": lambda options, spark: OffsetAdmin(options, "g", spark=spark),
+    "groups": lambda options, spark: list_groups(options, spark=spark),
+    "group": lambda options, spark: describe_group(options, "g", spark=spark),
+    "topics": lambda options, spark: describe_topics(options, spark=spark),
+    "shareable": lambda options, spark: set_shareable(options, [], spark=spark),
+    "letters": lambda options, spark: DeadLetters(
         options | {"deadLetter": "/dead", "kafka.group.id": "g"}, spark=spark
     ),
-    "coopconsume.admin.views": lambda options, spark: partitions_frame(spark, options),
-    "coopconsume.admin.offsets.admin gaps": lambda options, spark: gaps_frame(spark, options, "g"),
+    "partitions": lambda options, spark: partitions_frame(spark, options),
+    "gaps": lambda options, spark: gaps_frame(spark, options, "g"),
+    "page": lambda options, spark: GroupReader(options, "g", spark=spark),
 }
 
 
-@pytest.mark.parametrize("place", OPENING)
-def test_what_operators_call_takes_a_session(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+@pytest.mark.parametrize("call", OPENING)
+def test_what_operators_call_takes_a_session(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """For a commit table in a catalog it is what opens the store."""
-    module = import_module(
-        place.split(maxsplit=1)[0]
-    )  # a second word distinguishes two of one module
 
     def opened(*_: object, spark: object, **__: object) -> None:
         raise _Opened(spark)
 
-    monkeypatch.setattr(module, "Cluster", MagicMock())
-    monkeypatch.setattr(module.CommitStore, "open", opened)
+    for module in ("connection", "topics"):
+        monkeypatch.setattr(import_module(f"coopconsume.kafka.{module}"), "Cluster", MagicMock())
+    monkeypatch.setattr(CommitStore, "open", opened)
     session = MagicMock()
     options = {"kafka.bootstrap.servers": "broker:9092", "commitTable": "shop.sales.commits"}
     with pytest.raises(_Opened) as caught:
-        OPENING[place](options, session)
+        OPENING[call](options, session)
     assert caught.value.args == (session,)
 
 

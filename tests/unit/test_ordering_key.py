@@ -189,7 +189,7 @@ def blocker_of(failed, key, *, has_ordering_keys=True):
         "t", 0, "", 3, OffsetRanges(), {3: failed} if failed else {}, 0, 9,
         has_ordering_keys=has_ordering_keys,
     )  # fmt: skip
-    return status.with_record(BlockerRecord(is_there=True, key=key)).blocker
+    return replace(status, record=BlockerRecord(is_there=True, key=key)).blocker
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from commits import CommitStore
 from coopconsume.admin.dead_letters.choice import Choice, Steps, steps, with_status
 from coopconsume.admin.dead_letters.stored import Letter, open_letters
-from coopconsume.admin.overview.collect import hint_for
-from coopconsume.errors import GroupNotFound, MissingOption
+from coopconsume.admin.offsets.reading import unknown_group
+from coopconsume.errors import MissingOption
 from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.connection import Connection
 from coopconsume.kafka.coordinator import DEAD
 from coopconsume.kafka.producer import Message, Producer
 from coopconsume.options import Options
@@ -49,11 +49,8 @@ class DeadLetters:
         self._options = Options.parse(options)
         if self._options.dead_letter is None:
             raise MissingOption("deadLetter")
-        with closing(Cluster(self._options)) as cluster:
-            cluster_id = cluster.cluster_id
-        self._store = CommitStore.open(
-            self._options.commit_table, spark=spark, cluster=cluster_id, create=False
-        )
+        with Connection(self._options, spark=spark) as at:
+            self._store = at.store
         self._letters = open_letters(self._options.dead_letter, self._options)
 
     def letters(self, choice: Choice | None = None, *, whole: bool = True) -> list[Letter]:
@@ -96,8 +93,7 @@ class DeadLetters:
         with closing(Cluster(self._options)) as cluster:
             is_known = cluster.describe_groups([group])[group].state != DEAD
         if not is_known:
-            servers = self._options.kafka["bootstrap.servers"]
-            raise GroupNotFound(group, self._store.target, servers, hint_for(group, self._store))
+            raise unknown_group(self._options, self._store)
 
     def plan(self, choice: Choice) -> Steps:
         """Returns the steps of a decision on some letters (dry run)."""

@@ -5,32 +5,32 @@ from __future__ import annotations
 import getpass
 import socket
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from commits import CommitStore
 from coopconsume.admin.offsets.counting import count_records
 from coopconsume.admin.offsets.moves import Kept, Move, marked, replaced, to_offset, unmoved
-from coopconsume.admin.offsets.status import PartitionStatus, times_of
-from coopconsume.closing import Closing
-from coopconsume.errors import GroupActive, GroupNotFound, InvalidOption, StateNotChosen
-from coopconsume.group.ordering_keys import agreed_ordering_key
+from coopconsume.admin.offsets.reading import read_statuses, unknown_group
+from coopconsume.errors import GroupActive, InvalidOption, StateNotChosen
 from coopconsume.kafka.blocker_records import read_blockers
-from coopconsume.kafka.cluster import Cluster, primary_mark
+from coopconsume.kafka.cluster import primary_mark
+from coopconsume.kafka.connection import Connection
 from coopconsume.options import Options
 from coopconsume.state.resetting import StateReset, noted_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from datetime import datetime
 
     from pyspark.sql import SparkSession
 
     from commits import Acquisition, OffsetRanges
     from commits.model import TopicPartition
+    from coopconsume.admin.offsets.status import PartitionStatus
     from coopconsume.state.resetting import StateAction
 
 
-class OffsetAdmin(Closing):
+class OffsetAdmin(Connection):
     """Shows and moves the offsets of one group without joining it.
 
     A change is planned as `Move` objects and applied by `execute`.
@@ -54,21 +54,9 @@ class OffsetAdmin(Closing):
         create: bool = False,
         spark: SparkSession | None = None,
     ) -> None:
-        self.options = Options.parse({**options, "kafka.group.id": group})
+        parsed = Options.parse({**options, "kafka.group.id": group})
+        super().__init__(parsed, create=create, spark=spark)
         self.group = group
-        self._cluster = Cluster(self.options)
-        try:
-            self._store = CommitStore.open(
-                self.options.commit_table, spark=spark, cluster=self._cluster.cluster_id,
-                create=create,
-            )  # fmt: skip
-        except BaseException:
-            self._cluster.close()
-            raise
-
-    def close(self) -> None:
-        """Closes the connections. Calling it again has no effect."""
-        self._cluster.close()
 
     # -- status
 
@@ -91,47 +79,27 @@ class OffsetAdmin(Closing):
             GroupNotFound: Neither Kafka nor the commit log knows the group, and no topics are
                 given.
         """
-        state, primary = self._store.state(self.group), self._cluster.primary()
-        known = sorted({*state, *primary})
-        if not known and not topics:
-            # Imported here because `overview` imports this package.
-            from coopconsume.admin.overview.collect import hint_for
 
-            raise GroupNotFound(
-                self.group, self._store.target, self.options.kafka["bootstrap.servers"],
-                hint_for(self.group, self._store),
-            )  # fmt: skip
-        wanted = known if topics is None else self._chosen(topics, known)
-        pending, ids = self._store.pending(self.group), self._store.topic_ids(self.group)
-        since = times_of(self._store.history(self.group)) if times else {}
-        has_ordering_keys = agreed_ordering_key(self._store, self.group) is not None
-        there = self._cluster.existing(wanted)
-        starts, ends = self._cluster.log_starts(there), self._cluster.ends(there)
-        found = [
-            PartitionStatus.of(
-                tp, state.get(tp), topic_id=ids.get(tp, ""), pending=pending.get(tp),
-                log_start=starts.get(tp), end_offset=ends.get(tp), primary=primary.get(tp),
-                times=since.get(tp), has_ordering_keys=has_ordering_keys,
-            )
-            for tp in wanted
-        ]  # fmt: skip
-        if not keys:
-            return found
-        blockers = {(one.topic, one.partition): one.blocker_offset for one in found}
-        records = read_blockers(
-            self.options, {tp: at for tp, at in blockers.items() if at is not None}
-        )
-        return [one.with_record(records.get((one.topic, one.partition))) for one in found]
+        def choose(known: Collection[TopicPartition]) -> Collection[TopicPartition]:
+            if not known and not topics:
+                raise unknown_group(self.options, self.store)
+            return known if topics is None else self._chosen(topics, known)
+
+        return read_statuses(
+            self.options, self.cluster, self.store, choose,
+            self.store.history(self.group) if times else (),
+            partial(read_blockers, self.options) if keys else None,
+        )  # fmt: skip
 
     def acquisitions(self) -> dict[TopicPartition, list[Acquisition]]:
         """Returns the chunks that members of a cooperative epoch hold, by partition."""
-        return self._store.acquisitions(self.group)
+        return self.store.acquisitions(self.group)
 
     def _chosen(
         self, topics: Mapping[str, Iterable[int]], known: Iterable[TopicPartition]
-    ) -> list[TopicPartition]:
-        counts = {t.name: t.partitions for t in self._cluster.topics(topics, missing_ok=True)}
-        chosen = set()
+    ) -> set[TopicPartition]:
+        counts = {t.name: t.partitions for t in self.cluster.topics(topics, missing_ok=True)}
+        chosen: set[TopicPartition] = set()
         for topic, partitions in topics.items():
             every = {*range(counts.get(topic, 0)), *(p for t, p in known if t == topic)}
             wanted = set(partitions) or every
@@ -139,7 +107,7 @@ class OffsetAdmin(Closing):
                 missing = f"partition {min(wanted - every)}" if wanted - every else "partitions"
                 raise InvalidOption("topic", topic, f"it has no {missing}; see 'topics describe'")
             chosen |= {(topic, p) for p in wanted}
-        return sorted(chosen)
+        return chosen
 
     # -- plans
 
@@ -169,7 +137,7 @@ class OffsetAdmin(Closing):
         if isinstance(where, int):
             return dict.fromkeys(places, where)
         if not isinstance(where, str):
-            return self._cluster.offsets_at(places, int(where.timestamp() * 1000))
+            return self.cluster.offsets_at(places, int(where.timestamp() * 1000))
         wanted = {
             "earliest": "log_start", "latest": "end_offset", "primary": "primary_offset"
         }[where]  # fmt: skip
@@ -201,7 +169,7 @@ class OffsetAdmin(Closing):
         topics: dict[str, list[int]] = {}
         for topic, partition in wanted:
             topics.setdefault(topic, []).append(partition)
-        current = self._cluster.topic_ids(topics)
+        current = self.cluster.topic_ids(topics)
         moves = []
         for one in self.statuses(topics, times=False) if topics else []:
             given = wanted[one.topic, one.partition]
@@ -236,7 +204,7 @@ class OffsetAdmin(Closing):
     @property
     def cluster_id(self) -> str:
         """The id of the Kafka cluster."""
-        return self._cluster.cluster_id
+        return self.cluster.cluster_id
 
     # -- execution
 
@@ -261,11 +229,11 @@ class OffsetAdmin(Closing):
         Raises:
             GroupActive: The group has a member or a live claim.
         """
-        kafka = self._cluster.describe_groups([self.group])[self.group]
+        kafka = self.cluster.describe_groups([self.group])[self.group]
         if kafka.members:
             who = ", ".join(member.id for member in kafka.members)
             raise GroupActive(self.group, f"members {who}", "stop them first")
-        claims = self._store.claims(self.group)
+        claims = self.store.claims(self.group)
         if claims and not end_claims:
             who = ", ".join(name for claim in claims for name in claim.members)
             raise GroupActive(
@@ -295,7 +263,7 @@ class OffsetAdmin(Closing):
             TableUnusable: There is no state at the path, or it belongs to another group.
         """
         planned = list(moves)
-        noted = noted_state(self._store, self.group)
+        noted = noted_state(self.store, self.group)
         if action is None and noted is not None and any(move.changes_log for move in planned):
             raise StateNotChosen(self.group, noted)
         if action is None or action == "keep":
@@ -310,7 +278,7 @@ class OffsetAdmin(Closing):
                 )  # fmt: skip
             kept = move.stable_offset if not move.done else (move.done.last or 0) + 1
             below[move.before.topic, move.before.partition] = 0 if action == "clear" else kept
-        return StateReset(path, self._store, self.cluster_id, self.group, below)
+        return StateReset(path, self.store, self.cluster_id, self.group, below)
 
     def execute(
         self,
@@ -336,13 +304,13 @@ class OffsetAdmin(Closing):
         """
         planned = {(move.before.topic, move.before.partition): move for move in moves}
         self.check_idle(end_claims=end_claims)
-        ids = self._cluster.topic_ids({topic for topic, _ in planned})
+        ids = self.cluster.topic_ids({topic for topic, _ in planned})
         # With state, the row is always written: it fences members that may write to the state.
         changed = {tp: m for tp, m in planned.items() if m.changes_log or state is not None}
 
         def change_offsets() -> None:
             if changed:
-                self._store.reset(
+                self.store.reset(
                     self.group,
                     {tp: move.stable_offset for tp, move in changed.items()},
                     member=_operator(),
@@ -355,7 +323,7 @@ class OffsetAdmin(Closing):
             change_offsets()
         else:
             state.execute(change_offsets)
-        self._cluster.commit_primary(
+        self.cluster.commit_primary(
             {
                 tp: (move.stable_offset, primary_mark(ids.get(tp[0], ""), None))
                 for tp, move in planned.items()

@@ -35,10 +35,9 @@ def count_records(options: Options, partition: TopicPartition, offsets: OffsetRa
     if not offsets:
         return 0
     tp, count = ClientPartition(*partition), 0
-    level = "read_committed" if options.read_committed else "read_uncommitted"
     consumer = KafkaConsumer(
-        **options.client_config(), enable_auto_commit=False, isolation_level=level,
-        auto_offset_reset="none", max_poll_records=10_000,
+        **options.client_config(), enable_auto_commit=False, auto_offset_reset="none",
+        isolation_level=options.kafka["isolation.level"], max_poll_records=10_000,
     )  # fmt: skip
     try:
         consumer.assign([tp])

@@ -8,7 +8,7 @@ snapshot has replaced older rows, the oldest time in the log is used, so ages ar
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -257,6 +257,20 @@ class PartitionStatus:
         return max(0, self.end_offset - self.stable_offset - len(self.done))
 
     @property
+    def committed_above(self) -> int:
+        """The number of committed offsets above the stable offset."""
+        return len(self.done)
+
+    def figures(self) -> dict[str, Any]:
+        """Returns the partition, its offsets and their numbers, as JSON and SQL views have them."""
+        return {
+            "topic": self.topic, "partition": self.partition, "stable_offset": self.stable_offset,
+            "end_offset": self.end_offset, "committed_above": self.committed_above,
+            "gaps": self.open_ranges.range_count, "lag": self.lag,
+            "primary_offset": self.primary_offset, "primary_is_ours": self.primary_is_ours,
+        }  # fmt: skip
+
+    @property
     def parked(self) -> tuple[int, ...]:
         """The offsets of the records that were given up and wait for a decision, ascending."""
         return tuple(sorted(offset for offset, one in self.pending.items() if one.is_parked))
@@ -281,10 +295,6 @@ class PartitionStatus:
             return None
         is_in_log = self.log_start <= offset < self.end_offset
         return offset if is_in_log and self.blocker is not None else None
-
-    def with_record(self, record: BlockerRecord | None) -> PartitionStatus:
-        """Returns the status with what the log has at the stable offset."""
-        return replace(self, record=record)
 
     @property
     def blocker(self) -> Blocker | None:

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from assignors import KeyRange, Share
+from assignors import KeyRange
 from commits.grants import cut
 from commits.model import OwnedShare
-from coopconsume.admin.offsets.status import PartitionStatus, Times, times_of
 from coopconsume.admin.overview.data import (
     GONE,
     JOINING,
@@ -23,40 +22,21 @@ from coopconsume.admin.overview.data import (
     OwnedRange,
     PartitionOverview,
 )
+from coopconsume.group.shares import share_of
 from coopconsume.kafka.coordinator import DEAD, KafkaGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from commits import Acquisition, Assignment, PartitionCommits, Pending
+    from commits import Acquisition, Assignment
     from commits.model import Doubt, TopicPartition
-    from coopconsume.kafka.blocker_records import BlockerRecord
-    from coopconsume.kafka.cluster import Primary
+    from coopconsume.admin.offsets.status import PartitionStatus
     from coopconsume.kafka.coordinator import KafkaMember
 
 #: A share in doubt, and when it was assigned; None if the log's history does not go back so far.
 _Wait: TypeAlias = "tuple[Doubt, datetime | None]"
 
 _STABLE = "Stable"
-
-
-@dataclass(frozen=True)
-class GroupLocation:
-    """The location of a group.
-
-    Attributes:
-        group: The group id.
-        cluster: The id of the Kafka cluster.
-        servers: Its ``bootstrap.servers``.
-        table: The commit table.
-        store: The id of the commit store in the table.
-    """
-
-    group: str
-    cluster: str
-    servers: str
-    table: str
-    store: str
 
 
 @dataclass(frozen=True)
@@ -68,42 +48,39 @@ class GroupFacts:
         row: The epoch in force.
         claims: The live claims.
         history: The result of `commits.CommitStore.history`; may be empty.
-        state: The committed offsets.
-        pending: The failed records that await a retry.
-        ends: The log ends of the partitions that exist.
-        primary: The group's offsets in Kafka.
+        statuses: The partitions that the group has offsets for or owns, ascending.
         known_primary: The offsets written by other clients that the commit log has accepted.
-        starts: The log starts of the partitions that exist.
-        records: What the log has at the stable offsets, where that was read.
         acquisitions: The chunks that members of a cooperative epoch hold.
-        has_ordering_keys: Whether the group has the option ``orderingKey``.
+        group: The group id.
+        cluster: The id of the Kafka cluster.
+        servers: Its ``bootstrap.servers``.
+        table: The commit table.
+        store: The id of the commit store in the table.
     """
 
     kafka: KafkaGroup = field(default_factory=KafkaGroup)
     row: Assignment | None = None
     claims: Sequence[Assignment] = ()
     history: Sequence[Mapping[str, Any]] = ()
-    state: Mapping[TopicPartition, PartitionCommits] = field(default_factory=dict)
-    pending: Mapping[TopicPartition, Mapping[int, Pending]] = field(default_factory=dict)
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    primary: Mapping[TopicPartition, Primary] = field(default_factory=dict)
+    statuses: Sequence[PartitionStatus] = ()
     known_primary: Mapping[TopicPartition, int] = field(default_factory=dict)
-    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
-    records: Mapping[TopicPartition, BlockerRecord] = field(default_factory=dict)
     acquisitions: Mapping[TopicPartition, Sequence[Acquisition]] = field(default_factory=dict)
-    has_ordering_keys: bool = False
+    group: str = ""
+    cluster: str = ""
+    servers: str = ""
+    table: str = ""
+    store: str = ""
 
     @property
-    def is_known(self) -> bool:
-        """Whether Kafka or the commit log knows the group."""
-        known = self.kafka.state != DEAD or self.row or self.claims or self.state or self.history
-        return bool(known)
+    def is_in_log(self) -> bool:
+        """Whether the commit log knows the group."""
+        has_offsets = any(status.stable_offset is not None for status in self.statuses)
+        return has_offsets or bool(self.row or self.claims or self.history)
 
     @property
-    def partitions(self) -> list[TopicPartition]:
-        """The partitions that the group has offsets for or owns, ascending."""
-        owned = {tp for row in self.grants for tp, _ in _live(row)}
-        return sorted({*self.state, *self.primary, *owned})
+    def owned(self) -> set[TopicPartition]:
+        """The partitions that the group owns."""
+        return {tp for row in self.grants for tp, _ in _live(row)}
 
     @property
     def grants(self) -> list[Assignment]:
@@ -111,30 +88,30 @@ class GroupFacts:
         return [row for row in (self.row, *self.claims) if row is not None]
 
 
-def build(place: GroupLocation, facts: GroupFacts) -> GroupOverview:
+def build(facts: GroupFacts) -> GroupOverview:
     """Builds the overview of a group."""
     events = [event for entry in facts.history if (event := _event(entry)) is not None]
     partitions = _partitions(facts)
     return GroupOverview(
-        place.group,
+        facts.group,
         facts.kafka.state,
         facts.kafka.assignor,
-        place.cluster,
-        place.servers,
-        place.table,
+        facts.cluster,
+        facts.servers,
+        facts.table,
         facts.row.epoch.number if facts.row else None,
         facts.row.generation if facts.row else None,
         _members(facts),
         tuple(
             ClaimOverview(
-                claim.epoch.number, member, tuple(map(_share, shares)), claim.record_filter
+                claim.epoch.number, member, tuple(map(share_of, shares)), claim.record_filter
             )
             for claim in facts.claims
             for member, shares in claim.members.items()
         ),
         partitions,
         tuple(events),
-        tuple(_notes(place, facts, partitions)),
+        tuple(_notes(facts, partitions)),
         facts.row.record_filter if facts.row else "",
         facts.row.sharing if facts.row else "",
     )
@@ -166,7 +143,7 @@ def _member(
         seen.instance_id if seen else None,
         subscription.slots if subscription else None,
         status,
-        () if fence else tuple(map(_share, shares or ())),
+        () if fence else tuple(map(share_of, shares or ())),
     )
 
 
@@ -185,49 +162,15 @@ def _partitions(facts: GroupFacts) -> tuple[PartitionOverview, ...]:
                     given_at + life if given_at else None,
                 )
             )
-    times = times_of(facts.history)
     return tuple(
-        _partition(tp, facts, owners.get(tp, ()), in_doubt.get(tp, ()), times.get(tp, Times()))
-        for tp in facts.partitions
-    )
-
-
-def status_of(tp: TopicPartition, facts: GroupFacts, times: Times | None = None) -> PartitionStatus:
-    """Returns the status of the group in a partition."""
-    return PartitionStatus.of(
-        tp,
-        facts.state.get(tp),
-        pending=facts.pending.get(tp),
-        log_start=facts.starts.get(tp),
-        end_offset=facts.ends.get(tp),
-        primary=facts.primary.get(tp),
-        times=times,
-        has_ordering_keys=facts.has_ordering_keys,
-    ).with_record(facts.records.get(tp))
-
-
-def _partition(
-    tp: TopicPartition,
-    facts: GroupFacts,
-    owners: Iterable[OwnedRange],
-    in_doubt: Iterable[InDoubtRange],
-    times: Times,
-) -> PartitionOverview:
-    status = status_of(tp, facts, times)
-    return PartitionOverview(
-        *tp,
-        tuple(sorted(owners, key=lambda owned: owned.key_range)),
-        tuple(sorted(in_doubt, key=lambda doubt: doubt.key_range)),
-        status.stable_offset,
-        status.end_offset,
-        len(status.done),
-        status.open_ranges.range_count,
-        len(status.pending),
-        status.lag,
-        status.primary_offset,
-        status.primary_is_ours,
-        status.blocker,
-        tuple(map(ChunkOverview.of, facts.acquisitions.get(tp, ()))),
+        PartitionOverview(
+            **vars(status),
+            owners=tuple(sorted(owners.get(tp, ()), key=lambda owned: owned.key_range)),
+            in_doubt=tuple(sorted(in_doubt.get(tp, ()), key=lambda doubt: doubt.key_range)),
+            chunks=tuple(map(ChunkOverview.of, facts.acquisitions.get(tp, ()))),
+        )
+        for status in facts.statuses
+        for tp in [(status.topic, status.partition)]
     )
 
 
@@ -236,10 +179,6 @@ def _live(row: Assignment) -> Iterable[tuple[TopicPartition, OwnedRange]]:
         if member not in row.fenced:
             for topic, partition, first, last in shares:
                 yield (topic, partition), OwnedRange(member, KeyRange(first, last))
-
-
-def _share(owned: OwnedShare) -> Share:
-    return Share(owned.topic, owned.partition, KeyRange(owned.first, owned.last))
 
 
 def _given_at(row: Assignment, history: Iterable[Mapping[str, Any]]) -> datetime | None:
@@ -308,19 +247,17 @@ def _event(entry: Mapping[str, Any]) -> GroupEvent | None:
     )
 
 
-def _notes(
-    place: GroupLocation, facts: GroupFacts, partitions: Sequence[PartitionOverview]
-) -> Iterable[str]:
+def _notes(facts: GroupFacts, partitions: Sequence[PartitionOverview]) -> Iterable[str]:
     if facts.kafka.state == DEAD:
         yield "Kafka does not know the group: it has no members and no offsets there"
-    elif not (facts.row or facts.claims or facts.state or facts.history):
-        yield f"commit table {place.table} has no rows of the group"
+    elif not facts.is_in_log:
+        yield f"commit table {facts.table} has no rows of the group"
     for member in facts.kafka.members:
         found = member.subscription
-        if found is not None and found.store != place.store:
+        if found is not None and found.store != facts.store:
             yield (
                 f"{member.id} uses another commit table: its store id is {found.store}, that of "
-                f"{place.table} is {place.store}"
+                f"{facts.table} is {facts.store}"
             )
         elif found is None and facts.kafka.state == _STABLE:
             yield f"{member.id} is not a coopconsume member"

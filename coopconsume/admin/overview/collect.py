@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import difflib
-from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from commits import CommitStore
+from coopconsume.admin.offsets.reading import read_statuses, unknown_group
 from coopconsume.admin.offsets.status import PartitionStatus
-from coopconsume.admin.overview.build import GroupFacts, GroupLocation, build, status_of
+from coopconsume.admin.overview.build import GroupFacts, build
 from coopconsume.admin.overview.data import GroupSummary
-from coopconsume.errors import GroupNotFound
-from coopconsume.group.ordering_keys import agreed_ordering_key
 from coopconsume.kafka.blocker_records import read_blockers
-from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.connection import Connection
+from coopconsume.kafka.coordinator import DEAD
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-    from commits.model import TopicPartition
+    from commits import CommitStore
+    from coopconsume.admin.offsets.reading import BlockerReader
     from coopconsume.admin.overview.data import GroupOverview
-    from coopconsume.kafka.blocker_records import BlockerRecord
-
-_SHOWN_GROUPS = 5
+    from coopconsume.kafka.cluster import Cluster
 
 
 def list_groups(
@@ -42,13 +39,10 @@ def list_groups(
         commits.CommitTableNotFound: There is no commit table.
         OptionError, BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
     """
-    parsed = Options.parse(options, group=False)
-    with closing(Cluster(parsed)) as cluster:
-        store = CommitStore.open(
-            parsed.commit_table, spark=spark, cluster=cluster.cluster_id, create=False
-        )
+    with Connection(Options.parse(options, group=False), spark=spark) as at:
+        cluster, store = at.cluster, at.store
         states = {group: store.state(group) for group in store.groups()}
-        ends = _ends(cluster, {tp for state in states.values() for tp in state})
+        ends = cluster.ends(cluster.existing({tp for state in states.values() for tp in state}))
         described = cluster.describe_groups(states)
         return [
             GroupSummary(
@@ -83,11 +77,8 @@ def describe_group(
         OptionError, BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
     """
     parsed = Options.parse({**options, "kafka.group.id": group})
-    with closing(Cluster(parsed)) as cluster:
-        store = CommitStore.open(
-            parsed.commit_table, spark=spark, cluster=cluster.cluster_id, create=False
-        )
-        return overview_of(parsed, cluster, store)
+    with Connection(parsed, spark=spark) as at:
+        return overview_of(parsed, at.cluster, at.store)
 
 
 def overview_of(
@@ -106,31 +97,24 @@ def overview_of(
         BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
     """
     rows = store.history(options.group_id) if history else ()
-    facts = facts_of(options, cluster, store, rows, lambda offsets: read_blockers(options, offsets))
-    return build(place_of(options, cluster, store), facts)
+    return read_overview(options, cluster, store, rows, partial(read_blockers, options))
 
 
-def place_of(options: Options, cluster: Cluster, store: CommitStore) -> GroupLocation:
-    """Returns the location of a consumer's group."""
-    servers = options.kafka["bootstrap.servers"]
-    return GroupLocation(options.group_id, cluster.cluster_id, servers, store.target, store.id)
-
-
-def facts_of(
+def read_overview(
     options: Options,
     cluster: Cluster,
     store: CommitStore,
     history: Sequence[Mapping[str, Any]],
-    records: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, BlockerRecord]],
-) -> GroupFacts:
-    """Returns the state of a consumer's group in Kafka and in the commit log.
+    records: BlockerReader,
+) -> GroupOverview:
+    """Returns the overview of a consumer's group.
 
     Args:
         options: The options of the consumer.
         cluster: The connection to its cluster.
         store: The commit store.
         history: The result of `commits.CommitStore.history`; may be empty.
-        records: Returns what the log has at the offsets of blockers.
+        records: Reads the records of blockers.
 
     Raises:
         GroupNotFound: Neither Kafka nor the log knows the group.
@@ -142,38 +126,18 @@ def facts_of(
         store.assignment(group),
         store.claims(group),
         history,
-        store.state(group),
-        store.pending(group),
         known_primary=store.known_primary(group),
-        primary=cluster.primary(),
         acquisitions=store.acquisitions(group),
-        has_ordering_keys=agreed_ordering_key(store, group) is not None,
+        group=group,
+        cluster=cluster.cluster_id,
+        servers=cluster.servers,
+        table=store.target,
+        store=store.id,
     )
-    if not facts.is_known:
-        servers = options.kafka["bootstrap.servers"]
-        raise GroupNotFound(group, store.target, servers, hint_for(group, store))
-    there = cluster.existing(facts.partitions)
-    facts = replace(facts, starts=cluster.log_starts(there), ends=cluster.ends(there))
-    blockers = {tp: status_of(tp, facts).blocker_offset for tp in there}
-    offsets = {tp: offset for tp, offset in blockers.items() if offset is not None}
-    return replace(facts, records=records(offsets))
-
-
-def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Returns the log ends of the partitions that exist."""
-    return cluster.ends(cluster.existing(partitions))
-
-
-def hint_for(group: str, store: CommitStore) -> str:
-    """Returns a hint why a group is unknown."""
-    known = store.groups()
-    closest = difflib.get_close_matches(group, known, n=1)
-    if closest:
-        return f"did you mean {closest[0]!r}?"
-    elsewhere = store.clusters(group)
-    if elsewhere:
-        return f"the table knows it of the Kafka cluster {elsewhere[0]}: check the servers"
-    if not known:
-        return "the table knows no group of this cluster; check the table and the servers"
-    more = ", …" if len(known) > _SHOWN_GROUPS else ""
-    return f"the table knows {', '.join(known[:_SHOWN_GROUPS])}{more}"
+    statuses = read_statuses(
+        options, cluster, store, lambda known: {*known, *facts.owned}, history, records
+    )
+    facts = replace(facts, statuses=statuses)
+    if facts.kafka.state == DEAD and not facts.is_in_log:
+        raise unknown_group(options, store)
+    return build(facts)

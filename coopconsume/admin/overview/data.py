@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from coopconsume.admin.offsets.status import PartitionStatus
 from coopconsume.admin.overview.words import members_text
 
 if TYPE_CHECKING:
     from assignors import KeyRange, Share
     from commits import Acquisition
-    from coopconsume.admin.offsets import Blocker
 
 #: A member that has joined and has no shares in the epoch in force yet.
 JOINING = "joining"
@@ -114,40 +114,24 @@ class ChunkOverview:
 
 
 @dataclass(frozen=True)
-class PartitionOverview:
-    """The status of a group in a partition, and the owners of its key ranges.
+class PartitionOverview(PartitionStatus):
+    """The status of a group in a partition (a `PartitionStatus`), and who works on it.
 
     Attributes:
-        topic: The topic.
-        partition: The number of the partition.
         owners: The owned key ranges, ascending.
         in_doubt: The key ranges that a former owner may still be processing.
-        stable_offset: The first uncommitted offset; None if the commit log has no entry yet.
-        end_offset: The offset of the next record; None if the partition does not exist.
-        committed_above: The number of committed offsets above the stable offset.
-        gaps: The number of uncommitted ranges below the highest committed offset.
-        pending: The number of failed records that are not done, parked ones included.
-        lag: The number of uncommitted offsets; None if an offset is not known.
-        primary_offset: The group's offset in ``__consumer_offsets``, if there is one.
-        primary_is_ours: Whether a member of the group wrote it.
-        blocker: The record that blocks the stable offset; None if every offset is committed.
         chunks: The chunks that members of a cooperative epoch hold, the oldest first.
     """
 
-    topic: str
-    partition: int
-    owners: tuple[OwnedRange, ...]
-    in_doubt: tuple[InDoubtRange, ...]
-    stable_offset: int | None
-    end_offset: int | None
-    committed_above: int
-    gaps: int
-    pending: int
-    lag: int | None
-    primary_offset: int | None
-    primary_is_ours: bool
-    blocker: Blocker | None = None
+    owners: tuple[OwnedRange, ...] = ()
+    in_doubt: tuple[InDoubtRange, ...] = ()
     chunks: tuple[ChunkOverview, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the partition for JSON; of its gaps and pending records only the numbers."""
+        more = ("owners", "in_doubt", "blocker", "chunks")
+        found = self.figures() | {"pending": len(self.pending)}
+        return found | {name: plain(getattr(self, name)) for name in more}
 
 
 @dataclass(frozen=True)
@@ -223,7 +207,8 @@ class GroupOverview:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the overview for JSON; times are ISO 8601 strings."""
-        found: dict[str, Any] = plain(self)
+        found: dict[str, Any] = plain(replace(self, partitions=()))
+        found["partitions"] = [partition.to_dict() for partition in self.partitions]
         return found | {"lag": self.lag}
 
     def _repr_html_(self) -> str:

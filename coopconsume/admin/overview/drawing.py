@@ -152,9 +152,10 @@ def _members(group: GroupOverview, colours: Mapping[str, str], me: str | None) -
 
 
 def _partition(p: PartitionOverview, colours: Mapping[str, str]) -> tuple[str, ...]:
-    offsets = (p.stable_offset, p.end_offset, p.committed_above, p.gaps, p.lag)
+    gaps = p.open_ranges.range_count
+    offsets = (p.stable_offset, p.end_offset, p.committed_above, gaps, p.lag)
     parts = _bar([_part(owned, colours) for owned in p.owners])
-    return (_text(f"{p.topic}-{p.partition}"), parts, *map(_text, offsets), _blocker(p))
+    return (_text(p.name), parts, *map(_text, offsets), _blocker(p))
 
 
 def _blocker(p: PartitionOverview) -> str:

@@ -6,13 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from commits import CommitStore
-from coopconsume.admin.offsets.status import times_of
-from coopconsume.admin.overview.build import build, status_of
-from coopconsume.admin.overview.collect import facts_of, place_of
-from coopconsume.closing import Closing
+from coopconsume.admin.overview.collect import read_overview
 from coopconsume.kafka.blocker_records import read_blockers
-from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.connection import Connection
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
@@ -35,15 +31,18 @@ class GroupReading:
     """The status of a group at one moment.
 
     Attributes:
-        overview: Members, claims, events, and the owners of each partition.
-        statuses: The status of each of its partitions, in the same order.
+        overview: Members, claims, events, and the status and the owners of each partition.
     """
 
     overview: GroupOverview
-    statuses: tuple[PartitionStatus, ...]
+
+    @property
+    def statuses(self) -> tuple[PartitionStatus, ...]:
+        """The status of each of its partitions."""
+        return self.overview.partitions
 
 
-class GroupReader(Closing):
+class GroupReader(Connection):
     """Reads the status of one group repeatedly, and keeps what need not be read again.
 
     Times of commits may be some seconds older than the rest. The record of a blocker is read once
@@ -62,25 +61,12 @@ class GroupReader(Closing):
     def __init__(
         self, options: Mapping[str, Any], group: str, *, spark: SparkSession | None = None
     ) -> None:
-        self._options = Options.parse({**options, "kafka.group.id": group})
-        self._cluster = Cluster(self._options)
-        try:
-            self._store = CommitStore.open(
-                self._options.commit_table, spark=spark, cluster=self._cluster.cluster_id,
-                create=False,
-            )  # fmt: skip
-        except BaseException:
-            self._cluster.close()
-            raise
+        super().__init__(Options.parse({**options, "kafka.group.id": group}), spark=spark)
         self._history: Sequence[Mapping[str, Any]] = ()
         self._history_due = 0.0
         self._blocking: dict[TopicPartition, int] = {}
         self._records: dict[TopicPartition, tuple[int, BlockerRecord]] = {}
         self._records_due = 0.0
-
-    def close(self) -> None:
-        """Closes the connections. Calling it again has no effect."""
-        self._cluster.close()
 
     def read(self) -> GroupReading:
         """Returns the status of the group now.
@@ -91,13 +77,10 @@ class GroupReader(Closing):
         """
         began = time.monotonic()
         if began >= self._history_due:
-            self._history = self._store.history(self._options.group_id)
+            self._history = self.store.history(self.options.group_id)
             self._history_due = _next_after(began)
-        facts = facts_of(self._options, self._cluster, self._store, self._history, self._records_at)
-        times = times_of(self._history)
         return GroupReading(
-            build(place_of(self._options, self._cluster, self._store), facts),
-            tuple(status_of(tp, facts, times.get(tp)) for tp in facts.partitions),
+            read_overview(self.options, self.cluster, self.store, self._history, self._records_at)
         )
 
     def _records_at(
@@ -115,7 +98,7 @@ class GroupReader(Closing):
         }
         began = time.monotonic()
         if stays and began >= self._records_due:
-            found = read_blockers(self._options, stays)
+            found = read_blockers(self.options, stays)
             self._records |= {tp: (stays[tp], record) for tp, record in found.items()}
             self._records_due = _next_after(began)
         return {tp: record for tp, (_, record) in self._records.items()}

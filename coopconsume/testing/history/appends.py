@@ -15,7 +15,6 @@ from coopconsume.testing.history.linear import NEVER, search
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Append", "Unplaced", "check_appends"]
 
 State = frozenset[tuple[str, int]]
 

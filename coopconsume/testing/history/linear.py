@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
-__all__ = ["NEVER", "Operation", "Unexplained", "check_linear", "search"]
 
 NEVER = float("inf")
 """The moment of an answer that never came: the operation may have happened, or may yet."""
@@ -103,15 +102,10 @@ def check_linear(operations: Iterable[Operation]) -> Unexplained | None:
         last[operation.client] = operation
         by_key.setdefault(operation.key, []).append(operation)
     for key in sorted(by_key):
-        found = _judge(key, by_key[key])
+        found = search(by_key[key], None)
         if found is not None:
-            return found
+            return Unexplained(key, *found)
     return None
-
-
-def _judge(key: str, operations: Sequence[Operation]) -> Unexplained | None:
-    found = search(operations, None)
-    return None if found is None else Unexplained(key, *found)
 
 
 class _Step(Protocol):

@@ -213,9 +213,9 @@ def test_gaps_have_the_age_of_the_first_commit_above_them(tmp_path) -> None:
     now = first + timedelta(seconds=100)
     table = lag_lines([status], now)
     assert table[1].split()[:7] == ["t-0", "16", "2", "failed", "hash", f"{hashed}", "3"]
-    read = status.with_record(BlockerRecord(is_there=True, key=b"customer-7"))
+    read = replace(status, record=BlockerRecord(is_there=True, key=b"customer-7"))
     assert lag_lines([read], now)[1].split()[:6] == ["t-0", "16", "2", "failed", "customer-7", "3"]
-    compacted = status.with_record(BlockerRecord(is_there=False))
+    compacted = replace(status, record=BlockerRecord(is_there=False))
     assert "deleted by compaction" in lag_lines([compacted], now)[1]
     assert compacted.blocker.deleted_by == "compaction"
     cut = replace(status, log_start=3)

@@ -16,8 +16,9 @@ from assignors import MAX_KEY_HASH, KeyRange
 from assignors.wire import Subscription
 from commits import AcquireRequest, CommitStore, Pending, Wanted
 from commits.model import PARKED_MS
+from coopconsume.admin.offsets.status import PartitionStatus, times_of
 from coopconsume.admin.overview import GroupOverview, InDoubtRange, OwnedRange, key_metadata
-from coopconsume.admin.overview.build import GroupFacts, GroupLocation, build
+from coopconsume.admin.overview.build import GroupFacts, build
 from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time, progress_html
 from coopconsume.cli.text import CHUNK_COLUMNS, group_lines, hash_map, letters_of, table
 from coopconsume.kafka.cluster import Primary
@@ -43,15 +44,38 @@ def member(store: CommitStore, name: str, slots: int = 1, table: str | None = No
 
 def facts(store: CommitStore, *members: KafkaMember, state: str = "Stable", **more) -> GroupFacts:
     """What a store says of the group g, and what Kafka says of its members."""
-    return GroupFacts(
-        KafkaGroup(state, "key-range-sticky", members), store.assignment("g"), store.claims("g"),
-        store.history("g"), store.state("g"), store.pending("g"), **more,
+    return with_statuses(
+        store,
+        GroupFacts(
+            KafkaGroup(state, "key-range-sticky", members), store.assignment("g"),
+            store.claims("g"), store.history("g"), acquisitions=store.acquisitions("g"),
+        ),
+        **more,
+    )  # fmt: skip
+
+
+def with_statuses(
+    store: CommitStore, found: GroupFacts, *, ends=None, starts=None, primary=None, **pending
+) -> GroupFacts:
+    """Facts with the statuses of all partitions of the group."""
+    state, primary, times = store.state("g"), primary or {}, times_of(found.history)
+    pending = store.pending("g") | pending.get("pending", {})
+    return replace(
+        found,
+        statuses=[
+            PartitionStatus.of(
+                tp, state.get(tp), pending=pending.get(tp), log_start=(starts or {}).get(tp),
+                end_offset=(ends or {}).get(tp), primary=primary.get(tp), times=times.get(tp),
+            )
+            for tp in sorted({*state, *primary, *found.owned})
+        ],
     )  # fmt: skip
 
 
 def overview(store: CommitStore, found: GroupFacts) -> GroupOverview:
     """The overview of the group g."""
-    return build(GroupLocation("g", "c", "kafka:9092", "/data/commits", store.id), found)
+    place = {"servers": "kafka:9092", "table": "/data/commits", "store": store.id}
+    return build(replace(found, group="g", cluster="c", **place))
 
 
 def two_members(store: CommitStore) -> GroupFacts:
@@ -92,7 +116,7 @@ def test_lag_is_what_is_not_done(store: CommitStore) -> None:
     """Gaps count and what is done above them does not; Kafka's offset stands beside it."""
     first, second = overview(store, two_members(store)).partitions
     assert (first.stable_offset, first.end_offset, first.committed_above) == (3, 10, 2)
-    assert (first.lag, first.gaps, first.pending) == (5, 2, 1)
+    assert (first.lag, first.open_ranges.range_count, len(first.pending)) == (5, 2, 1)
     assert (first.primary_offset, first.primary_is_ours) == (2, True)
     assert (second.stable_offset, second.lag, second.primary_offset) == (None, None, None)
     assert second.blocker is None
@@ -110,14 +134,16 @@ def test_a_blocker_is_reported_and_drawn(store: CommitStore) -> None:
     assert blocker.since == commit["written_at"]
     assert f"3, not done since {blocker.since:%Y-%m-%d}" in group_html(overview(store, found))
     failed = Pending(3, key_hash=9, attempts=4, error="<no>")
-    shown = overview(store, replace(found, pending={P0: {3: failed}}))
+    known = {"ends": {P0: 10}, "pending": {P0: {3: failed}}}
+    shown = overview(store, with_statuses(store, found, **known))
     assert shown.partitions[0].blocker.attempts == 4
     assert shown.to_dict()["partitions"][0]["blocker"]["error"] == "<no>"
     late = replace(failed, due_ms=PARKED_MS - 1)
-    assert overview(store, replace(found, pending={P0: {3: late}})).partitions[0].blocker.due
+    known["pending"] = {P0: {3: late}}
+    assert overview(store, with_statuses(store, found, **known)).partitions[0].blocker.due
     html = group_html(shown)
     assert "3, key hash 9, failed 4 times since" in html
-    gone = overview(store, replace(found, starts={P0: 4}))
+    gone = overview(store, with_statuses(store, found, starts={P0: 4}, ends={P0: 10}))
     assert "3, deleted by retention since" in group_html(gone)
     shown = [line.split() for line in group_lines(gone, datetime.now(UTC))]
     assert ["orders-0", "3", "deleted", "by", "retention", "-", "-", "-"] in shown
@@ -219,7 +245,7 @@ def test_notes_say_what_to_look_at(store: CommitStore) -> None:
     assert "Kafka does not know the group" in unknown
     (unheard,) = overview(store, GroupFacts(KafkaGroup("Empty"))).notes
     assert "has no rows of the group" in unheard
-    assert not GroupFacts().is_known
+    assert not GroupFacts().is_in_log
 
 
 def test_the_document_is_plain(store: CommitStore) -> None:
@@ -317,8 +343,7 @@ def test_text_shows_who_holds_chunks_and_for_how_long(store: CommitStore) -> Non
     for name, owner in (("a-1", "a"), ("b-1", "b"), ("a-2", "a")):
         store.acquire("g", epoch, owner, AcquireRequest(name, {P0: Wanted(5, 99)}))
     store.commit("g", epoch, "a", {P0: [(0, 1)]})
-    found = replace(facts(store), acquisitions=store.acquisitions("g"))
-    group = overview(store, found)
+    group = overview(store, facts(store))
     assert group.sharing == "cooperative"
     (partition,) = group.partitions
     since = partition.chunks[0].since

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coopconsume.cli.log import show_blockage
+from coopconsume.cli.log import blockage_lines
 from coopconsume.errors import AppendRefused, InvalidOption, UnknownOption
 from coopconsume.fenced import Audit, Entry, ExclusiveProducer, LeaderElection, LogId, audit
 from coopconsume.fenced.auditing import Blockage
@@ -491,15 +491,12 @@ def test_an_invalid_lease_is_refused_before_anything_is_opened(
     [("Ongoing", False), ("PrepareCommit", False), ("Empty", True), ("CompleteCommit", True),
      (None, True)],
 )  # fmt: skip
-def test_a_transaction_that_its_coordinator_has_ended_hangs(
-    state: str | None, hangs: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_transaction_that_its_coordinator_has_ended_hangs(state: str | None, hangs: bool) -> None:
     """As after a lone broker started again without writing the markers of a commit."""
     name = None if state is None else "t.1"
     found = OpenTransaction(7, 0, 14, datetime(2026, 1, 2, tzinfo=UTC), name, state, 60_000)
     assert found.hangs == hangs
-    show_blockage(Blockage("t", 0, 14, 15, (found,)), "a:1")
-    output = capsys.readouterr().out
+    output = "\n".join(blockage_lines(Blockage("t", 0, 14, 15, (found,)), "a:1"))
     assert ("hangs: no coordinator will end it" in output) == hangs
     assert ("may have been reported as committed" in output) == hangs
     assert ("t.1: its coordinator ends it after its timeout" in output) == (not hangs)

@@ -14,6 +14,7 @@ from coopconsume import QueueConsumer
 from coopconsume.errors import BrokerUnreachable, OutputNotWritten
 from coopconsume.queue import REJECT
 from coopconsume.queue.member import Granted, Settled
+from coopconsume.queue.rows import ReplicaRow
 from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueSettings
 from coopconsume.record import Record
@@ -37,7 +38,8 @@ class Session:
 
     def settle(self, kind, offsets, _delay=0.0):
         self.acknowledged.append((kind, offsets[0].offsets().tolist()))
-        return Settled(kind, len(self.acknowledged), offsets, done=offsets)
+        row = ReplicaRow(kind, "me", len(self.acknowledged), offsets)
+        return Settled(row, done=offsets)
 
     def wait(self, settled, _timeout):
         assert all(one.is_complete for one in settled)

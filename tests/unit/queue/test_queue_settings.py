@@ -21,7 +21,7 @@ from coopconsume.errors import (
 )
 from coopconsume.errors.fenced import EngineNotUsable
 from coopconsume.queue import QueueReplica
-from coopconsume.queue.log import LogRows, Restored
+from coopconsume.queue.log import LogRows
 from coopconsume.queue.log_client import KafkaLog
 from coopconsume.queue.member import AppendRow
 from coopconsume.queue.replica import ReplicaState
@@ -166,8 +166,8 @@ def folded(rows, records):
     state = ReplicaState()
     for offset, row in records:
         for step in rows.take(offset, b"g/orders", encode(row)):
-            if isinstance(step, Restored):
-                state = step.state
+            if isinstance(step, ReplicaState):
+                state = step
             else:
                 state.fold(*step)
     return state

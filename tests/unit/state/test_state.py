@@ -154,13 +154,13 @@ class World:
         ids = {f"c{one}" for one, *_ in self.history}
         before = {f"c{one}" for one, *_ in self.history if one <= commit}
         log = self.changelog
-        for is_kept, so_far, read, known, place in (
-            (commit >= self.kept[0][0], lambda one: one[0] <= commit, log.rows_at, before, commit),
-            (offset >= self.kept[0][1], lambda one: one[1] < offset, log.rows_below, ids, offset),
+        for is_kept, so_far, known, place in (
+            (commit >= self.kept[0][0], lambda one: one[0] <= commit, before, {"commits": commit}),
+            (offset >= self.kept[0][1], lambda one: one[1] < offset, ids, {"offset": offset}),
         ):
             then = {one[2]: one[3] for one in self.history if so_far(one)}
             try:
-                rows = read(ORIGIN, log.version, known.__contains__, place)
+                rows = log.rows_before(ORIGIN, log.version, known.__contains__, **place)
             except StateNotReadable:
                 assert not is_kept
             else:

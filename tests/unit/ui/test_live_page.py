@@ -21,8 +21,8 @@ from click.testing import CliRunner
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume import ui
-from coopconsume.admin.offsets.status import times_of
-from coopconsume.admin.overview.build import GroupFacts, GroupLocation, build, status_of
+from coopconsume.admin.offsets.status import PartitionStatus, times_of
+from coopconsume.admin.overview.build import GroupFacts, build
 from coopconsume.admin.overview.reader import GroupReading
 from coopconsume.admin.pictures import OffsetState
 from coopconsume.cli import main
@@ -33,7 +33,9 @@ from coopconsume.ui.page import LivePage
 from coopconsume.ui.watch import GroupWatch, Sample, View, Watches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from coopconsume.admin.overview import PartitionOverview
 
 HALF, TOP = 2**62, 2**63 - 1
 PATIENCE = 100.0
@@ -224,18 +226,27 @@ def test_a_missing_package_is_named(nowhere: dict[str, str]) -> None:
 # -- content
 
 
-def reading(store: CommitStore, ends: Mapping[tuple[str, int], int], **more) -> GroupReading:
+def reading(store: CommitStore, ends: Mapping[tuple[str, int], int]) -> GroupReading:
     """What a store says of the group g in partitions with these ends."""
     facts = GroupFacts(
         KafkaGroup("Stable", "sticky", ()), store.assignment("g"), store.claims("g"),
-        store.history("g"), store.state("g"), store.pending("g"), ends=ends,
-        starts=dict.fromkeys(ends, 0), **more,
+        store.history("g"), group="g", cluster="c", servers="kafka:9092", table="/data/commits",
+        store=store.id,
     )  # fmt: skip
-    times = times_of(facts.history)
-    return GroupReading(
-        build(GroupLocation("g", "c", "kafka:9092", "/data/commits", store.id), facts),
-        tuple(status_of(tp, facts, times.get(tp)) for tp in facts.partitions),
-    )
+    times, state, pending = times_of(facts.history), store.state("g"), store.pending("g")
+    statuses = [
+        PartitionStatus.of(
+            tp, state.get(tp), pending=pending.get(tp), log_start=0 if tp in ends else None,
+            end_offset=ends.get(tp), times=times.get(tp),
+        )
+        for tp in sorted({*state, *facts.owned})
+    ]  # fmt: skip
+    return GroupReading(build(replace(facts, statuses=statuses)))
+
+
+def with_partitions(found: GroupReading, partitions: Iterable[PartitionOverview]) -> GroupReading:
+    """A reading with other partitions."""
+    return GroupReading(replace(found.overview, partitions=tuple(partitions)))
 
 
 @pytest.fixture
@@ -298,11 +309,7 @@ def test_rows_are_sorted_found_and_paged(two: GroupReading) -> None:
     assert names(find="T-1") == ["t-1"]
     for sort in ("lag", "age", "failed"):
         assert names(sort=sort) == ["t-0", "t-1"]
-    swapped = replace(
-        two,
-        overview=replace(two.overview, partitions=two.overview.partitions[::-1]),
-        statuses=two.statuses[::-1],
-    )
+    swapped = with_partitions(two, two.statuses[::-1])
     assert [row["name"] for row in group_content(View(swapped, 1.0), sort="lag")["rows"]] == [
         "t-0", "t-1",
     ]  # fmt: skip
@@ -399,10 +406,11 @@ def test_a_group_that_cannot_be_read_keeps_its_last_status_and_recovers(
 
 def test_rates_are_those_between_two_readings(two: GroupReading) -> None:
     """Offsets that are moved back are no negative rate."""
-    moved = replace(two, statuses=tuple(replace(s, end_offset=s.end_offset + 5, stable_offset=0)
-                                        for s in two.statuses))  # fmt: skip
-    grown = replace(
-        two, statuses=tuple(replace(one, end_offset=one.end_offset + 9) for one in two.statuses)
+    moved = with_partitions(
+        two, (replace(s, end_offset=s.end_offset + 5, stable_offset=0) for s in two.statuses)
+    )
+    grown = with_partitions(
+        two, (replace(one, end_offset=one.end_offset + 9) for one in two.statuses)
     )
     source = Source(two, grown, moved)
     watch = GroupWatch(source, "g", 0.01)

@@ -1,0 +1,88 @@
+"""Reads the statuses of a group's partitions from Kafka and the commit log."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from coopconsume.admin.offsets.status import PartitionStatus, times_of
+from coopconsume.errors import GroupNotFound
+from coopconsume.group.ordering_keys import agreed_ordering_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from commits import CommitStore
+    from commits.model import TopicPartition
+    from coopconsume.kafka.blocker_records import BlockerRecord
+    from coopconsume.kafka.cluster import Cluster
+    from coopconsume.options import Options
+
+#: Returns what the log has at the offsets of blockers, as far as it is read.
+BlockerReader: TypeAlias = (
+    "Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, BlockerRecord]]"
+)
+
+_SHOWN_GROUPS = 5
+
+
+def read_statuses(
+    options: Options,
+    cluster: Cluster,
+    store: CommitStore,
+    choose: Callable[[Collection[TopicPartition]], Iterable[TopicPartition]],
+    history: Iterable[Mapping[str, Any]] = (),
+    records: BlockerReader | None = None,
+) -> list[PartitionStatus]:
+    """Returns the status of a consumer's group in some partitions, ascending.
+
+    Args:
+        options: The options of the consumer.
+        cluster: The connection to its cluster.
+        store: The commit store.
+        choose: Returns the partitions, from those that the commit log or Kafka has offsets for.
+        history: The result of `commits.CommitStore.history`; empty for no ages.
+        records: Reads the records of blockers; None: they are not read.
+    """
+    group = options.group_id
+    state, primary = store.state(group), cluster.primary()
+    wanted = sorted(choose({*state, *primary}))
+    pending, ids, times = store.pending(group), store.topic_ids(group), times_of(history)
+    has_ordering_keys = agreed_ordering_key(store, group) is not None
+    there = cluster.existing(wanted)
+    starts, ends = cluster.log_starts(there), cluster.ends(there)
+    found = {
+        tp: PartitionStatus.of(
+            tp, state.get(tp), topic_id=ids.get(tp, ""), pending=pending.get(tp),
+            log_start=starts.get(tp), end_offset=ends.get(tp), primary=primary.get(tp),
+            times=times.get(tp), has_ordering_keys=has_ordering_keys,
+        )
+        for tp in wanted
+    }  # fmt: skip
+    if records is not None:
+        blockers = {tp: one.blocker_offset for tp, one in found.items()}
+        read = records({tp: at for tp, at in blockers.items() if at is not None})
+        found |= {tp: replace(found[tp], record=record) for tp, record in read.items()}
+    return list(found.values())
+
+
+def unknown_group(options: Options, store: CommitStore) -> GroupNotFound:
+    """Returns the error of a group that neither Kafka nor the commit log knows."""
+    servers = options.kafka["bootstrap.servers"]
+    return GroupNotFound(options.group_id, store.target, servers, _hint(options.group_id, store))
+
+
+def _hint(group: str, store: CommitStore) -> str:
+    """Returns a hint why a group is unknown."""
+    known = store.groups()
+    closest = difflib.get_close_matches(group, known, n=1)
+    if closest:
+        return f"did you mean {closest[0]!r}?"
+    elsewhere = store.clusters(group)
+    if elsewhere:
+        return f"the table knows it of the Kafka cluster {elsewhere[0]}: check the servers"
+    if not known:
+        return "the table knows no group of this cluster; check the table and the servers"
+    more = ", …" if len(known) > _SHOWN_GROUPS else ""
+    return f"the table knows {', '.join(known[:_SHOWN_GROUPS])}{more}"
