@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from coopconsume.kafka import call_limit
+from coopconsume.runtime.dispatch import slot_leases
 from tests.model.job_group import KEYS, WHOLE, Group
 from tests.model.job_world import WatchClock, World
 
@@ -32,6 +33,12 @@ def group(world):
     group.opens([WHOLE])
     group.begins(continues=False)
     return group
+
+
+@pytest.fixture
+def long_leases(monkeypatch):
+    """Leases of slots that do not lapse, as those of 2 s may on a busy machine; that ends a run."""
+    monkeypatch.setattr(slot_leases, "lease_of", lambda _: 300.0)
 
 
 @pytest.fixture

@@ -55,6 +55,7 @@ def live(there, handler, *names, **work):
     return members, jobs
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_slots_handle_each_new_record_once(world):
     """They have acquired its offset before it comes; no batch is needed."""
     there, calls = world(), Calls()
@@ -74,6 +75,7 @@ def test_slots_handle_each_new_record_once(world):
     there.until(waits_for_records)
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_holes_are_found_by_the_slots_that_have_them(world):
     """Also at the end of the log, where no record follows."""
     there, calls = world(), Calls()
@@ -227,6 +229,7 @@ def test_a_batch_reads_nothing_beyond_the_end_of_the_log(world):
     assert others.count == dict.fromkeys(range(COUNT, there.kafka.end), 1)
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_chunks_of_a_member_that_is_gone_come_back_after_its_handlers_have_ended(world, watch):
     """Those below the end of the log and those beyond it, while the run goes on."""
     there, calls = world(), Calls()

@@ -75,6 +75,7 @@ def live(there, handler, *, concurrency=4, **work):
     return member, job
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_slots_read_by_themselves_once_batches_have_caught_up(world):
     """Records are handled once each, in the order of their keys, and committed."""
     there, handler = world(), Calls()
@@ -104,6 +105,7 @@ def test_holes_at_the_end_of_the_log_are_committed(world):
     assert max(handler.all) == 19
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_a_failed_record_is_tried_again_in_its_slot(world):
     """Its key waits for it, others go on, and no batch is needed."""
     failures = []
@@ -179,6 +181,7 @@ def test_a_frame_that_fails_is_tried_again_by_a_batch_and_real_time_returns(worl
     assert of_key[of_key.index(21, 1) :] == [21, 26, 31, 36, 41]
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_a_rejected_record_is_parked_and_holds_back_its_key_alone(world, tmp_path):
     """It does not end the run; it is pending, and what comes behind it waits."""
     from coopconsume.sinks import open_dead_letters
@@ -339,6 +342,7 @@ def test_a_slot_without_a_free_handler_gives_its_records_back(world, monkeypatch
     assert [o for o, _ in gate.calls if o >= 20 and o % 5 == 4] == [24, 29, 34, 39]
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_a_handler_that_hangs_beside_free_ones_ends_no_run(world, monkeypatch):
     """Its key waits; the others are handled in real time, however long it hangs."""
     cut, looks = slot_reading.SlotReading.take_report, Counter()
@@ -411,6 +415,7 @@ def test_a_run_that_fails_at_once_is_not_begun_again_at_once():
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_a_rebalance_that_moves_nothing_ends_no_run(world, monkeypatch):
     """What slots do between two epochs is committed under the next one."""
     # On a loaded host a lease of 2 s may pass between two turns of this test.

@@ -96,6 +96,7 @@ def staying(moving):
     return without([WHOLE], moving)
 
 
+@pytest.mark.usefixtures("long_leases")
 @pytest.mark.parametrize(
     "moving",
     [(HIGH,), (LOW,), only(2), (Share(*TP, KeyRange(0, 10)), *only(0, 4))],
@@ -147,6 +148,7 @@ def test_keys_that_stay_go_on_in_the_same_run_while_others_are_given_up(world, m
     assert job.error is None
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_what_waits_for_another_try_is_left_to_the_next_owner(world):
     """With its attempts; the run goes on, also after the retry would be due."""
     there, calls = world(), []
@@ -176,6 +178,7 @@ def test_what_waits_for_another_try_is_left_to_the_next_owner(world):
     assert there.runs == 1, job._dispatcher._real_time.mode.why
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_records_that_do_not_pass_the_filter_are_their_next_owners(world):
     """It may have another filter."""
     there = world(denyKeys="k2")
@@ -354,6 +357,7 @@ def test_key_ranges_in_doubt_end_a_run_once_they_may_start(world):
     assert sorted(o for o, _ in gate.calls) == list(range(40))
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_key_ranges_that_went_may_come_back_to_the_run_that_gave_them_up(world):
     """What came of them meanwhile, and was dropped by the run's slots, is handled."""
     there = world()
@@ -379,6 +383,7 @@ def test_key_ranges_that_went_may_come_back_to_the_run_that_gave_them_up(world):
     assert sorted(o for o, _ in gate.calls) == sorted({*range(60)} - {21, 31})
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_queued_records_of_keys_that_are_given_up_are_not_started(world, monkeypatch):
     """The handler that they waited for may run on: the leave does not wait for it."""
     monkeypatch.setattr(slot_reading, "HELD_UP", LONG)
@@ -424,6 +429,7 @@ def test_records_of_keys_that_were_given_up_are_read_as_those_of_other_slots(wor
     assert not any(part.blocked for part in parts)
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_a_run_ends_once_all_key_ranges_are_given_up(world):
     """Nobody needs what its slots would read; another one begins as some come back."""
     there = world()
