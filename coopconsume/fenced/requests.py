@@ -48,6 +48,7 @@ class Request:
         is_given: Whether the caller gave the id.
         size: Bytes that the records take at most.
         waiter: What its caller waits for: a lock in a thread, a future in a coroutine.
+        wakes_next: Whether its caller, once woken, wakes the next thread.
     """
 
     rows: list[Entry]
@@ -60,6 +61,7 @@ class Request:
     consumed: Consumed | None = None
     size: int = 0
     waiter: threading.Lock | asyncio.Future[None] | None = field(default=None, init=False)
+    wakes_next: bool = field(default=False, init=False)
     _outcomes: list[Appended | BaseException] = field(default_factory=list, init=False)
 
     @classmethod
@@ -128,9 +130,11 @@ class Groups:
         # Callers that waited for the lock would get it, and append, one after another.
         request.waiter = waiter = threading.Lock()
         waiter.acquire()
-        self.put(request)
-        self._settle_soon()
+        # A signal may interrupt the main thread anywhere: no other thread depends on it.
+        request.wakes_next = threading.current_thread() is not threading.main_thread()
         try:
+            self.put(request)
+            self._settle_soon()
             if not waiter.acquire(timeout=-1 if timeout is None else timeout):
                 self.give_up(request, log)
         except BaseException:
@@ -138,7 +142,8 @@ class Groups:
             raise
         finally:
             request.waiter = None
-            self._wake_next()  # also without an answer, as it may be this one's turn to do so
+            if request.wakes_next:  # also without an answer, as it may be this one's turn
+                self._wake_next()
         return request.result()
 
     async def run_async(self, request: Request, log: LogId, seconds: float | None) -> Appended:
@@ -182,10 +187,13 @@ class Groups:
         """Wakes the callers of a group."""
         futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for request in group:
-            if isinstance(request.waiter, asyncio.Future):
-                futures.setdefault(request.waiter.get_loop(), []).append(request.waiter)
-            else:
+            waiter = request.waiter
+            if isinstance(waiter, asyncio.Future):
+                futures.setdefault(waiter.get_loop(), []).append(waiter)
+            elif request.wakes_next:
                 self._settled.append(request)
+            elif isinstance(waiter, _Lock):
+                waiter.release()
         self._wake_next()
         # Each loop is woken once, as that is a system call.
         for loop, waiting in futures.items():
@@ -201,13 +209,16 @@ class Groups:
                     return waiter.release()
 
     def _settle_soon(self) -> None:
+        is_closed = False
         with self._queue_lock:
-            is_scheduled, self._is_scheduled = self._is_scheduled, True
-        if is_scheduled:
-            return
-        try:
-            self._pool.submit(self.settle_waiting)
-        except RuntimeError:  # The writer is closed; the answer says so.
+            if self._is_scheduled:
+                return
+            try:
+                self._pool.submit(self.settle_waiting)
+            except RuntimeError:
+                is_closed = True
+            self._is_scheduled = True  # not before, as a signal may interrupt this
+        if is_closed:  # The answer says so.
             self.settle_waiting()
 
     def _take(self) -> list[Request]:

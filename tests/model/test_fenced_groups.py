@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -211,6 +212,50 @@ def test_a_thread_that_gives_up_as_it_is_woken_wakes_the_next_one() -> None:
         thread.join(_PATIENCE)
     assert held.ended() == [True, True, True]
     held.groups.close()
+
+
+@pytest.mark.parametrize("when", ["before it asks", "after it has asked", "as it is woken"])
+def test_a_signal_in_the_main_thread_leaves_no_other_thread_waiting(when: str) -> None:
+    """Wherever it comes: as the main thread asks for its group to be settled, or is woken."""
+    held, mine, left = HeldUpGroups(), Request([]), threading.Event()
+    held.held_group = 0
+    groups = held.groups
+    submit, wake_next, locked = groups._pool.submit, groups._wake_next, threading.Event()
+
+    def signal(now: str) -> None:
+        if now == when and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+
+    def interrupted_submit(*args: Any) -> object:
+        signal("before it asks")
+        future = submit(*args)
+        signal("after it has asked")
+        return future
+
+    def interrupted_wake_next() -> None:
+        signal("as it is woken")
+        wake_next()
+
+    def start_others() -> None:
+        with held.lock:
+            locked.set()
+            while mine not in groups._waiting and not left.wait(0.001):
+                pass
+            held.run(*(Request([]) for _ in range(3)))
+
+    groups._pool.submit = interrupted_submit  # type: ignore[method-assign,assignment]
+    groups._wake_next = interrupted_wake_next  # type: ignore[method-assign]
+    starter = threading.Thread(target=start_others, daemon=True)
+    starter.start()
+    assert locked.wait(_PATIENCE)
+    with suppress(KeyboardInterrupt):
+        groups.run(mine, held.log, _PATIENCE)
+    left.set()
+    starter.join(_PATIENCE)
+    for thread in held.threads:
+        thread.join(_PATIENCE / 10)
+    assert held.ended() == [True, True, True]
+    groups.close()
 
 
 def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
