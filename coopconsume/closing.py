@@ -1,9 +1,12 @@
-"""Base classes of context managers."""
+"""Context managers: base classes, and one that raises an error as another one."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Closing(ABC):
@@ -33,3 +36,27 @@ class Acquired(Closing):
         except BaseException:
             self.close()
             raise
+
+
+class RaisedAs:
+    """A context, for any number of blocks, that raises an error as another one.
+
+    Args:
+        other: Returns the error to raise instead; None leaves the one that was raised.
+        drop: Is called before.
+    """
+
+    def __init__(
+        self, other: Callable[[Exception], Exception | None], drop: Callable[[], None] | None = None
+    ) -> None:
+        self._other = other
+        self._drop = drop
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and (other := self._other(error)) is not None:
+            if self._drop is not None:
+                self._drop()
+            raise other from error

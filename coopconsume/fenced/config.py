@@ -20,7 +20,6 @@ from coopconsume.kafka.settings import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
 #: Settings of producers that may be given; the others are the writer's own business.
 PRODUCER_SETTINGS: Final = {
     "compression.type": str,

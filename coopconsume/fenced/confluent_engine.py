@@ -13,8 +13,9 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from coopconsume.closing import RaisedAs
 from coopconsume.fenced import kafka_engine
-from coopconsume.fenced.engine import EngineDoubt, LogAppend, RaisedAs
+from coopconsume.fenced.engine import EngineDoubt, LogAppend
 from coopconsume.fenced.kafka_engine import CONNECT, Engine, KafkaChannel
 from coopconsume.fenced.log import Consumed, LogId, Rows
 from coopconsume.kafka.call_limit import Deadline

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from coopconsume.fenced.log import Consumed, Entry, LogId
@@ -35,30 +35,6 @@ class EngineDoubt(Exception):
     problem: str
     refusal: Exception | None = None
     is_out_of_range: bool = False
-
-
-class RaisedAs:
-    """A context, for any number of blocks, that raises an error as another one.
-
-    Args:
-        other: Returns the error to raise instead; None leaves the one that was raised.
-        drop: Is called before.
-    """
-
-    def __init__(
-        self, other: Callable[[Exception], Exception | None], drop: Callable[[], None] | None = None
-    ) -> None:
-        self._other = other
-        self._drop = drop
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and (other := self._other(error)) is not None:
-            if self._drop is not None:
-                self._drop()
-            raise other from error
 
 
 class LogAppend(NamedTuple):

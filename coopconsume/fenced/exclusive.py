@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.log import Appended, AppendOptions, LogId, Records
 
-
 logger = logging.getLogger(__name__)
 
 GROUP = "log"

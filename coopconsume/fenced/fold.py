@@ -92,10 +92,6 @@ Verdict = Literal[
 ]
 
 
-#: In C, and only where the keys are needed.
-_key_of = attrgetter("key")
-
-
 class Fold:
     """State of a log up to an offset, and what each further record means.
 
@@ -185,7 +181,7 @@ class Fold:
         """Takes in a batch by what its writer knows of it, without reading it."""
         self._tear()
         owner = Owner.from_bytes(entries[0].value) if stamp.kind == "open" else None
-        self._count(stamp, owner, map(_key_of, entries))
+        self._count(stamp, owner, map(attrgetter("key"), entries))
 
     def _follow(self, head: Stamp, rows: Rows, at: int) -> int:
         """Takes in the records from an index on that follow in a batch; returns their number."""

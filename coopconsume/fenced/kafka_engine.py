@@ -15,9 +15,10 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from coopconsume.closing import RaisedAs
 from coopconsume.errors import NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
-from coopconsume.fenced.engine import EngineDoubt, LogAppend, OpenTransaction, RaisedAs
+from coopconsume.fenced.engine import EngineDoubt, LogAppend, OpenTransaction
 from coopconsume.fenced.log import Consumed, Ends, LogId, Raw, Rows
 from coopconsume.kafka import kafka_python_compat
 from coopconsume.kafka.call_limit import Deadline, NoAnswerInTime, call_within

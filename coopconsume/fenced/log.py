@@ -334,13 +334,10 @@ def check_batch_id(batch_id: str | None) -> None:
 def size_of(rows: Iterable[Entry]) -> int:
     """Returns the largest number of bytes of records in a Kafka batch, with their stamps."""
     return sum([
-        _OVERHEAD + len(key or b"") + len(value or b"") + (_size_of_headers(more) if more else 0)
+        _OVERHEAD + len(key or b"") + len(value or b"")
+        + (sum(10 + 4 * len(name) + len(text) for name, text in more) if more else 0)
         for value, key, more, _ in rows
     ])  # fmt: skip
-
-
-def _size_of_headers(headers: Sequence[tuple[str, bytes]]) -> int:
-    return sum(10 + 4 * len(name) + len(text) for name, text in headers)
 
 
 def checked_size(rows: Sequence[Entry], most: int, *, is_filtered: bool) -> int:
@@ -368,8 +365,5 @@ def checked_size(rows: Sequence[Entry], most: int, *, is_filtered: bool) -> int:
 
 
 def is_in_place(offsets: Sequence[int], expected: int) -> bool:
-    """Whether the records of an append got the offsets that it expects, without gaps.
-
-    The offset of a record never changes, so the answer still holds when the batch is committed.
-    """
+    """Whether the records of an append got the offsets that it expects, without gaps."""
     return list(offsets) == list(range(expected, expected + len(offsets)))

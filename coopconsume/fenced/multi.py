@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.session import WriterSession
     from coopconsume.fenced.stamp import Kind
 
-
 LogName = tuple[str, int]
 """A topic and a partition."""
 LOGS_HEADER: Final = "fw-logs"

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.kafka_engine import Engine
 
-
 _record = partial(tuple.__new__, LogRecord)
 
 

@@ -113,11 +113,6 @@ class Groups:
         self._settled: deque[Request] = deque()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-append")
 
-    def put(self, request: Request) -> None:
-        """Adds a request to the queue."""
-        with self._queue_lock:
-            self._waiting.append(request)
-
     def run(self, request: Request, log: LogId, timeout: float | None) -> Appended:
         """Settles a request, with others that wait, and returns its answer."""
         if not self._waiting and self._lock.acquire(blocking=False):
@@ -133,7 +128,7 @@ class Groups:
         # A signal may interrupt the main thread anywhere: no other thread depends on it.
         request.wakes_next = threading.current_thread() is not threading.main_thread()
         try:
-            self.put(request)
+            self._waiting.append(request)
             self._settle_soon()
             if not waiter.acquire(timeout=-1 if timeout is None else timeout):
                 self.give_up(request, log)
@@ -149,7 +144,7 @@ class Groups:
     async def run_async(self, request: Request, log: LogId, seconds: float | None) -> Appended:
         """Settles a request in the thread, with others that wait, and returns its answer."""
         request.waiter = waiter = asyncio.get_running_loop().create_future()
-        self.put(request)
+        self._waiting.append(request)
         self._settle_soon()
         try:
             async with asyncio.timeout(seconds):
@@ -209,17 +204,14 @@ class Groups:
                     return waiter.release()
 
     def _settle_soon(self) -> None:
-        is_closed = False
         with self._queue_lock:
             if self._is_scheduled:
                 return
-            try:
+            with suppress(RuntimeError):  # The writer is closed; the answer says so.
                 self._pool.submit(self.settle_waiting)
-            except RuntimeError:
-                is_closed = True
-            self._is_scheduled = True  # not before, as a signal may interrupt this
-        if is_closed:  # The answer says so.
-            self.settle_waiting()
+                self._is_scheduled = True  # not before, as a signal may interrupt this
+                return
+        self.settle_waiting()
 
     def _take(self) -> list[Request]:
         group: list[Request] = []

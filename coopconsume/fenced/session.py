@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
 
-
 log = logging.getLogger(__name__)
 
 #: Seconds after which an append looks at the topic's id and the log's end again. What is written to

@@ -7,6 +7,7 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from coopconsume.closing import RaisedAs
 from coopconsume.errors.fenced import (
     AppendOutcomeUnknown,
     AppendRefused,
@@ -18,7 +19,7 @@ from coopconsume.errors.fenced import (
     LogUnavailable,
 )
 from coopconsume.fenced.confluent_engine import ConfluentEngine
-from coopconsume.fenced.engine import EngineDoubt, OpenTransaction, RaisedAs
+from coopconsume.fenced.engine import EngineDoubt, OpenTransaction
 from coopconsume.fenced.fold import Fold, KeyIndex, SequenceGap, Verdict, hash_of, repaired_by
 from coopconsume.fenced.kafka_engine import Engine
 from coopconsume.fenced.log import RETAINED, LogId, Position

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.kafka_engine import Engine
     from coopconsume.fenced.log import LogId
 
-
 _LONGEST_SESSION: Final = 200
 
 

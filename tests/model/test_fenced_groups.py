@@ -275,7 +275,7 @@ def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
 
     broker.write = refuse  # type: ignore[method-assign,assignment]
     for request in (good[0], bad, *good[1:]):
-        writer._groups.put(request)
+        writer._groups._waiting.append(request)
     writer._groups.settle_waiting()
     assert [request.result().first_seq for request in good] == [0, 1, 2]
     with pytest.raises(AppendRefused, match="too large"):
@@ -303,7 +303,7 @@ def test_a_call_keeps_to_its_time_beside_calls_with_more() -> None:
     """A call that finds the writer idle does not wait for the answers of other requests."""
     log = HeldUpLog("read_committed")
     patient = log.writer._request([b"patient"])
-    log.writer._groups.put(patient)
+    log.writer._groups._waiting.append(patient)
     log.hold = True
     outcomes: list[object] = []
 

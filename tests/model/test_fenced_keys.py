@@ -54,7 +54,7 @@ def test_appends_of_one_group_see_each_other() -> None:
         one._request([(key, b"1")], expected_key_seq={key: None}) for key in (b"a", b"a", b"b")
     ]
     for request in requests:
-        one._groups.put(request)
+        one._groups._waiting.append(request)
     one._groups.settle_waiting()
     assert requests[0].result().first_seq == 0
     with pytest.raises(OffsetMismatch) as caught:

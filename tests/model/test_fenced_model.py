@@ -95,7 +95,7 @@ class World:
         """One append, or several at once as of threads: all but the last one wait already."""
         requests = [self.request(writer, ahead) for ahead in range(self._random.choice([1, 1, 4]))]
         for request in requests:
-            writer._groups.put(request)
+            writer._groups._waiting.append(request)
         writer._groups.settle_waiting()
         for request in requests:
             batch_id = request.batch_id

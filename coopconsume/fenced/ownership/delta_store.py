@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-
 SCHEMA = pa.schema(
     [
         ("kind", pa.string()),  # row: the present state; entry: an event of the history

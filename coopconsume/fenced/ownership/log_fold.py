@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.ownership.model import Key, OwnershipEvent, Row
 
-
 _KEPT = 100
 """Entries of the history of a resource that a snapshot keeps."""
 _PART_BYTES = 500_000

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from commits.secrets import message_of
+from coopconsume.closing import RaisedAs
 from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.log import json_object
 from coopconsume.fenced.ownership.model import AccessMode, OwnershipEvent, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
+    from collections.abc import Mapping
 
 T = TypeVar("T")
 FORMAT: Final = 1
@@ -43,14 +42,16 @@ class Snapshot(Change):
     upto: int
 
 
-@contextmanager
-def reporting(place: str, errors: tuple[type[Exception], ...], operation: str) -> Iterator[None]:
+def reporting(place: str, errors: tuple[type[Exception], ...], operation: str) -> RaisedAs:
     """Raises errors of a store's client as `OwnershipUnavailable`."""
-    try:
-        yield
-    except errors as error:
+
+    def reported(error: Exception) -> OwnershipUnavailable | None:
         problem = message_of(error) or type(error).__name__
-        raise OwnershipUnavailable(place, operation, problem) from error
+        return (
+            OwnershipUnavailable(place, operation, problem) if isinstance(error, errors) else None
+        )
+
+    return RaisedAs(reported)
 
 
 def dumps(document: Any) -> bytes:
