@@ -115,7 +115,10 @@ def list_(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool)
     Letters whose commit does not count, such as those of a crashed job, are left out.
     """
     found = letters.letters(replace(choice, settled=settled), whole=False)
-    document = [_plain(letter, whole=False) for letter in found]
+
+    def document() -> list[dict[str, Any]]:
+        return [_plain(letter, whole=False) for letter in found]
+
     echo(document, letter_lines(found), as_json=as_json)
 
 
@@ -127,7 +130,10 @@ def list_(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool)
 def show(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool) -> None:
     """Show dead letters with headers, value and trace."""
     found = letters.letters(replace(choice, settled=settled))
-    document = [_plain(letter, whole=True) for letter in found]
+
+    def document() -> list[dict[str, Any]]:
+        return [_plain(letter, whole=True) for letter in found]
+
     echo(document, (line for letter in found for line in _whole(letter)), as_json=as_json)
 
 
@@ -176,7 +182,7 @@ def _decide(
         "parked": [_record(one) for one in plan.parked],
         "passed": [_record(one) for one in plan.passed],
     }  # fmt: skip
-    echo(document, decision_lines(action, plan, executed=execute), as_json=as_json)
+    echo(lambda: document, decision_lines(action, plan, executed=execute), as_json=as_json)
 
 
 def decision_lines(action: Action, plan: Steps, *, executed: bool) -> list[str]:

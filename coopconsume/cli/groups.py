@@ -31,7 +31,7 @@ def list_(*, as_json: bool, admin: Admin) -> None:
     """List the groups in a commit table."""
     found = admin.groups()
     rows = [(g.group, g.state, g.members, g.epoch, g.claims, g.partitions, g.lag) for g in found]
-    echo(plain(found), table(_COLUMNS, rows), as_json=as_json)
+    echo(lambda: plain(found), table(_COLUMNS, rows), as_json=as_json)
 
 
 @groups.command(
@@ -58,4 +58,4 @@ def describe(*, group: str, history: int, as_json: bool, admin: Admin) -> None:
     the map shows the letter of the member that owns most of it; a dot has no owner.
     """
     found = admin.describe(group)
-    echo(found.to_dict(), group_lines(found, datetime.now(UTC), history), as_json=as_json)
+    echo(found.to_dict, group_lines(found, datetime.now(UTC), history), as_json=as_json)

@@ -49,7 +49,7 @@ def head(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) 
         f"next      sequence {_known(found.next_seq)}",
         f"epoch     {_known(found.epoch)}, owner {found.owner or 'not known'}",
     ]
-    echo(asdict(found), lines, as_json=as_json)
+    echo(lambda: asdict(found), lines, as_json=as_json)
 
 
 @log.command(
@@ -67,7 +67,9 @@ def audit(*, topic: str, partition: int, as_json: bool, options: dict[str, str])
     log_id, found = look(options, topic, partition)
     is_ok = found.ok and found.is_fenced_log
     facts = {"log": asdict(log_id), "ok": is_ok, "is_fenced_log": found.is_fenced_log}
-    echo(facts | asdict(found), _audit_lines(f"{topic}-{partition}", found), as_json=as_json)
+    echo(
+        lambda: facts | asdict(found), _audit_lines(f"{topic}-{partition}", found), as_json=as_json
+    )
     return OK if is_ok else FAILED
 
 
@@ -116,7 +118,7 @@ def repair(
     done = "accepted" if execute else "dry run: add --execute to accept these gaps"
     lines.append(done if gaps else "no record is missing")
     document = {"executed": execute, "gaps": [asdict(gap) for gap in gaps]}
-    echo(document, lines, as_json=as_json)
+    echo(lambda: document, lines, as_json=as_json)
 
 
 @log.command(epilog=example("coopconsume log blocked ledger --bootstrap-servers localhost:9092"))
@@ -132,7 +134,7 @@ def blocked(*, topic: str, partition: int, as_json: bool, options: dict[str, str
         row["last_write"] = transaction.last_write.isoformat()
         row["hangs"] = transaction.hangs
     lines = blockage_lines(found, options.get("kafka.bootstrap.servers", "…"))
-    echo(document, lines, as_json=as_json)
+    echo(lambda: document, lines, as_json=as_json)
 
 
 def blockage_lines(found: Blockage, servers: str) -> Iterator[str]:

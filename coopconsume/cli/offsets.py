@@ -72,7 +72,7 @@ class Execution:
         }  # fmt: skip
         lines = move_lines(moves, counts, what=what, executed=self.execute)
         before = () if state is None else state_lines(state.moves)
-        echo(document, itertools.chain(before, lines), as_json=self.as_json)
+        echo(lambda: document, itertools.chain(before, lines), as_json=self.as_json)
 
 
 def _moving(command: Callable[..., None]) -> Callable[..., Any]:
@@ -127,7 +127,10 @@ def show(
     """Show the status of each partition: stable offset, offsets done above it, gaps, pending."""
     with admin.offsets(group) as of_group:
         found = of_group.statuses(topics, times=False)
-    document = {"group": group, "partitions": [status_document(one) for one in found]}
+
+    def document() -> dict[str, Any]:
+        return {"group": group, "partitions": [status_document(one) for one in found]}
+
     echo(document, show_lines(found), as_json=as_json)
     if picture is not None:
         _draw(found, group, picture)
@@ -153,7 +156,10 @@ def gaps(
 ) -> None:
     """List gaps: offsets that are not done below an offset that is done, with their age."""
     found = admin.lag(group, topics)
-    document = [gap for one in found for gap in gap_documents(one)]
+
+    def document() -> list[dict[str, Any]]:
+        return [gap for one in found for gap in gap_documents(one)]
+
     echo(document, gap_lines(found, datetime.now(UTC), limit), as_json=as_json)
 
 
@@ -167,7 +173,7 @@ def lag(*, group: str, topics: Mapping[str, list[int]] | None, as_json: bool, ad
     """Show the lag of each partition and the record that blocks its stable offset."""
     found = admin.lag(group, topics)
     document = [lag_document(one) for one in found]
-    echo(document, lag_lines(found, datetime.now(UTC)), as_json=as_json)
+    echo(lambda: document, lag_lines(found, datetime.now(UTC)), as_json=as_json)
 
 
 offsets.add_command(lag)

@@ -86,7 +86,7 @@ def list_(*, group: str | None, as_json: bool, registry: OwnershipRegistry) -> N
     """List all resources that were ever claimed, and their owners."""
     rows = registry.list(group)
     lines = table(_COLUMNS, [_line(row) for row in rows])
-    echo([asdict(row) for row in rows], lines, as_json=as_json)
+    echo(lambda: [asdict(row) for row in rows], lines, as_json=as_json)
 
 
 @owners.command(epilog=example("coopconsume owners show log orders-0 --bootstrap-servers …"))
@@ -106,7 +106,11 @@ def show(
     _check_known(registry, group, [resource])
     row, events = registry.show(group, resource), registry.history(group, resource)
     document = asdict(row) | {"history": [asdict(entry) for entry in events]}
-    echo(document, _resource_lines(row, events[-history:] if history else []), as_json=as_json)
+    echo(
+        lambda: document,
+        _resource_lines(row, events[-history:] if history else []),
+        as_json=as_json,
+    )
 
 
 @owners.command(epilog=example("coopconsume owners take log orders-0 --bootstrap-servers …"))
@@ -148,7 +152,7 @@ def take(
         f"epoch {grant.fence_epoch}"
         for grant in grants.values()
     ]
-    echo([asdict(grant) for grant in grants.values()], lines, as_json=as_json)
+    echo(lambda: [asdict(grant) for grant in grants.values()], lines, as_json=as_json)
 
 
 @owners.command(epilog=EXIT_CODES)
@@ -200,7 +204,7 @@ def check(*, topic: str | None, repair: bool, as_json: bool, options: dict[str, 
     lines += [f"  offset {offset:,}: {problem}" for offset, problem in found.findings]
     if not found.is_whole:
         lines.append("THE START OF THE LOG IS MISSING: --repair continues without it")
-    echo(document, lines, as_json=as_json)
+    echo(lambda: document, lines, as_json=as_json)
     return OK if found.is_whole else FAILED
 
 

@@ -120,13 +120,13 @@ def _take_short_forms(options: dict[str, str], given: dict[str, Any]) -> None:
         options[name] = value
 
 
-def echo(document: Any, lines: Iterable[str], *, as_json: bool) -> None:
+def echo(document: Callable[[], Any], lines: Iterable[str], *, as_json: bool) -> None:
     """Writes a result to standard output.
 
     Args:
-        document: The result for JSON.
+        document: Returns the result for JSON; only called for it, as it may be large.
         lines: The result as text.
         as_json: Whether to write one JSON document.
     """
-    for line in [json.dumps(document, indent=2)] if as_json else lines:
+    for line in [json.dumps(document(), indent=2)] if as_json else lines:
         click.echo(line)

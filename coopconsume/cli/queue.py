@@ -172,4 +172,8 @@ def audit(*, topic: str, replicas: list[Any] | None, options: dict[str, str], as
 
 def _show(head: tuple[str, ...], rows: list[tuple[Any, ...]], *, as_json: bool) -> None:
     names = [name.lower().replace(" ", "_") for name in head]
-    echo([dict(zip(names, row, strict=True)) for row in rows], table(head, rows), as_json=as_json)
+    echo(
+        lambda: [dict(zip(names, row, strict=True)) for row in rows],
+        table(head, rows),
+        as_json=as_json,
+    )

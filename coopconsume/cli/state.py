@@ -80,7 +80,7 @@ def get(committed: CommittedState, *, topic: str, key: str, as_json: bool) -> in
     """Show the value of one key; exit code 1 if it has none."""
     value = committed.get(topic, key.encode())
     shown = _plain(value)
-    echo(shown, [] if value is None else [shown], as_json=as_json)
+    echo(lambda: shown, [] if value is None else [shown], as_json=as_json)
     return None if value is not None else FAILED
 
 
@@ -101,7 +101,7 @@ def dump(committed: CommittedState, *, topic: str | None, at: Place | None, as_j
         (row["topic"], str(row["partition"]), text_of(row["key"]), str(row["offset"]),
          str(_plain(row["value"]))) for row in rows
     ]  # fmt: skip
-    echo([_plain(row) for row in rows], table(_COLUMNS, cells), as_json=as_json)
+    echo(lambda: [_plain(row) for row in rows], table(_COLUMNS, cells), as_json=as_json)
 
 
 @state.command(
@@ -136,7 +136,7 @@ def stats(committed: CommittedState, *, topic: str | None, ranges: int, as_json:
         for part in one.ranges
     ]
     lines += ["", *table(_RANGE_COLUMNS, parts)]
-    echo([_plain(asdict(one)) for one in found], lines, as_json=as_json)
+    echo(lambda: [_plain(asdict(one)) for one in found], lines, as_json=as_json)
 
 
 @state.command(
@@ -172,7 +172,7 @@ def diff(
          *(None if row[when] is None else str(_plain(row[when])) for when in ("before", "after")))
         for row in rows
     ]  # fmt: skip
-    echo([_plain(row) for row in rows], table(_DIFF_COLUMNS, cells), as_json=as_json)
+    echo(lambda: [_plain(row) for row in rows], table(_DIFF_COLUMNS, cells), as_json=as_json)
 
 
 def _plain(value: Any) -> Any:

@@ -31,7 +31,7 @@ def check(*, as_json: bool, admin: Admin) -> int:
     """Check that a commit table can be read; exit code 4 if it is damaged."""
     found = admin.check()
     document = asdict(found) | {"is_sound": found.is_sound}
-    echo(document, _check_lines(found), as_json=as_json)
+    echo(lambda: document, _check_lines(found), as_json=as_json)
     return OK if found.is_sound else DATA_LOSS
 
 
@@ -80,7 +80,7 @@ def repair(
     members, and within a minute of the last append.
     """
     done = admin.repair(source, groups=groups, into=into, dry_run=not execute)
-    echo(_repair_json(done), _repair_lines(done), as_json=as_json)
+    echo(lambda: _repair_json(done), _repair_lines(done), as_json=as_json)
 
 
 def _check_lines(found: TableCheck) -> list[str]:

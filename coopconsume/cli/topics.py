@@ -62,4 +62,4 @@ def describe(*, names: tuple[str, ...], as_json: bool, admin: Admin) -> None:
     found = admin.topics(names or None)
     rows = [(t.name, t.partitions, "open" if t.is_shareable else "no", t.id) for t in found]
     lines = table(("TOPIC", "PARTITIONS", "SHARING", "ID"), rows)
-    echo(plain(found), lines, as_json=as_json)
+    echo(lambda: plain(found), lines, as_json=as_json)

@@ -35,6 +35,7 @@ from coopconsume.admin.views import gaps_frame, partitions_frame
 from coopconsume.cli import main
 from coopconsume.cli.exit_codes import exit_code, reported
 from coopconsume.cli.kv import parse, shown
+from coopconsume.cli.place import echo
 from coopconsume.cli.run import _Stopper
 from coopconsume.errors import (
     BrokerUnreachable,
@@ -755,3 +756,18 @@ def test_a_wrong_value_is_refused_before_the_broker_is_asked(tmp_path, more, mon
     result = run(tmp_path, HANDLER, *more)
     assert result.exit_code == 2
     assert more[0].strip("-") in result.output
+
+
+def test_a_result_is_made_in_one_form_only(capsys: pytest.CaptureFixture[str]) -> None:
+    """The other form may be large: a million gaps as JSON, while the text shows twenty."""
+    made: list[str] = []
+
+    def lines() -> Iterator[str]:
+        made.append("text")
+        yield "text"
+
+    echo(lambda: made.append("document"), lines(), as_json=False)
+    assert (made, capsys.readouterr().out) == (["text"], "text\n")
+    made.clear()
+    echo(lambda: ["document"], lines(), as_json=True)
+    assert (made, json.loads(capsys.readouterr().out)) == ([], ["document"])
