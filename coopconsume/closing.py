@@ -43,7 +43,7 @@ class RaisedAs:
 
     Args:
         other: Returns the error to raise instead; None leaves the one that was raised.
-        drop: Is called before.
+        drop: Called before the other error is raised, such as to close a connection.
     """
 
     def __init__(

@@ -365,5 +365,5 @@ def checked_size(rows: Sequence[Entry], most: int, *, is_filtered: bool) -> int:
 
 
 def is_in_place(offsets: Sequence[int], expected: int) -> bool:
-    """Whether the records of an append got the offsets that it expects, without gaps."""
+    """Whether the records of an append got the offsets that it expects; these never change."""
     return list(offsets) == list(range(expected, expected + len(offsets)))

@@ -46,10 +46,9 @@ def reporting(place: str, errors: tuple[type[Exception], ...], operation: str) -
     """Raises errors of a store's client as `OwnershipUnavailable`."""
 
     def reported(error: Exception) -> OwnershipUnavailable | None:
-        problem = message_of(error) or type(error).__name__
-        return (
-            OwnershipUnavailable(place, operation, problem) if isinstance(error, errors) else None
-        )
+        if not isinstance(error, errors):
+            return None
+        return OwnershipUnavailable(place, operation, message_of(error) or type(error).__name__)
 
     return RaisedAs(reported)
 
