@@ -24,7 +24,16 @@ from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.engine import OpenTransaction
 from coopconsume.fenced.fold import Fold, Owner, SequenceGap, Verdict
 from coopconsume.fenced.kafka_engine import moment
-from coopconsume.fenced.log import Ends, Position, Raw, Rows, entries, expectation, is_in_place
+from coopconsume.fenced.log import (
+    Ends,
+    Position,
+    Raw,
+    Rows,
+    checked_size,
+    entries,
+    expectation,
+    is_in_place,
+)
 from coopconsume.fenced.requests import new_batch_id
 from coopconsume.fenced.stamp import NAME, MalformedStamp, Stamp, decode, encode, encode_batch
 
@@ -158,6 +167,15 @@ def test_offsets_are_judged(offsets: list[int], expected: int) -> None:
     """In place is a row of neighbours at the expected offset, and nothing else."""
     neighbours = all(b == a + 1 for a, b in itertools.pairwise(offsets))
     assert is_in_place(offsets, expected) == (neighbours and offsets[0] == expected)
+
+
+def test_headers_count_towards_the_size_of_an_append() -> None:
+    """So do keys and values; what is too large is refused before it is sent."""
+    small, large = Entry(b"v", b"k"), b"x" * 2_000
+    assert checked_size([small], 1_000, is_filtered=True) < 1_000
+    for entry in (Entry(large), Entry(b"v", large), Entry(b"v", headers=[("h", large)])):
+        with pytest.raises(AppendRefused, match="takes up to"):
+            checked_size([small, entry], 1_500, is_filtered=False)
 
 
 def test_records_are_taken_in_three_forms() -> None:
