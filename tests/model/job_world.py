@@ -453,6 +453,7 @@ class World:
             } | options
         )  # fmt: skip
         self._jobs = []
+        self._members = []
         self._gates = []
         for target, stand_in in {
             "group.membership.Cluster": lambda _options: self.kafka,
@@ -499,7 +500,8 @@ class World:
 
     def member(self):
         """Another member; it holds nothing yet."""
-        return Membership(self.options, 2, Idle())
+        self._members.append(Membership(self.options, 2, Idle()))
+        return self._members[-1]
 
     def claim(self, **how):
         """A member that has claimed all partitions."""
@@ -550,13 +552,16 @@ class World:
         return self._gates[-1]
 
     def close(self):
-        """End all jobs, and the handlers that wait."""
+        """End all jobs, the handlers that wait and the signs of life of claims."""
         for gate in self._gates:
             gate.opened.set()
         self.kafka.may_read_blockers.set()
         self.kafka.answers.set()
         for job in self._jobs:
             job.abort()
+        for member in self._members:
+            if member._claim is not None:
+                member._claim.stop()
 
     def end(self, job):
         """End a job whose events are ignored from now on."""
