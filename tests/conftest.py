@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import signal
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -60,6 +61,10 @@ _PROGRAMS = {
     *("test_chaos.py", "test_cli_run.py", "test_demo.py", "test_kill.py", "test_spark_submit.py"),
     *("test_standalone_cluster.py", "test_wheel.py"),
 }
+_LIVING = {
+    *("coopconsume-claim", "coopconsume-group", "coopconsume-leases", "coopconsume-loop"),
+    *("coopconsume-mirror", "coopconsume-state", "coopconsume-unused"),
+}
 _names = itertools.count(1)
 
 
@@ -78,6 +83,22 @@ class Produce(Protocol):
         records: Iterable[tuple[bytes | None, bytes | None]],
         partition: int | None = None,
     ) -> list[int]: ...
+
+
+@pytest.fixture(autouse=True)
+def _threads_end() -> Iterator[None]:
+    """Fail a test that leaves a thread of the library behind: later tests would meet its calls."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + _PATIENCE
+    while left := _library_threads() - before:
+        assert time.monotonic() < deadline, f"close what runs these threads: {left}"
+        time.sleep(0.01)
+
+
+def _library_threads() -> set[threading.Thread]:
+    """Return the threads that use commit tables or brokers for as long as they live."""
+    return {thread for thread in threading.enumerate() if thread.name in _LIVING}
 
 
 @pytest.fixture(scope="session")
