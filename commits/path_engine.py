@@ -37,6 +37,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector
 
+import commits.program_end  # noqa: F401 - it registers itself
 from commits.engine import AppendConflict, Tail, TailGone
 from commits.entries import APPEND, VersionEntry, words_of
 from commits.errors import (

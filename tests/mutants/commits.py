@@ -69,6 +69,14 @@ COMMITS = [
         ),
     ),
     Mutant(
+        "program-ends-in-a-call",
+        "A program that ends while a thread writes to a table ends with its own exit code.",
+        "commits/program_end.py",
+        "        if not _is_called():\n",
+        "        if True:\n",
+        ("tests/unit/commits/test_program_end.py::test_a_program_ends_with_its_own_exit_code",),
+    ),
+    Mutant(
         "leases-wait-for-old-files",
         "Slots keep their leases while old files of the commit table are removed.",
         "commits/committing.py",

@@ -19,6 +19,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+import commits.program_end  # noqa: F401 - it registers itself
 from coopconsume.errors.fenced import OwnershipFormat
 from coopconsume.fenced.ownership import wire
 from coopconsume.fenced.ownership.model import Key, OwnershipEvent, Row
