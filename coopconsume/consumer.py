@@ -315,7 +315,8 @@ class CooperativeConsumer(Closing):
 
         Args:
             timeout: Seconds to wait for the first record, from 0 to 365 days; then the
-                frame is empty.
+                frame is empty. While brokers do not answer, the call waits up to 5 s for each
+                answer if ``timeout`` is shorter.
 
         Raises:
             InvalidOption: ``timeout`` is out of its range.
@@ -324,8 +325,10 @@ class CooperativeConsumer(Closing):
             DataLoss: Records were deleted before they were done, or a log was cut, and
                 ``failOnDataLoss`` is true.
             TopicNotFound, TopicReplaced: A topic was deleted, and perhaps made again.
-            BrokerUnreachable, commits.CommitLogUnavailable: The brokers or the commit table do not
-                answer, and the timeout is over; poll again.
+            BrokerUnreachable: The brokers have not answered for 15 s, and the timeout is over;
+                poll again.
+            commits.CommitLogUnavailable: The commit table does not answer, and the timeout is over;
+                poll again.
         """
         self._check_by_key_range("poll()", "foreach(…, ordering='none')")
         return self._poller.poll(self._alone("poll"), timeout)

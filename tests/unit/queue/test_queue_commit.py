@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -33,7 +34,7 @@ class Session:
         self.member = SimpleNamespace(holder="me", done=lambda _partition: (5, OffsetRanges()))
         self.member.deliveries = lambda _partition, _offset: 0
 
-    def acquire(self, _limit, _ends):
+    def acquire(self, _limit, _ends, _timeout):
         return Granted({0: OffsetRanges([(0, 3)])}, math.inf)
 
     def settle(self, kind, offsets, _delay=0.0):
@@ -97,7 +98,10 @@ def consumer(monkeypatch):
     made = QueueConsumer(OPTIONS, "t", max_deliveries=3)
     made._session, made._letters = Session(), Letters()
     made._ends, made._ends_at = {0: 10}, math.inf
-    made._cluster = SimpleNamespace(commit_primary=lambda _offsets, **_patience: None)
+    made._cluster = SimpleNamespace(
+        commit_primary=lambda _offsets, **_patience: None,
+        patient_for=lambda _seconds: nullcontext(),
+    )
 
     def fetched(session, partition, offsets):
         return [
@@ -114,7 +118,7 @@ def test_the_result_of_an_interrupted_call_goes_to_the_next_one():
     session = QueueSession(QueueSettings.parse(OPTIONS, "t"))
     granted = Granted({0: OffsetRanges([(0, 3)])}, math.inf)
     session.member._granted.append(granted)
-    assert session.acquire(4, {0: 10}) is granted
+    assert session.acquire(4, {0: 10}, 30.0) is granted
 
 
 def test_a_commit_has_its_result_while_the_groups_offset_cannot_be_written(consumer):
