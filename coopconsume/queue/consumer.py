@@ -22,7 +22,7 @@ from coopconsume.errors.queue import NotHeld, QueueUnavailable
 from coopconsume.kafka.cluster import Cluster, primary_mark
 from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueReplica, QueueSettings
-from coopconsume.record import Record, usable_seconds
+from coopconsume.record import MAX_WAIT, Record, usable_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -184,6 +184,7 @@ class QueueConsumer(Closing):
         if type(max_records) is not int or not 1 <= max_records <= _MOST_RECORDS:
             remedy = f"give a whole number from 1 to {_MOST_RECORDS}"
             raise InvalidOption("max_records", repr(max_records), remedy)
+        _check_timeout(timeout)
         session, started = self._opened(), time.monotonic()
         try:
             found = self._polled(session, max_records, timeout)
@@ -251,10 +252,12 @@ class QueueConsumer(Closing):
 
         Raises:
             AlreadyClosed: The consumer is closed.
+            InvalidOption: ``timeout`` is out of range.
             OutputNotWritten: Dead letters could not be written; their records stay held. All
                 other acknowledgements count; the result of the next call contains them.
             QueueUnavailable: No majority answers. Later calls repeat the acknowledgements.
         """
+        _check_timeout(timeout)
         session = self._opened()
         if self._letters is None:
             for held in self._held.values():
@@ -516,6 +519,11 @@ class QueueConsumer(Closing):
             self._stable |= moved
         except (KafkaError, BrokerUnreachable) as error:  # the replicas have the truth
             log.warning("the offsets of group %s were not written: %s", self._settings.name, error)
+
+
+def _check_timeout(timeout: float) -> None:
+    if usable_seconds(timeout) is None:
+        raise InvalidOption("timeout", repr(timeout), f"give 0 to {MAX_WAIT:.0f} seconds")
 
 
 def _position(source: Any, at: TopicPartition) -> int | None:

@@ -507,7 +507,7 @@ def test_a_poll_goes_on_once_what_was_away_is_back(error):
 
         member.assignment.cluster.log_ends = log_ends
         member.poller._options.max_offsets_per_trigger = None
-        assert member.poller.poll(member, 60) == [(0, 0)]
+        assert member.poller.poll(member, "1 minute") == [(0, 0)]
         if isinstance(error, BrokerUnreachable):
             failures.append(error)
             assert not member.poller.poll(member, 0), "a leader is elected, perhaps"

@@ -132,13 +132,14 @@ class Poller:
     def poll(self, membership: Membership, timeout: float) -> DataFrame:
         """Returns the next records, as a DataFrame of a fixed window of offsets."""
         started = time.monotonic()
-        deadline = started + seconds_of("timeout", timeout)
+        wait = seconds_of("timeout", timeout)
+        deadline = started + wait
         checked: EpochAssignment | None = None
         away = _Away()
         with self.session.polling():
             while True:
                 self.session.check_woken()
-                patience = max(timeout, _ANSWER)
+                patience = max(wait, _ANSWER)
                 with self._reading(membership), membership.cluster.patient_for(patience):
                     assignment = membership.assignment
                     if (

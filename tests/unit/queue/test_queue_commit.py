@@ -12,7 +12,7 @@ from kafka.errors import KafkaConnectionError
 
 from commits import OffsetRanges
 from coopconsume import QueueConsumer
-from coopconsume.errors import BrokerUnreachable, OutputNotWritten
+from coopconsume.errors import BrokerUnreachable, InvalidOption, OutputNotWritten
 from coopconsume.queue import REJECT
 from coopconsume.queue.member import Granted, Settled
 from coopconsume.queue.rows import ReplicaRow
@@ -161,3 +161,12 @@ def test_records_beside_one_that_was_delivered_too_often_are_handed_out(consumer
     consumer._letters.is_open = True
     consumer.commit()
     assert consumer._letters.offsets == [2]
+
+
+@pytest.mark.parametrize("timeout", [math.nan, math.inf, -1.0, None, "1"])
+def test_a_timeout_that_is_no_time_is_refused(consumer, timeout):
+    """Not waited for forever, nor for nothing."""
+    with pytest.raises(InvalidOption, match="option timeout"):
+        consumer.poll(timeout=timeout)
+    with pytest.raises(InvalidOption, match="option timeout"):
+        consumer.commit(timeout=timeout)
