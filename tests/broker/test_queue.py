@@ -514,6 +514,7 @@ def test_a_queue_without_a_majority_says_so(
     consumer.close()
 
 
+@pytest.mark.slow
 def test_a_poll_keeps_to_its_time_while_the_broker_is_frozen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
