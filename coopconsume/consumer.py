@@ -12,9 +12,9 @@ from coopconsume.admin.frames import committed_frame, gap_ranges_frame, lag_fram
 from coopconsume.admin.offsets import PartitionStatus
 from coopconsume.admin.overview import key_metadata, overview_of
 from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time
-from coopconsume.classic import cores, quiet_group_warning, usable_session
+from coopconsume.classic import cores, quiet_group_warning, usable_session, why_ended
 from coopconsume.closing import Closing
-from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption
+from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption, SessionUnusable
 from coopconsume.group.membership import Membership
 from coopconsume.kafka.partitioner import default_partition
 from coopconsume.option_values import seconds_of
@@ -315,7 +315,8 @@ class CooperativeConsumer(Closing):
 
         Args:
             timeout: Seconds to wait for the first record, from 0 to 365 days; then the
-                frame is empty.
+                frame is empty. While brokers do not answer, the call waits up to 5 s for each
+                answer if ``timeout`` is shorter.
 
         Raises:
             InvalidOption: ``timeout`` is out of its range.
@@ -324,10 +325,18 @@ class CooperativeConsumer(Closing):
             DataLoss: Records were deleted before they were done, or a log was cut, and
                 ``failOnDataLoss`` is true.
             TopicNotFound, TopicReplaced: A topic was deleted, and perhaps made again.
-            BrokerUnreachable, commits.CommitLogUnavailable: The brokers or the commit table do not
-                answer, and the timeout is over; poll again.
+            SessionUnusable: The Spark session was stopped, or its JVM has ended.
+            BrokerUnreachable: The brokers have not answered for 15 s, and the timeout is over;
+                poll again.
+            commits.CommitLogUnavailable: The commit table does not answer, and the timeout is over;
+                poll again.
         """
         self._check_by_key_range("poll()", "foreach(…, ordering='none')")
+        if not self._closed and (ended := why_ended(self.spark)):
+            raise SessionUnusable(
+                f"the Spark session runs no jobs any more, {ended}: close this consumer and create "
+                "one with a new session; what is not committed comes again"
+            )
         return self._poller.poll(self._alone("poll"), timeout)
 
     def _check_by_key_range(self, call: str, instead: str) -> None:

@@ -318,6 +318,11 @@ def _entry(record: Entry | tuple[bytes | None, bytes | None]) -> Entry:
         entry = Entry(value, key)
     else:
         raise AppendRefused(f"records: {type(record).__name__} is no value, pair or Entry")
+    parts: tuple[tuple[str, object], ...] = ("key", entry.key), ("value", entry.value)
+    for name, part in parts:
+        if not isinstance(part, bytes | None):
+            kind = type(part).__name__
+            raise AppendRefused(f"records: a {name} is bytes or None, and not {kind}: encode it")
     if entry.key is None and entry.value is None:
         raise AppendRefused("a record needs a key or a value")
     if entry.headers and any(name == NAME for name, _ in entry.headers):
@@ -327,7 +332,7 @@ def _entry(record: Entry | tuple[bytes | None, bytes | None]) -> Entry:
 
 def check_batch_id(batch_id: str | None) -> None:
     """Checks the id that a caller gives to a batch, if any."""
-    if batch_id is not None and not is_batch_id(batch_id):
+    if batch_id is not None and not (isinstance(batch_id, str) and is_batch_id(batch_id)):
         raise AppendRefused(f"batch_id {batch_id!r}: give 1 to 64 letters, digits or ._:-")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import socket
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import BrokerUnreachable, MissingOption, TopicNotFound
 from coopconsume.kafka import coordinator
-from coopconsume.kafka.call_limit import CallLimit, NoAnswerInTime, call_within
+from coopconsume.kafka.call_limit import CallLimit, Deadline, NoAnswerInTime, call_within
 from coopconsume.kafka.identity import LOG_IDENTITIES
 from coopconsume.kafka.leaders import epoch_ends
 from coopconsume.kafka.pattern import INTERNAL, TopicPattern
@@ -130,6 +131,21 @@ class Cluster:
         finally:
             self._here.limit = before
 
+    @contextmanager
+    def patient_for(self, seconds: float) -> Iterator[None]:
+        """Limit the wait of this thread for each answer; after it `BrokerUnreachable` is raised."""
+        before = self._patience
+        self._here.patience = seconds
+        try:
+            yield
+        finally:
+            self._here.patience = before
+
+    @property
+    def _patience(self) -> float:
+        """The seconds for which the calling thread waits for one answer."""
+        return float(getattr(self._here, "patience", math.inf))
+
     def _left(self) -> float:
         """Return the seconds for which the calling thread waits for an answer."""
         own: CallLimit | None = getattr(self._here, "limit", None)
@@ -141,10 +157,11 @@ class Cluster:
         Raises:
             BrokerUnreachable: `limit`, or that of the calling thread, is over.
         """
+        own = Deadline(self._patience)
         try:
-            return call_within(self._left, call)
+            return call_within(lambda: min(self._left(), own.left), call)
         except NoAnswerInTime:
-            raise BrokerUnreachable(self.servers, "no answer in time before the end") from None
+            raise BrokerUnreachable(self.servers, "no answer in time") from None
 
     def close(self) -> None:
         """Close the connections. Repeated calls have no effect."""
@@ -469,7 +486,7 @@ class Cluster:
 
         # kafka-python raises UnknownBrokerIdError for a partition without a leader.
         may_pass = KafkaConnectionError, KafkaTimeoutError, UnknownBrokerIdError
-        until = time.monotonic() + patience
+        until = time.monotonic() + min(patience, self._patience)
         while True:
             try:
                 return self.answer(call)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.kafka.creation import WITHOUT_RETENTION, make_topic
+from coopconsume.kafka.kafka_python_compat import end_producer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,5 +121,10 @@ class OnePartition:
 
     def end_writing(self) -> None:
         """Waits up to 3 s for what was sent, and closes the producer."""
+        from kafka.errors import KafkaTimeoutError
+
         if self._producer is not None:
-            self._producer.close(timeout=3)
+            # The producer's own `close` raises at its timeout, and leaves its thread running.
+            with suppress(KafkaTimeoutError):
+                self._producer.flush(timeout=3)
+            end_producer(self._producer)

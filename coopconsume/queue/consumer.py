@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,11 +18,11 @@ from coopconsume.errors import (
     InvalidOption,
     OutputNotWritten,
 )
-from coopconsume.errors.queue import NotHeld
+from coopconsume.errors.queue import NotHeld, QueueUnavailable
 from coopconsume.kafka.cluster import Cluster, primary_mark
 from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueReplica, QueueSettings
-from coopconsume.record import Record, usable_seconds
+from coopconsume.record import MAX_WAIT, Record, usable_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _OPENING = 30.0
+#: Seconds for which a `poll` waits for an answer of brokers and replicas, at least and at most.
+_ANSWER, _LONGEST_ANSWER = 5.0, 30.0
+#: Seconds after which a `poll` without an answer raises; a leader's election takes less.
+_AWAY = 15.0
 _ENDS_AGE = 0.2
 _OFFSETS_EVERY = 1.0
 _LAST_OFFSETS = 10.0
@@ -140,6 +145,8 @@ class QueueConsumer(Closing):
         self._unsettled: list[Settled] = []
         self._ends: dict[int, int] = {}
         self._ends_at = 0.0
+        #: When the first `poll` began that had no answer; infinite after one that had.
+        self._away_since = math.inf
         self._topic_id = ""
         self._stable: dict[int, int] = {}
         self._stable_at = 0.0
@@ -160,25 +167,42 @@ class QueueConsumer(Closing):
 
         Args:
             max_records: The largest number of records, from 1 to 100,000.
-            timeout: The seconds to wait for records.
+            timeout: The seconds to wait for records. The call waits up to 5 s for an answer of
+                brokers or replicas if ``timeout`` is shorter; a consumer's first call, which
+                connects, up to 30 s.
 
         Returns:
             The records; empty if nothing is free in time.
 
         Raises:
             AlreadyClosed: The consumer is closed.
+            BrokerUnreachable: The brokers of the topic have not answered for 15 s.
             DataLoss: Records were deleted before they were done, with ``failOnDataLoss=true``.
             InvalidOption: An argument is out of range.
-            QueueUnavailable: No majority of the replicas answers.
+            QueueUnavailable: No majority of the replicas has answered for 15 s.
         """
         if type(max_records) is not int or not 1 <= max_records <= _MOST_RECORDS:
             remedy = f"give a whole number from 1 to {_MOST_RECORDS}"
             raise InvalidOption("max_records", repr(max_records), remedy)
-        session = self._opened()
-        self.commit()
+        _check_timeout(timeout)
+        session, started = self._opened(), time.monotonic()
+        try:
+            found = self._polled(session, max_records, timeout)
+        except (BrokerUnreachable, QueueUnavailable) as error:
+            self._away_since = min(self._away_since, started)
+            if time.monotonic() - self._away_since >= _AWAY:
+                raise
+            log.warning("%s", error)
+            return []
+        self._away_since = math.inf
+        return found
+
+    def _polled(self, session: QueueSession, limit: int, timeout: float) -> list[Record]:
+        patience = min(max(timeout, _ANSWER), _LONGEST_ANSWER)
+        self.commit(patience)
         deadline = time.monotonic() + timeout
         while True:
-            found = self._acquired(session, max_records)
+            found = self._acquired(session, limit, patience)
             left = deadline - time.monotonic()
             if found or left <= 0:
                 return found
@@ -228,10 +252,12 @@ class QueueConsumer(Closing):
 
         Raises:
             AlreadyClosed: The consumer is closed.
+            InvalidOption: ``timeout`` is out of range.
             OutputNotWritten: Dead letters could not be written; their records stay held. All
                 other acknowledgements count; the result of the next call contains them.
             QueueUnavailable: No majority answers. Later calls repeat the acknowledgements.
         """
+        _check_timeout(timeout)
         session = self._opened()
         if self._letters is None:
             for held in self._held.values():
@@ -322,15 +348,20 @@ class QueueConsumer(Closing):
         self._refresh(partitions)
         return self._session
 
-    def _refresh(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
+    def _refresh(
+        self,
+        partitions: Sequence[tuple[str, int]] | None = None,
+        patience: float = _OPENING,
+    ) -> None:
         """Look up the ends of the partitions; report records that were deleted."""
         now = time.monotonic()
         if partitions is None and now - self._ends_at < _ENDS_AGE:
             return
         assert self._cluster is not None
         wanted = partitions or [(self._settings.topic, p) for p in self._ends]
-        ends = self._cluster.ends(wanted)
-        starts = self._cluster.log_starts(wanted)
+        with self._cluster.patient_for(patience):
+            ends = self._cluster.ends(wanted)
+            starts = self._cluster.log_starts(wanted)
         self._ends, self._ends_at = {p: end for (_, p), end in ends.items()}, now
         for (_, partition), start in starts.items():
             self._skip_deleted(partition, start)
@@ -354,9 +385,9 @@ class QueueConsumer(Closing):
         )  # fmt: skip
         self._session.tombstone({partition: lost})
 
-    def _acquired(self, session: QueueSession, limit: int) -> list[Record]:
-        self._refresh()
-        granted = session.acquire(limit, self._ends)
+    def _acquired(self, session: QueueSession, limit: int, patience: float) -> list[Record]:
+        self._refresh(patience=patience)
+        granted = session.acquire(limit, self._ends, patience)
         if granted is None or not granted.offsets:
             return []
         records: list[Record] = []
@@ -483,10 +514,16 @@ class QueueConsumer(Closing):
         offsets = {(topic, p): (at, mark) for p, at in moved.items()}
         try:
             # Holds end while a commit waits for the cluster of the records.
-            self._cluster.commit_primary(offsets, patience=_LAST_OFFSETS if is_last else 0.0)
+            with self._cluster.patient_for(_LAST_OFFSETS if is_last else _ANSWER):
+                self._cluster.commit_primary(offsets, patience=_LAST_OFFSETS if is_last else 0.0)
             self._stable |= moved
         except (KafkaError, BrokerUnreachable) as error:  # the replicas have the truth
             log.warning("the offsets of group %s were not written: %s", self._settings.name, error)
+
+
+def _check_timeout(timeout: float) -> None:
+    if usable_seconds(timeout) is None:
+        raise InvalidOption("timeout", repr(timeout), f"give 0 to {MAX_WAIT:.0f} seconds")
 
 
 def _position(source: Any, at: TopicPartition) -> int | None:

@@ -105,10 +105,10 @@ class QueueSession:
         """Return whether the log of a replica was read up to its end."""
         return replica in self._read
 
-    def acquire(self, limit: int, ends: Mapping[int, int]) -> Granted | None:
-        """Acquire free offsets; None if nothing is free.
+    def acquire(self, limit: int, ends: Mapping[int, int], timeout: float) -> Granted | None:
+        """Acquire free offsets; None if nothing is free, or no majority answers in time.
 
-        If an earlier call was interrupted, its result is returned.
+        A later call returns the result of a call that was interrupted or has not waited for it.
         """
         earlier = self.member.granted()
         if earlier is not None:
@@ -117,7 +117,7 @@ class QueueSession:
         if not rows:
             return None
         self._send(rows)
-        self._until(lambda: not self.member.is_acquiring, self._settings.hold)
+        self._until(lambda: not self.member.is_acquiring, min(timeout, self._settings.hold))
         return self.member.granted()
 
     def settle(self, kind: Settlement, offsets: Offsets, delay: float = 0.0) -> Settled:
@@ -241,7 +241,7 @@ class QueueSession:
         silent = [
             f"{replica.place}" if problems[n] is None else f"{replica.place} ({problems[n]})"
             for n, replica in enumerate(self.replicas)
-            if problems[n] is not None or n not in self._read
+            if problems[n] is not None or n not in self._read or len(self.replicas) == 1
         ]
         shown = "; ".join(silent) or "no single one, but too few at a time"
         return QueueUnavailable(self._settings.name, waiting_for, timeout, shown)

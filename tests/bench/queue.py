@@ -109,7 +109,7 @@ def _held(harness: Harness, count: int, engine: str, *, tables: bool = False) ->
         session, ends = consumer._opened(), {0: count}
         for number in range(count):
             began = time.perf_counter()
-            while (granted := session.acquire(1, ends)) is None or not granted.offsets:
+            while (granted := session.acquire(1, ends, 30.0)) is None or not granted.offsets:
                 session.run(0.01)
             took.append(time.perf_counter() - began)
             session.wait([session.settle("accept", granted.offsets)], 30.0)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,13 @@ from click.testing import CliRunner
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from deltalake import DeltaTable
-from kafka import TopicPartition
+from kafka import KafkaProducer, TopicPartition
+from kafka.producer.sender import Sender
 
 from commits import CommitLogUnavailable, CommitStore, CommitTableFormat
 from coopconsume.cli import main
 from coopconsume.errors import (
+    BrokerUnreachable,
     InvalidOption,
     NotHeld,
     QueueLogFormat,
@@ -509,3 +512,40 @@ def test_a_queue_without_a_majority_says_so(
     with pytest.raises(QueueUnavailable, match=r"no answer from: topic .* of 127\.0\.0\.1:1"):
         consumer.poll()
     consumer.close()
+
+
+@pytest.mark.slow
+def test_a_poll_keeps_to_its_time_while_the_broker_is_frozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the replica, and the end leaves no traceback and no thread of the producer."""
+    failed: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    before = {*threading.enumerate()}
+    with LocalKafka(data_dir=tmp_path / "kafka", log_file=tmp_path / "broker.log") as other:
+        other.create_topic("tasks", 1)
+        producer = KafkaProducer(bootstrap_servers=other.bootstrap_servers)
+        producer.send("tasks", b"one").get(timeout=PATIENCE)
+        producer.send("tasks", b"two").get(timeout=PATIENCE)
+        producer.close()
+        consumer = QueueConsumer(options_of(other, "workers"), "tasks", hold=60.0)
+        (one,) = polled(consumer, 1)
+        other.freeze()
+        try:
+            for _ in range(2):
+                started = time.monotonic()
+                assert consumer.poll(1, timeout=0.2) == []
+                assert time.monotonic() - started < 9.0
+            consumer._away_since = 0.0
+            with pytest.raises(BrokerUnreachable):
+                consumer.poll(1, timeout=0.2)
+            consumer.acknowledge(one)
+            with pytest.raises(QueueUnavailable, match=r"no answer from: topic __queue\.workers"):
+                consumer.poll(1, timeout=0.2)
+            monkeypatch.setattr(consumer, "_settings", replace(consumer._settings, hold=2.0))
+            with pytest.raises(QueueUnavailable):
+                consumer.close()
+        finally:
+            other.thaw()
+    assert failed == []
+    until(lambda: not any(isinstance(t, Sender) for t in {*threading.enumerate()} - before))

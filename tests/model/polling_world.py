@@ -254,7 +254,10 @@ class Member:
             ordering_key=None if log.ordered_by is None else "value",
         )
         self.poller = Poller(log, options, lambda: 1)
-        self.cluster = types.SimpleNamespace(limited_by=lambda _limit: contextlib.nullcontext())
+        self.cluster = types.SimpleNamespace(
+            limited_by=lambda _limit: contextlib.nullcontext(),
+            patient_for=lambda _seconds: contextlib.nullcontext(),
+        )
         self.letters = []
         #: Is called while dead letters are being written.
         self.meanwhile = lambda: None

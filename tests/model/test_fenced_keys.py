@@ -146,3 +146,14 @@ def test_expectations_of_keys_that_make_no_sense_are_refused(given: object) -> N
     broker = Broker()
     with pytest.raises(AppendRefused, match="expected_key_seq"):
         writer_of(broker).acquire().append([(b"a", b"1"), (b"b", b"1")], expected_key_seq=given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("record", [("k", b"v"), (b"k", "v"), (b"k", 7), (bytearray(b"k"), b"v")])
+def test_keys_and_values_that_are_no_bytes_are_refused(record: object) -> None:
+    """Clients encode them in different ways, or fail in the middle of the transaction."""
+    writer = writer_of(Broker()).acquire()
+    with pytest.raises(AppendRefused, match="is bytes or None, and not"):
+        writer.append([b"a", record])  # type: ignore[list-item]
+    with pytest.raises(AppendRefused, match="batch_id 7"):
+        writer.append([b"a"], batch_id=7)  # type: ignore[arg-type]
+    assert writer.append([b"a"]).first_seq == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 
@@ -506,10 +507,16 @@ def test_a_poll_goes_on_once_what_was_away_is_back(error):
 
         member.assignment.cluster.log_ends = log_ends
         member.poller._options.max_offsets_per_trigger = None
-        assert member.poller.poll(member, 60) == [(0, 0)]
+        assert member.poller.poll(member, "1 minute") == [(0, 0)]
+        if isinstance(error, BrokerUnreachable):
+            failures.append(error)
+            assert not member.poller.poll(member, 0), "a leader is elected, perhaps"
+            member.poller._away_since = -math.inf
         failures.append(error)
         with pytest.raises(type(error)):
             member.poller.poll(member, 0)
+        assert not member.poller.poll(member, 0)
+        assert member.poller._away_since == math.inf
 
 
 def test_a_poll_that_waits_holds_no_hand_over_up_and_ends_with_close():

@@ -9,7 +9,7 @@ import pytest
 
 from coopconsume import CooperativeConsumer, classic
 from coopconsume.classic import driver_address, refuse_second_runs, usable_session
-from coopconsume.errors import MissingOption, SessionUnusable
+from coopconsume.errors import AlreadyClosed, MissingOption, SessionUnusable
 
 _ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 
@@ -83,3 +83,21 @@ def test_a_function_starts_spark_only_for_options_that_are_valid() -> None:
     assert started == []
     assert usable_session(start) is session
     assert started == [session]
+
+
+def test_a_poll_says_that_its_session_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it joins a group; without this an attribute of None was missing."""
+    monkeypatch.setattr("coopconsume.consumer.why_ended", lambda _session: "it was stopped")
+    session: Any = SimpleNamespace(
+        conf=SimpleNamespace(get=lambda _name, default=None: default, set=lambda *_: None)
+    )
+    options = {
+        "kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g",
+        "subscribe": "t", "commitTable": "/tmp/none",
+    }  # fmt: skip
+    consumer = CooperativeConsumer(options, session)
+    with pytest.raises(SessionUnusable, match="it was stopped"):
+        consumer.poll()
+    consumer.close()
+    with pytest.raises(AlreadyClosed):
+        consumer.poll()

@@ -67,6 +67,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _POLL_EVERY = 0.1
+#: Seconds for which `poll` waits for each answer of a broker, at least.
+_ANSWER = 5.0
+#: Seconds after which a `poll` without an answer raises; a leader's election takes less.
+_AWAY = 15.0
 _DECIDE_EVERY = 2.0
 #: Seconds between two looks for holes that no commit of the user's looks for.
 _LOOK_EVERY = 1.0
@@ -104,6 +108,8 @@ class Poller:
         self._is_reading = False
         self._kafka_limit = CallLimit()
         self._found_records = False
+        #: When the first `poll` began that had no answer; infinite after one that had.
+        self._away_since = math.inf
 
     @contextmanager
     def _call(self, membership: Membership) -> Iterator[None]:
@@ -125,13 +131,16 @@ class Poller:
 
     def poll(self, membership: Membership, timeout: float) -> DataFrame:
         """Returns the next records, as a DataFrame of a fixed window of offsets."""
-        deadline = time.monotonic() + seconds_of("timeout", timeout)
+        started = time.monotonic()
+        wait = seconds_of("timeout", timeout)
+        deadline = started + wait
         checked: EpochAssignment | None = None
         away = _Away()
         with self.session.polling():
             while True:
                 self.session.check_woken()
-                with self._reading(membership):
+                patience = max(wait, _ANSWER)
+                with self._reading(membership), membership.cluster.patient_for(patience):
                     assignment = membership.assignment
                     if (
                         assignment is not None
@@ -146,14 +155,27 @@ class Poller:
                             if frame is not None:
                                 self.session.check_closed()
                                 self._found_records = True
+                                self._away_since = math.inf
                                 return frame
                 self._found_records = False
                 left = deadline - time.monotonic()
                 if left <= 0:
                     self.session.check_closed()
-                    away.check()
+                    self._check_answers(away.error, started)
                     return self._frames.empty()
                 self.session.wait(min(_POLL_EVERY, left))
+
+    def _check_answers(
+        self, error: BrokerUnreachable | CommitLogUnavailable | None, started: float
+    ) -> None:
+        """Raises the error of a poll's last attempt, unless brokers are away for a short time."""
+        if error is None:
+            self._away_since = math.inf
+            return
+        self._away_since = min(self._away_since, started)
+        is_short = time.monotonic() - self._away_since < _AWAY
+        if not (is_short and isinstance(error, BrokerUnreachable)):
+            raise error
 
     @contextmanager
     def _reading(self, membership: Membership) -> Iterator[None]:
@@ -523,22 +545,20 @@ class Poller:
 
 
 class _Away:
-    """Passes over errors of a poll's attempt that say that brokers or commit table are away."""
+    """Passes over errors of a poll's attempt that say that brokers or commit table are away.
 
-    def __init__(self) -> None:
-        self._error: BrokerUnreachable | CommitLogUnavailable | None = None
+    Attributes:
+        error: The error of the last attempt, if there was one.
+    """
+
+    error: BrokerUnreachable | CommitLogUnavailable | None = None
 
     def __enter__(self) -> None:
-        self._error = None
+        self.error = None
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
         if not isinstance(error, BrokerUnreachable | CommitLogUnavailable):
             return False
-        self._error = error
+        self.error = error
         log.warning("%s; trying again", error)
         return True
-
-    def check(self) -> None:
-        """Raises the error of the last attempt, if there was one."""
-        if self._error is not None:
-            raise self._error

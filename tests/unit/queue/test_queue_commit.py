@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from kafka.errors import KafkaConnectionError
 
 from commits import OffsetRanges
 from coopconsume import QueueConsumer
-from coopconsume.errors import BrokerUnreachable, OutputNotWritten
+from coopconsume.errors import BrokerUnreachable, InvalidOption, OutputNotWritten
 from coopconsume.queue import REJECT
 from coopconsume.queue.member import Granted, Settled
 from coopconsume.queue.rows import ReplicaRow
@@ -33,7 +34,7 @@ class Session:
         self.member = SimpleNamespace(holder="me", done=lambda _partition: (5, OffsetRanges()))
         self.member.deliveries = lambda _partition, _offset: 0
 
-    def acquire(self, _limit, _ends):
+    def acquire(self, _limit, _ends, _timeout):
         return Granted({0: OffsetRanges([(0, 3)])}, math.inf)
 
     def settle(self, kind, offsets, _delay=0.0):
@@ -97,7 +98,10 @@ def consumer(monkeypatch):
     made = QueueConsumer(OPTIONS, "t", max_deliveries=3)
     made._session, made._letters = Session(), Letters()
     made._ends, made._ends_at = {0: 10}, math.inf
-    made._cluster = SimpleNamespace(commit_primary=lambda _offsets, **_patience: None)
+    made._cluster = SimpleNamespace(
+        commit_primary=lambda _offsets, **_patience: None,
+        patient_for=lambda _seconds: nullcontext(),
+    )
 
     def fetched(session, partition, offsets):
         return [
@@ -114,7 +118,7 @@ def test_the_result_of_an_interrupted_call_goes_to_the_next_one():
     session = QueueSession(QueueSettings.parse(OPTIONS, "t"))
     granted = Granted({0: OffsetRanges([(0, 3)])}, math.inf)
     session.member._granted.append(granted)
-    assert session.acquire(4, {0: 10}) is granted
+    assert session.acquire(4, {0: 10}, 30.0) is granted
 
 
 def test_a_commit_has_its_result_while_the_groups_offset_cannot_be_written(consumer):
@@ -157,3 +161,12 @@ def test_records_beside_one_that_was_delivered_too_often_are_handed_out(consumer
     consumer._letters.is_open = True
     consumer.commit()
     assert consumer._letters.offsets == [2]
+
+
+@pytest.mark.parametrize("timeout", [math.nan, math.inf, -1.0, None, "1"])
+def test_a_timeout_that_is_no_time_is_refused(consumer, timeout):
+    """Not waited for forever, nor for nothing."""
+    with pytest.raises(InvalidOption, match="option timeout"):
+        consumer.poll(timeout=timeout)
+    with pytest.raises(InvalidOption, match="option timeout"):
+        consumer.commit(timeout=timeout)
