@@ -12,7 +12,7 @@ import click
 
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.place import as_json, dead_letter_option, echo, with_admin
+from coopconsume.cli.place import Shown, dead_letter_option, shown, with_admin
 from coopconsume.cli.text import table, text_of
 
 if TYPE_CHECKING:
@@ -108,33 +108,26 @@ def dead_letters() -> None:
 @reported
 @_chosen
 @click.option("--all", "settled", is_flag=True, help="Those, too, on which was decided.")
-@as_json
-def list_(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool) -> None:
+@shown
+def list_(*, letters: DeadLetters, choice: Choice, settled: bool) -> Shown:
     """List dead letters.
 
     Letters whose commit does not count, such as those of a crashed job, are left out.
     """
     found = letters.letters(replace(choice, settled=settled), whole=False)
-
-    def document() -> list[dict[str, Any]]:
-        return [_plain(letter, whole=False) for letter in found]
-
-    echo(document, letter_lines(found), as_json=as_json)
+    return Shown(lambda: [_plain(one, whole=False) for one in found], letter_lines(found))
 
 
 @dead_letters.command(epilog=EXIT_CODES)
 @reported
 @_chosen
 @click.option("--all", "settled", is_flag=True, help="Those, too, on which was decided.")
-@as_json
-def show(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool) -> None:
+@shown
+def show(*, letters: DeadLetters, choice: Choice, settled: bool) -> Shown:
     """Show dead letters with headers, value and trace."""
     found = letters.letters(replace(choice, settled=settled))
-
-    def document() -> list[dict[str, Any]]:
-        return [_plain(letter, whole=True) for letter in found]
-
-    echo(document, (line for letter in found for line in _whole(letter)), as_json=as_json)
+    lines = (line for one in found for line in _whole(one))
+    return Shown(lambda: [_plain(one, whole=True) for one in found], lines)
 
 
 def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,7 +135,7 @@ def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
     @_chosen
     @click.option("--all", "everything", is_flag=True, help="All letters without a decision.")
     @click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
-    @as_json
+    @shown
     @functools.wraps(command)
     def with_decision(choice: Choice, *, everything: bool, **kwargs: Any) -> Any:
         if choice == Choice() and not everything:
@@ -154,26 +147,24 @@ def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dead_letters.command(epilog=EXIT_CODES)
 @_deciding
-def replay(*, letters: DeadLetters, choice: Choice, execute: bool, as_json: bool) -> None:
+def replay(*, letters: DeadLetters, choice: Choice, execute: bool) -> Shown:
     """Process records again, in order.
 
     A parked record is retried, beginning with attempt 1, and unblocks its key when it is done: at
     once if a job runs, else when the next job starts. If later records of its key were processed,
     the record is written again, to the end of its partition.
     """
-    _decide("replay", letters, choice, execute=execute, as_json=as_json)
+    return _decide("replay", letters, choice, execute=execute)
 
 
 @dead_letters.command(epilog=EXIT_CODES)
 @_deciding
-def discard(*, letters: DeadLetters, choice: Choice, execute: bool, as_json: bool) -> None:
+def discard(*, letters: DeadLetters, choice: Choice, execute: bool) -> Shown:
     """Mark records as done without processing them; this unblocks the key of a parked record."""
-    _decide("discard", letters, choice, execute=execute, as_json=as_json)
+    return _decide("discard", letters, choice, execute=execute)
 
 
-def _decide(
-    action: Action, letters: DeadLetters, choice: Choice, *, execute: bool, as_json: bool
-) -> None:
+def _decide(action: Action, letters: DeadLetters, choice: Choice, *, execute: bool) -> Shown:
     plan = letters.plan(choice)
     if execute:
         letters.carry_out(action, plan)
@@ -182,7 +173,7 @@ def _decide(
         "parked": [_record(one) for one in plan.parked],
         "passed": [_record(one) for one in plan.passed],
     }  # fmt: skip
-    echo(lambda: document, decision_lines(action, plan, executed=execute), as_json=as_json)
+    return Shown(lambda: document, decision_lines(action, plan, executed=execute))
 
 
 def decision_lines(action: Action, plan: Steps, *, executed: bool) -> list[str]:
