@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from assignors import KeyRange
@@ -87,11 +88,7 @@ def group_lines(group: GroupOverview, now: datetime, history: int = 10) -> Itera
 
 def letters_of(group: GroupOverview) -> dict[str, str]:
     """Returns a letter for each member and each claimant, in the order of the list."""
-    names = [member.id for member in group.members] + [claim.member for claim in group.claims]
-    return {
-        name: _LETTERS[number] if number < len(_LETTERS) else _TOO_MANY
-        for number, name in enumerate(dict.fromkeys(names))
-    }
+    return dict(zip_longest(group.owners, _LETTERS[: len(group.owners)], fillvalue=_TOO_MANY))
 
 
 def hash_map(owners: Sequence[OwnedRange], letters: Mapping[str, str]) -> str:

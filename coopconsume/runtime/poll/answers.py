@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits import MaxIndividualCommitsReached, OffsetRanges, Pending
 from coopconsume.errors import InvalidOption, NotPolled
-from coopconsume.option_values import parse_seconds
+from coopconsume.option_values import seconds_of as parsed_seconds
 from coopconsume.record import (
     MAX_WAIT,
     ordering_key_of,
@@ -147,10 +147,7 @@ def seconds_of(name: str, wait: float | str) -> float:
     Raises:
         InvalidOption: It is neither, or not from 0 to 365 days.
     """
-    try:
-        seconds = parse_seconds(wait)
-    except ValueError as error:
-        raise InvalidOption(name, repr(wait), str(error)) from None
+    seconds = parsed_seconds(name, wait)
     if usable_seconds(seconds) is None:
         raise InvalidOption(name, repr(wait), f"give 0 to {MAX_WAIT:.0f} seconds (365 days)")
     return seconds
