@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from coopconsume.admin.offsets import OffsetAdmin
+from coopconsume.admin.offsets.status import seconds_since
 from coopconsume.admin.overview.data import ChunkOverview
 from coopconsume.errors import InvalidOption
 from coopconsume.kafka.connection import Connection
@@ -250,14 +251,11 @@ def _gaps(one: PartitionStatus, now: datetime) -> Iterator[dict[str, Any]]:
             "last": gap.last,
             "offsets": gap.offsets,
             "since": gap.since,
-            "age_seconds": None
-            if gap.since is None
-            else max(0.0, (now - gap.since).total_seconds()),
+            "age_seconds": seconds_since(gap.since, now),
         }
 
 
 def _chunks(held: Iterable[Acquisition], now: datetime) -> Iterator[dict[str, Any]]:
     for chunk in held:
-        row = asdict(ChunkOverview.of(chunk))
-        age = None if chunk.since is None else max(0.0, (now - chunk.since).total_seconds())
-        yield row | {"held_seconds": age}
+        held_for = seconds_since(chunk.since, now)
+        yield asdict(ChunkOverview.of(chunk)) | {"held_seconds": held_for}

@@ -13,7 +13,7 @@ import click
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.place import Shown, dead_letter_option, shown, with_admin
-from coopconsume.cli.text import table, text_of
+from coopconsume.cli.text import short, shown_time, table, text_of, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from coopconsume.runtime.decisions import Action
 
 LETTER_COLUMNS = ("RECORD", "KEY", "ATTEMPTS", "GIVEN UP", "STATUS", "REASON")
-_MOST_TEXT = 60
 
 
 def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -33,12 +32,11 @@ def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> in
     if value is None:
         return None
     try:
-        moment = datetime.fromisoformat(value)
+        return round(time_of(value, UTC).timestamp() * 1000)
     except ValueError:
         raise click.BadParameter(
             f"{value!r}: give a time such as 2026-11-21T10:00:00", ctx, param
         ) from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _offsets(
@@ -200,8 +198,8 @@ def letter_lines(letters: list[Letter]) -> list[str]:
         return ["no dead letters"]
     rows = [
         (
-            _name(one), _short(text_of(one.key)), one.attempts, _time(one.rejected_at), one.status,
-            _short(one.reason),
+            _name(one), short(text_of(one.key)), one.attempts, _time(one.rejected_at), one.status,
+            short(one.reason),
         )
         for one in letters
     ]  # fmt: skip
@@ -249,15 +247,10 @@ def _name(one: Any) -> str:
 
 def _time(millis: int) -> str:
     try:
-        return f"{datetime.fromtimestamp(millis / 1000, UTC):%Y-%m-%d %H:%M:%S %Z}"
+        return shown_time(datetime.fromtimestamp(millis / 1000, UTC))
     except (OSError, OverflowError, ValueError):  # A record may have any timestamp.
         return f"{millis} ms since 1970"
 
 
 def _base64(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
-
-
-def _short(text: str | None) -> str | None:
-    line = None if text is None else " ".join(text.split())
-    return line if line is None or len(line) <= _MOST_TEXT else f"{line[: _MOST_TEXT - 1]}…"

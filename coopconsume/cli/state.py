@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import asdict
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +11,7 @@ import click
 from coopconsume.cli.catalog import session_for
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, example, reported
 from coopconsume.cli.place import Shown, shown, spark_conf_option
-from coopconsume.cli.text import table, text_of
+from coopconsume.cli.text import shown_time, table, text_of, time_of
 from coopconsume.state.reading import CommittedState
 
 if TYPE_CHECKING:
@@ -59,10 +58,9 @@ def _place(_ctx: click.Context, _param: click.Parameter, value: str | None) -> P
     if value.isdecimal():
         return int(value)
     try:
-        found = datetime.fromisoformat(value)
+        return time_of(value)
     except ValueError:
         return value
-    return found if found.tzinfo else found.astimezone()
 
 
 @state.command(
@@ -124,7 +122,7 @@ def stats(committed: CommittedState, *, topic: str | None, ranges: int) -> Shown
     cells = [
         (
             f"{one.topic}-{one.partition}", one.keys, one.size,
-            f"{one.snapshot.made_at:%Y-%m-%d %H:%M:%S %Z}" if one.snapshot else None,
+            shown_time(one.snapshot.made_at) if one.snapshot else None,
             one.snapshot.keys if one.snapshot else None,
             one.snapshot.size if one.snapshot else None, one.tail_rows, one.tail_files,
         )
