@@ -30,7 +30,7 @@ class RealTimeRuns:
     """The real-time runs of a job, one at a time.
 
     Args:
-        duration: Seconds of a run; None: there are none.
+        duration: Seconds of a run; None: there are batches alone.
         options: Of the consumer.
         leases: The channel to the slots.
         stop: Has the slots of a batch start no more records.
