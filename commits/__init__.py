@@ -9,55 +9,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from commits.acquisitions import Acquisition
-    from commits.chunk_watch import AcquisitionWatch
-    from commits.errors import (
-        ClaimConflict,
-        CommitLogUnavailable,
-        CommitRefused,
-        CommitStoreBusy,
-        CommitStoreError,
-        CommitTableFormat,
-        CommitTableNotFound,
-        CorruptCommitLog,
-        EpochConflict,
-        FencedMember,
-        IndividualCommitNotAllowed,
-        IndividualCommitTooOld,
-        MaxIndividualCommitsReached,
-        RepairRefused,
-        UnsupportedTarget,
-    )
-    from commits.ids import CommitIds
-    from commits.model import (
-        AcquireRequest,
-        AcquisitionId,
-        Assignment,
-        Doubt,
-        Epoch,
-        OffsetAndEpoch,
-        OwnedShare,
-        Pending,
-        Wanted,
-    )
-    from commits.offsets import OffsetRanges
-    from commits.partition_commits import CommitResult, PartitionCommits
-    from commits.repair import (
-        StableOffset,
-        TableCheck,
-        TableRepair,
-        check_table,
-        move_table,
-        repair_table,
-    )
-    from commits.settings import (
-        ACCEPT_INDIVIDUAL_COMMIT,
-        ACCEPT_RANGE_FETCH,
-        MAX_NUM_RANGES,
-        SNAPSHOT_BYTES,
-        SNAPSHOT_COMMITS,
-    )
-    from commits.store import CommitStore
+    from commits.acquisitions import Acquisition as Acquisition
+    from commits.chunk_watch import AcquisitionWatch as AcquisitionWatch
+    from commits.errors import ClaimConflict as ClaimConflict
+    from commits.errors import CommitLogUnavailable as CommitLogUnavailable
+    from commits.errors import CommitRefused as CommitRefused
+    from commits.errors import CommitStoreBusy as CommitStoreBusy
+    from commits.errors import CommitStoreError as CommitStoreError
+    from commits.errors import CommitTableFormat as CommitTableFormat
+    from commits.errors import CommitTableNotFound as CommitTableNotFound
+    from commits.errors import CorruptCommitLog as CorruptCommitLog
+    from commits.errors import EpochConflict as EpochConflict
+    from commits.errors import FencedMember as FencedMember
+    from commits.errors import IndividualCommitNotAllowed as IndividualCommitNotAllowed
+    from commits.errors import IndividualCommitTooOld as IndividualCommitTooOld
+    from commits.errors import MaxIndividualCommitsReached as MaxIndividualCommitsReached
+    from commits.errors import RepairRefused as RepairRefused
+    from commits.errors import UnsupportedTarget as UnsupportedTarget
+    from commits.ids import CommitIds as CommitIds
+    from commits.model import AcquireRequest as AcquireRequest
+    from commits.model import AcquisitionId as AcquisitionId
+    from commits.model import Assignment as Assignment
+    from commits.model import Doubt as Doubt
+    from commits.model import Epoch as Epoch
+    from commits.model import OffsetAndEpoch as OffsetAndEpoch
+    from commits.model import OwnedShare as OwnedShare
+    from commits.model import Pending as Pending
+    from commits.model import Wanted as Wanted
+    from commits.offsets import OffsetRanges as OffsetRanges
+    from commits.partition_commits import CommitResult as CommitResult
+    from commits.partition_commits import PartitionCommits as PartitionCommits
+    from commits.repair import StableOffset as StableOffset
+    from commits.repair import TableCheck as TableCheck
+    from commits.repair import TableRepair as TableRepair
+    from commits.repair import check_table as check_table
+    from commits.repair import move_table as move_table
+    from commits.repair import repair_table as repair_table
+    from commits.settings import ACCEPT_INDIVIDUAL_COMMIT as ACCEPT_INDIVIDUAL_COMMIT
+    from commits.settings import ACCEPT_RANGE_FETCH as ACCEPT_RANGE_FETCH
+    from commits.settings import MAX_NUM_RANGES as MAX_NUM_RANGES
+    from commits.settings import SNAPSHOT_BYTES as SNAPSHOT_BYTES
+    from commits.settings import SNAPSHOT_COMMITS as SNAPSHOT_COMMITS
+    from commits.store import CommitStore as CommitStore
 
 _HOME = {
     "ACCEPT_INDIVIDUAL_COMMIT": "settings",
@@ -104,50 +97,7 @@ _HOME = {
     "repair_table": "repair",
 }
 
-__all__ = [
-    "ACCEPT_INDIVIDUAL_COMMIT",
-    "ACCEPT_RANGE_FETCH",
-    "MAX_NUM_RANGES",
-    "SNAPSHOT_BYTES",
-    "SNAPSHOT_COMMITS",
-    "AcquireRequest",
-    "Acquisition",
-    "AcquisitionId",
-    "AcquisitionWatch",
-    "Assignment",
-    "ClaimConflict",
-    "CommitIds",
-    "CommitLogUnavailable",
-    "CommitRefused",
-    "CommitResult",
-    "CommitStore",
-    "CommitStoreBusy",
-    "CommitStoreError",
-    "CommitTableFormat",
-    "CommitTableNotFound",
-    "CorruptCommitLog",
-    "Doubt",
-    "Epoch",
-    "EpochConflict",
-    "FencedMember",
-    "IndividualCommitNotAllowed",
-    "IndividualCommitTooOld",
-    "MaxIndividualCommitsReached",
-    "OffsetAndEpoch",
-    "OffsetRanges",
-    "OwnedShare",
-    "PartitionCommits",
-    "Pending",
-    "RepairRefused",
-    "StableOffset",
-    "TableCheck",
-    "TableRepair",
-    "UnsupportedTarget",
-    "Wanted",
-    "check_table",
-    "move_table",
-    "repair_table",
-]
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> object:

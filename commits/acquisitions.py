@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from commits.offsets import MAX_OFFSET, OffsetRanges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
     from datetime import datetime
 
     from commits.model import Wanted
@@ -76,7 +76,7 @@ class Acquisitions:
 
     def held_by_others(self, member: str) -> OffsetRanges:
         """Return the offsets that all members but one hold."""
-        return _union(held for holder, held in self._held.items() if holder != member)
+        return OffsetRanges.union(held for holder, held in self._held.items() if holder != member)
 
     def acquire(
         self,
@@ -98,7 +98,7 @@ class Acquisitions:
             pending: The offsets of its pending records.
         """
         waiting = OffsetRanges.from_offsets(pending) if pending else _NOTHING
-        held = _union(self._held.values())
+        held = OffsetRanges.union(self._held.values())
         offsets = (wanted.due & waiting - held).head(wanted.count)
         start = max(self.marker, commits.stable_offset)
         if len(offsets) < wanted.count and start > commits.stable_offset:
@@ -131,7 +131,7 @@ class Acquisitions:
 
     def clip(self, first: int, last: int) -> None:
         """Keep only the offsets from `first` to `last`, both included, and bound the marker."""
-        held = _union(self._held.values())
+        held = OffsetRanges.union(self._held.values())
         self.remove(held - held.clip(first, last))
         self.marker = min(self.marker, last + 1)
 
@@ -160,10 +160,3 @@ class Acquisitions:
             chunk.offsets = left
         else:
             del self.chunks[chunk.id]
-
-
-def _union(sets: Iterable[OffsetRanges]) -> OffsetRanges:
-    whole = _NOTHING
-    for offsets in sets:
-        whole |= offsets
-    return whole

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from commits.engine import Tail
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pyarrow as pa
 
 
 SNAPSHOT_OF = "coopconsume.folded"
@@ -77,6 +81,16 @@ class VersionEntry:
             files=tuple(unquote(add["path"]) for add in adds),
             digest=hashlib.blake2b(data, digest_size=16).digest(),
         )
+
+
+def tail_of(rows: pa.Table, entries: Mapping[int, VersionEntry]) -> Tail:
+    """Return the changes of a table by its rows and the entries of its versions."""
+    return Tail(
+        rows,
+        max(entry.snapshot_of for entry in entries.values()),
+        max((version for version, entry in entries.items() if entry.disturbs), default=-1),
+        max((entry.snapshot_of for entry in entries.values() if entry.repairs), default=-1),
+    )
 
 
 def words_of(snapshot_of: int, *, repair: bool = False) -> dict[str, str]:

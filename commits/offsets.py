@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sized
 from contextlib import suppress
-from operator import index
+from functools import reduce
+from operator import index, or_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,6 +80,12 @@ class OffsetRanges:
         if singles.size and int(singles.min()) < 0:
             raise ValueError(f"offset {singles.min()} is negative")
         return cls._of_bits(_from_int64s(singles))
+
+    @classmethod
+    def union(cls, sets: Iterable[OffsetRanges]) -> OffsetRanges:
+        """Return the offsets that at least one of the sets contains."""
+        whole: OffsetRanges = reduce(or_, sets, cls())
+        return whole
 
     @classmethod
     def from_bounds(cls, firsts: Int64s, lasts: Int64s) -> OffsetRanges:

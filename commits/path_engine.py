@@ -39,7 +39,7 @@ from pyarrow.fs import FileSelector
 
 import commits.program_end  # noqa: F401 - it registers itself
 from commits.engine import AppendConflict, Tail, TailGone
-from commits.entries import APPEND, VersionEntry, words_of
+from commits.entries import APPEND, VersionEntry, tail_of, words_of
 from commits.errors import (
     CommitLogUnavailable,
     CommitTableFormat,
@@ -302,12 +302,7 @@ class PathEngine:
         except Exception as error:  # a file of nonsense can raise anything
             raise self._unreadable(error, f"versions {after + 1} to {upto}") from error
         self._read = upto, entries[upto].digest
-        return Tail(
-            rows,
-            max(entry.snapshot_of for entry in entries.values()),
-            max((version for version, entry in entries.items() if entry.disturbs), default=-1),
-            max((entry.snapshot_of for entry in entries.values() if entry.repairs), default=-1),
-        )
+        return tail_of(rows, entries)
 
     def snapshots(self, version: int | None = None) -> pa.Table:
         """Return the rows of kind `snapshot` in a version, by default the newest."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from commits.engine import AppendConflict, Tail, TailGone
-from commits.entries import APPEND, VersionEntry, words_of
+from commits.entries import APPEND, VersionEntry, tail_of, words_of
 from commits.errors import (
     CommitLogUnavailable,
     CommitTableFormat,
@@ -209,13 +209,7 @@ class SparkEngine:
             missed = min(set(appends) - found)
             raise TailGone(f"version {missed} should contain rows and is empty")
         self._read = upto, entries[upto].digest
-        new = {version: entry for version, entry in entries.items() if version > after}
-        return Tail(
-            rows,
-            max(entry.snapshot_of for entry in new.values()),
-            max((version for version, entry in new.items() if entry.disturbs), default=-1),
-            max((entry.snapshot_of for entry in new.values() if entry.repairs), default=-1),
-        )
+        return tail_of(rows, {v: entry for v, entry in entries.items() if v > after})
 
     def snapshots(self, version: int | None = None) -> pa.Table:
         """Return the rows of kind `snapshot` in a version, by default the newest."""

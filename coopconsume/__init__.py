@@ -11,30 +11,42 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kafka import TopicPartition
+    from kafka import TopicPartition as TopicPartition
 
-    from assignors import MAX_KEY_HASH, KeyRange, Share, key_hash
-    from commits import CommitResult, CommitStore, OffsetRanges, PartitionCommits
-    from coopconsume.admin.client import Admin
-    from coopconsume.consumer import CooperativeConsumer
-    from coopconsume.errors import CoopConsumeError
-    from coopconsume.fenced import FencedWriter
-    from coopconsume.fenced.election import LeaderElection
-    from coopconsume.fenced.exclusive import ExclusiveProducer
-    from coopconsume.fenced.ownership import OwnershipRegistry
-    from coopconsume.fenced.ownership.model import AccessMode
-    from coopconsume.group.callbacks import RebalanceListener
-    from coopconsume.kafka.topics import set_shareable
-    from coopconsume.options import Options
-    from coopconsume.query import CooperativeQuery
-    from coopconsume.queue import AcknowledgeType, AsyncQueueConsumer, QueueConsumer
-    from coopconsume.record import Record, Reject, Retry, RetryPolicy
-    from coopconsume.sinks import committed_rows, create_committed_rows_view
-    from coopconsume.state.reading import committed_state
-    from coopconsume.state.value import State
-    from coopconsume.testing.local.broker import LocalKafka
-    from coopconsume.testing.local.session import local_session
-    from coopconsume.worker.slot import current_slot
+    from assignors import MAX_KEY_HASH as MAX_KEY_HASH
+    from assignors import KeyRange as KeyRange
+    from assignors import Share as Share
+    from assignors import key_hash as key_hash
+    from commits import CommitResult as CommitResult
+    from commits import CommitStore as CommitStore
+    from commits import OffsetRanges as OffsetRanges
+    from commits import PartitionCommits as PartitionCommits
+    from coopconsume.admin.client import Admin as Admin
+    from coopconsume.consumer import CooperativeConsumer as CooperativeConsumer
+    from coopconsume.errors import CoopConsumeError as CoopConsumeError
+    from coopconsume.fenced import FencedWriter as FencedWriter
+    from coopconsume.fenced.election import LeaderElection as LeaderElection
+    from coopconsume.fenced.exclusive import ExclusiveProducer as ExclusiveProducer
+    from coopconsume.fenced.ownership import OwnershipRegistry as OwnershipRegistry
+    from coopconsume.fenced.ownership.model import AccessMode as AccessMode
+    from coopconsume.group.callbacks import RebalanceListener as RebalanceListener
+    from coopconsume.kafka.topics import set_shareable as set_shareable
+    from coopconsume.options import Options as Options
+    from coopconsume.query import CooperativeQuery as CooperativeQuery
+    from coopconsume.queue import AcknowledgeType as AcknowledgeType
+    from coopconsume.queue import AsyncQueueConsumer as AsyncQueueConsumer
+    from coopconsume.queue import QueueConsumer as QueueConsumer
+    from coopconsume.record import Record as Record
+    from coopconsume.record import Reject as Reject
+    from coopconsume.record import Retry as Retry
+    from coopconsume.record import RetryPolicy as RetryPolicy
+    from coopconsume.sinks import committed_rows as committed_rows
+    from coopconsume.sinks import create_committed_rows_view as create_committed_rows_view
+    from coopconsume.state.reading import committed_state as committed_state
+    from coopconsume.state.value import State as State
+    from coopconsume.testing.local.broker import LocalKafka as LocalKafka
+    from coopconsume.testing.local.session import local_session as local_session
+    from coopconsume.worker.slot import current_slot as current_slot
 
 __version__ = "0.1.0"
 
@@ -76,43 +88,7 @@ _HOME = {
     "local_session": "coopconsume.testing.local.session",
 }
 
-__all__ = [
-    "MAX_KEY_HASH",
-    "AccessMode",
-    "AcknowledgeType",
-    "Admin",
-    "AsyncQueueConsumer",
-    "CommitResult",
-    "CommitStore",
-    "CoopConsumeError",
-    "CooperativeConsumer",
-    "CooperativeQuery",
-    "ExclusiveProducer",
-    "FencedWriter",
-    "KeyRange",
-    "LeaderElection",
-    "LocalKafka",
-    "OffsetRanges",
-    "Options",
-    "OwnershipRegistry",
-    "PartitionCommits",
-    "QueueConsumer",
-    "RebalanceListener",
-    "Record",
-    "Reject",
-    "Retry",
-    "RetryPolicy",
-    "Share",
-    "State",
-    "TopicPartition",
-    "committed_rows",
-    "committed_state",
-    "create_committed_rows_view",
-    "current_slot",
-    "key_hash",
-    "local_session",
-    "set_shareable",
-]
+__all__ = list(_HOME)
 
 
 def _check_packages() -> None:

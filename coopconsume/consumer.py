@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from assignors import key_hash
-from coopconsume.admin.frames import committed_frame, gap_ranges_frame, lag_frame
 from coopconsume.admin.offsets import PartitionStatus
 from coopconsume.admin.overview import key_metadata, overview_of
 from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time
+from coopconsume.admin.views import status_frame
 from coopconsume.classic import cores, quiet_group_warning, usable_session, why_ended
 from coopconsume.closing import Closing
 from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption, SessionUnusable
@@ -513,21 +513,23 @@ class CooperativeConsumer(Closing):
 
         Columns: topic, partition, stable_offset, committed_above (offsets), ranges.
         """
-        return committed_frame(self.spark, self._statuses())
+        columns = ("stable_offset", "committed_above", "ranges")
+        return status_frame(self.spark, "partitions", self._statuses(), *columns)
 
     def gaps(self) -> DataFrame:
         """One row a gap: offsets not done although something above them is.
 
         Columns: topic, partition, first, last, offsets.
         """
-        return gap_ranges_frame(self.spark, self._statuses())
+        return status_frame(self.spark, "gaps", self._statuses(), "first", "last", "offsets")
 
     def lag(self) -> DataFrame:
         """One row a partition: how many offsets are not done yet, gaps counted.
 
         Columns: topic, partition, stable_offset, end_offset, committed_above, lag.
         """
-        return lag_frame(self.spark, self._statuses(ends=True))
+        columns = ("stable_offset", "end_offset", "committed_above", "lag")
+        return status_frame(self.spark, "partitions", self._statuses(ends=True), *columns)
 
     def describe_group(self) -> GroupOverview:
         """All that Kafka and the commit log know of the group: members, shares, lag, history.

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from coopconsume.admin.offsets import OffsetAdmin
+from coopconsume.admin.offsets.status import seconds_since
 from coopconsume.admin.overview.data import ChunkOverview
 from coopconsume.errors import InvalidOption
 from coopconsume.kafka.connection import Connection
@@ -183,24 +184,48 @@ def view_table(
     """
     if view not in SCHEMAS:
         raise InvalidOption("view", repr(view), f"give {' or '.join(SCHEMAS)}")
-    now = datetime.now(UTC)
     rows: list[dict[str, Any]] = []
     for name in [group] if group else _groups(options, spark):
         with OffsetAdmin(options, name, spark=spark) as admin:
             held = admin.acquisitions() if view == "chunks" else {}
             for status in admin.statuses(keys=view == "partitions", times=view != "chunks"):
-                place = {"group": name, "topic": status.topic, "partition": status.partition}
-                if view == "chunks":
-                    found = _chunks(held.get((status.topic, status.partition), ()), now)
-                else:
-                    found = _partition(status) if view == "partitions" else _gaps(status, now)
-                rows += [place | row for row in found]
+                chunks = held.get((status.topic, status.partition), ())
+                rows += _rows(view, name, status, chunks)
     return pa.Table.from_pylist(rows, schema=SCHEMAS[view])
+
+
+def status_frame(
+    spark: SparkSession, view: View, statuses: Iterable[PartitionStatus], *columns: str
+) -> DataFrame:
+    """Returns some columns of ``partitions`` or ``gaps``, from the statuses of a group.
+
+    Args:
+        spark: The session.
+        view: The view.
+        statuses: The statuses.
+        columns: The names of the columns, beside ``topic`` and ``partition``.
+    """
+    schema = pa.schema([SCHEMAS[view].field(n) for n in ("topic", "partition", *columns)])
+    rows = [row for one in statuses for row in _rows(view, "", one)]
+    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
 
 
 def _groups(options: Mapping[str, Any], spark: SparkSession | None) -> list[str]:
     with Connection(Options.parse(options, group=False), spark=spark) as at:
         return at.store.groups()
+
+
+def _rows(
+    view: View, group: str, one: PartitionStatus, held: Iterable[Acquisition] = ()
+) -> list[dict[str, Any]]:
+    """Returns the rows of a partition."""
+    now = datetime.now(UTC)
+    place = {"group": group, "topic": one.topic, "partition": one.partition}
+    if view == "chunks":
+        found = _chunks(held, now)
+    else:
+        found = _partition(one) if view == "partitions" else _gaps(one, now)
+    return [place | row for row in found]
 
 
 def _partition(one: PartitionStatus) -> Iterator[dict[str, Any]]:
@@ -226,14 +251,11 @@ def _gaps(one: PartitionStatus, now: datetime) -> Iterator[dict[str, Any]]:
             "last": gap.last,
             "offsets": gap.offsets,
             "since": gap.since,
-            "age_seconds": None
-            if gap.since is None
-            else max(0.0, (now - gap.since).total_seconds()),
+            "age_seconds": seconds_since(gap.since, now),
         }
 
 
 def _chunks(held: Iterable[Acquisition], now: datetime) -> Iterator[dict[str, Any]]:
     for chunk in held:
-        row = asdict(ChunkOverview.of(chunk))
-        age = None if chunk.since is None else max(0.0, (now - chunk.since).total_seconds())
-        yield row | {"held_seconds": age}
+        held_for = seconds_since(chunk.since, now)
+        yield asdict(ChunkOverview.of(chunk)) | {"held_seconds": held_for}

@@ -12,8 +12,8 @@ import click
 
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.place import as_json, dead_letter_option, echo, with_admin
-from coopconsume.cli.text import table, text_of
+from coopconsume.cli.place import Shown, dead_letter_option, shown, with_admin
+from coopconsume.cli.text import short, shown_time, table, text_of, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from coopconsume.runtime.decisions import Action
 
 LETTER_COLUMNS = ("RECORD", "KEY", "ATTEMPTS", "GIVEN UP", "STATUS", "REASON")
-_MOST_TEXT = 60
 
 
 def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -33,12 +32,11 @@ def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> in
     if value is None:
         return None
     try:
-        moment = datetime.fromisoformat(value)
+        return round(time_of(value, UTC).timestamp() * 1000)
     except ValueError:
         raise click.BadParameter(
             f"{value!r}: give a time such as 2026-11-21T10:00:00", ctx, param
         ) from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _offsets(
@@ -108,33 +106,26 @@ def dead_letters() -> None:
 @reported
 @_chosen
 @click.option("--all", "settled", is_flag=True, help="Those, too, on which was decided.")
-@as_json
-def list_(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool) -> None:
+@shown
+def list_(*, letters: DeadLetters, choice: Choice, settled: bool) -> Shown:
     """List dead letters.
 
     Letters whose commit does not count, such as those of a crashed job, are left out.
     """
     found = letters.letters(replace(choice, settled=settled), whole=False)
-
-    def document() -> list[dict[str, Any]]:
-        return [_plain(letter, whole=False) for letter in found]
-
-    echo(document, letter_lines(found), as_json=as_json)
+    return Shown(lambda: [_plain(one, whole=False) for one in found], letter_lines(found))
 
 
 @dead_letters.command(epilog=EXIT_CODES)
 @reported
 @_chosen
 @click.option("--all", "settled", is_flag=True, help="Those, too, on which was decided.")
-@as_json
-def show(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool) -> None:
+@shown
+def show(*, letters: DeadLetters, choice: Choice, settled: bool) -> Shown:
     """Show dead letters with headers, value and trace."""
     found = letters.letters(replace(choice, settled=settled))
-
-    def document() -> list[dict[str, Any]]:
-        return [_plain(letter, whole=True) for letter in found]
-
-    echo(document, (line for letter in found for line in _whole(letter)), as_json=as_json)
+    lines = (line for one in found for line in _whole(one))
+    return Shown(lambda: [_plain(one, whole=True) for one in found], lines)
 
 
 def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,7 +133,7 @@ def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
     @_chosen
     @click.option("--all", "everything", is_flag=True, help="All letters without a decision.")
     @click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
-    @as_json
+    @shown
     @functools.wraps(command)
     def with_decision(choice: Choice, *, everything: bool, **kwargs: Any) -> Any:
         if choice == Choice() and not everything:
@@ -154,26 +145,24 @@ def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dead_letters.command(epilog=EXIT_CODES)
 @_deciding
-def replay(*, letters: DeadLetters, choice: Choice, execute: bool, as_json: bool) -> None:
+def replay(*, letters: DeadLetters, choice: Choice, execute: bool) -> Shown:
     """Process records again, in order.
 
     A parked record is retried, beginning with attempt 1, and unblocks its key when it is done: at
     once if a job runs, else when the next job starts. If later records of its key were processed,
     the record is written again, to the end of its partition.
     """
-    _decide("replay", letters, choice, execute=execute, as_json=as_json)
+    return _decide("replay", letters, choice, execute=execute)
 
 
 @dead_letters.command(epilog=EXIT_CODES)
 @_deciding
-def discard(*, letters: DeadLetters, choice: Choice, execute: bool, as_json: bool) -> None:
+def discard(*, letters: DeadLetters, choice: Choice, execute: bool) -> Shown:
     """Mark records as done without processing them; this unblocks the key of a parked record."""
-    _decide("discard", letters, choice, execute=execute, as_json=as_json)
+    return _decide("discard", letters, choice, execute=execute)
 
 
-def _decide(
-    action: Action, letters: DeadLetters, choice: Choice, *, execute: bool, as_json: bool
-) -> None:
+def _decide(action: Action, letters: DeadLetters, choice: Choice, *, execute: bool) -> Shown:
     plan = letters.plan(choice)
     if execute:
         letters.carry_out(action, plan)
@@ -182,7 +171,7 @@ def _decide(
         "parked": [_record(one) for one in plan.parked],
         "passed": [_record(one) for one in plan.passed],
     }  # fmt: skip
-    echo(lambda: document, decision_lines(action, plan, executed=execute), as_json=as_json)
+    return Shown(lambda: document, decision_lines(action, plan, executed=execute))
 
 
 def decision_lines(action: Action, plan: Steps, *, executed: bool) -> list[str]:
@@ -209,8 +198,8 @@ def letter_lines(letters: list[Letter]) -> list[str]:
         return ["no dead letters"]
     rows = [
         (
-            _name(one), _short(text_of(one.key)), one.attempts, _time(one.rejected_at), one.status,
-            _short(one.reason),
+            _name(one), short(text_of(one.key)), one.attempts, _time(one.rejected_at), one.status,
+            short(one.reason),
         )
         for one in letters
     ]  # fmt: skip
@@ -258,15 +247,10 @@ def _name(one: Any) -> str:
 
 def _time(millis: int) -> str:
     try:
-        return f"{datetime.fromtimestamp(millis / 1000, UTC):%Y-%m-%d %H:%M:%S %Z}"
+        return shown_time(datetime.fromtimestamp(millis / 1000, UTC))
     except (OSError, OverflowError, ValueError):  # A record may have any timestamp.
         return f"{millis} ms since 1970"
 
 
 def _base64(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
-
-
-def _short(text: str | None) -> str | None:
-    line = None if text is None else " ".join(text.split())
-    return line if line is None or len(line) <= _MOST_TEXT else f"{line[: _MOST_TEXT - 1]}…"

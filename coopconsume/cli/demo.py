@@ -8,9 +8,8 @@ import sys
 import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, reported
-from coopconsume.demo.errors import DemoCheckFailed
 from coopconsume.demo.flights import FLIGHTS
-from coopconsume.demo.runner import LEAST, Demo
+from coopconsume.demo.runner import LEAST, Demo, DemoCheckFailed
 from coopconsume.monitoring.screen import Screen
 
 

@@ -9,7 +9,7 @@ import click
 
 from coopconsume.admin.overview.data import plain
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.place import as_json, echo, with_admin
+from coopconsume.cli.place import Shown, shown, with_admin
 from coopconsume.cli.text import group_lines, table
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ def groups() -> None:
 @groups.command("list", epilog=EXIT_CODES)
 @reported
 @with_admin
-@as_json
-def list_(*, as_json: bool, admin: Admin) -> None:
+@shown
+def list_(*, admin: Admin) -> Shown:
     """List the groups in a commit table."""
     found = admin.groups()
     rows = [(g.group, g.state, g.members, g.epoch, g.claims, g.partitions, g.lag) for g in found]
-    echo(lambda: plain(found), table(_COLUMNS, rows), as_json=as_json)
+    return Shown(lambda: plain(found), table(_COLUMNS, rows))
 
 
 @groups.command(
@@ -50,12 +50,12 @@ def list_(*, as_json: bool, admin: Admin) -> None:
 )
 @reported
 @with_admin
-@as_json
-def describe(*, group: str, history: int, as_json: bool, admin: Admin) -> None:
+@shown
+def describe(*, group: str, history: int, admin: Admin) -> Shown:
     """Describe a group: members, shares, epochs, and the status of each partition.
 
     Each partition has a map of its hash space, from the first to the last key hash. Each place of
     the map shows the letter of the member that owns most of it; a dot has no owner.
     """
     found = admin.describe(group)
-    echo(found.to_dict, group_lines(found, datetime.now(UTC), history), as_json=as_json)
+    return Shown(found.to_dict, group_lines(found, datetime.now(UTC), history))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
-from coopconsume.cli.place import as_json, at_a_cluster, echo
-from coopconsume.cli.text import table
+from coopconsume.cli.place import Shown, at_a_cluster, shown
+from coopconsume.cli.text import shown_time, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,13 +30,13 @@ def _of_a_log(command: Callable[..., Any]) -> Callable[..., Any]:
         "--partition", type=click.IntRange(0), default=0, show_default=True,
         help="The partition that is the log.",
     )  # fmt: skip
-    return click.argument("topic")(partition(at_a_cluster(as_json(command))))
+    return click.argument("topic")(partition(at_a_cluster(shown(command))))
 
 
 @log.command(epilog=example("coopconsume log head ledger --bootstrap-servers localhost:9092"))
-@_of_a_log
 @reported
-def head(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) -> None:
+@_of_a_log
+def head(*, topic: str, partition: int, options: dict[str, str]) -> Shown:
     """Show the next sequence number, the epoch and the owner of a log."""
     from coopconsume.fenced.reader import head as look
 
@@ -49,15 +49,15 @@ def head(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) 
         f"next      sequence {_known(found.next_seq)}",
         f"epoch     {_known(found.epoch)}, owner {found.owner or 'not known'}",
     ]
-    echo(lambda: asdict(found), lines, as_json=as_json)
+    return Shown(lambda: asdict(found), lines)
 
 
 @log.command(
     epilog=example("coopconsume log audit ledger --partition 3 --bootstrap-servers localhost:9092")
 )
-@_of_a_log
 @reported
-def audit(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) -> int:
+@_of_a_log
+def audit(*, topic: str, partition: int, options: dict[str, str]) -> Shown:
     """Check a log by its records: count the accepted and the ignored ones.
 
     The exit code is 1 if records are missing, or if no record has a stamp.
@@ -67,10 +67,8 @@ def audit(*, topic: str, partition: int, as_json: bool, options: dict[str, str])
     log_id, found = look(options, topic, partition)
     is_ok = found.ok and found.is_fenced_log
     facts = {"log": asdict(log_id), "ok": is_ok, "is_fenced_log": found.is_fenced_log}
-    echo(
-        lambda: facts | asdict(found), _audit_lines(f"{topic}-{partition}", found), as_json=as_json
-    )
-    return OK if is_ok else FAILED
+    lines = _audit_lines(f"{topic}-{partition}", found)
+    return Shown(lambda: facts | asdict(found), lines, OK if is_ok else FAILED)
 
 
 def _audit_lines(name: str, found: Audit) -> Iterator[str]:
@@ -100,12 +98,10 @@ def _audit_lines(name: str, found: Audit) -> Iterator[str]:
 
 
 @log.command(epilog=example("coopconsume log repair ledger --bootstrap-servers localhost:9092"))
+@reported
 @click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
 @_of_a_log
-@reported
-def repair(
-    *, topic: str, partition: int, execute: bool, as_json: bool, options: dict[str, str]
-) -> None:
+def repair(*, topic: str, partition: int, execute: bool, options: dict[str, str]) -> Shown:
     """Accept that records of a log are lost, so that it can be used again (default: dry run).
 
     The log gets a new owner, whose first record lists the gaps. No record is removed. The batch
@@ -118,13 +114,13 @@ def repair(
     done = "accepted" if execute else "dry run: add --execute to accept these gaps"
     lines.append(done if gaps else "no record is missing")
     document = {"executed": execute, "gaps": [asdict(gap) for gap in gaps]}
-    echo(lambda: document, lines, as_json=as_json)
+    return Shown(lambda: document, lines)
 
 
 @log.command(epilog=example("coopconsume log blocked ledger --bootstrap-servers localhost:9092"))
-@_of_a_log
 @reported
-def blocked(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) -> None:
+@_of_a_log
+def blocked(*, topic: str, partition: int, options: dict[str, str]) -> Shown:
     """Show the open transactions that block readers of a log, and how to end them."""
     from coopconsume.fenced.auditing import blocked as look
 
@@ -134,7 +130,7 @@ def blocked(*, topic: str, partition: int, as_json: bool, options: dict[str, str
         row["last_write"] = transaction.last_write.isoformat()
         row["hangs"] = transaction.hangs
     lines = blockage_lines(found, options.get("kafka.bootstrap.servers", "…"))
-    echo(lambda: document, lines, as_json=as_json)
+    return Shown(lambda: document, lines)
 
 
 def blockage_lines(found: Blockage, servers: str) -> Iterator[str]:
@@ -146,7 +142,7 @@ def blockage_lines(found: Blockage, servers: str) -> Iterator[str]:
     yield f"{log} is blocked from offset {found.stable:,} on; its end is {found.end:,}"
     rows = [
         (
-            t.producer_id, t.producer_epoch, t.first_offset, f"{t.last_write:%F %T} UTC",
+            t.producer_id, t.producer_epoch, t.first_offset, shown_time(t.last_write),
             t.transactional_id, t.state, None if t.timeout_ms is None else f"{t.timeout_ms:,} ms",
         )
         for t in found.transactions

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from commits import OffsetRanges
+from coopconsume.cli.text import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -98,15 +98,10 @@ def target_of(
         return lambda admin, found: admin.to_log(found)
     where = words[kind] if kind == "to_offset" else kind.removeprefix("to_")
     if kind == "to_datetime":
-        where = _time(words[kind])
+        try:
+            where = time_of(words[kind])
+        except ValueError:
+            raise click.UsageError(
+                f"--to-datetime {words[kind]!r}: write it as 2026-11-21T09:00:00+01:00"
+            ) from None
     return lambda admin, found: admin.to_offsets(found, where)
-
-
-def _time(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(
-            f"--to-datetime {text!r}: write it as 2026-11-21T09:00:00+01:00"
-        ) from None
-    return found if found.tzinfo else found.astimezone()

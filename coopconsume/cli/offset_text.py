@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.admin.offsets.status import NOT_DONE
+from coopconsume.admin.offsets.status import NOT_DONE, seconds_since
 from coopconsume.admin.overview.data import plain
-from coopconsume.cli.text import shown_primary, table
+from coopconsume.cli.text import short, shown_primary, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,6 @@ LAG_COLUMNS = (
     "PARTITION", "LAG", "BLOCKER", "STATE", "KEY", "ATTEMPTS", "AGE", "DUE IN",
     "DONE ABOVE", "OPEN ABOVE", "ERROR",
 )  # fmt: skip
-_ERROR_CHARS = 60
 
 
 def show_lines(statuses: Iterable[PartitionStatus]) -> list[str]:
@@ -71,7 +70,7 @@ def lag_lines(statuses: Iterable[PartitionStatus], now: datetime) -> list[str]:
                 one.name, one.lag, blocker.offset, blocker.shown_state, blocker.shown_key,
                 None if blocker.state == NOT_DONE else blocker.attempts, age(blocker.since, now),
                 None if due is None else _span(max(0.0, (due - now).total_seconds())),
-                blocker.done_behind, blocker.open_behind, _short(blocker.error),
+                blocker.done_behind, blocker.open_behind, short(blocker.error or None),
             )
         )  # fmt: skip
     return table(LAG_COLUMNS, rows)
@@ -146,7 +145,8 @@ def move_document(move: Move, again: int, skipped: int) -> dict[str, Any]:
 
 def age(since: datetime | None, now: datetime) -> str | None:
     """Returns how long ago a time is, as text; None if it is not known."""
-    return None if since is None else _span(max(0.0, (now - since).total_seconds()))
+    seconds = seconds_since(since, now)
+    return None if seconds is None else _span(seconds)
 
 
 def _span(seconds: float) -> str:
@@ -154,8 +154,3 @@ def _span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _short(error: str) -> str | None:
-    line = " ".join(error.split())
-    return None if not line else line if len(line) <= _ERROR_CHARS else f"{line[:_ERROR_CHARS]}…"

@@ -26,7 +26,7 @@ from coopconsume.cli.offset_text import (
     state_lines,
     status_document,
 )
-from coopconsume.cli.place import as_json, echo, with_admin
+from coopconsume.cli.place import Shown, shown, with_admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,9 +47,8 @@ class Execution:
     end_claims: bool
     action: StateAction | None
     state_path: str | None
-    as_json: bool
 
-    def carry_out(self, admin: OffsetAdmin, moves: list[Move]) -> None:
+    def carry_out(self, admin: OffsetAdmin, moves: list[Move]) -> Shown:
         """Shows moves, and writes them with ``--execute``."""
         state = admin.state_reset(moves, self.action, self.state_path)
         admin.check_idle(end_claims=self.end_claims)
@@ -72,10 +71,10 @@ class Execution:
         }  # fmt: skip
         lines = move_lines(moves, counts, what=what, executed=self.execute)
         before = () if state is None else state_lines(state.moves)
-        echo(lambda: document, itertools.chain(before, lines), as_json=self.as_json)
+        return Shown(lambda: document, itertools.chain(before, lines))
 
 
-def _moving(command: Callable[..., None]) -> Callable[..., Any]:
+def _moving(command: Callable[..., Shown]) -> Callable[..., Any]:
     """Adds ``admin``, and `Execution` as ``how``, to a command that moves offsets."""
 
     @with_state
@@ -91,11 +90,11 @@ def _moving(command: Callable[..., None]) -> Callable[..., Any]:
     )
     @reported
     @with_admin
-    @as_json
+    @shown
     @functools.wraps(command)
-    def moving(**given: Any) -> None:
+    def moving(**given: Any) -> Shown:
         chosen = {field.name: given.pop(field.name) for field in fields(Execution)}
-        command(how=Execution(**chosen), **given)
+        return command(how=Execution(**chosen), **given)
 
     return moving  # fmt: skip
 
@@ -115,25 +114,20 @@ def offsets() -> None:
 )  # fmt: skip
 @reported
 @with_admin
-@as_json
+@shown
 def show(
-    *,
-    group: str,
-    topics: Mapping[str, list[int]] | None,
-    picture: Path | None,
-    as_json: bool,
-    admin: Admin,
-) -> None:
+    *, group: str, topics: Mapping[str, list[int]] | None, picture: Path | None, admin: Admin
+) -> Shown:
     """Show the status of each partition: stable offset, offsets done above it, gaps, pending."""
     with admin.offsets(group) as of_group:
         found = of_group.statuses(topics, times=False)
+    if picture is not None:
+        _draw(found, group, picture)
 
     def document() -> dict[str, Any]:
         return {"group": group, "partitions": [status_document(one) for one in found]}
 
-    echo(document, show_lines(found), as_json=as_json)
-    if picture is not None:
-        _draw(found, group, picture)
+    return Shown(document, show_lines(found))
 
 
 @offsets.command(epilog=example("coopconsume offsets gaps shop", _PLACE))
@@ -145,22 +139,15 @@ def show(
 )  # fmt: skip
 @reported
 @with_admin
-@as_json
-def gaps(
-    *,
-    group: str,
-    topics: Mapping[str, list[int]] | None,
-    limit: int,
-    as_json: bool,
-    admin: Admin,
-) -> None:
+@shown
+def gaps(*, group: str, topics: Mapping[str, list[int]] | None, limit: int, admin: Admin) -> Shown:
     """List gaps: offsets that are not done below an offset that is done, with their age."""
     found = admin.lag(group, topics)
 
     def document() -> list[dict[str, Any]]:
         return [gap for one in found for gap in gap_documents(one)]
 
-    echo(document, gap_lines(found, datetime.now(UTC), limit), as_json=as_json)
+    return Shown(document, gap_lines(found, datetime.now(UTC), limit))
 
 
 @click.command(epilog=example("coopconsume lag shop", _PLACE))
@@ -168,12 +155,12 @@ def gaps(
 @some_topics
 @reported
 @with_admin
-@as_json
-def lag(*, group: str, topics: Mapping[str, list[int]] | None, as_json: bool, admin: Admin) -> None:
+@shown
+def lag(*, group: str, topics: Mapping[str, list[int]] | None, admin: Admin) -> Shown:
     """Show the lag of each partition and the record that blocks its stable offset."""
     found = admin.lag(group, topics)
     document = [lag_document(one) for one in found]
-    echo(lambda: document, lag_lines(found, datetime.now(UTC)), as_json=as_json)
+    return Shown(lambda: document, lag_lines(found, datetime.now(UTC)))
 
 
 offsets.add_command(lag)
@@ -212,7 +199,7 @@ def reset(
     admin: Admin,
     how: Execution,
     **target: Any,
-) -> None:
+) -> Shown:
     """Move a group's offsets in the commit table and in Kafka (default: dry run).
 
     A move to an offset discards the state of all offsets above it. The command is refused while
@@ -222,7 +209,7 @@ def reset(
         raise click.UsageError("give --topic, or --all-topics")
     plan = target_of(target)
     with admin.offsets(group) as of_group:
-        how.carry_out(of_group, plan(of_group, of_group.statuses(topics, times=False)))
+        return how.carry_out(of_group, plan(of_group, of_group.statuses(topics, times=False)))
 
 
 @offsets.command(epilog=example("coopconsume offsets export shop shop.json", _PLACE))
@@ -246,7 +233,7 @@ def export(*, group: str, file: str, topics: Mapping[str, list[int]] | None, adm
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--group", help="The group [default: that of the file].")
 @_moving
-def import_(*, file: str, group: str | None, admin: Admin, how: Execution) -> None:
+def import_(*, file: str, group: str | None, admin: Admin, how: Execution) -> Shown:
     """Restore a group's offsets from a FILE of 'offsets export' (default: dry run).
 
     The file replaces the whole state of its partitions in the commit table.
@@ -256,15 +243,21 @@ def import_(*, file: str, group: str | None, admin: Admin, how: Execution) -> No
     try:
         of_group = admin.offsets(group or named, create=how.execute)
     except CommitTableNotFound as error:
-        if how.as_json:
-            raise
-        click.echo(
-            f"there is no commit table at {error.target}: --execute creates it, with group "
-            f"{group or named} and the {len(kept)} partitions of {file}"
+        return _without_table(
+            error, f"group {group or named} and the {len(kept)} partitions of {file}"
         )
-        return
     with of_group:
-        how.carry_out(of_group, of_group.restore(kept))
+        return how.carry_out(of_group, of_group.restore(kept))
+
+
+def _without_table(error: CommitTableNotFound, what: str) -> Shown:
+    """Returns the result of a dry run without a commit table; as JSON it is the error."""
+
+    def document() -> Any:
+        raise error
+
+    text = f"there is no commit table at {error.target}: --execute creates it, with {what}"
+    return Shown(document, [text])
 
 
 def _draw(found: list[PartitionStatus], group: str, file: Path) -> None:

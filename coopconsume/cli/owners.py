@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
-from coopconsume.cli.place import as_json, at_a_cluster, echo
-from coopconsume.cli.text import table
+from coopconsume.cli.place import Shown, at_a_cluster, shown
+from coopconsume.cli.text import shown_time, table
 from coopconsume.fenced.ownership import OwnershipRegistry
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ def owners() -> None:
 
 @owners.command("list", epilog=EXIT_CODES)
 @click.option("--group", help="Only resources of this group.")
-@as_json
 @reported
 @at_a_registry
-def list_(*, group: str | None, as_json: bool, registry: OwnershipRegistry) -> None:
+@shown
+def list_(*, group: str | None, registry: OwnershipRegistry) -> Shown:
     """List all resources that were ever claimed, and their owners."""
     rows = registry.list(group)
     lines = table(_COLUMNS, [_line(row) for row in rows])
-    echo(lambda: [asdict(row) for row in rows], lines, as_json=as_json)
+    return Shown(lambda: [asdict(row) for row in rows], lines)
 
 
 @owners.command(epilog=example("coopconsume owners show log orders-0 --bootstrap-servers …"))
@@ -96,21 +96,15 @@ def list_(*, group: str | None, as_json: bool, registry: OwnershipRegistry) -> N
     "--history", type=click.IntRange(0), default=10, show_default=True,
     help="Number of the last events to show; JSON has all.",
 )  # fmt: skip
-@as_json
 @reported
 @at_a_registry
-def show(
-    *, group: str, resource: str, history: int, as_json: bool, registry: OwnershipRegistry
-) -> None:
+@shown
+def show(*, group: str, resource: str, history: int, registry: OwnershipRegistry) -> Shown:
     """Show a resource: its owner, the waiting claimants, and its history."""
     _check_known(registry, group, [resource])
     row, events = registry.show(group, resource), registry.history(group, resource)
     document = asdict(row) | {"history": [asdict(entry) for entry in events]}
-    echo(
-        lambda: document,
-        _resource_lines(row, events[-history:] if history else []),
-        as_json=as_json,
-    )
+    return Shown(lambda: document, _resource_lines(row, events[-history:] if history else []))
 
 
 @owners.command(epilog=example("coopconsume owners take log orders-0 --bootstrap-servers …"))
@@ -122,9 +116,9 @@ def show(
 )  # fmt: skip
 @click.option("--owner", default="operator", show_default=True, help="The name of the new owner.")
 @click.option("--create", is_flag=True, help="Also take resources that were never claimed.")
-@as_json
 @reported
 @at_a_registry
+@shown
 def take(
     *,
     group: str,
@@ -132,9 +126,8 @@ def take(
     generation: int | None,
     owner: str,
     create: bool,
-    as_json: bool,
     registry: OwnershipRegistry,
-) -> None:
+) -> Shown:
     """Take resources from their owners, all or none, until `owners release`.
 
     The former owner of a log is fenced at its next append. No other claimant gets the resource
@@ -152,7 +145,7 @@ def take(
         f"epoch {grant.fence_epoch}"
         for grant in grants.values()
     ]
-    echo(lambda: [asdict(grant) for grant in grants.values()], lines, as_json=as_json)
+    return Shown(lambda: [asdict(grant) for grant in grants.values()], lines)
 
 
 @owners.command(epilog=EXIT_CODES)
@@ -183,10 +176,10 @@ def _check_known(registry: OwnershipRegistry, group: str, resources: Sequence[st
 @owners.command(epilog=example("coopconsume owners check --bootstrap-servers localhost:9092"))
 @_topic_option
 @click.option("--repair", is_flag=True, help="Continue without the missing start of the log.")
-@at_a_cluster
-@as_json
 @reported
-def check(*, topic: str | None, repair: bool, as_json: bool, options: dict[str, str]) -> int:
+@at_a_cluster
+@shown
+def check(*, topic: str | None, repair: bool, options: dict[str, str]) -> Shown:
     """Check the topic of a registry: list the records that are ignored.
 
     The exit code is 1 if the start of the log is missing, so that nothing can be claimed. --repair
@@ -204,8 +197,7 @@ def check(*, topic: str | None, repair: bool, as_json: bool, options: dict[str, 
     lines += [f"  offset {offset:,}: {problem}" for offset, problem in found.findings]
     if not found.is_whole:
         lines.append("THE START OF THE LOG IS MISSING: --repair continues without it")
-    echo(lambda: document, lines, as_json=as_json)
-    return OK if found.is_whole else FAILED
+    return Shown(lambda: document, lines, OK if found.is_whole else FAILED)
 
 
 def _line(row: Row) -> tuple[object, ...]:
@@ -246,7 +238,7 @@ def _resource_lines(row: Row, events: Sequence[OwnershipEvent]) -> Iterator[str]
             [
                 (
                     entry.fence_epoch, entry.generation or None,
-                    f"{datetime.fromtimestamp(entry.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S %Z}",
+                    shown_time(datetime.fromtimestamp(entry.at_ms / 1000, UTC)),
                     entry.event, entry.owner, entry.session[:_SHOWN],
                 )
                 for entry in reversed(events)

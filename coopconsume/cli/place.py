@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from coopconsume.admin.client import Admin
 from coopconsume.cli.catalog import session_for
+from coopconsume.cli.exit_codes import OK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,8 +54,36 @@ dead_letter_option = click.option(
 )
 """Adds a short form for the destination of dead letters; apply it above `at_a_place`."""
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
-"""Adds the parameter ``as_json`` to a command."""
+
+class Shown(NamedTuple):
+    """The result of a command.
+
+    Attributes:
+        document: Returns the result for JSON; only called for it, as it may be large.
+        lines: The result as text.
+        code: The exit code.
+    """
+
+    document: Callable[[], Any]
+    lines: Iterable[str]
+    code: int = OK
+
+
+def shown(command: Callable[..., Shown]) -> Callable[..., int]:
+    """Writes what a command returns to standard output, with ``--json`` as one JSON document.
+
+    Apply it below all others, so that what the lines need is still open.
+    """
+
+    @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
+    @functools.wraps(command)
+    def with_output(*args: Any, as_json: bool, **kwargs: Any) -> int:
+        found = command(*args, **kwargs)
+        for line in [json.dumps(found.document(), indent=2)] if as_json else found.lines:
+            click.echo(line)
+        return found.code
+
+    return with_output
 
 
 def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,15 +147,3 @@ def _take_short_forms(options: dict[str, str], given: dict[str, Any]) -> None:
         if name.lower() in names:
             raise click.UsageError(f"--{word.replace('_', '-')} and -o {name}: give one of both")
         options[name] = value
-
-
-def echo(document: Callable[[], Any], lines: Iterable[str], *, as_json: bool) -> None:
-    """Writes a result to standard output.
-
-    Args:
-        document: Returns the result for JSON; only called for it, as it may be large.
-        lines: The result as text.
-        as_json: Whether to write one JSON document.
-    """
-    for line in [json.dumps(document(), indent=2)] if as_json else lines:
-        click.echo(line)

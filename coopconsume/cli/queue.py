@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, example, reported
-from coopconsume.cli.place import as_json, at_a_cluster, echo
+from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
+from coopconsume.cli.place import Shown, at_a_cluster, shown
 from coopconsume.cli.text import table, text_of
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.producer import Message, Producer
@@ -100,7 +100,7 @@ def put(*, topic: str, values: tuple[str, ...], options: dict[str, str]) -> None
 )  # fmt: skip
 @reported
 @_at_a_queue
-@as_json
+@shown
 def take(
     *,
     topic: str,
@@ -109,8 +109,7 @@ def take(
     most: int,
     timeout: float,
     kind: str,
-    as_json: bool,
-) -> None:
+) -> Shown:
     """Take records from a queue, show them and acknowledge them."""
     with QueueConsumer(options, topic, replicas) as consumer:
         records = consumer.poll(most, timeout)
@@ -119,30 +118,26 @@ def take(
         consumer.commit()
     rows = [(r.partition, r.offset, r.attempt, text_of(r.key), text_of(r.value)) for r in records]
     head = ("PARTITION", "OFFSET", "ATTEMPT", "KEY", "VALUE")
-    _show(head, rows, as_json=as_json)
+    return _table(head, rows)
 
 
 @queue.command(name="list", epilog=EXIT_CODES)
 @reported
 @_at_a_queue
-@as_json
-def list_(
-    *, topic: str, replicas: list[Any] | None, options: dict[str, str], as_json: bool
-) -> None:
+@shown
+def list_(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) -> Shown:
     """Show what is done, held and free in each partition of a queue."""
     found = queue_status(options, topic, replicas)
     rows = [dataclasses.astuple(partition) for partition in found.partitions]
     head = ("PARTITION", "STABLE OFFSET", "DONE ABOVE", "HELD", "DELAYED", "FREE")
-    _show(head, rows, as_json=as_json)
+    return _table(head, rows)
 
 
 @queue.command(epilog=EXIT_CODES)
 @reported
 @_at_a_queue
-@as_json
-def holds(
-    *, topic: str, replicas: list[Any] | None, options: dict[str, str], as_json: bool
-) -> None:
+@shown
+def holds(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) -> Shown:
     """Show who holds which records on each replica."""
     found = queue_status(options, topic, replicas)
     rows = [
@@ -152,28 +147,24 @@ def holds(
         )
         for hold in found.holds
     ]  # fmt: skip
-    _show(("REPLICA", "HOLDER", "PARTITION", "OFFSETS", "SECONDS"), rows, as_json=as_json)
+    return _table(("REPLICA", "HOLDER", "PARTITION", "OFFSETS", "SECONDS"), rows)
 
 
 @queue.command(epilog=EXIT_CODES)
 @reported
 @_at_a_queue
-@as_json
-def audit(*, topic: str, replicas: list[Any] | None, options: dict[str, str], as_json: bool) -> int:
+@shown
+def audit(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) -> Shown:
     """Compare the replicas of a queue; exit code 1 if they differ or one cannot be read."""
     found: QueueStatus = queue_status(options, topic, replicas)
     rows = [
         (r.replica, "yes" if r.is_readable else "no", r.rows, r.passed_over, r.lacking)
         for r in found.replicas
     ]
-    _show(("REPLICA", "READABLE", "ROWS", "PASSED OVER", "LACKING"), rows, as_json=as_json)
-    return 0 if found.is_sound else FAILED
+    head = ("REPLICA", "READABLE", "ROWS", "PASSED OVER", "LACKING")
+    return _table(head, rows)._replace(code=OK if found.is_sound else FAILED)
 
 
-def _show(head: tuple[str, ...], rows: list[tuple[Any, ...]], *, as_json: bool) -> None:
+def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Shown:
     names = [name.lower().replace(" ", "_") for name in head]
-    echo(
-        lambda: [dict(zip(names, row, strict=True)) for row in rows],
-        table(head, rows),
-        as_json=as_json,
-    )
+    return Shown(lambda: [dict(zip(names, row, strict=True)) for row in rows], table(head, rows))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import asdict
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from coopconsume.cli.catalog import session_for
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, example, reported
-from coopconsume.cli.place import as_json, echo, spark_conf_option
-from coopconsume.cli.text import table, text_of
+from coopconsume.cli.place import Shown, shown, spark_conf_option
+from coopconsume.cli.text import shown_time, table, text_of, time_of
 from coopconsume.state.reading import CommittedState
 
 if TYPE_CHECKING:
@@ -59,10 +58,9 @@ def _place(_ctx: click.Context, _param: click.Parameter, value: str | None) -> P
     if value.isdecimal():
         return int(value)
     try:
-        found = datetime.fromisoformat(value)
+        return time_of(value)
     except ValueError:
         return value
-    return found if found.tzinfo else found.astimezone()
 
 
 @state.command(
@@ -75,13 +73,14 @@ def _place(_ctx: click.Context, _param: click.Parameter, value: str | None) -> P
 @_of_a_group
 @click.option("--topic", required=True, help="The topic of the key.")
 @click.option("--key", required=True, help="The key, as text.")
-@as_json
-def get(committed: CommittedState, *, topic: str, key: str, as_json: bool) -> int | None:
+@shown
+def get(committed: CommittedState, *, topic: str, key: str) -> Shown:
     """Show the value of one key; exit code 1 if it has none."""
     value = committed.get(topic, key.encode())
-    shown = _plain(value)
-    echo(lambda: shown, [] if value is None else [shown], as_json=as_json)
-    return None if value is not None else FAILED
+    found = _plain(value)
+    if value is None:
+        return Shown(lambda: found, [], FAILED)
+    return Shown(lambda: found, [found])
 
 
 @state.command(epilog=EXIT_CODES)
@@ -92,8 +91,8 @@ def get(committed: CommittedState, *, topic: str, key: str, as_json: bool) -> in
     "--at", callback=_place, metavar="WHEN",
     help="The state as of an ISO 8601 time, a version of the commit table, or the id of a commit.",
 )  # fmt: skip
-@as_json
-def dump(committed: CommittedState, *, topic: str | None, at: Place | None, as_json: bool) -> None:
+@shown
+def dump(committed: CommittedState, *, topic: str | None, at: Place | None) -> Shown:
     """Show the values of all keys."""
     rows = committed.rows(topic, at=at).to_pylist()
     rows = [row | {"value": committed.schema.value(row["value"])} for row in rows]
@@ -101,7 +100,7 @@ def dump(committed: CommittedState, *, topic: str | None, at: Place | None, as_j
         (row["topic"], str(row["partition"]), text_of(row["key"]), str(row["offset"]),
          str(_plain(row["value"]))) for row in rows
     ]  # fmt: skip
-    echo(lambda: [_plain(row) for row in rows], table(_COLUMNS, cells), as_json=as_json)
+    return Shown(lambda: [_plain(row) for row in rows], table(_COLUMNS, cells))
 
 
 @state.command(
@@ -116,14 +115,14 @@ def dump(committed: CommittedState, *, topic: str | None, at: Place | None, as_j
     "--ranges", type=click.IntRange(1, 1000), default=4, show_default=True,
     help="The number of equal key ranges to divide each partition into.",
 )  # fmt: skip
-@as_json
-def stats(committed: CommittedState, *, topic: str | None, ranges: int, as_json: bool) -> None:
+@shown
+def stats(committed: CommittedState, *, topic: str | None, ranges: int) -> Shown:
     """Show keys and bytes by partition and key range, the last snapshot and the changes since."""
     found = committed.stats(topic, ranges=ranges)
     cells = [
         (
             f"{one.topic}-{one.partition}", one.keys, one.size,
-            f"{one.snapshot.made_at:%Y-%m-%d %H:%M:%S %Z}" if one.snapshot else None,
+            shown_time(one.snapshot.made_at) if one.snapshot else None,
             one.snapshot.keys if one.snapshot else None,
             one.snapshot.size if one.snapshot else None, one.tail_rows, one.tail_files,
         )
@@ -136,7 +135,7 @@ def stats(committed: CommittedState, *, topic: str | None, ranges: int, as_json:
         for part in one.ranges
     ]
     lines += ["", *table(_RANGE_COLUMNS, parts)]
-    echo(lambda: [_plain(asdict(one)) for one in found], lines, as_json=as_json)
+    return Shown(lambda: [_plain(asdict(one)) for one in found], lines)
 
 
 @state.command(
@@ -153,15 +152,8 @@ def stats(committed: CommittedState, *, topic: str | None, ranges: int, as_json:
     help="An ISO 8601 time, a version of the commit table, or the id of a commit.",
 )  # fmt: skip
 @click.option("--to", "end", callback=_place, metavar="WHEN", help="The same [default: now].")
-@as_json
-def diff(
-    committed: CommittedState,
-    *,
-    topic: str | None,
-    start: Place,
-    end: Place | None,
-    as_json: bool,
-) -> None:
+@shown
+def diff(committed: CommittedState, *, topic: str | None, start: Place, end: Place | None) -> Shown:
     """Show the keys whose values differ between two commits or times, with both values."""
     rows = [
         row | {when: committed.schema.value(row[when]) for when in ("before", "after")}
@@ -172,7 +164,7 @@ def diff(
          *(None if row[when] is None else str(_plain(row[when])) for when in ("before", "after")))
         for row in rows
     ]  # fmt: skip
-    echo(lambda: [_plain(row) for row in rows], table(_DIFF_COLUMNS, cells), as_json=as_json)
+    return Shown(lambda: [_plain(row) for row in rows], table(_DIFF_COLUMNS, cells))
 
 
 def _plain(value: Any) -> Any:

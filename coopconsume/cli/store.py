@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from coopconsume.cli.exit_codes import DATA_LOSS, EXIT_CODES, OK, example, reported
-from coopconsume.cli.place import as_json, echo, with_admin
+from coopconsume.cli.place import Shown, shown, with_admin
 from coopconsume.cli.text import table
 
 if TYPE_CHECKING:
@@ -26,13 +26,12 @@ def store() -> None:
 @store.command(epilog=example("coopconsume store check", "--commit-table /data/commits"))
 @reported
 @with_admin
-@as_json
-def check(*, as_json: bool, admin: Admin) -> int:
+@shown
+def check(*, admin: Admin) -> Shown:
     """Check that a commit table can be read; exit code 4 if it is damaged."""
     found = admin.check()
     document = asdict(found) | {"is_sound": found.is_sound}
-    echo(lambda: document, _check_lines(found), as_json=as_json)
-    return OK if found.is_sound else DATA_LOSS
+    return Shown(lambda: document, _check_lines(found), OK if found.is_sound else DATA_LOSS)
 
 
 def _source(ctx: click.Context, param: click.Parameter, value: str) -> int | str:
@@ -63,16 +62,10 @@ def _source(ctx: click.Context, param: click.Parameter, value: str) -> int | str
 @click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
 @reported
 @with_admin
-@as_json
+@shown
 def repair(
-    *,
-    source: int | str,
-    groups: tuple[str, ...],
-    into: str | None,
-    execute: bool,
-    as_json: bool,
-    admin: Admin,
-) -> None:
+    *, source: int | str, groups: tuple[str, ...], into: str | None, execute: bool, admin: Admin
+) -> Shown:
     """Replace a damaged commit table by a readable state (default: dry run).
 
     The table is not restored to an old version. The state becomes a new snapshot with a new store
@@ -80,7 +73,7 @@ def repair(
     members, and within a minute of the last append.
     """
     done = admin.repair(source, groups=groups, into=into, dry_run=not execute)
-    echo(lambda: _repair_json(done), _repair_lines(done), as_json=as_json)
+    return Shown(lambda: _repair_json(done), _repair_lines(done))
 
 
 def _check_lines(found: TableCheck) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import string
+from datetime import datetime
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from assignors import KeyRange
@@ -11,7 +13,7 @@ from coopconsume.kafka.coordinator import DEAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
+    from datetime import tzinfo
 
     from coopconsume.admin.offsets.status import PartitionStatus
     from coopconsume.admin.overview import GroupEvent, GroupOverview, OwnedRange, PartitionOverview
@@ -31,6 +33,7 @@ EVENT_COLUMNS = ("EPOCH", "WHEN", "WHAT", "BY", "COUNTED")
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
 _TOO_MANY = "#"
 _NOBODY = "."
+_MOST_TEXT = 60
 _PLACES = KeyRange().split(CELLS)
 
 
@@ -87,11 +90,7 @@ def group_lines(group: GroupOverview, now: datetime, history: int = 10) -> Itera
 
 def letters_of(group: GroupOverview) -> dict[str, str]:
     """Returns a letter for each member and each claimant, in the order of the list."""
-    names = [member.id for member in group.members] + [claim.member for claim in group.claims]
-    return {
-        name: _LETTERS[number] if number < len(_LETTERS) else _TOO_MANY
-        for number, name in enumerate(dict.fromkeys(names))
-    }
+    return dict(zip_longest(group.owners, _LETTERS[: len(group.owners)], fillvalue=_TOO_MANY))
 
 
 def hash_map(owners: Sequence[OwnedRange], letters: Mapping[str, str]) -> str:
@@ -204,7 +203,7 @@ def _events(events: Sequence[GroupEvent], letters: Mapping[str, str]) -> Iterato
             EVENT_COLUMNS,
             [
                 (
-                    event.epoch, f"{event.at:%Y-%m-%d %H:%M:%S %Z}", _what(event, letters),
+                    event.epoch, shown_time(event.at), _what(event, letters),
                     letters.get(event.by, event.by),
                     "yes" if event.counted else f"no: {event.reason}",
                 )
@@ -242,6 +241,27 @@ def _percent(key_range: KeyRange) -> str:
 def text_of(data: bytes | None) -> str | None:
     """Returns bytes as text; what is not UTF-8 is escaped."""
     return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+def short(text: str | None) -> str | None:
+    """Returns a text in one line, cut after 60 characters."""
+    line = None if text is None else " ".join(text.split())
+    return line if line is None or len(line) <= _MOST_TEXT else f"{line[: _MOST_TEXT - 1]}…"
+
+
+def shown_time(at: datetime) -> str:
+    """Returns a time with its zone, to the second."""
+    return f"{at:%Y-%m-%d %H:%M:%S %Z}"
+
+
+def time_of(text: str, zone: tzinfo | None = None) -> datetime:
+    """Returns an ISO 8601 time; one without a zone is of this zone, by default the local one.
+
+    Raises:
+        ValueError: It has another form.
+    """
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=zone) if zone else found.astimezone()
 
 
 def _cell(value: object) -> str:

@@ -8,7 +8,7 @@ import click
 
 from coopconsume.admin.overview.data import plain
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.place import as_json, echo, with_admin
+from coopconsume.cli.place import Shown, shown, with_admin
 from coopconsume.cli.text import table
 
 if TYPE_CHECKING:
@@ -56,10 +56,9 @@ def alter(*, names: tuple[str, ...], accept: bool, admin: Admin) -> None:
 @click.argument("names", metavar="[NAME...]", nargs=-1)
 @reported
 @with_admin
-@as_json
-def describe(*, names: tuple[str, ...], as_json: bool, admin: Admin) -> None:
+@shown
+def describe(*, names: tuple[str, ...], admin: Admin) -> Shown:
     """Show the partition count, the id and the sharing switch of topics."""
     found = admin.topics(names or None)
     rows = [(t.name, t.partitions, "open" if t.is_shareable else "no", t.id) for t in found]
-    lines = table(("TOPIC", "PARTITIONS", "SHARING", "ID"), rows)
-    echo(lambda: plain(found), lines, as_json=as_json)
+    return Shown(lambda: plain(found), table(("TOPIC", "PARTITIONS", "SHARING", "ID"), rows))

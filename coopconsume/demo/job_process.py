@@ -9,8 +9,8 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.demo.errors import DemoFailed
 from coopconsume.demo.processes import kill_tree
+from coopconsume.errors.base import DeclaredError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,22 @@ if TYPE_CHECKING:
 
 _TAIL_LINES = 15
 _END_TIMEOUT = 60.0
+
+
+class DemoFailed(DeclaredError):
+    """The demo did not finish.
+
+    Attributes:
+        reason: What happened.
+        log_tail: The last lines of the job's log, if there are any.
+    """
+
+    reason: str
+    log_tail: str = ""
+
+    def __str__(self) -> str:
+        tail = f"\nLast lines of the job's log:\n{self.log_tail}" if self.log_tail else ""
+        return f"the demo's job failed: {self.reason}{tail}"
 
 
 class JobProcess:

@@ -9,13 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.demo.cluster import delete_from, open_cluster
 from coopconsume.demo.commit_snapshot import CommitSnapshot
-from coopconsume.demo.errors import DemoFailed
 from coopconsume.demo.flights import FLIGHTS, tail_numbers
 from coopconsume.demo.folder import kept_folder, run_folder
 from coopconsume.demo.job import JobSettings, Query
-from coopconsume.demo.job_process import JobProcess
+from coopconsume.demo.job_process import DemoFailed, JobProcess
 from coopconsume.demo.report import RunReport, build_report
 from coopconsume.demo.text import (
     BlockerLines,
@@ -27,7 +25,10 @@ from coopconsume.demo.text import (
     slow_aircraft,
 )
 from coopconsume.demo.topic import planned_records
+from coopconsume.errors.base import DeclaredError
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.monitoring.screen import Rate, bar
+from coopconsume.options import Options
 from coopconsume.testing.local.broker import LocalKafka
 from coopconsume.testing.local.java import find_java
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from coopconsume.demo.report import Planned
-    from coopconsume.kafka.cluster import Cluster
     from coopconsume.monitoring.screen import Screen
 
 TOPIC = "flights"
@@ -52,6 +52,7 @@ _SMALL_WINDOW = 30_000  # smaller batches would spend most of their time on fixe
 _SLOW_SECONDS = 0.5
 _KILL_AT = 0.8
 _KILL_DELAY = 0.7  # seconds after a commit, so that handlers run again
+_GROUP_PATIENCE = 60.0
 _TOO_FAR = 0.95  # the done fraction at which the kill no longer waits for a blocker to show
 
 
@@ -87,6 +88,22 @@ class Outcome:
             "stable_offsets": _named(self.report.snapshot.stable),
             "log_end_offsets": _named(self.report.ends),
         }
+
+
+class DemoCheckFailed(DeclaredError):
+    """A check of the demo failed.
+
+    Attributes:
+        problems: The failed checks.
+    """
+
+    problems: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"checks of the demo failed: {'; '.join(self.problems)} "
+            "(use coopconsume demo --keep to keep the tables and the history)"
+        )
 
 
 class Demo:
@@ -176,10 +193,10 @@ class Demo:
     def _use_cluster(self, stack: ExitStack) -> None:
         """Checks that the cluster is available before other processes start."""
         groups = [f"{name}{self._mark}" for name in ("normal", "failing")]
-        open_cluster(stack, self._address, groups[0], "unused")
+        _open_cluster(stack, self._address, groups[0], "unused")
         if not self._keep:
             # This callback runs last, as groups with members cannot be deleted.
-            stack.callback(delete_from, self._address, self._topic, groups)
+            stack.callback(_delete_from, self._address, self._topic, groups)
 
     def _queries(self, folder: Path, planned: Planned) -> tuple[Query, Query]:
         normal = Query(
@@ -226,7 +243,7 @@ class Demo:
         )
 
     def _cluster(self, stack: ExitStack, query: Query) -> Cluster:
-        return open_cluster(stack, self._address, query.group, query.path("commits"))
+        return _open_cluster(stack, self._address, query.group, query.path("commits"))
 
     def _await(self, events: Iterator[dict[str, Any]], wanted: str) -> float:
         """Shows the loading progress until an event comes; returns its time."""
@@ -359,6 +376,43 @@ class Demo:
             if until is not None and done >= until and seen:
                 return last
         raise DemoFailed("it ended before its query")
+
+
+def _open_cluster(stack: ExitStack, servers: str, group: str, commits: str) -> Cluster:
+    """Connects to the cluster as a group; the stack closes the connection.
+
+    Raises:
+        BrokerUnreachable: No broker answers.
+    """
+    options = {
+        "kafka.bootstrap.servers": servers,
+        "kafka.group.id": group,
+        "commitTable": commits,
+    }
+    cluster = Cluster(Options.parse(options))
+    stack.callback(cluster.close)
+    return cluster
+
+
+def _delete_from(servers: str, topic: str, groups: list[str]) -> None:
+    """Deletes the demo's topic and groups from a cluster."""
+    from kafka.admin import KafkaAdminClient, MemberToRemove
+
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    try:
+        if topic in admin.list_topics():
+            admin.delete_topics([topic])
+        until = time.monotonic() + _GROUP_PATIENCE
+        while groups and time.monotonic() < until:
+            for name, group in admin.describe_groups(groups).items():
+                # A killed member stays in its group until its session times out.
+                left = [MemberToRemove(member["member_id"]) for member in group["members"]]
+                admin.remove_group_members(name, left)
+            answers = admin.delete_groups(groups)
+            groups = [group for group, answer in answers.items() if "NonEmpty" in str(answer)]
+            time.sleep(0.5 if groups else 0.0)
+    finally:
+        admin.close()
 
 
 def _named(offsets: dict[tuple[str, int], int]) -> dict[str, int]:

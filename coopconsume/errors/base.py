@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from commits.declared import Declared
-from commits.secrets import hidden
+from commits.secrets import hidden_in
 
 
 class CoopConsumeError(Exception):
@@ -21,10 +21,10 @@ class CoopConsumeError(Exception):
     retriable: ClassVar[bool] = False
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*map(_shown, args))
+        super().__init__(*map(hidden_in, args))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, _shown(value))
+        super().__setattr__(name, hidden_in(value))
 
 
 class DeclaredError(Declared, CoopConsumeError):
@@ -58,9 +58,3 @@ def sentence_of(error: BaseException) -> str:
         return str(error)
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}"
-
-
-def _shown(value: Any) -> Any:
-    if isinstance(value, str) and "://" in value:
-        return hidden(value)
-    return value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,12 +10,10 @@ from commits import AcquisitionId, AcquisitionWatch, OffsetRanges
 from coopconsume.group.owned import Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from commits import Acquisition, CommitStore, Epoch, Pending
     from commits.model import TopicPartition
-
-_NOTHING = OffsetRanges()
 
 
 @dataclass(frozen=True)
@@ -94,10 +90,6 @@ def failures_in(
     }
 
 
-def _union(sets: Iterable[OffsetRanges]) -> OffsetRanges:
-    return functools.reduce(operator.or_, sets, _NOTHING)
-
-
 class ChunkReader:
     """Reads the chunks of a group, and watches those of members that are gone.
 
@@ -138,7 +130,8 @@ class ChunkReader:
             ours = [chunk for chunk in here if chunk.member == member]
             found[tp] = PartitionChunks(
                 commits.stable_offset, commits.ranges, pending.get(tp, {}),
-                _union(chunk.offsets for chunk in ours), _union(chunk.offsets for chunk in here),
+                OffsetRanges.union(chunk.offsets for chunk in ours),
+                OffsetRanges.union(chunk.offsets for chunk in here),
                 tuple(AcquisitionId(*tp, one.id, one.renewals) for one in ours),
                 bool(members) and members[tp[1] % len(members)] == member,
             )  # fmt: skip

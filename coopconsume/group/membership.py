@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from commits import CommitLogUnavailable, CommitStore
+from commits import CommitLogUnavailable
 from coopconsume.classic import is_classic
 from coopconsume.errors import (
     AlreadyClosed,
@@ -28,7 +28,7 @@ from coopconsume.group.owned import LEASE, STARTS_WITHIN, left_ms
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import lease_of, session_ms
 from coopconsume.group.shares import by_partition, common, without
-from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -72,7 +72,11 @@ class Membership:
         self, options: Options, slots: int, worker: Worker, spark: SparkSession | None = None
     ) -> None:
         self.options = options
-        self.cluster = Cluster(options)
+        at = Connection(
+            options, create=True, spark=spark, max_ranges=options.max_num_ranges,
+            max_ranges_to_commit=options.max_num_ranges_to_commit,
+        )  # fmt: skip
+        self.cluster, self.store = at.cluster, at.store
         self._slots = slots
         self._application = "" if spark is None else spark.conf.get("spark.app.name", "") or ""
         starts_within = 0.0 if spark is None or is_classic(spark) else STARTS_WITHIN
@@ -100,17 +104,6 @@ class Membership:
         self._changed = threading.Condition(threading.RLock())
         self._leaving = threading.Event()
         self._left = threading.Lock()
-        try:
-            self.store = CommitStore.open(
-                options.commit_table,
-                spark=spark,
-                cluster=self.cluster.cluster_id,
-                max_ranges=options.max_num_ranges,
-                max_ranges_to_commit=options.max_num_ranges_to_commit,
-            )
-        except BaseException:
-            self.cluster.close()
-            raise
 
     # -- joining and leaving
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore
 from coopconsume.closing import Closing
@@ -21,6 +21,7 @@ class Connection(Closing):
         options: The options of a consumer.
         create: Whether to create a missing commit table.
         spark: The session, needed for a commit table in a catalog.
+        limits: As for `commits.CommitStore.open`.
 
     Raises:
         commits.CommitTableNotFound: There is no commit table.
@@ -28,14 +29,20 @@ class Connection(Closing):
     """
 
     def __init__(
-        self, options: Options, *, create: bool = False, spark: SparkSession | None = None
+        self,
+        options: Options,
+        *,
+        create: bool = False,
+        spark: SparkSession | None = None,
+        **limits: Any,
     ) -> None:
         self.options = options
         self.cluster = Cluster(options)
         try:
             self.store = CommitStore.open(
-                options.commit_table, spark=spark, cluster=self.cluster.cluster_id, create=create
-            )
+                options.commit_table, spark=spark, cluster=self.cluster.cluster_id, create=create,
+                **limits,
+            )  # fmt: skip
         except BaseException:
             self.cluster.close()
             raise

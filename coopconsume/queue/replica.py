@@ -14,7 +14,7 @@ from commits.offsets import MAX_OFFSET
 from coopconsume.queue.rows import Offsets, common, offsets_of, plain_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from coopconsume.queue.rows import ReplicaRow
 
@@ -166,7 +166,9 @@ class ReplicaState:
             free = fresh
             others = fresh & partition.held
             if others:
-                others -= _union(hold.offsets[p] for hold in mine.values() if p in hold.offsets)
+                others -= OffsetRanges.union(
+                    hold.offsets[p] for hold in mine.values() if p in hold.offsets
+                )
                 free = fresh - others
             _put(answer.tomb, p, wanted - fresh)
             _put(answer.nok, p, others)
@@ -191,7 +193,7 @@ class ReplicaState:
                 answer.nok[p] = offered
                 continue
             fresh = partition.fresh(offered)
-            free = _union(hold.offsets[p] for hold in mine if p in hold.offsets)
+            free = OffsetRanges.union(hold.offsets[p] for hold in mine if p in hold.offsets)
             others = fresh & (partition.held - free)
             _put(answer.tomb, p, offered - fresh)
             _put(answer.nok, p, others)
@@ -299,10 +301,3 @@ class ReplicaState:
 def _put(offsets: Offsets, partition: int, found: OffsetRanges) -> None:
     if found:
         offsets[partition] = found
-
-
-def _union(sets: Iterator[OffsetRanges]) -> OffsetRanges:
-    whole = OffsetRanges()
-    for found in sets:
-        whole |= found
-    return whole

@@ -9,25 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coopconsume.testing.faults import Fault, recorded
-    from coopconsume.testing.handlers import HandlerRun, run_handler
-    from coopconsume.testing.history import Kill, Recorder, Verdict, check, read_history
-    from coopconsume.testing.local.broker import LocalKafka
-    from coopconsume.testing.local.session import local_session
-
-__all__ = [
-    "Fault",
-    "HandlerRun",
-    "Kill",
-    "LocalKafka",
-    "Recorder",
-    "Verdict",
-    "check",
-    "local_session",
-    "read_history",
-    "recorded",
-    "run_handler",
-]
+    from coopconsume.testing.faults import Fault as Fault
+    from coopconsume.testing.faults import recorded as recorded
+    from coopconsume.testing.handlers import HandlerRun as HandlerRun
+    from coopconsume.testing.handlers import run_handler as run_handler
+    from coopconsume.testing.history import Kill as Kill
+    from coopconsume.testing.history import Recorder as Recorder
+    from coopconsume.testing.history import Verdict as Verdict
+    from coopconsume.testing.history import check as check
+    from coopconsume.testing.history import read_history as read_history
+    from coopconsume.testing.local.broker import LocalKafka as LocalKafka
+    from coopconsume.testing.local.session import local_session as local_session
 
 _HOME = {
     "Fault": "faults",
@@ -42,6 +34,8 @@ _HOME = {
     "recorded": "faults",
     "run_handler": "handlers",
 }
+
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> object:

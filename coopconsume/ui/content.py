@@ -51,8 +51,7 @@ def group_content(
     if view.reading is None:
         return found
     overview = view.reading.overview
-    names = [member.id for member in overview.members] + [one.member for one in overview.claims]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    numbers = {name: number for number, name in enumerate(overview.owners)}
     rows = [one for one in overview.partitions if find.lower() in one.name.lower()]
     rows.sort(key=lambda one: _order(sort, one))
     return found | {

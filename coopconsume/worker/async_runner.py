@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.worker.input_rows import rows_of, wanted_rows
+from coopconsume.worker.input_rows import rows_of
 from coopconsume.worker.key_scheduler import KeyScheduler
 
 if TYPE_CHECKING:
@@ -145,9 +145,7 @@ class AsyncRunner:
 
     async def _feed(self, raw: pa.RecordBatch) -> None:
         outcome, scheduler, report = self._outcome, self._scheduler, self._outcome.report
-        report.stats.value_bytes += raw.nbytes
-        batch = wanted_rows(raw, outcome.work)
-        report.stats.rows += batch.num_rows
+        batch = outcome.wanted(raw)
         scheduler.deadline = self._time_box.begin()
         # It yields only after as many rows as can finish meanwhile, so that workers stay busy.
         stretch = max(_AT_A_STRETCH, self._most)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from coopconsume.record import Record
 from coopconsume.worker.async_runner import event_loop
 from coopconsume.worker.handler_answers import outcomes_of
-from coopconsume.worker.input_rows import InputRow, headers_of, rows_of, wanted_rows
+from coopconsume.worker.input_rows import InputRow, headers_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Sequence
@@ -77,11 +77,9 @@ class FrameRunner:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Handles all rows."""
-        report, most = self._outcome.report, self._handler.max_records
+        most = self._handler.max_records
         for raw in batches:
-            report.stats.value_bytes += raw.nbytes
-            batch = wanted_rows(raw, self._outcome.work)
-            report.stats.rows += batch.num_rows
+            batch = self._outcome.wanted(raw)
             self._deadline = self._time_box.begin()
             for part, gathered in self._gathered.items():
                 one = len(self._gathered) == 1

@@ -375,6 +375,13 @@ class TaskOutcome:
         report = self.parts[part]
         report.resume = offset if report.resume is None else min(report.resume, offset)
 
+    def wanted(self, raw: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the rows of an Arrow batch that the slot may start, and counts them."""
+        self.report.stats.value_bytes += raw.nbytes
+        batch = wanted_rows(raw, self.work)
+        self.report.stats.rows += batch.num_rows
+        return batch
+
     def skip(self, batch: pa.RecordBatch) -> None:
         """Notes that an Arrow batch, and all that comes after it, was not read."""
         for part in self.work:

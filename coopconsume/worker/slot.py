@@ -37,7 +37,6 @@ from coopconsume.worker.input_rows import (
     VALUE,
     InputRow,
     headers_of,
-    wanted_rows,
 )
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import SlotEnd, SlotReport
@@ -143,12 +142,12 @@ class SlotRunner:
         context = TaskContext.get()
         assert context is not None
         slot = self._spec.slots[context.partitionId()]
-        batches = (self._with_part(batch) for batch in batches if batch.num_rows)
-        if context.attemptNumber() > 0:
-            report = self.after_a_crash(slot, batches)
-        else:
-            report = self.run(slot, batches)
-        yield self._answer(slot, report)
+        yield self._answer(slot, self._try(slot, batches, is_first=context.attemptNumber() == 0))
+
+    def _try(self, slot: int, batches: Iterator[pa.RecordBatch], *, is_first: bool) -> SlotReport:
+        """Runs an attempt of a task."""
+        rows = (self._with_part(batch) for batch in batches if batch.num_rows)
+        return self.run(slot, rows) if is_first else self.after_a_crash(slot, rows)
 
     def _answer(self, slot: int, report: SlotReport) -> pa.RecordBatch:
         """Sends a report; returns the task's row."""
@@ -364,9 +363,7 @@ def run_serial(  # noqa: C901 - one loop, called for each record
     keeps = progress.keep
     outcome.give_back = time_box.give_back
     for raw in batches:
-        report.stats.value_bytes += raw.nbytes
-        batch = wanted_rows(raw, outcome.work)
-        report.stats.rows += batch.num_rows
+        batch = outcome.wanted(raw)
         hashes, at_work = batch.column(HASH), None
         numbers, reads = progress.begin(batch)
         time_box.begin()

@@ -8,7 +8,7 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.worker.input_rows import InputRow, rows_of, wanted_rows
+from coopconsume.worker.input_rows import InputRow, rows_of
 from coopconsume.worker.key_scheduler import KeyScheduler
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def run_threads(
     report = outcome.report
     runner = ThreadRunner(handler, outcome, time_box)
     for raw in batches:
-        report.stats.value_bytes += raw.nbytes
-        batch = wanted_rows(raw, outcome.work)
-        report.stats.rows += batch.num_rows
+        batch = outcome.wanted(raw)
         deadline = time_box.begin()
         rows = rows_of(batch)
         while chunk := list(islice(rows, _CHUNK)):

@@ -19,7 +19,7 @@ from assignors import KeyRange, key_hash
 from coopconsume import LocalKafka, Options
 from coopconsume.filters import KeySet, RecordFilter
 from coopconsume.worker.channel.spec import ChannelSpec
-from coopconsume.worker.channel.wire import Identity, ProtocolError, Splitter
+from coopconsume.worker.channel.wire import Identity, ProtocolError, SlotHandshake, Splitter
 from coopconsume.worker.realtime import host_link
 from coopconsume.worker.realtime.host_source import HostSource, open_source
 from coopconsume.worker.realtime.reader import SlotReader
@@ -448,7 +448,7 @@ def test_runs_do_not_share_a_server_and_strangers_get_nothing(kafka, topic, slot
     path = Path(one[0].source._link._spec.path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    stranger = host_link.SlotHandshake(b"wrong" * 8, Identity("a", 1, 9, 0))
+    stranger = SlotHandshake(b"wrong" * 8, Identity("a", 1, 9, 0))
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(PATIENCE)
         sock.connect(str(path))
@@ -457,7 +457,7 @@ def test_runs_do_not_share_a_server_and_strangers_get_nothing(kafka, topic, slot
         splitter.feed(sock.recv(1 << 10))
         with pytest.raises(ProtocolError, match="does not know"):
             stranger.answer(*next(splitter.frames()))
-        sock.sendall(host_link.SlotHandshake(b"", Identity("a", 1, 9)).hello())
+        sock.sendall(SlotHandshake(b"", Identity("a", 1, 9)).hello())
         while sock.recv(1 << 10):
             pass
     assert use_server([*one, *other])

@@ -456,7 +456,7 @@ class World:
         self._members = []
         self._gates = []
         for target, stand_in in {
-            "group.membership.Cluster": lambda _options: self.kafka,
+            "kafka.connection.Cluster": lambda _options: self.kafka,
             "runtime.status.blocker_keys.read_blockers": self.kafka.read_blockers,
             "runtime.dispatch.batch.batch_frame": lambda *given, **_: Frame(self, *given[2:5]),
             "runtime.dispatch.batch.tagged": lambda *_: contextlib.nullcontext(),

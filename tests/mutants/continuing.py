@@ -655,8 +655,8 @@ CONTINUING = [
     Mutant(
         "dealt-again-only-to-slots-that-are-free-together",
         "Slots that come free one after another are dealt evenly, each asked at most once.",
-        "coopconsume/runtime/plan/dealing.py",
-        "    if not busy or not is_uneven([*busy, size // free]):\n        return size\n",
+        "coopconsume/runtime/plan/dealer.py",
+        "    if not busy or not _is_uneven([*busy, size // free]):\n        return size\n",
         "    if size:\n        return size\n",
         (_PLAN + "test_slots_that_come_free_one_after_another_are_dealt_evenly",),
     ),

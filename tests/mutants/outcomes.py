@@ -382,7 +382,7 @@ OUTPUTS = [
         "uri-shows-secrets",
         "Errors hide the secrets of URIs.",
         "coopconsume/errors/base.py",
-        "super().__setattr__(name, _shown(value))",
+        "super().__setattr__(name, hidden_in(value))",
         "super().__setattr__(name, value)",
         ("tests/unit/kafka/test_secrets.py::test_no_error_shows_a_secret",),
     ),

@@ -50,8 +50,8 @@ QUEUE = [
         "queue-hold-is-granted-twice",
         "A replica refuses offsets that another consumer holds.",
         _REPLICA,
-        "others = fresh & partition.held\n            if others:\n                others -= _union",
-        "others = fresh - fresh\n            if others:\n                others -= _union",
+        "others = fresh & partition.held\n            if others:\n                others -= OffsetRanges.union",
+        "others = fresh - fresh\n            if others:\n                others -= OffsetRanges.union",
         (_RULES + "test_a_replica_decides_by_the_table_for_each_offset", _MODEL),
     ),
     Mutant(

@@ -32,10 +32,9 @@ from coopconsume.admin.overview import describe_group, list_groups
 from coopconsume.admin.overview.reader import GroupReader
 from coopconsume.admin.sql_source import CommitsSource
 from coopconsume.admin.views import gaps_frame, partitions_frame
-from coopconsume.cli import main
+from coopconsume.cli import main, place
 from coopconsume.cli.exit_codes import exit_code, reported
 from coopconsume.cli.kv import parse, shown
-from coopconsume.cli.place import echo
 from coopconsume.cli.run import _Stopper
 from coopconsume.errors import (
     BrokerUnreachable,
@@ -758,7 +757,7 @@ def test_a_wrong_value_is_refused_before_the_broker_is_asked(tmp_path, more, mon
     assert more[0].strip("-") in result.output
 
 
-def test_a_result_is_made_in_one_form_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_is_made_in_one_form_only() -> None:
     """The other form may be large: a million gaps as JSON, while the text shows twenty."""
     made: list[str] = []
 
@@ -766,8 +765,11 @@ def test_a_result_is_made_in_one_form_only(capsys: pytest.CaptureFixture[str]) -
         made.append("text")
         yield "text"
 
-    echo(lambda: made.append("document"), lines(), as_json=False)
-    assert (made, capsys.readouterr().out) == (["text"], "text\n")
+    @click.command
+    @place.shown
+    def command() -> place.Shown:
+        return place.Shown(lambda: made.append("document"), lines())
+
+    assert (CliRunner().invoke(command).output, made) == ("text\n", ["text"])
     made.clear()
-    echo(lambda: ["document"], lines(), as_json=True)
-    assert (made, json.loads(capsys.readouterr().out)) == ([], ["document"])
+    assert (CliRunner().invoke(command, "--json").output, made) == ("null\n", ["document"])

@@ -40,6 +40,11 @@ NOT_DONE = "not done"
 RETENTION, COMPACTION = "retention", "compaction"
 
 
+def seconds_since(at: datetime | None, now: datetime) -> float | None:
+    """Returns how long ago a time is, in seconds from 0; None if it is not known."""
+    return None if at is None else max(0.0, (now - at).total_seconds())
+
+
 @dataclass(frozen=True)
 class Times:
     """The times of a partition's commits, by the clocks of the committers.

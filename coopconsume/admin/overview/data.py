@@ -201,6 +201,12 @@ class GroupOverview:
     sharing: str = ""
 
     @property
+    def owners(self) -> tuple[str, ...]:
+        """The ids of the members, then of the claimants, each once."""
+        claimants = (claim.member for claim in self.claims)
+        return tuple(dict.fromkeys((*(member.id for member in self.members), *claimants)))
+
+    @property
     def lag(self) -> int:
         """The number of uncommitted offsets in all partitions with a known lag."""
         return sum(partition.lag or 0 for partition in self.partitions)

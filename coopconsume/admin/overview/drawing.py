@@ -36,10 +36,7 @@ def group_html(group: GroupOverview, me: str | None = None) -> str:
         group: The group.
         me: The id of the member to highlight.
     """
-    names = [member.id for member in group.members] + [claim.member for claim in group.claims]
-    colours = {
-        name: _COLOURS[number % len(_COLOURS)] for number, name in enumerate(dict.fromkeys(names))
-    }
+    colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(group.owners)}
     epoch = "" if group.epoch is None else f", epoch {group.epoch}"
     title = f"<b>group {escape(group.group)}</b>: {escape(group.state)}{epoch}"
     found = [f"<p>{title}, {group.lag:,} records not done</p>"]

@@ -150,14 +150,12 @@ class Dispatcher:
         meter.channel_error = self.leases.error
         self._crashes = Crashes(job_spec.policy.max_attempts)
         self._requests = SlotRequests(self.leases, self._crashes)
-        self._real_time = (
-            None
-            if job_spec.real_time is None
-            else RealTimeRuns(job_spec.real_time, options, self.leases, self._requests.stop)
+        self._real_time = RealTimeRuns(
+            job_spec.real_time, options, self.leases, self._requests.stop
         )
         self._chunks = (
             None
-            if self._sizes is None or self._real_time is None
+            if self._sizes is None or job_spec.real_time is None
             else LiveChunks(self._sizes, slots, job_spec.concurrency, self.leases)
         )
         self._numbers = itertools.count()
@@ -236,11 +234,8 @@ class Dispatcher:
 
     def _live_run(self, epoch_state: EpochState) -> Running | None:
         """Returns the real-time run whose slots read on, if there is one."""
-        runs = self._real_time
-        if runs is None:
-            return None
-        now = time.monotonic()
-        return next((one for one in self.of(epoch_state) if runs.reads_on(one, now)), None)
+        reads_on, now = self._real_time.reads_on, time.monotonic()
+        return next((one for one in self.of(epoch_state) if reads_on(one, now)), None)
 
     def unsure(self, epoch_state: EpochState) -> set[int]:
         """Returns slots with unknown records at work; slots that keep records have named them."""
@@ -345,7 +340,7 @@ class Dispatcher:
     def drain(self, epoch_state: EpochState | None) -> None:
         """Has real-time slots read nothing more; what they have read is handled."""
         for running in self.of(epoch_state):
-            if running.is_real_time and self._real_time is not None:
+            if running.is_real_time:
                 self._real_time.drain(running)
 
     def interrupt_overdue(self) -> None:
@@ -430,8 +425,6 @@ class Dispatcher:
 
     def _watch_real_time(self, epoch_state: EpochState, now: float, *, stopping: bool) -> None:
         """Ends real-time runs that need batches; hands out chunks to the slots of others."""
-        if self._real_time is None:
-            return
         runs = [one for one in self.of(epoch_state) if one.is_real_time and one.waiting]
         for running in runs:
             self._real_time.watch(running, now, is_open=self.breaker.state == "closed")
@@ -441,7 +434,7 @@ class Dispatcher:
 
     def _begins_real_time(self, epoch_state: EpochState, now: float) -> bool:
         """Begins a real-time run, if there is to be one and all slots are free for it."""
-        if self._real_time is None or self.barred or self.breaker.state != "closed":
+        if self._job_spec.real_time is None or self.barred or self.breaker.state != "closed":
             return False
         if any(running.waiting for running in self.running.values()):
             return False
@@ -469,7 +462,7 @@ class Dispatcher:
         state = self._job_spec.state
         running.state = None if state is None else state.spec(running.key_ranges)
         running.gates = self._carryover.gates(plan.slots, running.names, now)
-        if is_real_time and self._real_time is not None:
+        if is_real_time:
             self._real_time.begins(running)
         self.running[number] = running
         self._busy |= dict.fromkeys(plan.slots, number)
@@ -651,7 +644,7 @@ class Dispatcher:
             self._crashes.passed(running.epoch_state.partitions, report.slot, given)
         self._look_for_a_pause(running, report, handled, now)
         self._note(running, report)
-        if running.is_real_time and self._real_time is not None:
+        if running.is_real_time:
             self._real_time.reported(running, report, now)
         elif not running.waiting and running.stopped:
             self.window.stopped(running)
@@ -764,7 +757,7 @@ class Dispatcher:
                 running.epoch_state.partitions[index].unknown(slot)
         self._meter.lost(slot)
         self._crashes.crashed(running.epoch_state.partitions, slot, given, None, charged=False)
-        if running.is_real_time and self._real_time is not None:
+        if running.is_real_time:
             self._real_time.lost(running, slot, now)
 
     def batch_ended(self, event: BatchEnded) -> None:
@@ -781,8 +774,8 @@ class Dispatcher:
             self._ended_without_report(running, slot, event)
         del self.running[running.number]
         self.leases.ended(running.number)
-        if running.is_real_time and self._real_time is not None:
-            self._real_time_ended(running, error, self._real_time)
+        if running.is_real_time:
+            self._real_time_ended(running, error)
         elif error is None:
             self._failures.succeeded()
         elif self._counts(running.epoch_state) and running.interrupt_at is None:
@@ -800,9 +793,7 @@ class Dispatcher:
         else:
             self._lost(running, slot, time.monotonic())
 
-    def _real_time_ended(
-        self, running: Running, error: BaseException | None, runs: RealTimeRuns
-    ) -> None:
+    def _real_time_ended(self, running: Running, error: BaseException | None) -> None:
         """Takes the end of a real-time run; if it has failed, batches take over."""
         is_failure = error is not None and running.interrupt_at is None
         text = reason(error) if is_failure and error is not None else ""
@@ -810,7 +801,7 @@ class Dispatcher:
             log.warning("a real-time run failed, batches take over: %s", text)
             self._meter.failed(text)
             running.epoch_state.look_again()
-        runs.over(running, text, time.monotonic())
+        self._real_time.over(running, text, time.monotonic())
 
     def _withdrawn(self, running: Running, slot: int) -> None:
         """Plans the records of a slot that has started nothing again, at once."""

@@ -14,7 +14,7 @@ from coopconsume.classic import driver_address
 from coopconsume.group.settings import lease_of
 from coopconsume.worker.channel.server import ChannelServer
 from coopconsume.worker.channel.spec import REPORT_EVERY
-from coopconsume.worker.channel.wire import Frame, encode_taken
+from coopconsume.worker.channel.wire import TAKEN, Frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -202,7 +202,7 @@ class SlotLeases:
         if self._server is not None:
             report_in = next_report_in(self._server.spec().report_every, commit_in)
             at = (report.batch, report.slot)
-            self._server.send(at, Frame.TAKEN, encode_taken(report.seq, report_in))
+            self._server.send(at, Frame.TAKEN, TAKEN.pack(report.seq, report_in))
 
     def ended(self, batch: int) -> None:
         """Closes the connections of a batch that has ended; none of its slots gets a lease."""

@@ -24,8 +24,8 @@ from __future__ import annotations
 
 from coopconsume.runtime.plan.batch_plan import BatchPlan, deal_window, plan_batch
 from coopconsume.runtime.plan.cursor import SlotCursor, deal, scope_of
-from coopconsume.runtime.plan.limits import Limits
 from coopconsume.runtime.plan.partition import Partition
+from coopconsume.runtime.plan.range_limit import Limits
 from coopconsume.runtime.plan.reads import Read, covering, reach_of
 from coopconsume.runtime.plan.waiting_record import Waiting, shown_key
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from assignors import MAX_KEY_HASH
 from commits import OffsetRanges
-from coopconsume.runtime.plan.limits import Limits
+from coopconsume.runtime.plan.range_limit import Limits
 from coopconsume.runtime.plan.reads import Read, covering
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from assignors import KeyRange, merge
-from assignors.ranges import intersection
+from assignors.ranges import difference, intersection
 from commits import OffsetRanges
 from coopconsume.runtime.plan.cursor import SlotCursor, deal
-from coopconsume.runtime.plan.dealing import cut, is_uneven, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -114,7 +113,7 @@ class Dealer:
         if is_urgent and self.undealt_since is None:
             self.undealt_since = now
         before = self._sizes(slots)
-        if not (is_urgent or is_uneven(before)):
+        if not (is_urgent or _is_uneven(before)):
             self.undealt_since = None
             return None
         open_slots = [s for s in range(slots) if s not in closed]
@@ -128,8 +127,8 @@ class Dealer:
         found = [cursor.ranges for cursor in cursors] + [gain.ranges for gain in gains]
         ranges = merge(one for some in found for one in some)
         busy = [before[s] for s in open_slots if s not in free and not is_leaving]
-        ranges, later = cut(ranges, part_of(len(free), sum(r.size for r in ranges), busy))
-        if not (is_urgent or later or is_uneven([before[slot] for slot in free])):
+        ranges, later = _cut(ranges, _part_of(len(free), sum(r.size for r in ranges), busy))
+        if not (is_urgent or later or _is_uneven([before[slot] for slot in free])):
             return None
         dealt = [
             (free[n], some) for n, some in deal(ranges, len(free), self._index, self._ordering)
@@ -137,7 +136,7 @@ class Dealer:
         todo = _todo_of(cursors, gains, stable, done)
         self._deal([*dealt, *([(_NO_SLOT, later)] if later else [])], cursors, *todo)
         self.gains = [gain for gain in self.gains if gain not in gains]
-        is_final = len(free) == slots or not is_uneven(self._sizes(slots))
+        is_final = len(free) == slots or not _is_uneven(self._sizes(slots))
         if not later:
             self.undealt_since = None if is_final else now
         return gains
@@ -213,3 +212,34 @@ def _todo_of(
         # Of what is not done nobody knows whose key it is.
         todo = done.complement(stable, position - 1)
     return position, todo
+
+
+def _is_uneven(sizes: Sequence[int]) -> bool:
+    """Whether one slot has less than half of the key hashes of another."""
+    return sum(sizes) >= len(sizes) and 2 * min(sizes) < max(sizes)
+
+
+def _part_of(free: int, size: int, busy: Sequence[int]) -> int:
+    """Returns how many of the key hashes that can be dealt free slots get.
+
+    Args:
+        free: How many slots are free.
+        size: How many key hashes can be dealt to them.
+        busy: How many key hashes each other slot has.
+    """
+    if not busy or not _is_uneven([*busy, size // free]):
+        return size
+    return min(size, free * ((size + sum(busy)) // (free + len(busy))))
+
+
+def _cut(
+    ranges: Sequence[KeyRange], size: int
+) -> tuple[tuple[KeyRange, ...], tuple[KeyRange, ...]]:
+    """Cuts off the first ``size`` key hashes; returns these, and the others."""
+    first: list[KeyRange] = []
+    left = size
+    for one in ranges:
+        if left > 0:
+            first.append(KeyRange(one.first, one.first + min(left, one.size) - 1))
+            left -= first[-1].size
+    return tuple(first), difference(ranges, first)

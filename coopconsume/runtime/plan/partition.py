@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from coopconsume.group.owned import Failed
     from coopconsume.runtime.plan.gain import Gain
-    from coopconsume.runtime.plan.limits import Limits
+    from coopconsume.runtime.plan.range_limit import Limits
     from coopconsume.runtime.plan.stock import Stock
     from coopconsume.worker.report import Failure, Ordering, PartitionReport
 

@@ -1,4 +1,4 @@
-"""Partitions near the limit of committed ranges: warnings, and requests to rebalance. Pure.
+"""Limits of plans; partitions near the limit of ranges: warnings, and requests to rebalance. Pure.
 
 A partition is *at its limit* from 80 % of ``maxNumRanges`` on, or if as many outputs wait as
 ``maxOutputsWaiting`` allows: no new records of it are read, only its gaps. At the limit the commit
@@ -23,6 +23,19 @@ if TYPE_CHECKING:
 ASK_EVERY = 60.0
 #: Shortest interval between two warnings of one partition, in seconds.
 SAY_EVERY = 60.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a plan; a partition's own limit on ranges applies as well.
+
+    Attributes:
+        window: Offsets in a batch.
+        max_pending: Pending records of a partition, and records that wait behind them.
+    """
+
+    window: int
+    max_pending: int
 
 
 def read_limit(max_ranges: int) -> int:

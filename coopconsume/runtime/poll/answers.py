@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits import MaxIndividualCommitsReached, OffsetRanges, Pending
 from coopconsume.errors import InvalidOption, NotPolled
-from coopconsume.option_values import parse_seconds
+from coopconsume.option_values import seconds_of as parsed_seconds
 from coopconsume.record import (
     MAX_WAIT,
     ordering_key_of,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import Owned
     from coopconsume.record import Headers
+    from coopconsume.runtime.poll.retry_buffer import RetryBuffer
     from coopconsume.runtime.poll.session import PollSession
     from coopconsume.runtime.read.offset_frames import PolledRows
 
@@ -147,10 +148,7 @@ def seconds_of(name: str, wait: float | str) -> float:
     Raises:
         InvalidOption: It is neither, or not from 0 to 365 days.
     """
-    try:
-        seconds = parse_seconds(wait)
-    except ValueError as error:
-        raise InvalidOption(name, repr(wait), str(error)) from None
+    seconds = parsed_seconds(name, wait)
     if usable_seconds(seconds) is None:
         raise InvalidOption(name, repr(wait), f"give 0 to {MAX_WAIT:.0f} seconds (365 days)")
     return seconds
@@ -204,14 +202,15 @@ def pending_records(
         offsets = rows.offsets.tolist()
         check_found(tp, records, offsets)
         hashes = dict(zip(offsets, rows.hashes.tolist(), strict=True))
-        added = {offset: session.added(assignment, tp, offset, more) for offset in offsets}
+        retries = session.retries(assignment, tp)
+        added = {offset: retries.added(offset, more) for offset in offsets}
         if rows.ordering_keys is not None:
             keys = zip(offsets, rows.ordering_keys.tolist(), strict=True)
             added = {at: with_shown_ordering_key(added[at], key) for at, key in keys}
         found[tp] = [
             Pending(
-                offset, hashes[offset], session.attempt(assignment, tp, offset), due_ms(delay),
-                text, headers=added[offset],
+                offset, hashes[offset], retries.attempt(offset), due_ms(delay), text,
+                headers=added[offset],
             )
             for offset, text in records.items()
         ]  # fmt: skip
@@ -232,8 +231,7 @@ def check_found(tp: TopicPartition, named: Iterable[int], found: Iterable[int]) 
 def letters_of(
     rows: Iterable[Any],
     reasons: Reasons,
-    attempt: Callable[[TopicPartition, int], int],
-    added: Callable[[TopicPartition, int], Headers] = lambda _tp, _offset: (),
+    retries: Callable[[TopicPartition], RetryBuffer],
     *,
     has_ordering_keys: bool = False,
 ) -> list[DeadLetter]:
@@ -242,8 +240,7 @@ def letters_of(
     Args:
         rows: The records as they are in Kafka, with the hashes that they are dealt by.
         reasons: The records that were named.
-        attempt: The number of the attempt that was made at a record.
-        added: The headers that were added to a record.
+        retries: The records of a partition that wait for a retry.
         has_ordering_keys: Whether the rows have their ordering keys as headers.
 
     Raises:
@@ -253,13 +250,13 @@ def letters_of(
     for row in rows:
         tp, offset = (row["topic"], row["partition"]), row["offset"]
         own = tuple((h["key"], _bytes(h["value"])) for h in row["headers"] or ())
-        more = added(tp, offset)
+        more = retries(tp).added(offset)
         if has_ordering_keys:
             more = with_shown_ordering_key(more, ordering_key_of(own))
         letters.append(
             DeadLetter(
                 *tp, offset, _bytes(row["key"]), _bytes(row["value"]), row["millis"],
-                with_added(own, more), attempt(tp, offset), reasons[tp][offset], "", more,
+                with_added(own, more), retries(tp).attempt(offset), reasons[tp][offset], "", more,
                 row["key_hash"],
             )
         )  # fmt: skip
@@ -305,7 +302,8 @@ def take_decisions(
     for decision in apply_decisions(assignment, parked, commit_ids):
         tp, offset = (decision.topic, decision.partition), decision.offset
         if decision.action == "replay":
-            session.replay(assignment, tp, offset, now)
+            with session.lock:
+                session.retries(assignment, tp).replay(offset, now)
         else:
             session.committed(assignment, {tp: OffsetRanges([(offset, offset)])})
 
@@ -361,7 +359,7 @@ def give_up(
     records: PendingRecords = {}
     for letter in letters:
         tp, offset = (letter.topic, letter.partition), letter.offset
-        attempt = session.attempt(assignment, tp, offset)
+        attempt = session.retries(assignment, tp).attempt(offset)
         records.setdefault(tp, []).append(Pending(
             offset, letter.key_hash, attempt, due_ms(math.inf), letter.reason, headers=letter.added
         ))  # fmt: skip

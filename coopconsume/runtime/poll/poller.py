@@ -486,8 +486,7 @@ class Poller:
         return letters_of(
             self._frames.originals(reasons),
             reasons,
-            lambda tp, offset: self.session.attempt(assignment, tp, offset),
-            lambda tp, offset: self.session.added(assignment, tp, offset),
+            lambda tp: self.session.retries(assignment, tp),
             has_ordering_keys=self._options.ordering_key is not None,
         )
 

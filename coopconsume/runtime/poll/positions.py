@@ -5,8 +5,6 @@ No clock, no socket, no Spark: times come in, on the monotonic clock.
 
 from __future__ import annotations
 
-import functools
-import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -205,7 +203,7 @@ def next_rows(
         if tp in ends and not place.paused and (keys := place.take_again(owned[tp], now))
     }
     if again:
-        unions = {tp: functools.reduce(operator.or_, keys.values()) for tp, keys in again.items()}
+        unions = {tp: OffsetRanges.union(keys.values()) for tp, keys in again.items()}
         return unions, {tp: Chosen(only=keys) for tp, keys in again.items()}
     free = {
         tp: place for tp, place in places.items()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from commits import OffsetRanges
 from coopconsume.errors import AlreadyClosed, NotPolled, PollWokenUp
 from coopconsume.runtime.poll.positions import Chosen, PollPosition, next_rows
+from coopconsume.runtime.poll.retry_buffer import RetryBuffer
 from coopconsume.runtime.status.waiting import PollFacts
 
 if TYPE_CHECKING:
@@ -275,21 +276,10 @@ class PollSession:
                     place.committed(offsets[tp])
             self.lock.notify_all()
 
-    def attempt(self, assignment: EpochAssignment, tp: TopicPartition, offset: int) -> int:
-        """Returns the number of the attempt that is being made at a record; from 1."""
+    def retries(self, assignment: EpochAssignment, tp: TopicPartition) -> RetryBuffer:
+        """Returns the records of a partition that wait for a retry; none if it is not ours."""
         place = self.places_of(assignment).get(tp)
-        return place.retries.attempt(offset) if place is not None else 1
-
-    def added(
-        self, assignment: EpochAssignment, tp: TopicPartition, offset: int, more: Headers = ()
-    ) -> Headers:
-        """Returns all headers that were added to a record, with further ones.
-
-        Raises:
-            ValueError: They are too large.
-        """
-        place = self.places_of(assignment).get(tp)
-        return place.retries.added(offset, more) if place is not None else more
+        return RetryBuffer() if place is None else place.retries
 
     def with_added(
         self, assignment: EpochAssignment, offsets: Offsets
@@ -301,15 +291,6 @@ class PollSession:
                 for tp, place in self.places_of(assignment).items()
                 if tp in offsets and (found := place.retries.with_added(offsets[tp]))
             }
-
-    def replay(
-        self, assignment: EpochAssignment, tp: TopicPartition, offset: int, now: float
-    ) -> None:
-        """Notes that a parked record comes again, as if for the first time."""
-        with self.lock:
-            place = self.places_of(assignment).get(tp)
-            if place is not None:
-                place.retries.replay(offset, now)
 
     def hold_back(
         self,

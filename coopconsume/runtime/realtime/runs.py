@@ -30,7 +30,7 @@ class RealTimeRuns:
     """The real-time runs of a job, one at a time.
 
     Args:
-        duration: Seconds of a run.
+        duration: Seconds of a run; None: there are batches alone.
         options: Of the consumer.
         leases: The channel to the slots.
         stop: Has the slots of a batch start no more records.
@@ -38,13 +38,13 @@ class RealTimeRuns:
 
     def __init__(
         self,
-        duration: float,
+        duration: float | None,
         options: Options,
         leases: SlotLeases,
         stop: Callable[[Running], None],
     ) -> None:
-        self.mode = RealTimeMode(duration, options.max_pending)
-        self._duration = duration
+        self._duration = duration or 0.0
+        self.mode = RealTimeMode(self._duration, options.max_pending)
         self._batch_time = options.batch_time
         self._leases = leases
         self._stop = stop

@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING
 from coopconsume.worker.channel.lease import Lease
 from coopconsume.worker.channel.messages import decode_chunks, encode_report
 from coopconsume.worker.channel.wire import (
+    ASK,
+    CALL,
     FRAME_BYTES,
     HANDSHAKE_BYTES,
+    LEASE,
+    TAKEN,
     ChannelSession,
     Frame,
     Identity,
     ProtocolError,
     SlotHandshake,
     Splitter,
-    decode_lease,
-    decode_taken,
     decode_withhold,
-    encode_ask,
-    encode_call,
 )
 
 if TYPE_CHECKING:
@@ -208,13 +208,7 @@ class SlotChannel:
         sock = socket.create_connection(address, timeout=max(0.001, deadline - time.monotonic()))
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            handshake, splitter = SlotHandshake(self._spec.secret, self._identity), Splitter()
-            sock.sendall(handshake.hello())
-            while (answer := next(splitter.frames(), None)) is None:
-                sock.settimeout(max(0.001, deadline - time.monotonic()))
-                splitter.feed(_received(sock, HANDSHAKE_BYTES))
-            proof, session = handshake.answer(*answer)
-            sock.sendall(proof)
+            session = authenticated(sock, self._spec.secret, self._identity, deadline)
             sock.setblocking(False)
         except BaseException:
             sock.close()
@@ -239,7 +233,7 @@ class SlotChannel:
             now = self._clock()
             stamp = self._lease.ask(now)
             if stamp is not None:
-                self._unsent += session.sent.seal(Frame.ASK, encode_ask(stamp))
+                self._unsent += session.sent.seal(Frame.ASK, ASK.pack(stamp))
             if self._lease.is_lost(now):
                 self._halt("lease", self._lease.until)
             self._name_oldest_call(session, now)
@@ -253,7 +247,7 @@ class SlotChannel:
                 if key.fileobj is self._woken:
                     self._woken.recv(1 << 10)
                 elif events & selectors.EVENT_READ:
-                    splitter.feed(_received(sock, 1 << 16))
+                    splitter.feed(received(sock, 1 << 16))
                     for kind, sealed in splitter.frames():
                         self._heard(kind, session.received.open(kind, sealed))
 
@@ -267,7 +261,7 @@ class SlotChannel:
 
     def _heard(self, kind: int, payload: bytes) -> None:
         if kind == Frame.LEASE:
-            stamp, seconds = decode_lease(payload)
+            stamp, seconds = LEASE.unpack(payload)
             if self._lease.granted(stamp, seconds, self._clock()):
                 self._ready.set()
         elif kind == Frame.STOP:
@@ -280,7 +274,7 @@ class SlotChannel:
         elif kind == Frame.CHUNKS:
             self._take_chunks(decode_chunks(payload))
         elif kind == Frame.TAKEN:
-            self._taken(*decode_taken(payload))
+            self._taken(*TAKEN.unpack(payload))
         else:
             raise ProtocolError(f"the driver sent a frame of type {kind}")
 
@@ -334,7 +328,8 @@ class SlotChannel:
         named = found[:2] if found is not None else None
         if named != self._named:
             self._named = named
-            self._unsent += session.sent.seal(Frame.CALL, encode_call(found))
+            payload = b"" if found is None else CALL.pack(*found)
+            self._unsent += session.sent.seal(Frame.CALL, payload)
 
     def _cut(self, session: ChannelSession, now: float) -> None:
         """Sends a progressive report if it is due."""
@@ -367,13 +362,37 @@ class SlotChannel:
                 del self._unsent[: sock.send(self._unsent[: 1 << 18])]
 
 
-def _received(sock: socket.socket, most: int) -> bytes:
+def authenticated(
+    sock: socket.socket, secret: bytes, identity: Identity, deadline: float
+) -> ChannelSession:
+    """Has both sides of a connection authenticate; returns the slot's side.
+
+    Args:
+        sock: The connection.
+        secret: Shared with the other side.
+        identity: Of the slot.
+        deadline: When that must have happened, on the monotonic clock.
+
+    Raises:
+        OSError, ProtocolError: The other side does not answer in time, or does not know the secret.
+    """
+    handshake, splitter = SlotHandshake(secret, identity), Splitter()
+    sock.sendall(handshake.hello())
+    while (answer := next(splitter.frames(), None)) is None:
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        splitter.feed(received(sock, HANDSHAKE_BYTES))
+    proof, session = handshake.answer(*answer)
+    sock.sendall(proof)
+    return session
+
+
+def received(sock: socket.socket, most: int) -> bytes:
     """Returns the next bytes.
 
     Raises:
-        ConnectionError: The driver has closed the connection.
+        ConnectionError: The other side has closed the connection.
     """
     data = sock.recv(most)
     if not data:
-        raise ConnectionResetError("the driver has closed the connection")
+        raise ConnectionResetError("the other side has closed the connection")
     return data

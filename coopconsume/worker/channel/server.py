@@ -15,15 +15,15 @@ from coopconsume.worker.channel.lease import Grants
 from coopconsume.worker.channel.messages import decode_report
 from coopconsume.worker.channel.spec import REPORT_EVERY, ChannelSpec
 from coopconsume.worker.channel.wire import (
+    ASK,
+    CALL,
     FRAME_BYTES,
+    LEASE,
     ChannelSession,
     DriverHandshake,
     Frame,
     ProtocolError,
     Splitter,
-    decode_ask,
-    decode_call,
-    encode_lease,
 )
 
 if TYPE_CHECKING:
@@ -319,11 +319,12 @@ class ChannelServer:
     ) -> None:
         payload = session.received.open(kind, sealed)
         if kind == Frame.ASK:
-            connection.asked = decode_ask(payload)
+            (connection.asked,) = ASK.unpack(payload)
         elif kind == Frame.PROGRESS:
             self._on_report(decode_report(payload, session.identity))
         elif kind == Frame.CALL:
-            self._on_call(session.identity.batch, session.identity.slot, decode_call(payload))
+            call = CALL.unpack(payload) if payload else None
+            self._on_call(session.identity.batch, session.identity.slot, call)
         else:
             raise ProtocolError(f"a slot sent a frame of type {kind}")
 
@@ -349,7 +350,7 @@ class ChannelServer:
                 self._send_frame(connection, Frame.STOP)
             elif connection.asked is not None and left > 0:
                 stamp, connection.asked = connection.asked, None
-                self._send_frame(connection, Frame.LEASE, encode_lease(stamp, left))
+                self._send_frame(connection, Frame.LEASE, LEASE.pack(stamp, left))
 
     def _send_frame(self, connection: _Connection, kind: Frame, payload: bytes = b"") -> None:
         assert connection.session is not None

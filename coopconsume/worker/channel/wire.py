@@ -18,7 +18,7 @@ import secrets
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -35,10 +35,6 @@ MAC_BYTES = hashlib.sha256().digest_size
 _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">BB")
 _SLOT = struct.Struct(">qqq")
-_ASK = struct.Struct(">Q")
-_LEASE = struct.Struct(">Qd")
-_TAKEN = struct.Struct(">Qd")
-_CALL = struct.Struct(">qqd")
 _NUMBER = struct.Struct(">Q")
 _RANGE = struct.Struct(">Iqq")
 
@@ -283,41 +279,40 @@ class DriverHandshake:
         return frame(Frame.CHALLENGE, nonce + _prove(self._secret, b"driver proof", self._said))
 
 
-def encode_ask(stamp: int) -> bytes:
-    """Returns the payload of `ASK`: the time of the request, in ns on the slot's own clock."""
-    return _ASK.pack(stamp)
-
-
-def decode_ask(payload: bytes) -> int:
-    """The inverse of `encode_ask`."""
-    return int(_unpack(_ASK, payload)[0])
-
-
-def encode_lease(stamp: int, seconds: float) -> bytes:
-    """Returns the payload of `LEASE`: for how many seconds it holds, from the slot's request on."""
-    return _LEASE.pack(stamp, seconds)
-
-
-def decode_lease(payload: bytes) -> tuple[int, float]:
-    """The inverse of `encode_lease`."""
-    stamp, seconds = _unpack(_LEASE, payload)
-    return int(stamp), float(seconds)
-
-
-def encode_taken(seq: int, report_in: float) -> bytes:
-    """Returns the payload of `TAKEN`: acknowledges the progressive reports up to a number.
+class Payload:
+    """The payload of a type of frames: numbers of fixed sizes.
 
     Args:
-        seq: The number.
-        report_in: Seconds until the next report is wanted.
+        form: As of `struct`.
     """
-    return _TAKEN.pack(seq, report_in)
+
+    def __init__(self, form: str) -> None:
+        self._struct = struct.Struct(form)
+
+    def pack(self, *numbers: float) -> bytes:
+        """Returns the payload."""
+        return self._struct.pack(*numbers)
+
+    def unpack(self, payload: bytes) -> tuple[Any, ...]:
+        """Returns the numbers of a payload.
+
+        Raises:
+            ProtocolError: It has another size.
+        """
+        if len(payload) != self._struct.size:
+            raise ProtocolError(f"{len(payload)} bytes; {self._struct.size} were expected")
+        return self._struct.unpack(payload)
 
 
-def decode_taken(payload: bytes) -> tuple[int, float]:
-    """The inverse of `encode_taken`."""
-    seq, report_in = _unpack(_TAKEN, payload)
-    return int(seq), float(report_in)
+#: The time of the request, in ns on the slot's own clock.
+ASK = Payload(">Q")
+#: The time of the request, and for how many seconds the lease holds from then on.
+LEASE = Payload(">Qd")
+#: The number up to which progressive reports are acknowledged, and the seconds until the next
+#: report is wanted.
+TAKEN = Payload(">Qd")
+#: Partition, offset and seconds; an empty payload: no call takes long.
+CALL = Payload(">qqd")
 
 
 def encode_withhold(number: int, ranges: Mapping[int, Iterable[tuple[int, int]]]) -> bytes:
@@ -334,22 +329,3 @@ def decode_withhold(payload: bytes) -> tuple[int, dict[int, list[tuple[int, int]
     for part, first, last in _RANGE.iter_unpack(payload[_NUMBER.size :]):
         ranges.setdefault(part, []).append((first, last))
     return int(_NUMBER.unpack_from(payload)[0]), ranges
-
-
-def encode_call(found: tuple[int, int, float] | None) -> bytes:
-    """Returns the payload of `CALL`: partition, offset, seconds; None: no call takes long."""
-    return b"" if found is None else _CALL.pack(*found)
-
-
-def decode_call(payload: bytes) -> tuple[int, int, float] | None:
-    """The inverse of `encode_call`."""
-    if not payload:
-        return None
-    part, offset, seconds = _unpack(_CALL, payload)
-    return int(part), int(offset), float(seconds)
-
-
-def _unpack(form: struct.Struct, payload: bytes) -> tuple[float, ...]:
-    if len(payload) != form.size:
-        raise ProtocolError(f"{len(payload)} bytes; {form.size} were expected")
-    return form.unpack(payload)

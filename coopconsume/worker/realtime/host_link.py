@@ -24,14 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.backoff import Backoff
+from coopconsume.worker.channel.client import authenticated, received
 from coopconsume.worker.channel.wire import (
     FRAME_BYTES,
-    HANDSHAKE_BYTES,
     ChannelSession,
     Frame,
     Identity,
     ProtocolError,
-    SlotHandshake,
     Splitter,
 )
 from coopconsume.worker.realtime.fetch_messages import FetchAnswer, decode_answer, encode_fetch
@@ -207,12 +206,8 @@ class HostLink:
         try:
             sock.settimeout(SILENCE)
             sock.connect(self._spec.path)
-            handshake, splitter = SlotHandshake(self._spec.secret, self._identity), Splitter()
-            sock.sendall(handshake.hello())
-            while (answer := next(splitter.frames(), None)) is None:
-                splitter.feed(_received(sock, HANDSHAKE_BYTES))
-            proof, session = handshake.answer(*answer)
-            sock.sendall(proof)
+            until = time.monotonic() + SILENCE
+            session = authenticated(sock, self._spec.secret, self._identity, until)
         except BaseException:
             sock.close()
             raise
@@ -224,7 +219,7 @@ class HostLink:
             sock.settimeout(fetch.max_wait + SILENCE)
             sock.sendall(session.sent.seal(Frame.FETCH, encode_fetch(fetch)))
             while (answer := next(splitter.frames(), None)) is None:
-                splitter.feed(_received(sock, 1 << 18))
+                splitter.feed(received(sock, 1 << 18))
             kind, payload = answer[0], session.received.open(*answer)
             if kind != Frame.FETCHED:
                 raise ProtocolError(f"the fetch server sent a frame of type {kind}")
@@ -248,10 +243,3 @@ def _start(spec: ServerSpec, lock: int) -> subprocess.Popen[bytes]:
     server.stdin.write(len(data).to_bytes(4, "big") + data)
     server.stdin.flush()
     return server
-
-
-def _received(sock: socket.socket, most: int) -> bytes:
-    data = sock.recv(most)
-    if not data:
-        raise ConnectionResetError("the fetch server has closed the connection")
-    return data

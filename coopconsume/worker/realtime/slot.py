@@ -45,21 +45,13 @@ class RealTimeRunner(SlotRunner):
     #: Opens the source of a slot; tests replace it.
     open_source = staticmethod(open_source)
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run one task; yields one row, as for a batch."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        slot = self._spec.slots[context.partitionId()]
+    def _try(self, slot: int, batches: Iterator[pa.RecordBatch], *, is_first: bool) -> SlotReport:
         for _ in batches:
             pass
-        if context.attemptNumber() > 0:
-            # Only the driver knows what the first attempt has read.
-            report = SlotReport(self._spec.batch, slot, end=SlotEnd(unknown=True))
-        else:
-            report = self.run(slot, ())
-        yield self._answer(slot, report)
+        if is_first:
+            return self.run(slot, ())
+        # Only the driver knows what the first attempt has read.
+        return SlotReport(self._spec.batch, slot, end=SlotEnd(unknown=True))
 
     def _run(
         self, slot: int, rows: Iterator[pa.RecordBatch], channel: SlotChannel | None

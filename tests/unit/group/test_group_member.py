@@ -230,7 +230,7 @@ def test_what_an_epoch_gave_a_member_that_was_leaving_is_given_back(tmp_path):
 def test_the_order_of_a_partition_needs_all_of_it(tmp_path, monkeypatch):
     """What others work on keeps no order with a part that is assigned by hand: it is refused."""
     cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None, limit=CallLimit())
-    monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
+    monkeypatch.setattr("coopconsume.kafka.connection.Cluster", lambda _: cluster)
     membership = Membership(options_of(tmp_path), 1, Idle())
     owned = types.SimpleNamespace(is_whole=False)
     membership._assignment = types.SimpleNamespace(owned={("t", 0): owned})
@@ -244,7 +244,7 @@ def test_the_order_of_a_partition_needs_all_of_it(tmp_path, monkeypatch):
 def test_work_that_outlives_the_announced_life_waits_for_a_rebalance(tmp_path, monkeypatch):
     """A slot without a lease goes on for longer after a crash; it is asked for once."""
     cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None, limit=CallLimit())
-    monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
+    monkeypatch.setattr("coopconsume.kafka.connection.Cluster", lambda _: cluster)
     membership = Membership(options_of(tmp_path), 1, Idle())
     announced, asked = [], []
     membership._group = types.SimpleNamespace(
@@ -264,7 +264,7 @@ def test_work_that_outlives_the_announced_life_waits_for_a_rebalance(tmp_path, m
 def test_closing_revokes_what_was_assigned_once(tmp_path, monkeypatch):
     """Nothing that the listener does not know of, nothing twice; and it is not called any more."""
     cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None, limit=CallLimit())
-    monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
+    monkeypatch.setattr("coopconsume.kafka.connection.Cluster", lambda _: cluster)
     calls = []
     primary = types.SimpleNamespace(limit_writes=lambda _seconds: None)
     held = types.SimpleNamespace(key_ranges={("t", 0): []}, primary=primary)
@@ -292,7 +292,7 @@ def test_closing_revokes_what_was_assigned_once(tmp_path, monkeypatch):
 def test_a_listener_that_leaves_the_group_does_not_wait_for_itself(tmp_path, monkeypatch):
     """Leaving waits for the group's thread, which called the listener."""
     cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None, limit=CallLimit())
-    monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
+    monkeypatch.setattr("coopconsume.kafka.connection.Cluster", lambda _: cluster)
     membership = Membership(options_of(tmp_path), 1, Idle())
     has_left = threading.Event()
 

@@ -19,10 +19,10 @@ from coopconsume.worker.channel.client import SlotChannel
 from coopconsume.worker.channel.messages import encode_chunks
 from coopconsume.worker.channel.server import ChannelServer
 from coopconsume.worker.channel.wire import (
+    TAKEN,
     Frame,
     Identity,
     SlotHandshake,
-    encode_taken,
     encode_withhold,
     frame,
 )
@@ -77,9 +77,7 @@ class Bench:
     def report(self, report):
         self.reports.append(report)
         if self.takes:
-            self.server.send(
-                (report.batch, report.slot), Frame.TAKEN, encode_taken(report.seq, 0.01)
-            )
+            self.server.send((report.batch, report.slot), Frame.TAKEN, TAKEN.pack(report.seq, 0.01))
 
 
 @contextmanager
@@ -153,7 +151,7 @@ def test_reports_that_are_not_acknowledged_come_back_at_the_end():
         channel.begin(slot, slot)
         slot.ready = [1, 2, 3]
         until(lambda: len(driver.reports) == 3)
-        driver.server.send((7, 2), Frame.TAKEN, encode_taken(2, 0.01))
+        driver.server.send((7, 2), Frame.TAKEN, TAKEN.pack(2, 0.01))
         until(lambda: len(channel._unacknowledged) == 1)
         assert [report.seq for report in channel.close()] == [3]
 
@@ -308,7 +306,7 @@ def test_a_driver_that_does_not_acknowledge_gets_no_more_than_fits(monkeypatch):
         until(lambda: len(driver.reports) == 2)
         time.sleep(0.1)
         assert len(slot.ready) == 8
-        driver.server.send((7, 2), Frame.TAKEN, encode_taken(2, 0.01))
+        driver.server.send((7, 2), Frame.TAKEN, TAKEN.pack(2, 0.01))
         until(lambda: len(driver.reports) == 4)
         assert len(channel.close()) == 2
 
@@ -324,7 +322,7 @@ def test_a_slow_driver_gets_a_report_for_each_that_it_takes():
         for taken in range(1, 4):
             time.sleep(0.1)
             assert len(driver.reports) == 3 + taken
-            driver.server.send((7, 2), Frame.TAKEN, encode_taken(taken, 0.01))
+            driver.server.send((7, 2), Frame.TAKEN, TAKEN.pack(taken, 0.01))
             until(lambda count=4 + taken: len(driver.reports) == count)
         assert [report.seq for report in channel.close()] == [4, 5, 6, 7]
 
@@ -522,7 +520,7 @@ def test_a_slot_that_does_not_read_loses_its_connection(monkeypatch):
         end = time.monotonic() + PATIENCE
         while driver.server.connected and time.monotonic() < end:
             for seq in range(2_000):
-                driver.server.send((7, 2), Frame.TAKEN, encode_taken(seq, 0.01))
+                driver.server.send((7, 2), Frame.TAKEN, TAKEN.pack(seq, 0.01))
             time.sleep(0.01)
         assert not driver.server.connected
         proxy.passes.set()

@@ -18,7 +18,7 @@ import pytest
 from coopconsume.record import Retry, RetryPolicy
 from coopconsume.worker.channel.server import ChannelServer
 from coopconsume.worker.channel.spec import ChannelSpec
-from coopconsume.worker.channel.wire import Frame, encode_taken, encode_withhold
+from coopconsume.worker.channel.wire import TAKEN, Frame, encode_withhold
 from coopconsume.worker.crash_journal import CrashJournal
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.input_rows import InputRow
@@ -50,9 +50,7 @@ class Driver:
     def _report(self, report):
         self.reports.append(report)
         if self.takes:
-            self.server.send(
-                (report.batch, report.slot), Frame.TAKEN, encode_taken(report.seq, 0.01)
-            )
+            self.server.send((report.batch, report.slot), Frame.TAKEN, TAKEN.pack(report.seq, 0.01))
 
     def _renew(self):
         while not self.is_over.wait(0.02):
@@ -409,7 +407,7 @@ def test_a_slot_without_a_channel_starts_nothing_and_says_why():
 CHILD = """
 import json, sys, time
 from coopconsume.worker.channel.spec import ChannelSpec
-from coopconsume.worker.channel.wire import Frame, encode_taken, encode_withhold
+from coopconsume.worker.channel.wire import TAKEN, Frame, encode_withhold
 from tests.unit.worker.slot_harness import prepared
 
 port = int(sys.argv[1])
