@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import GeneratorType
 from typing import Any, Final, Literal, NamedTuple
 
@@ -39,6 +40,15 @@ class Record(NamedTuple):
     timestamp: int
     headers: Headers = ()
     attempt: int = 1
+
+
+def time_of(millis: int) -> datetime:
+    """Returns the time of a record, which may be any number, or the nearest `datetime`."""
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC)
+    except (OSError, OverflowError, ValueError):
+        latest, earliest = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
+        return latest if millis > 0 else earliest
 
 
 def exhausted(answer: Any) -> Any:

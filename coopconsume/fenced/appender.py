@@ -47,11 +47,12 @@ class Appender:
         while True:
             problem = "others kept writing to it"
             try:
-                self._look(deadline)
-                for session in self._sessions:
-                    session.connect(deadline, self._first.channel)
-                while left and left[0].acquire(deadline):
-                    left.pop(0)
+                with deadline:
+                    self._look(deadline)
+                    for session in self._sessions:
+                        session.connect(deadline, self._first.channel)
+                    while left and left[0].acquire(deadline):
+                        left.pop(0)
                 if not left:
                     return
             except EngineDoubt as doubt:
@@ -90,7 +91,7 @@ class Appender:
         """
         self._sent.clear()
         try:
-            with self._first.reporting("append"):
+            with self._first.reporting("append"), deadline:
                 for session, requests in group.items():
                     for request in requests:
                         is_asked = request.may_repeat and not session.fenced
@@ -269,7 +270,7 @@ class Appender:
 
     def _refresh(self, sessions: Iterable[WriterSession], deadline: Deadline) -> None:
         for session in sessions:
-            with session.reporting("reading"):
+            with session.reporting("reading"), deadline:
                 session.refresh(deadline)
 
     def _settle_missed(self, missed: _Missed, deadline: Deadline) -> None:
@@ -335,7 +336,7 @@ class Appender:
             return found
         at = session.doubtful.get(batch_id, 0 if since is None else since)
         try:
-            with session.reporting("reading"):
+            with session.reporting("reading"), deadline:
                 if not session.fenced and session.channel is None:
                     self.acquire(deadline)
                 elif not session.fenced and session.is_shared:

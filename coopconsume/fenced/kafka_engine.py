@@ -10,7 +10,6 @@ offset below 0 is a doubt, commits have deadlines, and after any doubt a produce
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -21,9 +20,10 @@ from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
 from coopconsume.fenced.engine import EngineDoubt, LogAppend, OpenTransaction
 from coopconsume.fenced.log import Consumed, Ends, LogId, Raw, Rows
 from coopconsume.kafka import kafka_python_compat
-from coopconsume.kafka.call_limit import Deadline, NoAnswerInTime, call_within
+from coopconsume.kafka.call_limit import Deadline, call_in_time, call_within, time_left
 from coopconsume.kafka.security import access
 from coopconsume.kafka.settings import hurry_metadata
+from coopconsume.record import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,27 +65,18 @@ def doubt_of(settings: FencedSettings, topic: str, error: BaseException) -> Engi
     return EngineDoubt(text, refusal, is_out_of_range=is_gone)
 
 
-def moment(millis: int) -> datetime:
-    """Returns the time of a record, which may be any number, or the nearest `datetime`."""
-    try:
-        return datetime.fromtimestamp(millis / 1000, UTC)
-    except (OSError, OverflowError, ValueError):
-        latest, earliest = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
-        return latest if millis > 0 else earliest
-
-
 class Engine:
     """The engine on kafka-python's clients, for one log and one thread at a time.
 
     A connection or an answer may take ``timeout`` seconds; never above 10, where the user does not
-    say.
+    say, and not beyond the deadlines whose blocks the calling thread is in.
     """
 
     _doubt_of = staticmethod(doubt_of)
 
     def __init__(self, settings: FencedSettings, timeout: float = CONNECT) -> None:
         self._settings = settings
-        self._connect_ms = int(1000 * min(timeout, CONNECT))
+        self._connect = min(timeout, CONNECT)
         self._admin: Any = None
         self._consumer: Any = None
 
@@ -94,7 +85,7 @@ class Engine:
         from kafka import errors
 
         with self.asking(topic) as admin:
-            (found,) = admin.describe_topics([topic])
+            (found,) = call_in_time(admin.describe_topics, [topic])
             if found["error_code"] == errors.UnknownTopicOrPartitionError.errno:
                 return None
             if found["error_code"]:
@@ -108,7 +99,7 @@ class Engine:
         wanted = ConfigResource(ConfigResourceType.TOPIC, topic, ["cleanup.policy"])
         try:
             with self.asking(topic) as admin:
-                found = admin.describe_configs([wanted], config_filter="all")
+                found = call_in_time(admin.describe_configs, [wanted], config_filter="all")
         except EngineDoubt as doubt:
             if isinstance(doubt.refusal, NotAuthorized):
                 return False
@@ -131,32 +122,15 @@ class Engine:
         level = IsolationLevel.READ_COMMITTED if is_stable else IsolationLevel.READ_UNCOMMITTED
         at = TopicPartition(topic, partition)
         with self.asking(topic) as admin:
-            return int(admin.list_partition_offsets({at: which}, level, _REQUEST_MS)[at].offset)
+            found = call_in_time(admin.list_partition_offsets, {at: which}, level, _REQUEST_MS)
+            return int(found[at].offset)
 
     def open_transactions(self, topic: str, partition: int) -> Sequence[OpenTransaction]:
         """Returns the open transactions in a log, the oldest first."""
-        from kafka import TopicPartition, errors
+        from kafka import TopicPartition
 
-        at = TopicPartition(topic, partition)
         with self.asking(topic) as admin:
-            found = _open_in(admin, at)
-            listed = admin.list_transactions(producer_id_filters=[*found]) if found else {}
-            names = {t.producer_id: str(t.transactional_id) for ts in listed.values() for t in ts}
-            details: Any = {}
-            with suppress(errors.KafkaError):  # A coordinator may not know it any more, or not yet.
-                details = admin.describe_transactions([*names.values()]) if names else {}
-            still_open = _open_in(admin, at) if found else {}
-        transactions = []
-        for id_, p in found.items():
-            # One that its coordinator ended after the first look would seem to hang.
-            if id_ not in still_open or _begin(still_open[id_]) != _begin(p):
-                continue
-            about = details.get(names.get(id_))
-            transactions.append(OpenTransaction(
-                id_, p.producer_epoch, _begin(p), moment(p.last_timestamp), names.get(id_),
-                about and str(about.state.value), about and about.transaction_timeout_ms,
-            ))  # fmt: skip
-        return sorted(transactions, key=attrgetter("first_offset"))
+            return call_in_time(_open_transactions, admin, TopicPartition(topic, partition))
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
@@ -191,9 +165,8 @@ class Engine:
                 **self._config() | {"retry_backoff_ms": _BACKOFF_MS}, group_id=None,
                 enable_auto_commit=False, auto_offset_reset="none",
                 isolation_level="read_committed", allow_auto_create_topics=False,
-                bootstrap_timeout_ms=self._connect_ms, metrics_enabled=False, fetch_max_wait_ms=20,
-                max_partition_fetch_bytes=8 << 20, fetch_max_bytes=64 << 20,
-                max_poll_records=10_000,
+                metrics_enabled=False, fetch_max_wait_ms=20, max_partition_fetch_bytes=8 << 20,
+                fetch_max_bytes=64 << 20, max_poll_records=10_000,
             )  # fmt: skip
             hurry_metadata(self._consumer)
         self._at = TopicPartition(topic, partition)
@@ -222,8 +195,8 @@ class Engine:
         self._admin = self._consumer = None
 
     def _config(self) -> dict[str, Any]:
-        request_ms = min(_REQUEST_MS, self._connect_ms)
-        return {"request_timeout_ms": request_ms} | self._settings.client_config()
+        given = {"request_timeout_ms": int(1000 * self._connect)} | self._settings.client_config()
+        return given | {"bootstrap_timeout_ms": int(1000 * min(self._connect, time_left()))}
 
     @contextmanager
     def asking(self, topic: str) -> Iterator[Any]:
@@ -234,8 +207,30 @@ class Engine:
 
                 config = self._config()
                 access.look(config, self._settings.kafka)
-                self._admin = KafkaAdminClient(**config, bootstrap_timeout_ms=self._connect_ms)
+                self._admin = KafkaAdminClient(**config)
             yield self._admin
+
+
+def _open_transactions(admin: Any, at: Any) -> list[OpenTransaction]:
+    from kafka import errors
+
+    found = _open_in(admin, at)
+    listed = admin.list_transactions(producer_id_filters=[*found]) if found else {}
+    names = {t.producer_id: str(t.transactional_id) for ts in listed.values() for t in ts}
+    of: Any = {}
+    with suppress(errors.KafkaError):  # A coordinator may not know it any more, or not yet.
+        of = admin.describe_transactions([*names.values()]) if names else {}
+    # One that its coordinator ended after the first look would seem to hang.
+    left = {id_: _begin(p) for id_, p in _open_in(admin, at).items()} if found else {}
+    transactions = [
+        OpenTransaction(
+            id_, p.producer_epoch, _begin(p), time_of(p.last_timestamp), names.get(id_),
+            about and str(about.state.value), about and about.transaction_timeout_ms,
+        )
+        for id_, p in found.items() for about in [of.get(names.get(id_))]
+        if left.get(id_) == _begin(p)
+    ]  # fmt: skip
+    return sorted(transactions, key=attrgetter("first_offset"))
 
 
 def _open_in(admin: Any, at: Any) -> dict[int, Any]:
@@ -346,8 +341,5 @@ class KafkaChannel:
 
     def _within(self, timeout: float, call: Callable[..., None]) -> None:
         deadline = Deadline(timeout)
-        try:
-            with self._as_doubts:  # The call knows no deadline of its own.
-                call_within(lambda: deadline.left, call)
-        except NoAnswerInTime:
-            raise EngineDoubt(f"{call.__name__} took longer than {timeout:.1f} s") from None
+        with self._as_doubts:  # The call knows no deadline of its own.
+            call_within(lambda: deadline.left, call)

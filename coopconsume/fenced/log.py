@@ -318,11 +318,13 @@ def _entry(record: Entry | tuple[bytes | None, bytes | None]) -> Entry:
         entry = Entry(value, key)
     else:
         raise AppendRefused(f"records: {type(record).__name__} is no value, pair or Entry")
-    parts: tuple[tuple[str, object], ...] = ("key", entry.key), ("value", entry.value)
-    for name, part in parts:
+    parts: tuple[object, ...] = entry.key, entry.value
+    for part in parts:
         if not isinstance(part, bytes | None):
             kind = type(part).__name__
-            raise AppendRefused(f"records: a {name} is bytes or None, and not {kind}: encode it")
+            raise AppendRefused(
+                f"records: keys and values are bytes or None, not {kind}: encode it"
+            )
     if entry.key is None and entry.value is None:
         raise AppendRefused("a record needs a key or a value")
     if entry.headers and any(name == NAME for name, _ in entry.headers):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from commits import CommitStore, OffsetRanges, Pending
-from coopconsume.group import membership as memberships
 from coopconsume.group.membership import Membership
+from coopconsume.kafka import connection
 from coopconsume.options import Options
 from coopconsume.runtime.poll.session import PollSession
 from tests.lost_answers import lose_each_first
@@ -35,7 +35,7 @@ def test_whatever_lost_its_answer_is_repeated(
         lost.append(lose_each_first(store, loss))
         return store
 
-    monkeypatch.setattr(memberships, "CommitStore", type("Opens", (), {"open": opened}))
+    monkeypatch.setattr(connection, "CommitStore", type("Opens", (), {"open": opened}))
     at, group = (name, 0), options.group_id
     member = Membership(options, 1, PollSession())
     try:

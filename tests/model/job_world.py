@@ -27,7 +27,7 @@ from coopconsume.errors import BrokerUnreachable
 from coopconsume.group.membership import Membership
 from coopconsume.group.owned import EpochGrant
 from coopconsume.kafka.blocker_records import BlockerRecord
-from coopconsume.kafka.call_limit import CallLimit, NoAnswerInTime, call_within
+from coopconsume.kafka.call_limit import CallLimit, Deadline, NoAnswerInTime, call_within
 from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.options import Options
 from coopconsume.record import ORDERING_KEY, RetryPolicy
@@ -138,9 +138,17 @@ class Kafka:
         yield
         self._here.limit = None
 
+    @contextlib.contextmanager
+    def patient_for(self, seconds):
+        """Limits the wait of this thread for each answer."""
+        self._here.patience = seconds
+        yield
+        self._here.patience = math.inf
+
     def call(self, name):
         """Wait until brokers answer."""
         limits = [self.limit, getattr(self._here, "limit", None) or self.limit]
+        limits.append(Deadline(getattr(self._here, "patience", math.inf)))
         self.calls.append(name)
         if self.answers.is_set():
             return

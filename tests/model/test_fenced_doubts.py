@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +17,7 @@ from coopconsume.errors import (
 )
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.fold import Fold
+from coopconsume.kafka.call_limit import time_left
 from tests.model.fenced_broker import VISIBILITIES, Broker, Fate, writer_of
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -162,3 +164,26 @@ def test_a_shared_writer_resolves_what_another_one_has_written_meanwhile(visibil
     done = other.append([b"a"], batch_id="b1")
     assert asked.resolve("b1") == done
     assert asked.resolve("b2") is None
+
+
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+def test_no_answer_is_waited_for_beyond_the_time_of_a_call(visibility: str) -> None:
+    """Also where clients would wait for longer; that ends with the call."""
+    left: list[float] = []
+    broker = Broker(tick=lambda: left.append(time_left()))
+    writer = writer_of(broker, visibility=visibility, timeout=500).acquire()
+    assert left
+    assert max(left) <= 500
+    left.clear()
+    writer.append([b"a"], batch_id="b1", timeout=5)
+    writer._session.identified_at = -math.inf
+    writer.append([b"b"], timeout=5)
+    assert left
+    assert max(left) <= 5
+    for call in (writer.refresh, lambda: writer.resolve("b0", since=0)):
+        writer._appender.drop()
+        left.clear()
+        call()
+        assert left
+        assert 5 < max(left) <= 500
+    assert time_left() == math.inf

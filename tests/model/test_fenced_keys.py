@@ -152,7 +152,7 @@ def test_expectations_of_keys_that_make_no_sense_are_refused(given: object) -> N
 def test_keys_and_values_that_are_no_bytes_are_refused(record: object) -> None:
     """Clients encode them in different ways, or fail in the middle of the transaction."""
     writer = writer_of(Broker()).acquire()
-    with pytest.raises(AppendRefused, match="is bytes or None, and not"):
+    with pytest.raises(AppendRefused, match="are bytes or None, not"):
         writer.append([b"a", record])  # type: ignore[list-item]
     with pytest.raises(AppendRefused, match="batch_id 7"):
         writer.append([b"a"], batch_id=7)  # type: ignore[arg-type]

@@ -25,8 +25,8 @@ FENCED = [
         "ended-transaction-seems-to-hang",
         "A transaction that ends while it is looked up does not hang.",
         "coopconsume/fenced/kafka_engine.py",
-        "if id_ not in still_open or _begin(still_open[id_]) != _begin(p):",
-        "if False:",
+        "        if left.get(id_) == _begin(p)\n",
+        "        if True\n",
         (
             "tests/broker/test_fenced_cli.py::test_a_transaction_that_ends_while_it_is_looked_up_does_not_hang",
         ),
@@ -270,6 +270,14 @@ FENCED = [
         "        return (group, resource) in self._mine\n",
         "        with self._lock:\n            return (group, resource) in self._mine\n",
         (_TURNS + "test_an_append_does_not_wait_for_a_sign_of_life",),
+    ),
+    Mutant(
+        "append-waits-beyond-its-time",
+        "No answer is waited for beyond the time of a call.",
+        "coopconsume/fenced/appender.py",
+        'with self._first.reporting("append"), deadline:',
+        'with self._first.reporting("append"):',
+        (_DOUBTS + "test_no_answer_is_waited_for_beyond_the_time_of_a_call",),
     ),
     Mutant(
         "sent-append-reported-as-refused",
