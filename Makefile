@@ -31,7 +31,8 @@ setup: $(VENV)/.ready ## set up the virtual environment with all tools
 demo: $(VENV)/.ready-demo ## a year of flights through 8 slots on a real Kafka, killed in the middle
 	@$(BIN)/coopconsume demo $(ARGS)
 
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope
+# One process more than CI has cores: tests of Spark, programs and the broker mostly wait.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope
 
 test: $(VENV)/.ready ## set up and run the tests, except the slow ones (ARGS='-k name' narrows)
 	@$(PYTEST) -m 'not slow' --durations=0 --durations-min=10 $(ARGS); status=$$?; \

@@ -309,7 +309,7 @@ class OwnershipUnavailable(FencedLogError):
 
 
 class OwnershipFormat(FencedLogError):
-    """A table or a log that is no ownership store of this version.
+    """A table or a log that is no ownership store, or one of another version.
 
     Attributes:
         place: The Delta table or the Kafka log.
@@ -321,7 +321,7 @@ class OwnershipFormat(FencedLogError):
     found: str
     expected: str
     message = (
-        "{place} is no ownership store of this version: found {found}, expected {expected}. Name "
+        "{place} is no ownership store that can be read: found {found}, expected {expected}. Name "
         "another place, or use a version that reads it"
     )
 

@@ -46,7 +46,7 @@ def check_settings(options: Options, handler: Any, settings: HandlerSettings) ->
     if policy.may_give_up and dead_letter is None:
         raise InvalidOption(
             "retry", f"{policy} without dead_letter",
-            "say by dead_letter=… where records go that are given up",
+            "say by dead_letter=… (--dead-letter) where records go that are given up",
         )  # fmt: skip
     _check_output(options, settings.output, settings.output_schema, settings.output_mode)
     if ordering != "key" and options.max_records_per_second_per_key is not None:
@@ -60,7 +60,8 @@ def check_settings(options: Options, handler: Any, settings: HandlerSettings) ->
     if on_dead not in ("continue", "park"):
         raise InvalidOption("on_dead", repr(on_dead), "give continue or park")
     if on_dead == "park" and dead_letter is None:
-        raise InvalidOption("on_dead", "park without dead_letter", "give dead_letter=…, too")
+        remedy = "give dead_letter=… (--dead-letter), too"
+        raise InvalidOption("on_dead", "park without dead_letter", remedy)
 
 
 def _check_output(options: Options, output: Any, schema: Any, mode: str) -> None:

@@ -469,6 +469,8 @@ def test_a_vacuum_of_a_process_that_was_frozen_removes_nothing(
 
     def opened_slowly(engine: PathEngine) -> DeltaTable:
         table = real(engine)
+        if engine is not store._engine or now[0]:
+            return table
         now[0] += 301.0
         for n in range(5):
             store.commit("g", epoch, "m", {P1: [(n, n)]})

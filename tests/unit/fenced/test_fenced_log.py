@@ -23,7 +23,6 @@ from coopconsume.fenced.auditing import Blockage
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.engine import OpenTransaction
 from coopconsume.fenced.fold import Fold, Owner, SequenceGap, Verdict
-from coopconsume.fenced.kafka_engine import moment
 from coopconsume.fenced.log import (
     Ends,
     Position,
@@ -36,6 +35,7 @@ from coopconsume.fenced.log import (
 )
 from coopconsume.fenced.requests import new_batch_id
 from coopconsume.fenced.stamp import NAME, MalformedStamp, Stamp, decode, encode, encode_batch
+from coopconsume.record import time_of
 
 SERVERS = {"kafka.bootstrap.servers": "a:1"}
 LOG = LogId("t", "an-id", 0)
@@ -523,6 +523,6 @@ def test_a_transaction_that_its_coordinator_has_ended_hangs(state: str | None, h
 
 def test_the_time_of_a_transaction_may_be_any_number() -> None:
     """It is the timestamp of a record."""
-    assert moment(0) == datetime(1970, 1, 1, tzinfo=UTC)
-    assert moment(2**62) == datetime.max.replace(tzinfo=UTC)
-    assert moment(-(2**62)) == datetime.min.replace(tzinfo=UTC)
+    assert time_of(0) == datetime(1970, 1, 1, tzinfo=UTC)
+    assert time_of(2**62) == datetime.max.replace(tzinfo=UTC)
+    assert time_of(-(2**62)) == datetime.min.replace(tzinfo=UTC)
