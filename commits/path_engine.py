@@ -37,7 +37,6 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector
 
-import commits.program_end  # noqa: F401 - it registers itself
 from commits.engine import AppendConflict, Tail, TailGone
 from commits.entries import APPEND, VersionEntry, tail_of, words_of
 from commits.errors import (
@@ -48,6 +47,7 @@ from commits.errors import (
     UnsupportedTarget,
 )
 from commits.places import local_path, refuse_unsafe_path, refuse_unwritable
+from commits.program_end import table_calls
 from commits.rows import SCHEMA
 from commits.secrets import hidden, message_of
 
@@ -89,6 +89,7 @@ MIN_RETENTION_HOURS = 1
 """Younger files may belong to a version that is being written or read."""
 
 
+@table_calls
 class PathEngine:
     """A Delta table on a local path or an object store; see `commits.engine.LogEngine`.
 

@@ -1,4 +1,4 @@
-"""The end of a program waits for calls of deltalake that run in daemon threads.
+"""The end of a program waits for calls of deltalake in daemon threads, and lets none begin.
 
 A daemon thread that returns from native code once Python has begun to end is ended within that
 code. Code in Rust cannot be: the process would crash, with the exit code 139 in place of its own.
@@ -7,38 +7,62 @@ code. Code in Rust cannot be: the process would crash, with the exit code 139 in
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import FunctionType
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 import deltalake
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: The code of deltalake, and what calls its objects in Rust itself.
-_PLACES: Final = (
-    str(Path(deltalake.__file__).parent), str(Path(__file__).with_name("path_engine.py")),
-)  # fmt: skip
+#: A thread is at work on a table in these files.
+_PLACES: Final = (str(Path(deltalake.__file__).parent), __file__)
 #: Seconds for which calls are waited for: a storage that does not answer must not keep a program.
 _LONGEST: Final = 10.0
-#: Seconds for which the main thread keeps Python's lock after the last look.
-_KEEP: Final = 1.0
+
+_ending = threading.Event()
+#: The daemon threads that wait for the end of the process.
+_held: set[int] = set()
+
+
+def table_call(call: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a function that calls deltalake: it never begins in a daemon thread at the end."""
+
+    @functools.wraps(call)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        if _ending.is_set() and threading.current_thread().daemon:
+            _held.add(threading.get_ident())
+            threading.Event().wait()
+        return call(*args, **kwargs)
+
+    return checked
+
+
+def table_calls(cls: type[T]) -> type[T]:
+    """Decorates all public methods of a class as `table_call` does."""
+    for name, value in list(vars(cls).items()):
+        if isinstance(value, FunctionType) and not name.startswith("_"):
+            setattr(cls, name, table_call(value))
+    return cls
 
 
 def _wait_for_calls() -> None:
-    interval, deadline = sys.getswitchinterval(), time.monotonic() + _LONGEST
-    while True:
-        # After the last look no other thread begins a call.
-        sys.setswitchinterval(_KEEP)
-        if not _is_called():
-            return
-        sys.setswitchinterval(interval)
+    _ending.set()
+    deadline = time.monotonic() + _LONGEST
+    while _is_called():
         if time.monotonic() > deadline:
             log.warning("a call of deltalake has not ended for %g s", _LONGEST)
             return
@@ -46,9 +70,10 @@ def _wait_for_calls() -> None:
 
 
 def _is_called() -> bool:
-    """Whether another thread is within deltalake."""
+    """Whether another thread is at work on a table."""
     frames = sys._current_frames()  # noqa: SLF001 - the documented way, in spite of its name
-    frames.pop(threading.get_ident(), None)
+    for ident in (threading.get_ident(), *_held):
+        frames.pop(ident, None)
     return any(map(_is_within, frames.values()))
 
 

@@ -161,8 +161,8 @@ class Engine:
         from kafka import KafkaConsumer, TopicPartition
 
         if self._consumer is None:
-            self._consumer = KafkaConsumer(
-                **self._config() | {"retry_backoff_ms": _BACKOFF_MS}, group_id=None,
+            self._consumer = kafka_python_compat.connected(
+                KafkaConsumer, **self._config() | {"retry_backoff_ms": _BACKOFF_MS}, group_id=None,
                 enable_auto_commit=False, auto_offset_reset="none",
                 isolation_level="read_committed", allow_auto_create_topics=False,
                 metrics_enabled=False, fetch_max_wait_ms=20, max_partition_fetch_bytes=8 << 20,
@@ -206,8 +206,8 @@ class Engine:
                 from kafka.admin import KafkaAdminClient
 
                 config = self._config()
-                access.look(config, self._settings.kafka)
-                self._admin = KafkaAdminClient(**config)
+                call_in_time(access.look, config, self._settings.kafka)
+                self._admin = kafka_python_compat.connected(KafkaAdminClient, **config)
             yield self._admin
 
 
@@ -270,7 +270,7 @@ class KafkaChannel:
             "linger_ms": _LINGER_MS, "retry_backoff_ms": _BACKOFF_MS,
             "max_block_ms": int(1000 * timeout),
             "delivery_timeout_ms": max(int(1000 * timeout), request_ms + _LINGER_MS),
-            "bootstrap_timeout_ms": int(1000 * min(timeout, CONNECT)),
+            "bootstrap_timeout_ms": int(1000 * min(timeout, CONNECT, time_left())),
             "allow_auto_create_topics": False, "metrics_enabled": False, **(more or {}),
         }  # fmt: skip
         if transactional_id is not None:

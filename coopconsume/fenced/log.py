@@ -321,10 +321,7 @@ def _entry(record: Entry | tuple[bytes | None, bytes | None]) -> Entry:
     parts: tuple[object, ...] = entry.key, entry.value
     for part in parts:
         if not isinstance(part, bytes | None):
-            kind = type(part).__name__
-            raise AppendRefused(
-                f"records: keys and values are bytes or None, not {kind}: encode it"
-            )
+            raise AppendRefused(f"keys and values are bytes or None, not {type(part).__name__}")
     if entry.key is None and entry.value is None:
         raise AppendRefused("a record needs a key or a value")
     if entry.headers and any(name == NAME for name, _ in entry.headers):

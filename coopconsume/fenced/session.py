@@ -129,7 +129,7 @@ class WriterSession(LogView):
         self.channel = channel or self.channel
         if self.channel is None:
             name = self._transactional_id
-            self.channel = self._engine.channel(self.log, name, deadline.left)
+            self.channel = self._engine.channel(self.log, name, deadline.seconds)
             if name is not None:
                 self.channel.init(deadline.left)
 
@@ -219,7 +219,7 @@ class WriterSession(LogView):
         mine = self._transactional_id
         for name in (each.transactional_id for each in self._open_transactions()):
             if name is not None and name != mine and self.log.is_of_writer(name):
-                channel = self._engine.channel(self.log, name, deadline.left)
+                channel = self._engine.channel(self.log, name, deadline.seconds)
                 try:
                     channel.init(deadline.left)
                 finally:

@@ -37,6 +37,7 @@ from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import consumer_config, session_ms
 from coopconsume.kafka.kafka_python_compat import (
     close_member,
+    connected,
     coordinate,
     keep_answers,
     pause,
@@ -290,7 +291,8 @@ class GroupMember:
 
     def _connect(self) -> None:
         self._again = self._wanted = self._handed = self._waits_since = None
-        consumer = KafkaConsumer(
+        consumer = connected(
+            KafkaConsumer,
             **self._config,
             partition_assignment_strategy=plugins(self._options.assignor, self),
         )

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from coopconsume.kafka.kafka_python_compat import connected
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -61,7 +63,7 @@ def read_blockers(
         "max_partition_fetch_bytes": 1,
     }  # fmt: skip
     try:
-        consumer = KafkaConsumer(**config)
+        consumer = connected(KafkaConsumer, **config)
         try:
             _read(consumer, dict(sorted(offsets.items())[:_MOST]), found)
         finally:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import BrokerUnreachable, MissingOption, TopicNotFound
-from coopconsume.kafka import coordinator
+from coopconsume.kafka import coordinator, kafka_python_compat
 from coopconsume.kafka.call_limit import CallLimit, Deadline, NoAnswerInTime, call_within
 from coopconsume.kafka.identity import LOG_IDENTITIES
 from coopconsume.kafka.leaders import epoch_ends
@@ -104,7 +104,9 @@ class Cluster:
         config = self._config = options.client_config()
         try:
             access.look(config, options.kafka)
-            self._admin = KafkaAdminClient(**config, bootstrap_timeout_ms=_CONNECT_MS)
+            self._admin = kafka_python_compat.connected(
+                KafkaAdminClient, **config, bootstrap_timeout_ms=_CONNECT_MS
+            )
             self.cluster_id = str(self._admin.describe_cluster()["cluster_id"])
         except (KafkaError, OSError) as error:
             refused = access.refused(error, options.kafka)
@@ -501,7 +503,7 @@ class Cluster:
                     raise
                 if time.monotonic() >= until or self._left() <= 0:
                     if self._left() > 0:
-                        access.look(self._config, self._options.kafka)
+                        self.answer(lambda: access.look(self._config, self._options.kafka))
                     raise BrokerUnreachable(self.servers, str(error)) from error
                 log.debug("retrying a request to Kafka: %s", error)
                 time.sleep(min(0.2, self._left()))

@@ -15,6 +15,28 @@ log = logging.getLogger(__name__)
 _HOOKS: Final = ("_transaction_manager", "_sender", "_closed", "_unregister_cleanup")
 
 
+def connected(client_type: Any, **config: Any) -> Any:
+    """Create an admin client or a consumer.
+
+    If no broker answers, its constructor raises and leaves a thread and connections behind, which
+    this function closes.
+    """
+    from kafka.net.compat import KafkaNetClient
+
+    clients: list[Any] = []
+
+    def client(**settings: Any) -> Any:
+        clients.append(KafkaNetClient(**settings))
+        return clients[0]
+
+    try:
+        return client_type(**config, kafka_client=client)
+    except BaseException:
+        for one in clients:
+            one.close()
+        raise
+
+
 def request_rejoin(consumer: Any) -> None:
     """Request that the consumer rejoins its group at the next poll."""
     consumer._coordinator.request_rejoin()  # noqa: SLF001

@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.kafka.creation import WITHOUT_RETENTION, make_topic
-from coopconsume.kafka.kafka_python_compat import end_producer
+from coopconsume.kafka.kafka_python_compat import connected, end_producer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ class OnePartition:
     def _admin(self) -> Any:
         from kafka.admin import KafkaAdminClient
 
-        return closing(KafkaAdminClient(**self._config))
+        return closing(connected(KafkaAdminClient, **self._config))
 
     def partitions(self, *, create: bool, replicas: int | None = None) -> int:
         """Returns the number of the topic's partitions; 0: it does not exist.
@@ -86,7 +86,7 @@ class OnePartition:
         from kafka import KafkaConsumer
 
         if self._consumer is None:
-            self._consumer = KafkaConsumer(**self._consumer_config)
+            self._consumer = connected(KafkaConsumer, **self._consumer_config)
             self._consumer.assign([self._at])
         start = self._consumer.beginning_offsets([self._at], timeout_ms=self._answer_ms)[self._at]
         end = self.end()
@@ -125,6 +125,8 @@ class OnePartition:
 
         if self._producer is not None:
             # The producer's own `close` raises at its timeout, and leaves its thread running.
-            with suppress(KafkaTimeoutError):
-                self._producer.flush(timeout=3)
-            end_producer(self._producer)
+            try:
+                with suppress(KafkaTimeoutError):
+                    self._producer.flush(timeout=3)
+            finally:
+                end_producer(self._producer)

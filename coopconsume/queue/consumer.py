@@ -20,6 +20,7 @@ from coopconsume.errors import (
 )
 from coopconsume.errors.queue import NotHeld, QueueUnavailable
 from coopconsume.kafka.cluster import Cluster, primary_mark
+from coopconsume.kafka.kafka_python_compat import connected
 from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueReplica, QueueSettings
 from coopconsume.record import MAX_WAIT, Record, usable_seconds
@@ -179,7 +180,8 @@ class QueueConsumer(Closing):
             BrokerUnreachable: The brokers of the topic have not answered for 15 s.
             DataLoss: Records were deleted before they were done, with ``failOnDataLoss=true``.
             InvalidOption: An argument is out of range.
-            QueueUnavailable: No majority of the replicas has answered for 15 s.
+            QueueUnavailable: No majority of the replicas has taken acknowledgements for 15 s.
+                Without acknowledgements a queue without a majority gives no records and no error.
         """
         if type(max_records) is not int or not 1 <= max_records <= _MOST_RECORDS:
             remedy = f"give a whole number from 1 to {_MOST_RECORDS}"
@@ -198,11 +200,10 @@ class QueueConsumer(Closing):
         return found
 
     def _polled(self, session: QueueSession, limit: int, timeout: float) -> list[Record]:
-        patience = min(max(timeout, _ANSWER), _LONGEST_ANSWER)
-        self.commit(patience)
         deadline = time.monotonic() + timeout
+        self.commit(_patience(timeout))
         while True:
-            found = self._acquired(session, limit, patience)
+            found = self._acquired(session, limit, _patience(deadline - time.monotonic()))
             left = deadline - time.monotonic()
             if found or left <= 0:
                 return found
@@ -332,8 +333,8 @@ class QueueConsumer(Closing):
             self._session = QueueSession(self._settings)
         self._session.open(_OPENING)
         if self._source is None:
-            self._source = KafkaConsumer(
-                **options.client_config(), group_id=None, enable_auto_commit=False,
+            self._source = connected(
+                KafkaConsumer, **options.client_config(), group_id=None, enable_auto_commit=False,
                 auto_offset_reset="none", isolation_level=options.kafka["isolation.level"],
                 max_poll_records=10_000, fetch_max_wait_ms=20,
             )  # fmt: skip
@@ -519,6 +520,11 @@ class QueueConsumer(Closing):
             self._stable |= moved
         except (KafkaError, BrokerUnreachable) as error:  # the replicas have the truth
             log.warning("the offsets of group %s were not written: %s", self._settings.name, error)
+
+
+def _patience(left: float) -> float:
+    """Returns the seconds to wait for an answer."""
+    return min(max(left, _ANSWER), _LONGEST_ANSWER)
 
 
 def _check_timeout(timeout: float) -> None:

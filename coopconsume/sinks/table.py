@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from commits.conflicts import repeated_write
 from commits.places import refuse_unwritable
+from commits.program_end import table_calls
 from commits.secrets import message_of
 from coopconsume.errors import OutputNotWritten, TableUnusable
 from coopconsume.sinks.base import ORIGIN, ROW, arrow_schema
@@ -36,6 +37,9 @@ class Table:
     beside = ORIGIN
     topic: str | None = None
     hears_all: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        table_calls(cls)
 
     def __init__(
         self,

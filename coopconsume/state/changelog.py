@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from assignors import MAX_KEY_HASH, key_hash
 from commits.conflicts import repeated_write
+from commits.program_end import table_calls
 from commits.secrets import hidden
 from coopconsume.errors import TableUnusable
 from coopconsume.state.rows import Origin, alive, counted, newest
@@ -44,6 +45,7 @@ class Size(NamedTuple):
     size: int
 
 
+@table_calls
 class Changelog:
     """The changelog and the snapshots of a state.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commits.program_end import table_calls
 from coopconsume.state.table import PARTITION, RETENTION, StateTable
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Snapshot(NamedTuple):
     is_first: bool
 
 
+@table_calls
 class Snapshots:
     """The table of the snapshots of a state.
 

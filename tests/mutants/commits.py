@@ -72,8 +72,16 @@ COMMITS = [
         "program-ends-in-a-call",
         "A program that ends while a thread writes to a table ends with its own exit code.",
         "commits/program_end.py",
-        "        if not _is_called():\n",
-        "        if True:\n",
+        "    while _is_called():\n",
+        "    while False:\n",
+        ("tests/unit/commits/test_program_end.py::test_the_end_waits_for_a_call_but_not_for_ever",),
+    ),
+    Mutant(
+        "program-ends-before-a-call",
+        "Once a program ends, no thread begins to work on a table.",
+        "commits/program_end.py",
+        "if _ending.is_set() and threading.current_thread().daemon:",
+        "if False:",
         ("tests/unit/commits/test_program_end.py::test_a_program_ends_with_its_own_exit_code",),
     ),
     Mutant(

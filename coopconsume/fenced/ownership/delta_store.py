@@ -19,7 +19,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-import commits.program_end  # noqa: F401 - it registers itself
+from commits.program_end import table_calls
 from coopconsume.errors.fenced import OwnershipFormat
 from coopconsume.fenced.ownership import wire
 from coopconsume.fenced.ownership.model import Key, OwnershipEvent, Row
@@ -52,6 +52,7 @@ _LOOK = 0.1  # seconds between two looks for a newer version
 _ONCE = CommitProperties(max_commit_retries=0)
 
 
+@table_calls
 class DeltaStore:
     """An `OwnershipStore` in a Delta table.
 

@@ -132,14 +132,13 @@ class Poller:
     def poll(self, membership: Membership, timeout: float) -> DataFrame:
         """Returns the next records, as a DataFrame of a fixed window of offsets."""
         started = time.monotonic()
-        wait = seconds_of("timeout", timeout)
-        deadline = started + wait
+        deadline = started + seconds_of("timeout", timeout)
         checked: EpochAssignment | None = None
         away = _Away()
         with self.session.polling():
             while True:
                 self.session.check_woken()
-                patience = max(wait, _ANSWER)
+                patience = max(deadline - time.monotonic(), _ANSWER)
                 with self._reading(membership), membership.cluster.patient_for(patience):
                     assignment = membership.assignment
                     if (

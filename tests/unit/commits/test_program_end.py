@@ -14,11 +14,14 @@ from commits import program_end
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: It ends with the exit code of its own, while a thread renews a claim without a pause.
+#: It ends with the exit code of its own, while a thread renews a claim without a pause; what is to
+#: be done at its end takes a while.
 _PROGRAM = """
+import atexit
 import sys
 import time
 
+atexit.register(time.sleep, 0.2)
 from commits import CommitStore
 from coopconsume.group.claims import ClaimKeeper
 
@@ -49,7 +52,6 @@ def test_the_end_waits_for_a_call_but_not_for_ever(
     thread.start()
     assert began.wait(60)
     monkeypatch.setattr(program_end, "_LONGEST", 0.0 if is_away else 60.0)
-    interval = sys.getswitchinterval()
     ending = threading.Thread(target=program_end._wait_for_calls)
     try:
         ending.start()
@@ -62,4 +64,4 @@ def test_the_end_waits_for_a_call_but_not_for_ever(
     finally:
         answers.set()
         thread.join(60)
-        sys.setswitchinterval(interval)
+        program_end._ending.clear()
