@@ -5,11 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 import pytest
 
 from commits import program_end
+from commits.path_engine import PathEngine
+from coopconsume.fenced.ownership.delta_store import DeltaStore
+from coopconsume.sinks.letters import DeadLetterTable
+from coopconsume.sinks.merge import MergeTable
+from coopconsume.sinks.purgatory import Purgatory
+from coopconsume.sinks.table import OutputTable
+from coopconsume.state.changelog import Changelog
+from coopconsume.state.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,3 +74,18 @@ def test_the_end_waits_for_a_call_but_not_for_ever(
         answers.set()
         thread.join(60)
         program_end._ending.clear()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        PathEngine, DeltaStore, DeadLetterTable, MergeTable, OutputTable, Purgatory, Changelog,
+        Snapshots,
+    ],
+)  # fmt: skip
+def test_threads_work_on_every_kind_of_table_by_such_calls(table: type) -> None:
+    """Otherwise an end waits for a call, and the next one begins."""
+    methods = {name: f for name, f in vars(table).items() if isinstance(f, FunctionType)}
+    public = {name for name in methods if not name.startswith("_")}
+    assert public
+    assert all(hasattr(methods[name], "__wrapped__") for name in public)
