@@ -180,7 +180,7 @@ class Retry(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        return _reason_text(self.reason) or "retry asked for"
+        return reason_text(self.reason) or "retry asked for"
 
 
 class Reject(Exception):
@@ -200,10 +200,11 @@ class Reject(Exception):
             self.__cause__ = reason
 
     def __str__(self) -> str:
-        return _reason_text(self.reason) or "rejected"
+        return reason_text(self.reason) or "rejected"
 
 
-def _reason_text(reason: object) -> str:
+def reason_text(reason: object) -> str:
+    """Returns the text of a reason; raises what the text of a user's object raises."""
     if reason is None:
         return ""
     if isinstance(reason, bytes | bytearray):

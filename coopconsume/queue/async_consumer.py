@@ -37,7 +37,7 @@ class AsyncQueueConsumer:
         kind: AcknowledgeType | str = ACCEPT,
         *,
         delay: float = 0.0,
-        reason: str = "",
+        reason: object = "",
     ) -> None:
         """Acknowledge a record; see `QueueConsumer.acknowledge`."""
         await self._run(

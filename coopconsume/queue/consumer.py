@@ -24,6 +24,7 @@ from coopconsume.kafka.kafka_python_compat import connected
 from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueReplica, QueueSettings
 from coopconsume.record import MAX_WAIT, Record, usable_seconds
+from coopconsume.worker.handler_answers import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -215,7 +216,7 @@ class QueueConsumer(Closing):
         kind: AcknowledgeType | str = ACCEPT,
         *,
         delay: float = 0.0,
-        reason: str = "",
+        reason: object = "",
     ) -> None:
         """Acknowledge a record. The next `commit` or `poll` writes it.
 
@@ -223,7 +224,8 @@ class QueueConsumer(Closing):
             record: A record that `poll` returned.
             kind: ACCEPT, RELEASE, REJECT or RENEW.
             delay: For RELEASE: the seconds for which no consumer gets the record.
-            reason: For REJECT: written beside the dead letter.
+            reason: For REJECT: written beside the dead letter, at most 500 characters: text, or
+                any object, such as the error that is the reason.
 
         Raises:
             InvalidOption: The kind or the delay is not valid.
@@ -241,7 +243,7 @@ class QueueConsumer(Closing):
         is_ours = held is not None and record.topic == self._settings.topic
         if held is None or not is_ours or held.kind not in (None, RENEW):
             raise NotHeld(record.topic, record.partition, record.offset, record.offset)
-        held.kind, held.delay, held.reason = kind, seconds, reason
+        held.kind, held.delay, held.reason = kind, seconds, reason_of(reason)
 
     def commit(self, timeout: float = 30.0) -> QueueCommit:
         """Write the acknowledgements, and wait until a majority of the replicas counts them.

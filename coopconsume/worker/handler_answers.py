@@ -21,6 +21,7 @@ from coopconsume.record import (
     Retry,
     RetryPolicy,
     checked_headers,
+    reason_text,
     usable_seconds,
     with_added,
 )
@@ -146,6 +147,12 @@ def clean(text: Any, most: int = _ERROR_CHARS) -> str:
     # By the methods of `str` itself, as a subclass may have others; the answer is no subclass.
     begin = _safely(lambda: str.__getitem__(text, slice(most)))
     return "" if begin is None else str.encode(begin, "utf-8", "backslashreplace").decode()[:most]
+
+
+def reason_of(reason: object) -> str:
+    """Returns a reason, any object, as text of at most 500 characters that UTF-8 can hold."""
+    text = _safely(lambda: reason_text(reason))
+    return shown(reason) if text is None else clean(text)
 
 
 def shown(value: Any) -> str:

@@ -127,7 +127,7 @@ def test_consumers_share_records_and_acknowledge_each(
             one_or_two = one if record in rest else two
             one_or_two.acknowledge(record, ACCEPT)
         one.acknowledge(released, RELEASE)
-        one.acknowledge(rejected, REJECT, reason="unreadable")
+        one.acknowledge(rejected, REJECT, reason="half \ud83d")  # UTF-8 cannot hold it
         one.acknowledge(renewed, RENEW)
         with pytest.raises(NotHeld, match=f"offsets 0 to 0 of {name}-0 are not held"):
             two.acknowledge(released)

@@ -39,6 +39,14 @@ QUEUE = [
         (_COMMIT + "test_what_is_done_counts_while_dead_letters_cannot_be_written",),
     ),
     Mutant(
+        "queue-reason-that-is-no-text",
+        "The reason of a rejection becomes text that UTF-8 can hold.",
+        _CONSUMER,
+        "held.reason = kind, seconds, reason_of(reason)",
+        "held.reason = kind, seconds, reason",
+        (_COMMIT + "test_the_reason_of_a_rejection_may_be_anything",),
+    ),
+    Mutant(
         "queue-acquisition-outlasts-its-hold",
         "An acquisition ends with its hold, so that the call that waits for it gets its result.",
         _MEMBER,

@@ -255,7 +255,7 @@ def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_pa
         consumer.retry(frame.where("key = 'k4'"), delay=0)
         dead = frame.where("offset in (5, 16)").withColumn("why", F.concat(F.lit("no "), "offset"))
         consumer.reject(dead, reason=F.col("why"))
-        consumer.reject(frame.where("offset = 7"), reason="later", on_dead="park")
+        consumer.reject(frame.where("offset = 7"), reason=ValueError("later"), on_dead="park")
         with pytest.raises(NotPolled):
             consumer.retry(frame.where("offset = 5"))
         rest = frame.where("key not in ('k3', 'k4', 'k7') and offset not in (5, 16)")
@@ -284,7 +284,7 @@ def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_pa
         rejected = [tuple(row[name] for name in columns) for row in letters.to_pylist()]
         assert sorted(rejected) == [
             (5, b"v5", "no 5", 1),
-            (7, b"v7", "later", 1),
+            (7, b"v7", "ValueError: later", 1),
             (16, b"v16", "no 16", 1),
         ]
 

@@ -18,13 +18,13 @@ from coopconsume.record import (
 )
 from coopconsume.runtime.commit.outbox import due_ms
 from coopconsume.runtime.decisions import apply_decisions
-from coopconsume.worker.handler_answers import clean
+from coopconsume.worker.handler_answers import clean, reason_of
 from coopconsume.worker.report import DeadLetter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from commits import CommitResult
     from commits.model import TopicPartition
@@ -154,8 +154,13 @@ def seconds_of(name: str, wait: float | str) -> float:
     return seconds
 
 
-def reasons_of(frame: DataFrame, reason: str | Column, call: str) -> Reasons:
+def reasons_of(frame: DataFrame, reason: object, call: str) -> Reasons:
     """Returns the records that a frame names, each with its reason.
+
+    Args:
+        frame: The records.
+        reason: A column of the frame, or as for `Reject`.
+        call: The caller, for the error.
 
     Raises:
         ValueError: The frame lacks a column.
@@ -166,7 +171,8 @@ def reasons_of(frame: DataFrame, reason: str | Column, call: str) -> Reasons:
     missing = [name for name in names if name not in frame.columns]
     if missing:
         raise ValueError(f"{call} needs the column {missing[0]!r}; the frame has {frame.columns}")
-    why = F.lit(clean(reason)) if isinstance(reason, str) else reason
+    # Spark Connect has another class of columns.
+    why = reason if hasattr(reason, "cast") else F.lit(reason_of(reason))
     rows = frame.select(*names, why.cast("string").alias("reason")).toArrow().to_pydict()
     reasons: Reasons = {}
     for topic, partition, offset, text in zip(*rows.values(), strict=True):

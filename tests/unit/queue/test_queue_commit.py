@@ -52,11 +52,13 @@ class Letters:
     def __init__(self):
         self.is_open = False
         self.offsets = []
+        self.reasons = []
 
     def append(self, letters, _topic_ids, _commit_id):
         if not self.is_open:
             raise OutputNotWritten("dead letters", "letters", "away")
         self.offsets += [letter.offset for letter in letters]
+        self.reasons += [letter.reason.encode() for letter in letters]
 
 
 class Source:
@@ -142,6 +144,25 @@ def test_what_is_done_counts_while_dead_letters_cannot_be_written(consumer):
     assert consumer.commit().done == 4
     assert consumer._letters.offsets == [0]
     assert consumer._session.acknowledged[1:] == [("reject", [0])]
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("half \ud83d", b"half \\ud83d"),
+        (ValueError("bad"), b"ValueError: bad"),
+        (None, b""),
+        (404, b"404"),
+        ("x" * 10_000, b"x" * 500),
+    ],
+)
+def test_the_reason_of_a_rejection_may_be_anything(consumer, reason, text):
+    """As that of `Reject`; it holds up no later commit."""
+    consumer._letters.is_open = True
+    rejected, *_ = consumer.poll(4)
+    consumer.acknowledge(rejected, REJECT, reason=reason)
+    assert consumer.commit().done == 1
+    assert consumer._letters.reasons == [text]
 
 
 def test_records_are_fetched_once_their_broker_is_back(consumer):
