@@ -12,6 +12,7 @@ from coopconsume.admin.overview.collect import describe_group, list_groups
 from coopconsume.admin.overview.reader import GroupReader
 from coopconsume.errors import GroupActive, InvalidOption, MissingOption
 from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.identity import is_other_topic
 from coopconsume.kafka.topics import describe_topics, set_shareable
 from coopconsume.options import Options
 
@@ -204,5 +205,5 @@ class Admin:
         return {
             at: StableOffset(one.offset, ids[at[0]])
             for at, one in primary.items()
-            if at[0] in ids and one.topic_id in {"", ids[at[0]]}  # not of a former topic
+            if at[0] in ids and not is_other_topic(one.topic_id, ids[at[0]])
         }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from commits import OffsetAndEpoch, OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.errors import DataLoss, TopicNotFound, TopicReplaced
+from coopconsume.kafka.identity import is_other_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -128,7 +129,7 @@ class AssignedLogs:
         found = {topic.name: topic.id for topic in visible}
         for name, topic_id in found.items():
             known = self._grant().topic_ids.get(name, "")
-            if known and topic_id != known:
+            if is_other_topic(known, topic_id):
                 raise TopicReplaced(name, known, topic_id)
         if missing := set(names) - found.keys() - set(hidden):
             # A broker may not have heard of a topic yet that is there.

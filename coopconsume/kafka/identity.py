@@ -1,4 +1,7 @@
-"""Topic ids and leader epochs of partitions, and the group id under which Spark reads them.
+"""Which log a partition has: topic ids, leader epochs, and Spark's group id for reads.
+
+A name and a number do not say which log a partition has. Whatever reads or keeps offsets carries a
+`LogIdentity`, and what was read or noted under one identity does not count under another.
 
 Spark's Kafka source caches consumers and fetched records in its executors, by group id, topic,
 partition and next offset. A topic that was deleted and created again has the same name, so a read
@@ -12,12 +15,32 @@ from __future__ import annotations
 
 import threading
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commits.model import TopicPartition
+
+
+@dataclass(frozen=True)
+class LogIdentity:
+    """Identifies a log among those of the same topic name and partition.
+
+    Attributes:
+        topic_id: Kafka's id of the topic (KIP-516), as text; empty: not known.
+        leader_epoch: The leader epoch in which the log was seen (KIP-320); None: not known. What
+            was seen in it is still there below the end of that epoch, see `leaders.epoch_ends`.
+    """
+
+    topic_id: str = ""
+    leader_epoch: int | None = None
+
+
+def is_other_topic(noted: str, found: str) -> bool:
+    """Return whether two topic ids belong to different topics; an empty one is not known."""
+    return bool(noted and found and noted != found)
 
 
 class LogIdentities:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from commits import OffsetRanges, Pending
+from coopconsume.kafka.identity import is_other_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -115,7 +116,7 @@ def apply_decisions(
             if logged is None or not logged.is_parked:  # Else it is another member's.
                 stale.append(one)
             continue
-        if one.topic_id not in ("", assignment.topic_ids.get(one.topic, "")):
+        if is_other_topic(one.topic_id, assignment.topic_ids.get(one.topic, "")):
             log.warning("the %s of %s-%d@%d is dropped: its topic was deleted since",
                         one.action, one.topic, one.partition, one.offset)  # fmt: skip
             stale.append(one)

@@ -18,6 +18,7 @@ from commits import CommitLogUnavailable
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.group.primary import WRITE_WITHIN
 from coopconsume.group.shares import by_partition
+from coopconsume.kafka.identity import is_other_topic
 from coopconsume.runtime.commit.committer import Committer
 from coopconsume.runtime.dispatch.daemon_pool import DaemonPool
 from coopconsume.runtime.events import HolesFound
@@ -292,7 +293,7 @@ class EpochState:
     def take_along(self, records: OverLimit) -> bool:
         """Takes over records of an earlier epoch, if their keys are still ours; returns whether."""
         topic, _ = records.partition
-        if self.assignment.topic_ids.get(topic, "") != records.topic_id:
+        if is_other_topic(records.topic_id, self.assignment.topic_ids.get(topic, "")):
             return False
         for partition in self.ours:
             if (partition.topic, partition.partition) == records.partition:

@@ -15,6 +15,7 @@ from coopconsume.errors import GroupActive, InvalidOption, StateNotChosen
 from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.cluster import primary_mark
 from coopconsume.kafka.connection import Connection
+from coopconsume.kafka.identity import is_other_topic
 from coopconsume.options import Options
 from coopconsume.state.resetting import StateReset, noted_state
 
@@ -173,7 +174,7 @@ class OffsetAdmin(Connection):
         moves = []
         for one in self.statuses(topics, times=False) if topics else []:
             given = wanted[one.topic, one.partition]
-            is_other = given.topic_id and current.get(one.topic) not in (None, given.topic_id)
+            is_other = is_other_topic(given.topic_id, current.get(one.topic, ""))
             note = "the document belongs to a topic with another id" if is_other else ""
             moves.append(replace(replaced(one, given), note=note))
         self._check_exist(move.before for move in moves)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from coopconsume.kafka.identity import LogIdentities
+from coopconsume.kafka.identity import LogIdentities, is_other_topic
 from coopconsume.options import Options
 from coopconsume.runtime.read.offset_frames import read_spans
 from coopconsume.runtime.read.spans import Span
@@ -36,6 +36,12 @@ def test_the_group_id_for_reads_changes_with_a_topic_id_and_a_leader_epoch() -> 
         assert has_changed()
     assert not has_changed()
     assert LogIdentities().read_group("g") not in seen, "another process shares the executors"
+
+
+def test_a_topic_is_another_one_only_if_both_ids_are_known() -> None:
+    """Brokers before 2.8 have no ids, and old commit tables do not have them either."""
+    assert is_other_topic("id-1", "id-2")
+    assert not any(is_other_topic(*ids) for ids in [("a", "a"), ("a", ""), ("", "a"), ("", "")])
 
 
 def test_every_read_is_made_under_that_group_id() -> None:
