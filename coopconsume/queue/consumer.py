@@ -7,6 +7,7 @@ import math
 import time
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Self
 
 from commits import OffsetRanges
@@ -21,6 +22,8 @@ from coopconsume.errors import (
 from coopconsume.errors.queue import NotHeld, QueueUnavailable
 from coopconsume.kafka.cluster import Cluster, primary_mark
 from coopconsume.kafka.kafka_python_compat import connected
+from coopconsume.queue.range_reader import RangeReader
+from coopconsume.queue.rows import minus
 from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueReplica, QueueSettings
 from coopconsume.record import MAX_WAIT, Record, usable_seconds
@@ -29,9 +32,7 @@ from coopconsume.worker.handler_answers import reason_of
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
-    from kafka import TopicPartition
-
-    from coopconsume.queue.member import Settled
+    from coopconsume.queue.member import Granted, Settled
     from coopconsume.queue.rows import Offsets
     from coopconsume.sinks.base import DeadLetterSink
 
@@ -46,8 +47,8 @@ _AWAY = 15.0
 _ENDS_AGE = 0.2
 _OFFSETS_EVERY = 1.0
 _LAST_OFFSETS = 10.0
-_FETCH = 10.0
 _MOST_RECORDS = 100_000
+_PLACE = attrgetter("partition", "offset")
 
 
 class AcknowledgeType(StrEnum):
@@ -393,14 +394,31 @@ class QueueConsumer(Closing):
         granted = session.acquire(limit, self._ends, patience)
         if granted is None or not granted.offsets:
             return []
-        records: list[Record] = []
-        for partition, offsets in granted.offsets.items():
-            records += self._fetched(session, partition, offsets)
-        if time.monotonic() >= granted.until:  # the hold has ended, and others may have them
-            return []
+        records = self._read(session, granted, patience)
         for record in records:
             self._held[record.partition, record.offset] = _Held(record)
         return self._without_exhausted(records)
+
+    def _read(self, session: QueueSession, granted: Granted, patience: float) -> list[Record]:
+        """Read granted records; withdraw from those that do not come in time to be worked on."""
+        now = time.monotonic()
+        deadline = now + min(patience, (granted.until - now) / 2)
+        read = RangeReader(self._source, self._settings.topic).read(granted.offsets, deadline)
+        if read.is_deleted:
+            self._ends_at = 0.0  # `_refresh` reports them
+        if read.missing:
+            session.settle("accept", read.missing)
+        # If the hold has ended, others may have them.
+        late = (
+            read.late if time.monotonic() < granted.until else minus(granted.offsets, read.missing)
+        )
+        if late:
+            session.settle("release", late, is_delivered=False)
+        return [
+            self._record(session, raw)
+            for raw in sorted(read.records, key=_PLACE)
+            if raw.offset not in late.get(raw.partition, ())
+        ]
 
     def _without_exhausted(self, records: list[Record]) -> list[Record]:
         """Reject the records that were delivered too often; the next commit writes them."""
@@ -411,44 +429,6 @@ class QueueConsumer(Closing):
         for record in exhausted:
             self.acknowledge(record, REJECT, reason=f"delivered {most} times without ACCEPT")
         return [record for record in records if record.attempt <= most]
-
-    def _fetched(
-        self, session: QueueSession, partition: int, offsets: OffsetRanges
-    ) -> list[Record]:
-        from kafka import TopicPartition
-        from kafka.errors import OffsetOutOfRangeError
-
-        first, last = offsets.first, offsets.last
-        assert first is not None
-        assert last is not None
-        at = TopicPartition(self._settings.topic, partition)
-        source = self._source
-        others = [tp for tp in source.assignment() if tp != at]
-        source.pause(*others)
-        source.resume(at)
-        if _position(source, at) != first:
-            source.seek(at, first)
-        found: list[Record] = []
-        position, deadline = first, time.monotonic() + _FETCH
-        while position <= last and time.monotonic() < deadline:
-            try:
-                polled = source.poll(timeout_ms=200, max_records=last + 1 - position)
-            except OffsetOutOfRangeError:
-                self._ends_at = 0.0  # deleted by the broker; `_refresh` reports them
-                break
-            raws = polled.get(at, [])
-            found += [self._record(session, raw) for raw in raws if raw.offset in offsets]
-            position = raws[-1].offset + 1 if raws else position
-            position = _position(source, at) or position
-        missing = offsets.clip(first, position - 1) - OffsetRanges.from_offsets(
-            [record.offset for record in found]
-        )
-        if missing:  # compacted away, aborted, or a transaction's end: no record will come
-            session.settle("accept", {partition: missing})
-        late = offsets.clip(position, last) if position <= last else OffsetRanges()
-        if late:
-            session.settle("release", {partition: late})
-        return found
 
     def _record(self, session: QueueSession, raw: Any) -> Record:
         attempt = 1 + session.member.deliveries(raw.partition, raw.offset)
@@ -532,18 +512,6 @@ def _patience(left: float) -> float:
 def _check_timeout(timeout: float) -> None:
     if usable_seconds(timeout) is None:
         raise InvalidOption("timeout", repr(timeout), f"give 0 to {MAX_WAIT:.0f} seconds")
-
-
-def _position(source: Any, at: TopicPartition) -> int | None:
-    """Return the next offset of a consumer; None while its broker does not answer."""
-    from kafka.errors import KafkaConnectionError, KafkaTimeoutError
-
-    try:
-        position: int | None = source.position(at)
-    except (KafkaConnectionError, KafkaTimeoutError) as error:
-        log.debug("the position of %s-%d is not known: %s", at.topic, at.partition, error)
-        return None
-    return position
 
 
 def _places(offsets: Offsets) -> list[tuple[int, int]]:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 Settlement: TypeAlias = Literal["accept", "reject", "release", "renew"]
 
-_WINDOW = 10_000
+_WINDOW, _WIDEST = 10_000, 1 << 30
 #: Pauses after requests without a majority, in multiples of the time limit of a quorum.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 8.0
 _KEPT_SENT = 1_000
@@ -291,7 +291,13 @@ class QueueMember:
         return self._granted.popleft() if self._granted else None
 
     def settle(
-        self, kind: Settlement, offsets: Offsets, now: float, delay: float = 0.0
+        self,
+        kind: Settlement,
+        offsets: Offsets,
+        now: float,
+        delay: float = 0.0,
+        *,
+        is_delivered: bool = True,
     ) -> tuple[Settled, list[AppendRow]]:
         """Acknowledge offsets that this consumer was granted.
 
@@ -301,15 +307,15 @@ class QueueMember:
             offsets: The offsets.
             now: This consumer's monotonic time in seconds.
             delay: For ``release``: the seconds for which nobody gets them.
+            is_delivered: For ``release``: whether they were handed out.
 
         Returns:
             The progress, which later calls of `take` update, and the rows to append.
         """
         self._request += 1
         seconds = self._hold if kind == "renew" else delay
-        row = ReplicaRow(
-            kind, self.holder, self._request, offsets, seconds, delivered=kind == "release"
-        )
+        delivered = kind == "release" and is_delivered
+        row = ReplicaRow(kind, self.holder, self._request, offsets, seconds, delivered=delivered)
         until = now + self._hold * (1 - MARGIN) if kind == "renew" else 0.0
         settled = Settled(row, until=until, again=now + self._repeat_after())
         self._settling[self._request] = settled
@@ -432,12 +438,14 @@ class QueueMember:
         """Return the lowest offsets that are neither done nor busy, at most `limit` of them."""
         done = state.done(partition)
         first, chosen = done.stable_offset, OffsetRanges()
+        width = max(_WINDOW, limit)
         while first < end and len(chosen) < limit:
-            last = min(first + max(_WINDOW, limit) - 1, end - 1)
+            last = min(first + width - 1, end - 1)
             free = done.uncommitted(first, last) - busy
             wanted = limit - len(chosen)
             chosen |= free.head(wanted)
             first = last + 1
+            width = min(2 * width, _WIDEST)  # free offsets may be far apart
         return chosen
 
     def _answered(

@@ -120,9 +120,13 @@ class QueueSession:
         self._until(lambda: not self.member.is_acquiring, min(timeout, self._settings.hold))
         return self.member.granted()
 
-    def settle(self, kind: Settlement, offsets: Offsets, delay: float = 0.0) -> Settled:
+    def settle(
+        self, kind: Settlement, offsets: Offsets, delay: float = 0.0, *, is_delivered: bool = True
+    ) -> Settled:
         """Start an acknowledgement; `wait` waits for it."""
-        settled, rows = self.member.settle(kind, offsets, time.monotonic(), delay)
+        settled, rows = self.member.settle(
+            kind, offsets, time.monotonic(), delay, is_delivered=is_delivered
+        )
         self._send(rows)
         return settled
 

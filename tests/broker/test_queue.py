@@ -177,6 +177,40 @@ def test_consumers_share_records_and_acknowledge_each(
     assert "yes" in commanded(kafka, "audit", *place)[1]
 
 
+def test_an_old_record_far_below_the_others_holds_up_nobody(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies between is not read. What is not read in time is no delivery."""
+    monkeypatch.setattr("coopconsume.queue.consumer._ANSWER", 0.5)
+    name = topic(1)
+    count = 20_000
+    produce(name, [(None, b"%d" % i) for i in range(count)])
+    with QueueConsumer(options_of(kafka, f"{name}-group"), name) as consumer:
+        old, *others = polled(consumer, count - 100)
+        for record in others:
+            consumer.acknowledge(record)
+        consumer.acknowledge(old, RELEASE)
+        consumer.commit()
+        read: list[int] = []
+        poll = consumer._source.poll
+
+        def counted(*limits: Any) -> Any:
+            found = poll(*limits)
+            read.extend(raw.offset for raws in found.values() for raw in raws)
+            return found
+
+        monkeypatch.setattr(consumer._source, "poll", counted)
+        far = consumer.poll(50, timeout=PATIENCE)
+        assert [record.offset for record in far] == [0, *range(count - 100, count - 51)]
+        assert len(read) == 50
+        monkeypatch.setattr(consumer._source, "poll", lambda *_: time.sleep(0.1) or {})
+        assert consumer.poll(51, timeout=0.2) == []
+        monkeypatch.setattr(consumer._source, "poll", poll)
+        late = polled(consumer, 51)
+        assert [record.offset for record in late] == [*range(count - 51, count)]
+        assert {record.attempt for record in late} == {1}
+
+
 @pytest.mark.parametrize("kind", ["topic", "table"])
 def test_records_of_a_killed_consumer_come_again(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path, kind: str

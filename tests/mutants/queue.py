@@ -16,6 +16,8 @@ _COMMIT = "tests/unit/queue/test_queue_commit.py::"
 _BROKER = "tests/broker/test_queue.py::"
 _TABLES = "tests/unit/queue/test_table_log.py::"
 _SETTINGS = "tests/unit/queue/test_queue_settings.py::"
+_READER = "coopconsume/queue/range_reader.py"
+_READS = "tests/unit/queue/test_range_reader.py::"
 _RULES = "tests/unit/queue/test_queue_rules.py::"
 _MODEL = "tests/model/test_queue_model.py::test_any_schedule_keeps_the_promises"
 
@@ -37,6 +39,44 @@ QUEUE = [
         "        self._settle(session, ACCEPT, RELEASE, RENEW)\n        problem: ",
         "        self._write_letters()\n        self._settle(session, ACCEPT, RELEASE, RENEW)\n        problem: ",
         (_COMMIT + "test_what_is_done_counts_while_dead_letters_cannot_be_written",),
+    ),
+    Mutant(
+        "queue-reads-what-lies-between",
+        "What lies between distant ranges of acquired offsets is not read.",
+        _READER,
+        "first - spans[-1].last <= _NEAR",
+        "first - spans[-1].last <= 1_000_000",
+        (
+            _READS + "test_what_lies_between_distant_ranges_is_not_read",
+            _BROKER + "test_an_old_record_far_below_the_others_holds_up_nobody",
+        ),
+    ),
+    Mutant(
+        "queue-waits-for-all-records",
+        "A read of acquired records ends in time, with those that have come.",
+        _READER,
+        "while left and (remaining := deadline - time.monotonic()) > 0:",
+        "while left and (remaining := deadline + 60 - time.monotonic()) > 0:",
+        (
+            _READS + "test_what_was_read_in_time_is_returned",
+            _READS + "test_a_partition_that_does_not_answer_holds_up_no_other",
+        ),
+    ),
+    Mutant(
+        "queue-stops-at-deleted-ranges",
+        "Ranges that the broker has deleted hold up no other ones.",
+        _READER,
+        "                    left[at].pop(0)\n",
+        "                    left[at].clear()\n",
+        (_READS + "test_ranges_that_the_broker_has_deleted_hold_up_no_other",),
+    ),
+    Mutant(
+        "queue-late-read-counts-as-delivery",
+        "Records that were not read in time were not delivered.",
+        _CONSUMER,
+        'session.settle("release", late, is_delivered=False)',
+        'session.settle("release", late)',
+        (_BROKER + "test_an_old_record_far_below_the_others_holds_up_nobody",),
     ),
     Mutant(
         "queue-reason-that-is-no-text",

@@ -7,8 +7,6 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from kafka import TopicPartition
-from kafka.errors import KafkaConnectionError
 
 from commits import OffsetRanges
 from coopconsume import QueueConsumer
@@ -61,33 +59,6 @@ class Letters:
         self.reasons += [letter.reason.encode() for letter in letters]
 
 
-class Source:
-    """Two records of a broker that goes away between them."""
-
-    def __init__(self):
-        self.at = 0
-
-    def assignment(self):
-        return set()
-
-    def pause(self, *_partitions):
-        pass
-
-    resume = seek = pause
-
-    def poll(self, **_limits):
-        at, self.at = self.at, self.at + 1
-        raw = SimpleNamespace(
-            topic="t", partition=0, offset=at, key=None, value=b"", timestamp=0, headers=()
-        )
-        return {TopicPartition("t", 0): [raw]}
-
-    def position(self, _partition):
-        if self.at < 2:
-            raise KafkaConnectionError
-        return self.at
-
-
 def unreachable(_offsets, patience=15.0):
     """A cluster that does not answer."""
     assert patience == 0, "holds end while a commit waits"
@@ -105,13 +76,13 @@ def consumer(monkeypatch):
         patient_for=lambda _seconds: nullcontext(),
     )
 
-    def fetched(session, partition, offsets):
+    def read(session, granted, _patience):
         return [
-            Record("t", partition, offset, None, b"", 0, (), session.delivered.get(offset, 1))
-            for offset in offsets.offsets().tolist()
+            Record("t", 0, offset, None, b"", 0, (), session.delivered.get(offset, 1))
+            for offset in granted.offsets[0].offsets().tolist()
         ]
 
-    monkeypatch.setattr(made, "_fetched", fetched)
+    monkeypatch.setattr(made, "_read", read)
     return made
 
 
@@ -163,14 +134,6 @@ def test_the_reason_of_a_rejection_may_be_anything(consumer, reason, text):
     consumer.acknowledge(rejected, REJECT, reason=reason)
     assert consumer.commit().done == 1
     assert consumer._letters.reasons == [text]
-
-
-def test_records_are_fetched_once_their_broker_is_back(consumer):
-    """None of them is released, and the error of the client is not the caller's."""
-    consumer._source = Source()
-    found = QueueConsumer._fetched(consumer, consumer._session, 0, OffsetRanges([(0, 1)]))
-    assert [record.offset for record in found] == [0, 1]
-    assert consumer._session.acknowledged == []
 
 
 def test_records_beside_one_that_was_delivered_too_often_are_handed_out(consumer):
