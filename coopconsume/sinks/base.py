@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 
 from commits import OffsetRanges
 from coopconsume.kafka.producer import ORIGIN_HEADER
+from coopconsume.values.schema import arrow_schema
+from coopconsume.worker.output_rows import ORIGIN_OF_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +33,9 @@ def topic_of(place: Any) -> str | None:
 
 #: The number of a row among the rows of its record, from 0.
 ROW = pa.field("_row", pa.int32())
+
+#: The mark of the rows that a merge removes.
+GONE = "_gone"
 
 #: The record of a row, and the commit that decides whether the row counts.
 ORIGIN = pa.schema(
@@ -202,18 +207,10 @@ class DeadLetterSink(Protocol):
         """Closes the connections. Calling it again has no effect."""
 
 
-def arrow_schema(schema: str | StructType | pa.Schema) -> pa.Schema:
-    """Converts DDL, a Spark schema or an Arrow schema to an Arrow schema.
+def output_schema(given: str | StructType | pa.Schema) -> pa.Schema:
+    """Returns the schema of output rows as an Arrow schema.
 
     Raises:
-        TypeError: The argument has another type.
+        InvalidOption: It is no schema, or a column has a name of the library, or of another column.
     """
-    if isinstance(schema, pa.Schema):
-        return schema
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType, _parse_datatype_string
-
-    parsed = _parse_datatype_string(schema) if isinstance(schema, str) else schema
-    if not isinstance(parsed, StructType):
-        raise TypeError(f"output schema {schema!r}: give DDL such as 'name string, count int'")
-    return to_arrow_schema(parsed)
+    return arrow_schema(given, [*ORIGIN_OF_ROW.names, ROW.name, *ORIGIN.names, GONE])

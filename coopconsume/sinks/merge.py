@@ -8,13 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commits.places import refuse_unwritable
-from coopconsume.sinks.base import ORIGIN, ROW
+from coopconsume.sinks.base import GONE, ORIGIN, ROW
 from coopconsume.sinks.table import Table
 
 if TYPE_CHECKING:
     from coopconsume.sinks.base import Outputs
 
-_GONE = "_gone"
 _IDENTITY = ("_topic_id", "_partition", "_offset", ROW.name)
 
 
@@ -83,7 +82,7 @@ class MergeTable(Table):
         source = pa.concat_tables(
             part.select(self._full.names)
             .cast(self._full)
-            .append_column(_GONE, pa.repeat(pa.scalar(is_gone), part.num_rows))
+            .append_column(GONE, pa.repeat(pa.scalar(is_gone), part.num_rows))
             for part, is_gone in ((rows, False), (gone, True))
         )
         refuse_unwritable(self.path, source.nbytes)
@@ -97,8 +96,8 @@ class MergeTable(Table):
         columns = {f"`{name}`": f"s.`{name}`" for name in self._full.names}
         (
             table.merge(source, f"{same} AND {near}", source_alias="s", target_alias="t")
-            .when_matched_delete(f"s.{_GONE}")
-            .when_matched_update(columns, f"NOT s.{_GONE}")
-            .when_not_matched_insert(columns, f"NOT s.{_GONE}")
+            .when_matched_delete(f"s.{GONE}")
+            .when_matched_update(columns, f"NOT s.{GONE}")
+            .when_not_matched_insert(columns, f"NOT s.{GONE}")
             .execute()
         )

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coopconsume.errors import InvalidOption, MissingOption, OutputNotWritten
-from coopconsume.sinks.base import arrow_schema, topic_of
+from coopconsume.sinks.base import output_schema, topic_of
 from coopconsume.sinks.merge import MergeTable
 from coopconsume.sinks.table import OutputTable
 from coopconsume.sinks.topic import OutputTopic
@@ -45,7 +45,7 @@ class OutputFunction:
         spark: SparkSession,
     ) -> None:
         self._function = function
-        self.schema = arrow_schema(schema)
+        self.schema = output_schema(schema)
         self._spark = spark
         self._lock = threading.Lock()
 

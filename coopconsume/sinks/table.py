@@ -10,8 +10,9 @@ from commits.conflicts import repeated_write
 from commits.places import refuse_unwritable
 from commits.program_end import table_calls
 from commits.secrets import message_of
-from coopconsume.errors import OutputNotWritten, TableUnusable
-from coopconsume.sinks.base import ORIGIN, ROW, arrow_schema
+from coopconsume.errors import InvalidOption, OutputNotWritten, TableUnusable
+from coopconsume.sinks.base import ORIGIN, output_schema
+from coopconsume.values.schema import kept_by_delta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ class Table:
         storage_options: As for `deltalake.DeltaTable`.
 
     Raises:
+        InvalidOption: The schema has a type that Delta lacks, or a name that is taken.
         TableUnusable: The table at the path has other columns, or the path is not a table.
     """
 
@@ -50,15 +52,15 @@ class Table:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
-        schema = arrow_schema(schema)
-        taken = [name for name in schema.names if name in (*ORIGIN.names, ROW.name)]
-        if taken:
-            raise TableUnusable(
-                self.what, path, f"the library uses the name of column {taken[0]!r}; rename it"
-            )
+        schema = output_schema(schema)
+        try:
+            self.schema = kept_by_delta(schema)
+        except Exception as error:
+            raise InvalidOption(
+                "output_schema", message_of(error), "give types that a Delta table has"
+            ) from error
         self.path = path
-        self.schema = schema
-        self._full = pa.schema([*schema, *self.beside])
+        self._full = pa.schema([*self.schema, *self.beside])
         self._storage_options = dict(storage_options or {})
         try:
             found = DeltaTable(path, storage_options=self._storage_options or None)
@@ -72,6 +74,17 @@ class Table:
             raise TableUnusable(
                 self.what, path, f"its columns differ from those of the rows in {odd}"
             )
+        known = pa.schema(found.schema().to_arrow())
+        for field in self.schema:
+            kind = known.field(field.name).type
+            if _without_nulls(kind) != _without_nulls(field.type):
+                raise TableUnusable(
+                    self.what, path,
+                    f"its column {field.name} has the type {kind}, not {field.type}",
+                )  # fmt: skip
+        # Rows that the table would refuse, such as those with a null, fail their records.
+        self.schema = pa.schema([known.field(name) for name in self.schema.names])
+        self._full = pa.schema([*self.schema, *self.beside])
 
     def close(self) -> None:
         """Does nothing; no connection stays open."""
@@ -110,6 +123,15 @@ class Table:
         return OutputNotWritten(f"rows of the {self.what}", self.path, message_of(error))
 
 
+def _without_nulls(kind: pa.DataType) -> pa.DataType:
+    """Returns a type whose fields may all be null, to compare types by."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _without_nulls(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_without_nulls(kind.key_type), _without_nulls(kind.item_type))
+    return pa.list_(_without_nulls(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
 class OutputTable(Table):
     """Appends the rows that handlers return; readers use `committed_rows` to filter them.
 
@@ -118,6 +140,7 @@ class OutputTable(Table):
         schema: The schema of the rows: DDL (``"tail string, leg int"``), a Spark or Arrow schema.
 
     Raises:
+        InvalidOption: The schema has a type that Delta lacks, or a name that is taken.
         TableUnusable: The table at the path has other columns, or the path is not a table.
     """
 

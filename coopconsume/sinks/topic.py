@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from coopconsume.errors import InvalidOption
 from coopconsume.kafka.producer import Message, Producer
-from coopconsume.sinks.base import arrow_schema, as_bytes, origin_header
+from coopconsume.sinks.base import as_bytes, origin_header, output_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ class OutputTopic:
 
     def __init__(self, topic: str, schema: str | StructType | pa.Schema, options: Options) -> None:
         self.topic = topic
-        self.schema = arrow_schema(schema)
+        self.schema = output_schema(schema)
         check_columns(self.schema)
         self._producer = Producer(options, "outputs")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from coopconsume.errors import MissingOption
-from coopconsume.sinks.base import arrow_schema
+from coopconsume.sinks.base import output_schema
 from coopconsume.sinks.publishing import Publishing
 from coopconsume.sinks.purgatory import Purgatory
 from coopconsume.sinks.topic import check_columns, messages_of
@@ -42,7 +42,7 @@ class TransactionalTopic:
 
     def __init__(self, topic: str, schema: str | StructType | pa.Schema, options: Options) -> None:
         self.topic = topic
-        self.schema = arrow_schema(schema)
+        self.schema = output_schema(schema)
         check_columns(self.schema)
         if options.purgatory is None:
             raise MissingOption("purgatory")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from coopconsume.errors import InvalidOption
+from coopconsume.values.schema import arrow_type, check_names, kept_by_delta
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -40,26 +41,18 @@ class StateSchema:
                 values are dictionaries), ``"bytes"``, or a type of Spark or Arrow.
 
         Raises:
-            InvalidOption: It is not one of these.
+            InvalidOption: It is not one of these, or two of its fields have the same name.
         """
-        from deltalake import Schema
-        from pyspark.sql.pandas.types import to_arrow_type
-        from pyspark.sql.types import DataType
-
         try:
-            kind = given
-            if isinstance(kind, str):
-                kind = DataType.fromDDL("binary" if kind == "bytes" else kind)
-            if isinstance(kind, DataType):
-                kind = to_arrow_type(kind)
-            # As the changelog keeps it: Delta has fewer types than Arrow.
-            kept = Schema.from_arrow(pa.schema([pa.field("value", kind)])).to_arrow()
-            return cls(pa.schema(kept).field("value").type)
+            kind = arrow_type("binary" if given == "bytes" else given)
+            kept = kept_by_delta(pa.schema([pa.field("value", kind)])).field("value").type
         except Exception as error:
             raise InvalidOption(
                 "state_schema", repr(given),
                 "give DDL such as 'long' or 'count long, total double', or 'bytes'",
             ) from error  # fmt: skip
+        check_names("state_schema", kept)
+        return cls(kept)
 
     def value(self, found: Any) -> Any:
         """Returns a value of Arrow's `as_py` as handlers see it: a map as a dictionary."""

@@ -6,15 +6,13 @@ docstring says so; then the caller counts the error as the handler's own. Task-s
 
 from __future__ import annotations
 
-import reprlib
+import math
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from coopconsume.record import (
     Reject,
@@ -25,22 +23,16 @@ from coopconsume.record import (
     usable_seconds,
     with_added,
 )
+from coopconsume.values.conversion import is_null
+from coopconsume.values.shown import ERROR_CHARS, clean, safely, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from coopconsume.record import Headers
 
-_ERROR_CHARS = 500
 _TRACE_CHARS = 8_000
-#: Characters of a value that an error text shows.
-_SHOWN_CHARS = 200
 _SHOWN_ERRORS = 3
 #: Groups in groups that are opened to find an error.
 _NESTED_GROUPS = 100
-_repr = reprlib.Repr()
-_repr.maxstring = _repr.maxother = _SHOWN_CHARS
-_repr.maxdict = 20
 
 
 @dataclass(frozen=True)
@@ -78,11 +70,11 @@ def verdict_on(
     error = _only_leaf(error)
     is_retry, is_reject = _is_a(error, Retry), _is_a(error, Reject)
     text = error_text(error)
-    wait = usable_seconds(_safely(lambda: policy.delay(attempt)))
+    wait = usable_seconds(safely(lambda: policy.delay(attempt)))
     if wait is None:
         wait = RetryPolicy().delay(attempt)
     if is_retry:
-        after = _safely(lambda: error.after)  # type: ignore[attr-defined]
+        after = safely(lambda: error.after)  # type: ignore[attr-defined]
         asked = usable_seconds(after)
         if asked is not None:
             wait = asked
@@ -93,7 +85,7 @@ def verdict_on(
             added = checked_headers(with_added(added, checked_headers(error.headers)))  # type: ignore[attr-defined]
         except BaseException as odd_headers:  # noqa: BLE001 - of a user's class
             text = f"{text} (no header is added: {error_text(odd_headers)})"
-    gives_up = is_reject or bool(_safely(lambda: policy.gives_up(attempt, error)))
+    gives_up = is_reject or bool(safely(lambda: policy.gives_up(attempt, error)))
     return FailedAttempt(text, wait, is_reject, gives_up, is_retry or is_reject, added)
 
 
@@ -113,19 +105,19 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
         return ()
     # Asked of the base class, as a subclass may answer anything.
     found: tuple[BaseException, ...] | None
-    found = _safely(lambda: BaseExceptionGroup.exceptions.__get__(error))
+    found = safely(lambda: BaseExceptionGroup.exceptions.__get__(error))
     return found or ()
 
 
 def error_text(error: BaseException) -> str:
     """Returns an error as one text for people, at most 500 characters that UTF-8 can hold."""
     inner = "; ".join(_one_text(one) for one in _members(error)[:_SHOWN_ERRORS])
-    return (f"{_one_text(error)}: {inner}" if inner else _one_text(error))[:_ERROR_CHARS]
+    return (f"{_one_text(error)}: {inner}" if inner else _one_text(error))[:ERROR_CHARS]
 
 
 def _one_text(error: BaseException) -> str:
-    said = _safely(lambda: str(error))
-    name = clean(_safely(lambda: type(error).__name__)) or "an error"
+    said = safely(lambda: str(error))
+    name = clean(safely(lambda: type(error).__name__)) or "an error"
     if said is None:
         return f"{name} (its text cannot be shown)"
     if _is_a(error, Retry) or _is_a(error, Reject):
@@ -136,30 +128,16 @@ def _one_text(error: BaseException) -> str:
 
 def trace_of(error: BaseException) -> str:
     """Returns the end of an error's trace, at most 8,000 characters that UTF-8 can hold."""
-    lines = _safely(lambda: traceback.format_exception(error))
+    lines = safely(lambda: traceback.format_exception(error))
     if lines is None:
         return f"{error_text(error)} (its trace cannot be shown)"
     return clean("".join(lines)[-_TRACE_CHARS:], _TRACE_CHARS)
 
 
-def clean(text: Any, most: int = _ERROR_CHARS) -> str:
-    """Returns the beginning of a text, with what UTF-8 cannot hold escaped; "" of anything else."""
-    # By the methods of `str` itself, as a subclass may have others; the answer is no subclass.
-    begin = _safely(lambda: str.__getitem__(text, slice(most)))
-    return "" if begin is None else str.encode(begin, "utf-8", "backslashreplace").decode()[:most]
-
-
 def reason_of(reason: object) -> str:
     """Returns a reason, any object, as text of at most 500 characters that UTF-8 can hold."""
-    text = _safely(lambda: reason_text(reason))
+    text = safely(lambda: reason_text(reason))
     return shown(reason) if text is None else clean(text)
-
-
-def shown(value: Any) -> str:
-    """Returns a value for an error text, shortened, whatever it is."""
-    text = clean(_safely(lambda: _repr.repr(value)))
-    kind = clean(_safely(lambda: type(value).__name__)) or "unknown"
-    return text or f"an object of type {kind}"
 
 
 def as_rows(answer: Any, *, wanted: bool) -> list[Any] | BaseException | None:
@@ -201,36 +179,74 @@ def outcomes_of(answer: Any, count: int) -> list[Any] | BaseException | None:
 
     Part of the handler's call: generators run here. An error stands for all rows, None says that
     all are done. Of a column, and of a list, null and true are done; false and texts ask for
-    another try.
+    another try. A pandas column answers by its index, so it may be sorted.
 
     Raises:
         BaseException: Whatever a generator raises.
-        TypeError, ValueError, pyarrow.ArrowException: The answer makes no sense.
+        TypeError, ValueError: The answer makes no sense.
     """
     if answer is None or _is_error(answer):
         return _error_in(answer)
     _refuse_unawaited(answer)
-    if isinstance(answer, Mapping | set | frozenset | str | bytes | bytearray):
+    is_frame = hasattr(answer, "columns")
+    if is_frame or isinstance(answer, Mapping | set | frozenset | str | bytes | bytearray):
         raise TypeError(
-            f"the frame handler returned {shown(answer)} of type {type(answer).__name__}: give "
-            "None, a list with an outcome for each row, or a column"
+            f"the frame handler returned {'a frame' if is_frame else shown(answer)} of type "
+            f"{type(answer).__name__}: give None, a list with an outcome for each row (an output "
+            "row is a dictionary), or a column"
         )
-    if hasattr(answer, "to_pylist") or hasattr(answer, "__array__"):
-        is_arrow = hasattr(answer, "to_pylist")
-        column = answer if is_arrow else pa.array(answer, from_pandas=True)
-        outcomes = [_of_cell(cell, in_column=True) for cell in column.to_pylist()]
-    else:
+    cells = _cells_of(answer)
+    if cells is None:
         # One more than there are rows is enough: it may have no end.
         outcomes = [_of_cell(cell) for cell in islice(answer, count + 1)]
+    else:
+        outcomes = [_of_cell(cell, in_column=True) for cell in cells]
     if len(outcomes) != count:
         answered = f"more than {count}" if len(outcomes) > count else f"{len(outcomes)}"
         raise ValueError(f"the frame handler answered {answered} times for {count} rows")
-    return outcomes
+    return outcomes if cells is None else _by_index(answer, outcomes)
+
+
+def _cells_of(answer: Any) -> list[Any] | None:
+    """Returns the cells of a column of Arrow, pandas, NumPy or Polars; None of anything else."""
+    for name in ("to_pylist", "tolist"):
+        if hasattr(answer, name) and not isinstance(answer, list | tuple):
+            found = getattr(answer, name)()
+            break
+    else:
+        if not hasattr(answer, "__array__"):
+            return None
+        found = answer.__array__().tolist()
+    if not isinstance(found, list):
+        raise TypeError(f"the frame handler returned {shown(answer)}: give an outcome for each row")
+    return found
+
+
+def _by_index(answer: Any, outcomes: list[Any]) -> list[Any]:
+    """Returns the outcomes of a column in the order of the frame's rows.
+
+    Raises:
+        ValueError: It is a pandas column whose index does not name each row once.
+    """
+    if not hasattr(answer, "reindex"):
+        return outcomes  # Only pandas has an index.
+    labels = answer.index.tolist()
+    rows = range(len(outcomes))
+    at = dict(zip(labels, outcomes, strict=True))
+    if len(at) != len(rows) or any(row not in at for row in rows):
+        raise ValueError(
+            f"the frame handler returned a column with the index {shown(labels)}: a column answers "
+            f"by its index, which is 0 to {len(rows) - 1}, as in the frame; give such an index, or "
+            "a list"
+        )
+    return [at[row] for row in rows]
 
 
 def _of_cell(cell: Any, *, in_column: bool = False) -> Any:
     is_flag = type(cell).__name__ in ("bool", "bool_")  # NumPy's among them
-    if cell is None or (is_flag and cell):
+    if (is_flag and cell) or is_null(cell):
+        return None
+    if in_column and isinstance(cell, float) and math.isnan(cell):  # pandas' null
         return None
     if is_flag or isinstance(cell, str):
         return Retry(reason=cell if isinstance(cell, str) else "")
@@ -274,12 +290,4 @@ def _refuse_unawaited(answer: Any) -> None:
 
 def _is_a(error: BaseException, kind: type) -> bool:
     """Whether an error is of a class; its own class may lie or raise when asked."""
-    return bool(_safely(lambda: isinstance(error, kind)))
-
-
-def _safely(call: Callable[[], Any]) -> Any:
-    """Returns what a call returns; None if it raises, as a user's object may do anywhere."""
-    try:
-        return call()
-    except BaseException:  # noqa: BLE001 - SystemExit too
-        return None
+    return bool(safely(lambda: isinstance(error, kind)))

@@ -19,6 +19,8 @@ from coopconsume.record import (
     with_shown_ordering_key,
 )
 from coopconsume.state.value import State
+from coopconsume.values.conversion import misfit
+from coopconsume.values.shown import shown
 from coopconsume.worker.handler_answers import as_rows, trace_of, verdict_on
 from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.input_rows import HASH, HEADERS, STAMP, InputRow, headers_of, wanted_rows
@@ -68,7 +70,7 @@ class Changed(NamedTuple):
     """
 
     rows: Any
-    cells: list[Any] | pa.RecordBatch
+    cells: list[Any]
     state: State
     value: Any
     expires: dt.datetime | None
@@ -224,13 +226,12 @@ class TaskOutcome:
         if isinstance(rows, BaseException):
             return rows
         value, expires = state.left()
-        cells = changes.checked([{"key": state.key, "value": value, "expires_at": expires}])
-        if isinstance(cells, list):
-            value = cells[1]
-        else:
-            assert self.spec.state is not None
-            value = self.spec.state.schema.value(cells.column(1)[0].as_py())
-        return Changed(rows, cells, state, value, expires)
+        try:
+            value = changes.check_of("value")(value)
+        except Exception as error:
+            schema = f"the state schema ({changes.schema.field('value').type})"
+            raise misfit(f"the state {shown(value)} that the handler set", schema, error) from error
+        return Changed(rows, [state.key, value, expires], state, value, expires)
 
     def settle(self, row: InputRow, record: Record, answer: Any) -> bool:
         """Settles a checked answer or a handler's error; returns whether the record is done."""

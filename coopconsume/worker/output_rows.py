@@ -7,30 +7,24 @@ while its record is still at work. Task-side code.
 from __future__ import annotations
 
 import copy
-import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from coopconsume.worker.handler_answers import shown
+from coopconsume.values.conversion import DoesNotFit, converter, fields_of, misfit, of_type
+from coopconsume.values.shown import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    Take = Callable[[Any], Any]
+    from coopconsume.values.conversion import Convert
 
 #: Beside a row: the index of its partition, and the record that it comes from.
-_ORIGIN = pa.schema([("_part", pa.int32()), ("_offset", pa.int64()), ("_key_hash", pa.int64())])
-#: Bytes or characters of a value above which Arrow itself checks it.
-_LONG = 1 << 26
-#: Up to here a float holds every whole number.
-_EXACT = 1 << 53
+ORIGIN_OF_ROW = pa.schema(
+    [("_part", pa.int32()), ("_offset", pa.int64()), ("_key_hash", pa.int64())]
+)
 #: Pieces that are kept apart, before they are put together.
 _PIECES = 256
-
-
-class _Unsure(Exception):
-    """A value must be checked by Arrow."""
 
 
 class OutputRows:
@@ -42,15 +36,20 @@ class OutputRows:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self._full = pa.schema([*schema, *_ORIGIN])
-        self._takes = [(field.name, field.nullable, _take_of_type(field.type)) for field in schema]
-        self._width = max(1, len(self._takes))
+        self._full = pa.schema([*schema, *ORIGIN_OF_ROW])
+        self._names = frozenset(schema.names)
+        self._convert: list[tuple[str, Convert]] = [
+            (field.name, converter(field.type, nullable=field.nullable)) for field in schema
+        ]
+        #: The same without null, which is looked for without a call for each value.
+        self._quick = [(field.name, field.nullable, of_type(field.type)) for field in schema]
+        self._width = max(1, len(self._convert))
         self._cells: list[Any] = []
         self._origins: list[tuple[int, int, int]] = []
         self._pieces: list[pa.RecordBatch] = []
 
-    def checked(self, rows: Sequence[Any]) -> list[Any] | pa.RecordBatch:
-        """Returns the rows of one record, as their cells or a batch, that surely fit the schema.
+    def checked(self, rows: Sequence[Any]) -> list[Any]:
+        """Returns the cells of the rows of one record, which surely fit the schema.
 
         Safe to call from several threads.
 
@@ -58,57 +57,53 @@ class OutputRows:
             TypeError: A row is no dictionary.
             ValueError: A row does not fit.
         """
+        names = self._names
         try:
-            return [
-                None if (value := row.get(name)) is None and nullable else take(value)
-                for row in rows
-                for name, nullable, take in self._takes
-            ]
-        except Exception:  # noqa: BLE001 - whatever it is, Arrow has the last word
-            return self._checked_by_arrow(rows)
+            if all(type(row) is dict and names.issuperset(row) for row in rows):
+                return [
+                    None if (value := row.get(name)) is None and nullable else convert(value)
+                    for row in rows
+                    for name, nullable, convert in self._quick
+                ]
+        except Exception:  # noqa: BLE001, S110 - the row and the column are found below
+            pass
+        return [cell for row in rows for cell in self._cells_of(row)]
 
-    def _checked_by_arrow(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        pieces = []
-        for row in rows:
-            get = getattr(row, "get", None)
-            if get is None:
-                raise TypeError(
-                    f"the handler returned the row {shown(row)} of type {type(row).__name__}: a "
-                    "row is a dictionary by column names"
-                )
+    def _cells_of(self, row: Any) -> list[Any]:
+        """Returns the cells of a row, or raises an error that names the row and the column."""
+        try:
+            fields = fields_of(row, self.schema.names)
+        except TypeError as error:
+            raise TypeError(
+                f"the handler returned the row {shown(row)} of type {type(row).__name__}: a "
+                "row is a dictionary by column names"
+            ) from error
+        except DoesNotFit as error:
+            raise self._misfit(row, error) from error
+        cells = []
+        for name, convert in self._convert:
             try:
-                arrays = [pa.array([get(field.name)], field.type) for field in self.schema]
+                cells.append(convert(fields.get(name)))
+            except DoesNotFit as error:
+                within = DoesNotFit(error.why, (f"column {name}", *error.path))
+                raise self._misfit(row, within) from error
             except Exception as error:
                 raise self._misfit(row, error) from error
-            for field, array in zip(self.schema, arrays, strict=True):
-                if _has_forbidden_null(field, array):
-                    raise self._misfit(row, f"column {field.name} must not be null")
-            pieces.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
-        return _joined(pieces)
+        return cells
 
-    def _misfit(self, row: Any, why: object) -> ValueError:
+    def _misfit(self, row: Any, error: BaseException) -> ValueError:
         columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
-        return ValueError(
-            f"the row {shown(row)} that the handler returned does not fit the output schema "
-            f"({columns}): {why}"
-        )
+        what = f"the row {shown(row)} that the handler returned"
+        return misfit(what, f"the output schema ({columns})", error)
 
-    def add(self, rows: list[Any] | pa.RecordBatch, part: int, offset: int, key_hash: int) -> None:
-        """Keep what `checked` returned for a record."""
-        place = (part, offset, key_hash)
-        if isinstance(rows, list):
-            self._cells += rows
-            self._origins += [place] * (len(rows) // self._width)
-            return
-        self._flush()
-        origin = [pa.array([value] * rows.num_rows, field.type)
-                  for value, field in zip(place, _ORIGIN, strict=True)]  # fmt: skip
-        self._put(pa.RecordBatch.from_arrays([*rows.columns, *origin], schema=self._full))
+    def add(self, cells: list[Any], part: int, offset: int, key_hash: int) -> None:
+        """Keeps what `checked` returned for a record."""
+        self._cells += cells
+        self._origins += [(part, offset, key_hash)] * (len(cells) // self._width)
 
-    def check_of(self, name: str) -> Callable[[Any], Any]:
-        """Returns what copies a value of a column that surely fits, and raises for all others."""
-        ((nullable, take),) = [found[1:] for found in self._takes if found[0] == name]
-        return _or_null(take) if nullable else take
+    def check_of(self, name: str) -> Convert:
+        """Returns the conversion of a column's values, as `converter` does."""
+        return dict(self._convert)[name]
 
     def add_columns(self, columns: Sequence[pa.Array]) -> None:
         """Keeps checked rows by their columns, with those of the records that they come from."""
@@ -147,96 +142,3 @@ class OutputRows:
         self._pieces.append(piece)
         if len(self._pieces) >= _PIECES:
             self._pieces = pa.Table.from_batches(self._pieces).combine_chunks().to_batches()
-
-
-def _joined(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(pieces) == 1:
-        return pieces[0]
-    (joined,) = pa.Table.from_batches(pieces).combine_chunks().to_batches()
-    return joined
-
-
-def _has_forbidden_null(field: pa.Field, array: pa.Array) -> bool:
-    if array.null_count and not field.nullable:
-        return True
-    kind, array = field.type, array.drop_null()
-    if pa.types.is_struct(kind):
-        return any(_has_forbidden_null(one, array.field(i)) for i, one in enumerate(kind))
-    return pa.types.is_list(kind) and _has_forbidden_null(kind.value_field, array.flatten())
-
-
-def _take_of(field: pa.Field) -> Take:
-    """Returns what copies a value of a column that surely fits, and else raises."""
-    take = _take_of_type(field.type)
-    return _or_null(take) if field.nullable else take
-
-
-def _or_null(take: Take) -> Take:
-    return lambda value: None if value is None else take(value)
-
-
-def _take_of_type(kind: pa.DataType) -> Take:  # noqa: PLR0911 - one for each type
-    types = pa.types
-    if types.is_signed_integer(kind):
-        return _whole_number(1 << kind.bit_width - 1)
-    if types.is_string(kind) or types.is_large_string(kind):
-        return _take_text
-    if types.is_binary(kind) or types.is_large_binary(kind):
-        return _exact(bytes, lambda value: len(value) < _LONG)
-    if types.is_boolean(kind):
-        return _exact(bool)
-    if types.is_float64(kind):
-        return _take_float
-    if types.is_date32(kind):
-        return _exact(dt.date)
-    if types.is_timestamp(kind) and kind.unit == "us":
-        return _exact(dt.datetime, lambda value: value.tzinfo in (None, dt.UTC))
-    if types.is_list(kind):
-        take = _take_of(kind.value_field)
-        return lambda value: [take(one) for one in _of(list, value)]
-    if types.is_struct(kind):
-        takes = [(field.name, _take_of(field)) for field in kind]
-        return lambda value: {n: take(_of(dict, value).get(n)) for n, take in takes}
-    return _unsure
-
-
-def _exact(kind: type, fits: Callable[[Any], bool] | None = None) -> Take:
-    def take(value: Any) -> Any:
-        if type(value) is kind and (fits is None or fits(value)):
-            return value
-        raise _Unsure
-
-    return take
-
-
-def _whole_number(most: int) -> Take:
-    def take(value: Any) -> Any:
-        if type(value) is int and -most <= value < most:
-            return value
-        raise _Unsure
-
-    return take
-
-
-def _take_text(value: Any) -> Any:
-    if type(value) is str and len(value) < _LONG:
-        if not value.isascii():
-            value.encode()  # UnicodeEncodeError leaves it to Arrow, which says why.
-        return value
-    raise _Unsure
-
-
-def _take_float(value: Any) -> Any:
-    if type(value) is float or (type(value) is int and -_EXACT <= value <= _EXACT):
-        return value
-    raise _Unsure
-
-
-def _unsure(_value: Any) -> Any:
-    raise _Unsure
-
-
-def _of(kind: type, value: Any) -> Any:
-    if type(value) is not kind:
-        raise _Unsure
-    return value

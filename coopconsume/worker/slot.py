@@ -482,14 +482,14 @@ class RowProgress:
 
         Returns:
             False: `TaskOutcome.settle` has to do it, as there are output rows, or as the value does
-            not surely fit.
+            not fit.
         """
         if self._check is None or state.answer is not None:
             return False
         value, expires = state.left()
         try:
             value = self._check(value)
-        except Exception:  # noqa: BLE001 - whatever it is, Arrow has the last word
+        except Exception:  # noqa: BLE001 - `TaskOutcome.checked` says why
             return False
         state.pass_on(value, expires)
         self._values.append(value)

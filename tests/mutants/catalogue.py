@@ -18,6 +18,7 @@ from tests.mutants.queue import QUEUE
 from tests.mutants.realtime import REALTIME
 from tests.mutants.state import STATE
 from tests.mutants.ui import UI
+from tests.mutants.values import VALUES
 
 #: The mutants by what they break.
 GROUPS = [
@@ -50,5 +51,6 @@ GROUPS = [
     ORDERING_KEYS,
     REALTIME,
     UI,
+    VALUES,
 ]
 MUTANTS = [mutant for group in GROUPS for mutant in group]

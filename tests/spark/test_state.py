@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import shutil
 from collections import defaultdict
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 
 from commits import CommitStore
 from coopconsume import (
@@ -20,7 +22,7 @@ from coopconsume import (
     committed_state,
 )
 from coopconsume.cli import main
-from coopconsume.errors import HandlerNotUsable, StateAhead, TableUnusable
+from coopconsume.errors import HandlerNotUsable, InvalidOption, StateAhead, TableUnusable
 from coopconsume.state.reading import CommittedState
 from tests.spark.support import options
 
@@ -112,6 +114,54 @@ def test_running_totals(spark, kafka, topic, produce, tmp_path, monkeypatch):
         run(spark, kafka, tmp_path, name, handler)
     with pytest.raises(HandlerNotUsable, match=r"handler\(record, state\)"):
         run(spark, kafka, tmp_path, name, lambda record: record)
+
+
+class Times:
+    """Keeps the times of a key's records; the key ``bad`` gets a value that does not fit."""
+
+    def __call__(self, record, state):
+        """Sees what was left, as the state's type holds it: a float, and times in UTC."""
+        found = state.get({"last": None, "all": [], "mean": 0.0})
+        assert type(found["mean"]) is float
+        assert all(one.utcoffset() == dt.timedelta() for one in found["all"])
+        at = dt.datetime(2020, 1, 1, record.offset)  # noqa: DTZ001 - one in UTC
+        n = 1.5 if record.key == b"bad" else record.offset
+        state.set({"last": at, "all": [*found["all"], at], "mean": record.offset})
+        return {"n": n, "at": {"last": at, "all": [at]}, "x": record.offset}
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_what_fits_is_kept_as_its_type_holds_it(
+    spark, kafka, topic, produce, tmp_path, monkeypatch, concurrency
+):
+    """Times by DDL at each depth; what does not fit fails its record, and its state stays."""
+    monkeypatch.setenv("COOPCONSUME_STATE_DIR", str(tmp_path / "stores"))
+    name = topic(1)
+    produce(name, [(key, b"") for key in (b"a", b"a", b"bad", b"a")])
+    opts = options(kafka, tmp_path, name)
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach_with_state(
+            Times(), state=str(tmp_path / "state"), concurrency=concurrency,
+            state_schema="last timestamp, all array<timestamp>, mean double",
+            retry=RetryPolicy(max_attempts=1), dead_letter=str(tmp_path / "dead"),
+            output=str(tmp_path / "out"), output_mode="merge",
+            output_schema="n long, at struct<last: timestamp, all: array<timestamp>>, x double",
+        ).trigger(availableNow=True).start()  # fmt: skip
+        query.awaitTermination()
+        state = query.state(name, b"a")
+        assert query.state(name, b"bad") is None
+        with pytest.raises(InvalidOption, match="column '_part'"):
+            consumer.foreach(print, output=print, output_schema="n long, _part long")
+        with pytest.raises(InvalidOption, match="'id' and 'Id'"):
+            consumer.foreach(print, output=str(tmp_path / "o"), output_schema="id long, Id long")
+    at = [dt.datetime(2020, 1, 1, offset, tzinfo=dt.UTC) for offset in (0, 1, 3)]
+    assert state == {"last": at[-1], "all": at, "mean": 3.0}
+    out = DeltaTable(str(tmp_path / "out")).to_pyarrow_table(columns=["n", "at", "x"]).to_pylist()
+    assert sorted(out, key=lambda row: row["n"]) == [
+        {"n": when.hour, "at": {"last": when, "all": [when]}, "x": float(when.hour)} for when in at
+    ]
+    (letter,) = DeltaTable(str(tmp_path / "dead")).to_pyarrow_table().to_pylist()
+    assert "column n: 1.5" in letter["reason"]
 
 
 class Counts:

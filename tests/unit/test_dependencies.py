@@ -23,6 +23,7 @@ LAYERS = [
         "coopconsume.errors",
         "coopconsume.interrupts",
     },
+    {"coopconsume.values"},
     {
         "coopconsume.classic",
         "coopconsume.spark_versions",

@@ -18,7 +18,8 @@ from coopconsume.record import (
 )
 from coopconsume.runtime.commit.outbox import due_ms
 from coopconsume.runtime.decisions import apply_decisions
-from coopconsume.worker.handler_answers import clean, reason_of
+from coopconsume.values.shown import clean
+from coopconsume.worker.handler_answers import reason_of
 from coopconsume.worker.report import DeadLetter
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -88,6 +89,14 @@ def test_what_is_behind_a_failed_row_of_its_key_waits():
         pa.chunked_array([pa.array([True, False]), pa.array([True])]),
         pd.Series([True, False, True]),
         pd.Series([None, "later", None]),
+        pd.Series([True, "later", True]),
+        pd.Series([True, "later", float("nan")]),
+        pd.Series([pd.NA, False, True], dtype="boolean"),
+        np.array([True, "later", None], dtype=object),
+        np.array([True, False, True]),
+        pd.Series(["later", None, True], index=[1, 2, 0]),
+        [pd.NA, "later", True],
+        [None, "later", pd.NaT],
     ],
 )
 def test_a_column_says_which_rows_are_done(column):
@@ -98,6 +107,35 @@ def test_a_column_says_which_rows_are_done(column):
     (failure,) = report.partitions[0].failed
     assert failure.offset == 1
     assert failure.error in ("later", "retry asked for")
+
+
+def test_a_sorted_column_answers_by_its_index():
+    """A handler may sort its frame: what failed is tried again, what is done is committed."""
+
+    def handler(frame):
+        frame = frame.sort_values("offset", ascending=False)
+        return frame["offset"] % 5 != 1
+
+    rows = [(0, o, b"%d" % o) for o in range(10)]
+    report = batched(handler, rows, most=7, form="pandas")
+    assert done(report) == [0, 2, 3, 4, 5, 7, 8, 9]
+    assert [f.offset for f in report.partitions[0].failed] == [1, 6]
+
+
+@pytest.mark.parametrize("labels", [[1, 2, 3, 4], [0, 0, 1, 2], list("abcd"), [0, 1, 2, 2.5]])
+def test_a_column_with_another_index_says_nothing(labels):
+    """It would be a guess which row it means: no row is done."""
+    report = batched(lambda frame: pd.Series([True] * 4, index=labels), ROWS[:4])
+    assert done(report) == []
+    assert "its index, which is 0 to 3" in report.partitions[0].failed[0].error
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pa.table])
+def test_a_returned_frame_is_refused_with_what_to_return(make):
+    """It has a column for each field, and no outcome for each row."""
+    report = batched(lambda frame: make({"n": [1, 2, 3, 4]}), ROWS[:4])
+    assert done(report) == []
+    assert "returned a frame of type" in report.partitions[0].failed[0].error
 
 
 def test_what_it_raises_holds_for_every_row():
