@@ -129,7 +129,7 @@ def list_(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) ->
     """Show what is done, held and free in each partition of a queue."""
     found = queue_status(options, topic, replicas)
     rows = [dataclasses.astuple(partition) for partition in found.partitions]
-    head = ("PARTITION", "STABLE OFFSET", "DONE ABOVE", "HELD", "DELAYED", "FREE")
+    head = ("PARTITION", "STABLE OFFSET", "DONE ABOVE", "HELD", "DELAYED", "FREE", "LOG")
     return _table(head, rows)
 
 
@@ -155,13 +155,17 @@ def holds(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) ->
 @_at_a_queue
 @shown
 def audit(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) -> Shown:
-    """Compare the replicas of a queue; exit code 1 if they differ or one cannot be read."""
+    """Compare the replicas of a queue with each other and with the topic.
+
+    Exit code 1 if they differ, if one cannot be read, or if the topic was created again and no
+    consumer has noticed it yet.
+    """
     found: QueueStatus = queue_status(options, topic, replicas)
     rows = [
-        (r.replica, "yes" if r.is_readable else "no", r.rows, r.passed_over, r.lacking)
+        (r.replica, "yes" if r.is_readable else "no", r.rows, r.passed_over, r.lacking, r.log)
         for r in found.replicas
     ]
-    head = ("REPLICA", "READABLE", "ROWS", "PASSED OVER", "LACKING")
+    head = ("REPLICA", "READABLE", "ROWS", "PASSED OVER", "LACKING", "LOG")
     return _table(head, rows)._replace(code=OK if found.is_sound else FAILED)
 
 

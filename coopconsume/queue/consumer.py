@@ -22,18 +22,21 @@ from coopconsume.errors import (
 from coopconsume.errors.queue import NotHeld, QueueUnavailable
 from coopconsume.kafka.cluster import Cluster, primary_mark
 from coopconsume.kafka.kafka_python_compat import connected
-from coopconsume.queue.range_reader import RangeReader
+from coopconsume.queue.range_reader import RangeReader, RangesRead
 from coopconsume.queue.rows import minus
 from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueReplica, QueueSettings
+from coopconsume.queue.source_log import NEW_AFTER
+from coopconsume.queue.source_look import SourceTopic
 from coopconsume.record import MAX_WAIT, Record, usable_seconds
 from coopconsume.worker.handler_answers import reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Collection, Container, Mapping, Sequence
 
     from coopconsume.queue.member import Granted, Settled
     from coopconsume.queue.rows import Offsets
+    from coopconsume.queue.source_look import SourceLook
     from coopconsume.sinks.base import DeadLetterSink
 
 
@@ -78,7 +81,8 @@ class QueueCommit:
     Attributes:
         done: The number of records whose acknowledgement counts.
         not_held: Partition and offset of each record whose acknowledgement does not count, since
-            its hold had ended and another consumer holds it; and of each that was not renewed.
+            its hold had ended and another consumer holds it, or its topic was created again; and
+            of each that was not renewed.
     """
 
     done: int = 0
@@ -151,6 +155,11 @@ class QueueConsumer(Closing):
         #: When the first `poll` began that had no answer; infinite after one that had.
         self._away_since = math.inf
         self._topic_id = ""
+        self._topic: SourceTopic | None = None
+        self._epochs: dict[int, int] = {}
+        #: Records that were handed out of a log that was replaced, and not acknowledged since.
+        self._replaced: dict[tuple[int, int], Record] = {}
+        self._not_counted: list[tuple[int, int]] = []
         self._stable: dict[int, int] = {}
         self._stable_at = 0.0
         self._is_closed = False
@@ -240,7 +249,12 @@ class QueueConsumer(Closing):
         seconds = usable_seconds(delay)
         if seconds is None or (seconds and kind is not RELEASE):
             raise InvalidOption("delay", repr(delay), "give seconds from 0, with RELEASE only")
-        held = self._held.get((record.partition, record.offset))
+        place = record.partition, record.offset
+        held = self._held.get(place)
+        if place in self._replaced and self._replaced[place] == record:
+            del self._replaced[place]
+            self._not_counted.append(place)
+            return
         is_ours = held is not None and record.topic == self._settings.topic
         if held is None or not is_ours or held.kind not in (None, RENEW):
             raise NotHeld(record.topic, record.partition, record.offset, record.offset)
@@ -283,6 +297,7 @@ class QueueConsumer(Closing):
                     self._held.pop(place, None)
         done = sum(len(found) for one in settled for found in one.done.values())
         lost = [place for one in settled for place in _places(one.refused)]
+        lost, self._not_counted = lost + self._not_counted, []
         if settled:
             self._mirror(session, is_last=False)
         return QueueCommit(done, tuple(lost))
@@ -321,13 +336,11 @@ class QueueConsumer(Closing):
         return self._session
 
     def _open(self) -> QueueSession:
-        from kafka import KafkaConsumer, TopicPartition
-
         options, topic = self._settings.options, self._settings.topic
-        if self._cluster is None:
-            self._cluster = Cluster(options)
-        (found,) = self._cluster.topics([topic])
-        self._topic_id = found.id
+        if self._topic is None:
+            self._cluster = self._cluster or Cluster(options)
+            self._cluster.topics([topic])  # checks permissions
+            self._topic = SourceTopic(self._cluster, topic)
         if options.dead_letter is not None and self._letters is None:
             from coopconsume.sinks.letters import open_dead_letters
 
@@ -335,40 +348,82 @@ class QueueConsumer(Closing):
         if self._session is None:
             self._session = QueueSession(self._settings)
         self._session.open(_OPENING)
+        self._refresh(_OPENING)
+        if not self._ends:  # another topic than the noted one
+            time.sleep(NEW_AFTER)
+            self._refresh(_OPENING)
+        return self._session
+
+    def _refresh(self, patience: float) -> None:
+        """Look at the topic; take up partitions that were added, and logs that are others now."""
+        now = time.monotonic()
+        if now - self._ends_at < _ENDS_AGE:
+            return
+        assert self._cluster is not None
+        assert self._topic is not None
+        assert self._session is not None
+        member = self._session.member
+        with self._cluster.patient_for(patience):
+            topic = self._topic.described()
+            if not self._topic.is_current(topic, member.states):
+                return
+            look = self._topic.look(topic, member.states, self._stable)
+        self._report_cuts(look)
+        self._topic_id = look.topic.id
+        self._follow(member.follow(look.logs), look)
+        self._session.begin(look.logs, patience)
+        self._epochs = {p: source.epoch for p, source in look.logs.items()}
+        self._read_from(look)
+        is_new = not look.ends.keys() <= self._ends.keys()
+        self._ends, self._ends_at = look.ends, now
+        for partition, start in look.starts.items():
+            self._skip_deleted(partition, start)
+        if is_new:  # so that Kafka has where a queue began, whatever becomes of its replicas
+            self._mirror(self._session, is_last=False)
+
+    def _report_cuts(self, look: SourceLook) -> None:
+        """Report records that an unclean election has removed from logs."""
+        assert self._session is not None
+        for partition, source in look.logs.items():
+            if source.cut_at is None:
+                continue
+            last = max(state.end(partition) for state in self._session.member.states) - 1
+            loss = DataLoss(look.topic.name, partition, source.cut_at, last)
+            if self._settings.options.fail_on_data_loss:
+                raise loss
+            log.warning("%s; what is written there since then is handed out as new", loss)
+
+    def _follow(self, changed: Collection[int], look: SourceLook) -> None:
+        """Forget what concerns logs that were replaced by others."""
+        if not changed:
+            return
+        for partition in changed:
+            self._stable.pop(partition, None)
+        for place in [place for place in self._held if place[0] in changed]:
+            self._replaced[place] = self._held.pop(place).record
+        if self._source is not None:  # it may have fetched records of the former logs
+            self._source.close()
+            self._source = None
+        shown = ", ".join(f"{look.topic.name}-{partition}" for partition in sorted(changed))
+        log.warning("%s has another log now; its records are handed out as new ones", shown)
+
+    def _read_from(self, look: SourceLook) -> None:
+        """Open the client that reads records; assign partitions that are new to it."""
+        from kafka import KafkaConsumer, TopicPartition
+
+        options = self._settings.options
         if self._source is None:
             self._source = connected(
                 KafkaConsumer, **options.client_config(), group_id=None, enable_auto_commit=False,
                 auto_offset_reset="none", isolation_level=options.kafka["isolation.level"],
                 max_poll_records=10_000, fetch_max_wait_ms=20,
             )  # fmt: skip
-        partitions = [(topic, p) for p in range(found.partitions)]
-        self._source.assign([TopicPartition(*tp) for tp in partitions])
-        for tp, start in self._cluster.log_starts(partitions).items():
-            self._source.seek(TopicPartition(*tp), start)
-        primary = self._cluster.primary()
-        starts = self._cluster.starting([tp for tp in partitions if tp not in primary])
-        starts |= {tp: primary[tp].offset for tp in partitions if tp in primary}
-        self._session.begin({p: starts[topic, p] for _, p in partitions}, _OPENING)
-        self._refresh(partitions)
-        return self._session
-
-    def _refresh(
-        self,
-        partitions: Sequence[tuple[str, int]] | None = None,
-        patience: float = _OPENING,
-    ) -> None:
-        """Look up the ends of the partitions; report records that were deleted."""
-        now = time.monotonic()
-        if partitions is None and now - self._ends_at < _ENDS_AGE:
-            return
-        assert self._cluster is not None
-        wanted = partitions or [(self._settings.topic, p) for p in self._ends]
-        with self._cluster.patient_for(patience):
-            ends = self._cluster.ends(wanted)
-            starts = self._cluster.log_starts(wanted)
-        self._ends, self._ends_at = {p: end for (_, p), end in ends.items()}, now
-        for (_, partition), start in starts.items():
-            self._skip_deleted(partition, start)
+        places = [TopicPartition(look.topic.name, p) for p in look.logs]
+        new = {*places} - self._source.assignment()
+        if new:
+            self._source.assign(places)
+            for at in places:
+                self._source.seek(at, look.starts[at.partition])
 
     def _skip_deleted(self, partition: int, start: int) -> None:
         assert self._session is not None
@@ -376,7 +431,7 @@ class QueueConsumer(Closing):
         if start <= stable:
             return
         lost = above.complement(stable, start - 1)
-        for state in self._session.member.states:
+        for state in self._session.member.states_of(partition):
             lost -= state.held(partition)
         if not lost:
             return
@@ -390,7 +445,7 @@ class QueueConsumer(Closing):
         self._session.tombstone({partition: lost})
 
     def _acquired(self, session: QueueSession, limit: int, patience: float) -> list[Record]:
-        self._refresh(patience=patience)
+        self._refresh(patience)
         granted = session.acquire(limit, self._ends, patience)
         if granted is None or not granted.offsets:
             return []
@@ -404,6 +459,8 @@ class QueueConsumer(Closing):
         now = time.monotonic()
         deadline = now + min(patience, (granted.until - now) / 2)
         read = RangeReader(self._source, self._settings.topic).read(granted.offsets, deadline)
+        if not self._is_of_last_look(read.records, patience):
+            self._ends_at, read = 0.0, RangesRead(late=dict(granted.offsets))
         if read.is_deleted:
             self._ends_at = 0.0  # `_refresh` reports them
         if read.missing:
@@ -419,6 +476,18 @@ class QueueConsumer(Closing):
             for raw in sorted(read.records, key=_PLACE)
             if raw.offset not in late.get(raw.partition, ())
         ]
+
+    def _is_of_last_look(self, records: Sequence[Any], patience: float) -> bool:
+        """Whether records that were just read are of the logs that the last look has found."""
+        assert self._topic is not None
+        assert self._cluster is not None
+        if not records:
+            return True
+        epochs = self._epochs
+        if any(raw.leader_epoch > epochs.get(raw.partition, -1) >= 0 for raw in records):
+            return False  # there was an election since then
+        with self._cluster.patient_for(patience):
+            return self._topic.described().id == self._topic_id
 
     def _without_exhausted(self, records: list[Record]) -> list[Record]:
         """Reject the records that were delivered too often; the next commit writes them."""
@@ -489,7 +558,7 @@ class QueueConsumer(Closing):
             return
         self._stable_at = now
         stable = {partition: session.member.done(partition)[0] for partition in self._ends}
-        moved = {p: offset for p, offset in stable.items() if offset > self._stable.get(p, 0)}
+        moved = {p: offset for p, offset in stable.items() if offset != self._stable.get(p, 0)}
         if not moved:
             return
         assert self._cluster is not None

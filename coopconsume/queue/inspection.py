@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from commits import OffsetRanges
+from commits import OffsetRanges, PartitionCommits
 from coopconsume.kafka.cluster import Cluster
+from coopconsume.queue.incarnation import NOT_KNOWN
 from coopconsume.queue.replica import NOBODY
 from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueSettings
+from coopconsume.queue.source_log import LogNote, SourceLog, log_note
+from coopconsume.queue.source_look import SourceTopic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from coopconsume.queue.replica import ReplicaState
     from coopconsume.queue.settings import QueueReplica
+    from coopconsume.queue.source_look import SourceLook
 
 
 _OPENING = 30.0
@@ -23,7 +28,9 @@ _OPENING = 30.0
 
 @dataclass(frozen=True)
 class QueuePartition:
-    """The status of a partition of a queue; all but the first two are numbers of records.
+    """The status of a partition of a queue.
+
+    `done_above` to `free` are numbers of records.
 
     Attributes:
         partition: The partition.
@@ -32,6 +39,10 @@ class QueuePartition:
         held: Held by consumers on at least one replica.
         delayed: Released with a delay that is not over.
         free: Neither done nor held nor delayed.
+        log: What replicas note of its log: ``same``; ``new``: no replica has it yet; ``created
+            again`` or ``cut``: the topic was created again, or the log was cut by an unclean
+            election, and consumers hand out the new records; ``replaced``: this has happened, and
+            no consumer has noticed it yet.
     """
 
     partition: int
@@ -40,6 +51,7 @@ class QueuePartition:
     held: int
     delayed: int
     free: int
+    log: LogNote = "same"
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,7 @@ class ReplicaStatus:
         rows: The number of rows since the start of the log or its last snapshot.
         passed_over: The number of records in the log that are no rows.
         lacking: The number of records that are done on another replica and not here.
+        log: What it notes of the logs of the topic; see `QueuePartition`.
     """
 
     replica: str
@@ -80,6 +93,7 @@ class ReplicaStatus:
     rows: int
     passed_over: int
     lacking: int
+    log: LogNote = "same"
 
 
 @dataclass(frozen=True)
@@ -100,8 +114,11 @@ class QueueStatus:
 
     @property
     def is_sound(self) -> bool:
-        """Whether all replicas are readable, agree on what is done, and contain only rows."""
-        return all(r.is_readable and not r.lacking and not r.passed_over for r in self.replicas)
+        """Whether all replicas are readable, agree, have only rows, and note today's logs."""
+        is_noted = all(partition.log != "replaced" for partition in self.partitions)
+        return is_noted and all(
+            r.is_readable and not r.lacking and not r.passed_over for r in self.replicas
+        )
 
 
 def queue_status(
@@ -124,23 +141,42 @@ def queue_status(
         TopicNotFound: The topic does not exist.
     """
     settings = QueueSettings.parse(options, topic, replicas, hold=3600.0)
-    with closing(Cluster(settings.options)) as cluster:
-        (found,) = cluster.topics([topic])
-        ends = cluster.ends([(topic, p) for p in range(found.partitions)])
     session = QueueSession(settings, create=False)
     try:
-        session.open(_OPENING)
-        partitions = tuple(_partition(session, p, ends[topic, p]) for p in range(found.partitions))
-        replicas_found = tuple(_replica(session, n) for n in range(len(session.replicas)))
+        with closing(Cluster(settings.options)) as cluster:
+            cluster.topics([topic])  # checks permissions
+            session.open(_OPENING)
+            source = SourceTopic(cluster, topic)
+            look = source.look(source.described(), session.member.states, {})
+        session.member.follow(_noted_logs(session.member.states, look.logs))
+        partitions = tuple(_partition(session, p, look) for p in look.ends)
+        replicas_found = tuple(_replica(session, n, look) for n in range(len(session.replicas)))
         return QueueStatus(settings.name, partitions, tuple(_holds(session)), replicas_found)
     finally:
         session.close()
 
 
-def _partition(session: QueueSession, partition: int, end: int) -> QueuePartition:
+def _noted_logs(
+    states: Sequence[ReplicaState], found: Mapping[int, SourceLog]
+) -> dict[int, SourceLog]:
+    """Return the logs to show; a queue of an earlier version has logs without an identity."""
+    return {
+        p: SourceLog(NOT_KNOWN)
+        if {state.log(p) for state in states} - {None} == {NOT_KNOWN}
+        else source
+        for p, source in found.items()
+    }
+
+
+def _partition(session: QueueSession, partition: int, look: SourceLook) -> QueuePartition:
+    source, end = look.logs[partition], look.ends[partition]
+    note = log_note(session.member.states, partition, source)
+    if not session.member.states_of(partition):
+        stable = source.start
+        return QueuePartition(partition, stable, 0, 0, 0, max(0, end - stable), note)
     stable, above = session.member.done(partition)
     held, delayed = OffsetRanges(), OffsetRanges()
-    for state in session.member.states:
+    for state in session.member.states_of(partition):
         for hold in state.holds.values():
             offsets = hold.offsets.get(partition, OffsetRanges()) - above
             if hold.holder == NOBODY:
@@ -149,7 +185,9 @@ def _partition(session: QueueSession, partition: int, end: int) -> QueuePartitio
                 held |= offsets
     delayed -= held
     left = max(0, end - stable) - len(above) - len(held) - len(delayed)
-    return QueuePartition(partition, stable, len(above), len(held), len(delayed), max(0, left))
+    return QueuePartition(
+        partition, stable, len(above), len(held), len(delayed), max(0, left), note
+    )
 
 
 def _holds(session: QueueSession) -> list[HoldStatus]:
@@ -164,16 +202,20 @@ def _holds(session: QueueSession) -> list[HoldStatus]:
     ]  # fmt: skip
 
 
-def _replica(session: QueueSession, number: int) -> ReplicaStatus:
+def _replica(session: QueueSession, number: int, look: SourceLook) -> ReplicaStatus:
     rows, state = session.rows[number], session.member.states[number]
+    notes = [log_note([state], partition, source) for partition, source in look.logs.items()]
     lacking = 0
     for partition in {p for each in session.member.states for p in each.partitions}:
-        done = state.done(partition)
+        if state not in session.member.states_of(partition):
+            done = PartitionCommits(max_ranges=None)
+        else:
+            done = state.done(partition)
         stable, above = session.member.done(partition)
         behind = stable > done.stable_offset
         missing = OffsetRanges([(done.stable_offset, stable - 1)] if behind else [])
         lacking += len((missing | above) - done.ranges)
     return ReplicaStatus(
         session.replicas[number].place, session.is_read(number), rows.length, rows.passed_over,
-        lacking,
+        lacking, max(notes, key=get_args(LogNote).index, default="new"),
     )  # fmt: skip

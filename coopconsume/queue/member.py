@@ -45,14 +45,20 @@ from functools import reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from commits import OffsetRanges
+from commits.offsets import MAX_OFFSET
 from coopconsume.backoff import Backoff
+from coopconsume.queue.incarnation import NOT_KNOWN
 from coopconsume.queue.replica import ReplicaAnswer, ReplicaState
-from coopconsume.queue.rows import Offsets, ReplicaRow, common, minus, union
+from coopconsume.queue.rows import Beginning, Kind, Offsets, ReplicaRow, common, minus, union
+from coopconsume.queue.source_log import keep_below
 from coopconsume.queue.timing import MARGIN, QuorumLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from random import Random
+
+    from coopconsume.queue.incarnation import LogIncarnation
+    from coopconsume.queue.source_log import SourceLog
 
 
 Settlement: TypeAlias = Literal["accept", "reject", "release", "renew"]
@@ -174,6 +180,8 @@ class QueueMember:
         self._watched: list[dict[int, float]] = [{} for _ in range(replicas)]
         self._missing: list[Offsets] = [{} for _ in range(replicas)]
         self._compare_at: float | None = None
+        #: The logs whose records this consumer hands out.
+        self._logs: dict[int, LogIncarnation] = {}
 
     # What a replica's log says.
 
@@ -218,8 +226,35 @@ class QueueMember:
 
     # What the caller wants.
 
-    def begin(self, starts: Mapping[int, int], readable: Iterable[int]) -> list[AppendRow]:
-        """Begin partitions on the replicas that do not have them.
+    def follow(self, found: Mapping[int, SourceLog]) -> set[int]:
+        """Work on the logs that were found; whatever concerns another log of theirs ends here.
+
+        Returns:
+            The partitions whose log is another one than before.
+        """
+        changed = {p for p, source in found.items() if self._logs.get(p, source.log) != source.log}
+        self._logs |= {p: source.log for p, source in found.items()}
+        if not changed:
+            return changed
+
+        def rest(offsets: Offsets) -> Offsets:
+            return {p: left for p, left in offsets.items() if p not in changed}
+
+        if self._acquisition is not None:
+            self._acquisition.asked = rest(self._acquisition.asked)
+        self._granted = deque(Granted(rest(one.offsets), one.until) for one in self._granted)
+        self._waiting = [(at, rest(offsets)) for at, offsets in self._waiting]
+        self._mine = [(at, rest(offsets)) for at, offsets in self._mine]
+        self._missing = [rest(missing) for missing in self._missing]
+        for settled in [*self._settling.values()]:
+            gone = {p: lost for p, lost in settled.row.offsets.items() if p in changed}
+            settled.refused = union(settled.refused, minus(gone, settled.done))
+            if settled.is_complete:
+                del self._settling[settled.row.request]
+        return changed
+
+    def begin(self, found: Mapping[int, SourceLog], readable: Iterable[int]) -> list[AppendRow]:
+        """Begin partitions on the replicas that do not have them, or have another log of theirs.
 
         A replica without a partition grants nothing there. So a replica that lost its log learns
         what is done on the others before its answers count. A majority of the others must have the
@@ -227,34 +262,63 @@ class QueueMember:
         replica may have lost is on one of these.
 
         Args:
-            starts: The first offset of each partition, for partitions that no replica has.
+            found: The logs of the partitions.
             readable: The replicas whose logs were read up to their ends.
         """
+        self.follow(found)
         rows = []
         readable = set(readable)
         for replica in sorted(readable):
             offsets: Offsets = {}
-            begun = self.states[replica].partitions
-            for partition, start in starts.items():
-                if partition in begun:
-                    continue
-                known = [s for s in self.states if partition in s.partitions]
-                read = [r for r in readable if partition in self.states[r].partitions]
-                if known and len(read) < self._majority and len(readable) < len(self.states):
-                    continue
-                if known:
-                    offsets[partition] = self._done(known, partition, 0)
-                else:
-                    offsets[partition] = _below(start)
+            beginnings: dict[int, Beginning] = {}
+            for partition, source in found.items():
+                done = self._beginning(replica, partition, source, readable)
+                if done is not None:
+                    offsets[partition], beginnings[partition] = done
             if offsets:
-                rows.append(AppendRow(replica, ReplicaRow("begin", self.holder, offsets=offsets)))
+                row = self._row("begin", 0, offsets, beginnings=beginnings)
+                rows.append(AppendRow(replica, row))
         return rows
+
+    def _beginning(
+        self, replica: int, partition: int, source: SourceLog, readable: set[int]
+    ) -> tuple[OffsetRanges, Beginning] | None:
+        """Return what is done as a partition begins on a replica, and how; None if it has begun."""
+        state = self.states[replica]
+        log = state.log(partition)
+        if log == source.log:
+            is_news = source.epoch > state.epoch(partition)
+            return (OffsetRanges(), Beginning(source.epoch)) if is_news else None
+        if log is not None:
+            end = keep_below(self.states, log, partition, source, MAX_OFFSET)
+            if end:
+                return OffsetRanges(), Beginning(source.epoch, log, end)
+            if log.topic_id == source.log.topic_id and log.cut > source.log.cut:
+                return None  # seen in the log of this replica after the last look
+        known = [s for s in self.states if s.log(partition) == source.log]
+        read = [r for r in readable if self.states[r].log(partition) == source.log]
+        if known and len(read) < self._majority and len(readable) < len(self.states):
+            return None
+        done = self._done(known, partition, 0) if known else _below(source.start)
+        return done, Beginning(source.epoch, log)
 
     def has_begun(self, partitions: Iterable[int]) -> bool:
         """Return whether a majority of the replicas has these partitions."""
         wanted = set(partitions)
-        begun = [state for state in self.states if wanted.issubset(state.partitions)]
+        begun = [state for state in self.states if all(self._has(state, p) for p in wanted)]
         return len(begun) >= self._majority
+
+    def _has(self, state: ReplicaState, partition: int) -> bool:
+        """Whether a replica has the log that this consumer works on."""
+        return state.log(partition) == self._logs.get(partition, NOT_KNOWN)
+
+    def _is_of(self, partition: int, row: ReplicaRow) -> bool:
+        """Whether a row is about the log of a partition that this consumer works on."""
+        return row.log(partition) == self._logs.get(partition, NOT_KNOWN)
+
+    def states_of(self, partition: int) -> list[ReplicaState]:
+        """Return the replicas that have the log of a partition that this consumer works on."""
+        return [state for state in self.states if self._has(state, partition)]
 
     @property
     def is_acquiring(self) -> bool:
@@ -315,7 +379,7 @@ class QueueMember:
         self._request += 1
         seconds = self._hold if kind == "renew" else delay
         delivered = kind == "release" and is_delivered
-        row = ReplicaRow(kind, self.holder, self._request, offsets, seconds, delivered=delivered)
+        row = self._row(kind, self._request, offsets, seconds, delivered=delivered)
         until = now + self._hold * (1 - MARGIN) if kind == "renew" else 0.0
         settled = Settled(row, until=until, again=now + self._repeat_after())
         self._settling[self._request] = settled
@@ -332,7 +396,7 @@ class QueueMember:
 
     def tombstone(self, offsets: Offsets) -> list[AppendRow]:
         """Mark offsets as done where nobody holds them: their records were deleted."""
-        row = ReplicaRow("tombstone", self.holder, offsets=offsets)
+        row = self._row("tombstone", 0, offsets)
         return [AppendRow(replica, row) for replica in range(len(self.states))]
 
     def tick(self, now: float) -> list[AppendRow]:
@@ -374,8 +438,11 @@ class QueueMember:
 
     def done(self, partition: int) -> tuple[int, OffsetRanges]:
         """Return the stable offset of a partition over all replicas, and the done ones above it."""
-        whole = self._done(self.states, partition, self.states[0].done(partition).stable_offset)
-        stable = max(state.done(partition).stable_offset for state in self.states)
+        states = self.states_of(partition)
+        if not states:
+            return 0, OffsetRanges()
+        whole = self._done(states, partition, states[0].done(partition).stable_offset)
+        stable = max(state.done(partition).stable_offset for state in states)
         end = whole.range_end(stable)
         stable = stable if end is None else end + 1
         return stable, whole.clip(stable, whole.last or 0)
@@ -387,7 +454,7 @@ class QueueMember:
         """
         counts = (
             n
-            for state in self.states
+            for state in self.states_of(partition)
             for n, found in state.deliveries(partition).items()
             if offset in found
         )
@@ -396,10 +463,15 @@ class QueueMember:
     # The rest is private.
 
     def _first(self) -> int:
-        """Return the local replica, or the next one that is not silent."""
+        """Return the local replica, or the next one that is not silent and has all logs."""
         n = len(self.states)
         order = [(self._local + i) % n for i in range(n)]
-        return next((replica for replica in order if replica not in self._silent), self._local)
+        return min(order, key=lambda r: (self._lacks_logs(r), r in self._silent))
+
+    def _lacks_logs(self, replica: int) -> bool:
+        """Whether a replica does not have all logs that this consumer works on."""
+        state = self.states[replica]
+        return any(state.log(partition) != log for partition, log in self._logs.items())
 
     def _send(self, replica: int, row: ReplicaRow, now: float) -> AppendRow:
         if len(self._sent) >= _KEPT_SENT:
@@ -410,21 +482,40 @@ class QueueMember:
     def _repeat_after(self) -> float:
         return max(4 * self.limit.seconds, self._hold / 20)
 
+    def _row(
+        self,
+        kind: Kind,
+        request: int,
+        offsets: Offsets,
+        seconds: float = 0.0,
+        *,
+        delivered: bool = False,
+        beginnings: Mapping[int, Beginning] | None = None,
+    ) -> ReplicaRow:
+        """Return a row about offsets of the logs that this consumer works on."""
+        logs = {p: self._logs.get(p, NOT_KNOWN) for p in offsets}
+        topic_id = next((log.topic_id for log in logs.values()), "")
+        cuts = {p: log.cut for p, log in logs.items() if log.cut}
+        return ReplicaRow(
+            kind, self.holder, request, offsets, seconds, delivered,
+            topic_id=topic_id, cuts=cuts, beginnings=beginnings or {},
+        )  # fmt: skip
+
     def _acquire_row(self, request: int, offsets: Offsets) -> ReplicaRow:
-        return ReplicaRow("acquire", self.holder, request, offsets, self._hold)
+        return self._row("acquire", request, offsets, self._hold)
 
     def _candidates(self, local: int, limit: int, ends: Mapping[int, int], now: float) -> Offsets:
         state = self.states[local]
         found: Offsets = {}
         for partition, end in sorted(ends.items()):
-            if partition not in state.partitions or limit <= 0:
+            if not self._has(state, partition) or limit <= 0:
                 continue
             busy = state.held(partition)
             for until, offsets in (*self._waiting, *self._mine):
                 if until > now and partition in offsets:
                     busy |= offsets[partition]
             for settling in self._settling.values():
-                if partition in settling.row.offsets:
+                if partition in settling.row.offsets and self._is_of(partition, settling.row):
                     busy |= settling.row.offsets[partition]
             chosen = self._lowest(state, partition, busy, limit, end)
             if chosen:
@@ -459,8 +550,8 @@ class QueueMember:
             found.asked = common(answer.ok, found.asked)
             if found.asked:
                 rows = self._ask(found, self._majority - 1, now)
-        elif answer.tomb:
-            row = ReplicaRow("tombstone", self.holder, found.request, answer.tomb)
+        elif tomb := common(answer.tomb, found.asked):
+            row = self._row("tombstone", found.request, tomb)
             rows.append(AppendRow(found.replicas[0], row))
         # Further answers cannot change a majority for all offsets.
         if not minus(found.asked, self._by_majority(found.answers.values())):
@@ -499,7 +590,7 @@ class QueueMember:
             return []
         pause = self.limit.seconds * self._backoff.failed(now)
         self._waiting.append((now + pause, left))
-        row = ReplicaRow("release", self.holder, found.request, left)
+        row = self._row("release", found.request, left)
         return [AppendRow(replica, row) for replica in found.replicas]
 
     def _count(self, settled: Settled, now: float) -> None:
@@ -513,8 +604,9 @@ class QueueMember:
             settled.refused = minus(_at_least(needed, lost), settled.done)
         if settled.is_complete:
             del self._settling[row.request]
-            if row.kind == "renew" and settled.done:
-                self._mine.append((settled.until + self._hold * MARGIN, settled.done))
+            held = {p: found for p, found in settled.done.items() if self._is_of(p, row)}
+            if row.kind == "renew" and held:
+                self._mine.append((settled.until + self._hold * MARGIN, held))
 
     def _end_mine(self, now: float) -> list[AppendRow]:
         """Ends own holds that are over, as their watchers do.
@@ -534,7 +626,7 @@ class QueueMember:
         if not ended:
             return []
         self._request += 1  # its answers are no answers to an acknowledgement
-        row = ReplicaRow("release", self.holder, self._request, ended, delivered=True)
+        row = self._row("release", self._request, ended, delivered=True)
         return [AppendRow(replica, row) for replica in range(len(self.states))]
 
     def _expire(self, replica: int, watched: dict[int, float], now: float) -> list[AppendRow]:
@@ -554,17 +646,17 @@ class QueueMember:
         for replica, state in enumerate(self.states):
             missing: Offsets = {}
             for partition in state.partitions:
+                if not self._has(state, partition):
+                    continue
                 done = state.done(partition)
-                others = self._done(self.states, partition, done.stable_offset)
+                others = self._done(self.states_of(partition), partition, done.stable_offset)
                 lacking = others - done.ranges
                 if lacking:
                     missing[partition] = lacking
             lasting = common(missing, self._missing[replica])
             self._missing[replica] = missing
             if lasting:
-                rows.append(
-                    AppendRow(replica, ReplicaRow("tombstone", self.holder, offsets=lasting))
-                )
+                rows.append(AppendRow(replica, self._row("tombstone", 0, lasting)))
         return rows
 
     def _done(self, states: Iterable[ReplicaState], partition: int, start: int) -> OffsetRanges:

@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from commits import OffsetRanges, PartitionCommits
 from commits.offsets import MAX_OFFSET
-from coopconsume.queue.rows import Offsets, common, offsets_of, plain_offsets
+from coopconsume.queue.incarnation import NOT_KNOWN
+from coopconsume.queue.rows import (
+    Beginning,
+    Offsets,
+    common,
+    log_of,
+    offsets_of,
+    plain_log,
+    plain_offsets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from coopconsume.queue.incarnation import LogIncarnation
     from coopconsume.queue.rows import ReplicaRow
 
 
@@ -60,11 +70,32 @@ class Hold:
 class _ReplicaPartition:
     """Done and held offsets of one partition, and delivery counts."""
 
-    def __init__(self, done: PartitionCommits) -> None:
+    def __init__(
+        self, done: PartitionCommits, log: LogIncarnation = NOT_KNOWN, epoch: int = -1
+    ) -> None:
         self.done = done
         self.held = OffsetRanges()
         #: By number of deliveries from 1: the offsets that ended so many without being done.
         self.counts: dict[int, OffsetRanges] = {}
+        #: The log whose offsets these are, and the latest leader epoch in which it was seen.
+        self.log, self.epoch = log, epoch
+        #: The ids of the topics of the same name before this one.
+        self.past: tuple[str, ...] = ()
+
+    def is_of(self, log: LogIncarnation) -> bool:
+        """Whether offsets of a log are offsets of this partition.
+
+        Consumers of earlier versions do not write it. They know one log.
+        """
+        is_first = not self.past and not self.log.cut
+        return log == self.log or (log == NOT_KNOWN and is_first)
+
+    def keep_below(self, end: int) -> None:
+        """Forget what was noted of offsets from one on: the log was cut there."""
+        stable = min(self.done.stable_offset, end)
+        self.done = PartitionCommits(stable, self.done.ranges.clip(0, end - 1), max_ranges=None)
+        counts = {n: found.clip(0, end - 1) for n, found in self.counts.items()}
+        self.counts = {n: found for n, found in counts.items() if found}
 
     def fresh(self, offsets: OffsetRanges) -> OffsetRanges:
         return offsets.clip(self.done.stable_offset, MAX_OFFSET) - self.done.ranges
@@ -110,6 +141,30 @@ class ReplicaState:
         found = self._partitions.get(partition)
         return PartitionCommits(max_ranges=None) if found is None else found.done
 
+    def log(self, partition: int) -> LogIncarnation | None:
+        """Return the log whose offsets are noted for a partition; None if it has not begun."""
+        found = self._partitions.get(partition)
+        return None if found is None else found.log
+
+    def epoch(self, partition: int) -> int:
+        """Return the latest leader epoch in which the log was seen; -1 if it is not known."""
+        found = self._partitions.get(partition)
+        return -1 if found is None else found.epoch
+
+    def past(self, partition: int) -> tuple[str, ...]:
+        """Return the ids of the topics whose log this partition had before."""
+        found = self._partitions.get(partition)
+        return () if found is None else found.past
+
+    def end(self, partition: int) -> int:
+        """Return the offset behind all that is noted for a partition."""
+        found = self._partitions.get(partition)
+        if found is None:
+            return 0
+        noted = (found.done.ranges, found.held, *found.counts.values())
+        lasts = [offsets.last + 1 for offsets in noted if offsets.last is not None]
+        return max(found.done.stable_offset, *lasts, 0)
+
     def held(self, partition: int) -> OffsetRanges:
         """Return the offsets of a partition that somebody holds, released ones with a delay too."""
         found = self._partitions.get(partition)
@@ -123,7 +178,11 @@ class ReplicaState:
     def fold(self, position: int, row: ReplicaRow) -> ReplicaAnswer:
         """Apply the next row of the log.
 
-        - ``begin``: the partitions begin with these offsets done; a second one has no effect.
+        An offset counts for the log that the row names. A partition whose log is another one takes
+        no part: its answer is `ReplicaAnswer.nok`.
+
+        - ``begin``: the partitions begin with these offsets done. A second one has no effect,
+          unless it names the log that the partition has until then, and another one that follows.
         - ``acquire``, ``renew``: done offsets are `ReplicaAnswer.tomb`, offsets of another holder
           `ReplicaAnswer.nok`; the requester holds all others from here on.
         - ``accept``, ``reject``: the offsets are done, except those that another consumer holds, or
@@ -148,17 +207,45 @@ class ReplicaState:
             self._expire(row)
         elif row.kind == "begin":
             for partition, done in row.offsets.items():
-                if partition not in self._partitions:
-                    commits = PartitionCommits(0, done, max_ranges=None)
-                    self._partitions[partition] = _ReplicaPartition(commits)
+                self._begin(partition, done, row)
         return ReplicaAnswer(ok=dict(row.offsets))
+
+    def _begin(self, p: int, done: OffsetRanges, row: ReplicaRow) -> None:
+        log, beginning = row.log(p), row.beginnings.get(p, Beginning())
+        partition, commits = self._partitions.get(p), PartitionCommits(0, done, max_ranges=None)
+        if partition is None:
+            self._partitions[p] = _ReplicaPartition(commits, log, beginning.epoch)
+        elif partition.log == log:
+            partition.epoch = max(partition.epoch, beginning.epoch)
+        elif beginning.before == partition.log:
+            self._end_holds(p, beginning.keep_below)
+            if beginning.keep_below > 0:
+                partition.keep_below(beginning.keep_below)
+                partition.log, partition.epoch = log, beginning.epoch
+                return
+            new = self._partitions[p] = _ReplicaPartition(commits, log, beginning.epoch)
+            is_same_topic = partition.log.topic_id == log.topic_id
+            new.past = partition.past + (() if is_same_topic else (partition.log.topic_id,))
+
+    def _end_holds(self, p: int, start: int) -> None:
+        """End all holds of a partition from an offset on."""
+        for hold in [*self.holds.values()]:
+            if p in hold.offsets:
+                self._shrink(hold, {p: hold.offsets[p].clip(start, MAX_OFFSET)})
+        partition = self._partitions[p]
+        partition.held = partition.held.clip(0, start - 1) if start else OffsetRanges()
+
+    def _of(self, p: int, row: ReplicaRow) -> _ReplicaPartition | None:
+        """Return a partition if it has begun, and the row has offsets of its log."""
+        partition = self._partitions.get(p)
+        return partition if partition is not None and partition.is_of(row.log(p)) else None
 
     def _acquire(self, position: int, row: ReplicaRow) -> ReplicaAnswer:
         answer = ReplicaAnswer()
         mine = self._by_holder.get(row.holder, {})
         gained: Offsets = {}
         for p, wanted in row.offsets.items():
-            partition = self._partitions.get(p)
+            partition = self._of(p, row)
             if partition is None:
                 answer.nok[p] = wanted
                 continue
@@ -188,7 +275,7 @@ class ReplicaState:
         mine = self._older(row)
         mine += self._by_holder.get(NOBODY, {}).values()
         for p, offered in row.offsets.items():
-            partition = self._partitions.get(p)
+            partition = self._of(p, row)
             if partition is None:
                 answer.nok[p] = offered
                 continue
@@ -203,8 +290,9 @@ class ReplicaState:
 
     def _release(self, position: int, row: ReplicaRow) -> None:
         released: Offsets = {}
+        offsets = {p: found for p, found in row.offsets.items() if self._of(p, row)}
         for hold in self._older(row):
-            for p, lost in self._shrink(hold, row.offsets).items():
+            for p, lost in self._shrink(hold, offsets).items():
                 released[p] = released[p] | lost if p in released else lost
         self._free(released, delivered=row.delivered)
         if row.seconds > 0:
@@ -266,6 +354,9 @@ class ReplicaState:
                     "stable": found.done.stable_offset,
                     "done": plain_offsets({p: found.done.ranges}),
                     "counts": {str(n): plain_offsets({p: at}) for n, at in found.counts.items()},
+                    "log": plain_log(found.log),
+                    "epoch": found.epoch,
+                    "past": found.past,
                 }
                 for p, found in self._partitions.items()
             },
@@ -289,6 +380,9 @@ class ReplicaState:
             partition = _ReplicaPartition(
                 PartitionCommits(int(found["stable"]), done, max_ranges=None)
             )
+            if "log" in found:  # earlier versions do not write it
+                partition.log, partition.epoch = log_of(found["log"]), int(found["epoch"])
+                partition.past = tuple(map(str, found["past"]))
             partition.counts = {int(n): offsets_of(at)[p] for n, at in found["counts"].items()}
             new._partitions[p] = partition
         for position, holder, request, seconds, offsets in state["holds"]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from commits import OffsetRanges
 from coopconsume.errors.queue import QueueLogFormat
+from coopconsume.queue.incarnation import LogIncarnation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,22 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` makes a
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a partition begins, or begins again because its log is another one.
+
+    Attributes:
+        epoch: The leader epoch in which the log was seen; -1: not known.
+        before: The identity that the partition has until then; None: it has not begun. The row has
+            no effect on a partition with another one.
+        keep_below: What is done below this offset stays done: it is the same log up to there.
+    """
+
+    epoch: int = -1
+    before: LogIncarnation | None = None
+    keep_below: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaRow:
     """A row of a replica's log.
 
@@ -41,6 +58,9 @@ class ReplicaRow:
         delivered: Whether released offsets had been handed out.
         positions: The positions of the holds that expire.
         state: The content of a snapshot.
+        topic_id: The id of the topic whose offsets these are; empty: not known.
+        cuts: By partition, `LogIncarnation.cut` of its log; without an entry it is 0.
+        beginnings: For ``begin``, by partition.
     """
 
     kind: Kind
@@ -51,6 +71,13 @@ class ReplicaRow:
     delivered: bool = False
     positions: tuple[int, ...] = ()
     state: Mapping[str, Any] | None = None
+    topic_id: str = ""
+    cuts: Mapping[int, int] = field(default_factory=dict)
+    beginnings: Mapping[int, Beginning] = field(default_factory=dict)
+
+    def log(self, partition: int) -> LogIncarnation:
+        """Return the identity of the log whose offsets of a partition these are."""
+        return LogIncarnation(self.topic_id, self.cuts.get(partition, 0))
 
 
 def encode(row: ReplicaRow) -> bytes:
@@ -68,6 +95,12 @@ def encode(row: ReplicaRow) -> bytes:
         document["positions"] = row.positions
     if row.state is not None:
         document["state"] = row.state
+    if row.topic_id:
+        document["topic_id"] = row.topic_id
+    if row.cuts:
+        document["cuts"] = row.cuts
+    if row.beginnings:
+        document["beginnings"] = {p: _plain_beginning(b) for p, b in row.beginnings.items()}
     return _encode(document).encode()
 
 
@@ -100,9 +133,37 @@ def decode(value: bytes | None, place: str) -> ReplicaRow | None:
             bool(found.get("delivered", False)),
             tuple(int(position) for position in found.get("positions", ())),
             found.get("state"),
+            str(found.get("topic_id", "")),
+            {int(p): int(cut) for p, cut in found.get("cuts", {}).items()},
+            {int(p): _beginning(plain) for p, plain in found.get("beginnings", {}).items()},
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def plain_log(log: LogIncarnation) -> list[Any]:
+    """Return an identity as JSON has it."""
+    return [log.topic_id, log.cut]
+
+
+def log_of(plain: Any) -> LogIncarnation:
+    """Read an identity that `plain_log` wrote.
+
+    Raises:
+        ValueError, TypeError: It has another form.
+    """
+    topic_id, cut = plain
+    return LogIncarnation(str(topic_id), int(cut))
+
+
+def _plain_beginning(found: Beginning) -> dict[str, Any]:
+    before = None if found.before is None else plain_log(found.before)
+    return {"epoch": found.epoch, "before": before, "keep_below": found.keep_below}
+
+
+def _beginning(plain: Mapping[str, Any]) -> Beginning:
+    before = None if plain["before"] is None else log_of(plain["before"])
+    return Beginning(int(plain["epoch"]), before, int(plain["keep_below"]))
 
 
 def plain_offsets(offsets: Mapping[int, OffsetRanges]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from coopconsume.queue.member import Granted, Settled, Settlement
     from coopconsume.queue.rows import Offsets
     from coopconsume.queue.settings import QueueSettings
+    from coopconsume.queue.source_log import SourceLog
 
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 _LONGEST_WAIT = 0.5
 _KEPT_ROWS = 256
 _ALL_REPLICAS = 5.0
+#: Seconds after which a row that begins a partition is written again where it was lost.
+_BEGIN_EVERY = 5.0
 
 
 class QueueSession:
@@ -70,7 +73,8 @@ class QueueSession:
         #: By replica, the position up to which a snapshot replaces the log that was not read yet,
         #: and the length of the log when it was written.
         self._snapshots: dict[int, tuple[int, int]] = {}
-        self._starts: Mapping[int, int] = {}
+        self._logs: Mapping[int, SourceLog] = {}
+        self._begun_at = 0.0
         self._is_started = False
 
     def open(self, timeout: float) -> None:
@@ -90,15 +94,17 @@ class QueueSession:
         if not self._until(lambda: len(self._read) > count // 2, timeout):
             raise self._unavailable("reading their logs", timeout)
 
-    def begin(self, starts: Mapping[int, int], timeout: float) -> None:
-        """Begin partitions where they are not known, and wait for a majority.
+    def begin(self, logs: Mapping[int, SourceLog], timeout: float) -> None:
+        """Begin partitions where their logs are not known, and wait for a majority.
 
         Raises:
             QueueUnavailable: No majority has them in time.
         """
-        self._starts = dict(starts)
-        self._send(self.member.begin(starts, self._read))
-        if not self._until(lambda: self.member.has_begun(starts), timeout):
+        now = time.monotonic()
+        if logs != self._logs or now - self._begun_at >= _BEGIN_EVERY:
+            self._logs, self._begun_at = dict(logs), now
+            self._send(self.member.begin(logs, self._read))
+        if not self._until(lambda: self.member.has_begun(logs), timeout):
             raise self._unavailable("beginning partitions", timeout)
 
     def is_read(self, replica: int) -> bool:
@@ -197,7 +203,7 @@ class QueueSession:
             self._read.add(replica)
             self._failures.pop(replica, None)
             if len(self._read) > len(self.replicas) // 2:
-                self._send(self.member.begin(self._starts, self._read))
+                self._send(self.member.begin(self._logs, self._read))
         elif isinstance(event, ReplicaFailed):
             if event.is_permanent:
                 raise event.error

@@ -2,7 +2,8 @@
 
 Messages are lost, delayed, repeated and reordered; clocks run at different rates; replicas and
 consumers are cut off, frozen, killed and restarted; a consumer dies between the rows of one step,
-and its successor begins from snapshots. Everything follows from the seed.
+and its successor begins from snapshots. In some worlds the topic is deleted and created again, and
+brokers describe the former one for a while. Everything follows from the seed.
 """
 
 from __future__ import annotations
@@ -15,15 +16,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from commits import OffsetRanges
+from coopconsume.queue.incarnation import LogIncarnation
 from coopconsume.queue.member import AppendRow, QueueMember, Settled
 from coopconsume.queue.replica import ReplicaState
 from coopconsume.queue.rows import Offsets, ReplicaRow
+from coopconsume.queue.source_log import SourceLog, TopicIds
 
 HOLD = 2.0
 PARTITION = 0
+#: Seconds from one look of a consumer at the topic to the next.
+LOOK = 0.2
 #: Seconds of disturbances; then everything is up, and all records must be done soon.
 TROUBLE = 8.0
 BOUND = 60.0
+
+
+#: The id of a topic and an offset.
+Record = tuple[str, int]
 
 
 @dataclass
@@ -39,7 +48,7 @@ class Had:
     """A consumer had a record from a time to a time, by the simulation's clock."""
 
     consumer: str
-    offset: int
+    record: Record
     start: float
     end: float
 
@@ -60,7 +69,8 @@ class Consumer:
         self.is_alive = True
         self.woken: float | None = None
         self.works: dict[int, Had] = {}
-        self.settling: list[Settled] = []
+        self.settling: list[tuple[str, Settled]] = []
+        self.ids, self.topic = TopicIds(), world.first
 
     def clock(self) -> float:
         return self.skew + self.rate * self.world.now
@@ -126,25 +136,46 @@ class Consumer:
         self.send(rows)
         self.look()
 
+    def describe(self) -> None:
+        """Look at the topic; take it up if it is another one."""
+        topic = self.world.described()
+        if topic and self.ids.is_current(topic, self.core.states, self.clock()):
+            if topic != self.topic:
+                self.topic = topic
+                for had in self.works.values():
+                    had.end = min(had.end, self.world.now)
+                self.works.clear()
+            logs = self.world.logs
+            read = [n for n, log in enumerate(logs) if self.read[n] == len(log.rows) and log.is_up]
+            log = {PARTITION: SourceLog(LogIncarnation(topic))}
+            self.core.follow(log)
+            if len(read) > len(logs) // 2:
+                self.send(self.core.begin(log, read))
+        self.later(LOOK, self.describe)
+
     def look(self) -> None:
         """Use what was granted and see what became done; ask for more."""
         if not self.is_alive:
             return
         while (granted := self.core.granted()) is not None:
+            if self.topic != self.world.topic:
+                continue  # seen after the records were read
             for offset in _singles(granted.offsets):
                 self.world.handed_out(self, offset, self.real(granted.until))
             if granted.offsets:
-                self.later(self.world.work(), lambda found=granted.offsets: self.settle(found))
-        for settled in self.settling:
+                self.later(self.world.work(), self.settling_of(granted.offsets))
+        for topic, settled in self.settling:
             for offset in _singles(settled.done):
                 if settled.row.kind in ("accept", "reject"):
-                    self.world.acknowledged.setdefault(offset, self.world.now)
+                    self.world.acknowledged.setdefault((topic, offset), self.world.now)
+                elif topic != self.topic:
+                    continue
                 elif settled.row.kind == "renew" and offset in self.works:
                     had = self.works[offset]
                     # The renewed hold is without a gap only if the old one had not ended.
                     if self.world.now < had.end:
                         had.end = max(had.end, self.real(settled.until))
-        self.settling = [one for one in self.settling if not one.is_complete]
+        self.settling = [(topic, one) for topic, one in self.settling if not one.is_complete]
         if not self.core.is_acquiring and self.world.random.random() < 0.7:
             limit = self.world.random.randint(1, 3)
             rows = self.core.acquire(limit, {PARTITION: self.world.records}, self.clock())
@@ -157,7 +188,12 @@ class Consumer:
         late = OffsetRanges.from_offsets([o for o in _singles(offsets) if o in self.works])
         if late and self.world.random.random() < 0.5:
             soon = self.world.random.uniform(0, 0.05)
-            self.later(soon, lambda: self.settle({PARTITION: late}))
+            self.later(soon, self.settling_of({PARTITION: late}))
+
+    def settling_of(self, offsets: Offsets) -> Callable[[], None]:
+        """What a user does with records, unless the consumer drops them as of a former topic."""
+        topic = self.topic
+        return lambda: self.settle(offsets) if self.topic == topic else None
 
     def settle(self, offsets: Offsets) -> None:
         """The user acknowledges what it works on, in one of all ways, or forgets it."""
@@ -166,16 +202,16 @@ class Consumer:
             return
         for offset in _singles(offsets):
             if kind in ("accept", "reject"):
-                self.world.asked.add(offset)
+                self.world.asked.add((self.topic, offset))
             if kind != "renew" and offset in self.works:
                 had = self.works.pop(offset)
                 had.end = min(had.end, self.world.now)
         delay = self.world.random.choice([0.0, 0.3]) if kind == "release" else 0.0
         settled, rows = self.core.settle(kind, offsets, self.clock(), delay)
-        self.settling.append(settled)
+        self.settling.append((self.topic, settled))
         self.send(rows)
         if kind == "renew":
-            self.later(self.world.work(), lambda: self.settle(offsets))
+            self.later(self.world.work(), self.settling_of(offsets))
 
     def kill(self) -> None:
         self.is_alive = False
@@ -203,12 +239,31 @@ class World:
         self.fragile = self.random.choice([0, 0, 0.02])
         self.is_calm = False
         self.history: list[Had] = []
-        self.acknowledged: dict[int, float] = {}
-        self.asked: set[int] = set()
+        self.acknowledged: dict[Record, float] = {}
+        self.asked: set[Record] = set()
         self.wrong: list[str] = []
+        #: The ids of the topic; without ids it is that of a queue of an earlier version.
+        self.topics = ["0"] if self.random.random() < 0.5 else [""]
+        self.first = self.topic
+        begin = ReplicaRow("begin", "setup", 0, {PARTITION: OffsetRanges()}, topic_id=self.first)
         for log in self.logs:
-            log.rows.append(ReplicaRow("begin", "setup", offsets={PARTITION: OffsetRanges()}))
+            log.rows.append(begin)
         self.consumers = [self.start() for _ in range(self.random.randint(2, 3))]
+
+    @property
+    def topic(self) -> str:
+        """The id of the topic; empty if there is none."""
+        return self.topics[-1]
+
+    def described(self) -> str:
+        """What a broker says; one that is behind describes the former topic."""
+        if not self.is_calm and self.random.random() < 0.1:
+            return self.topics[max(0, len(self.topics) - 2)]
+        return self.topic
+
+    def create_again(self) -> None:
+        """Delete the topic and create it again."""
+        self.topics.append(str(len(self.topics)))
 
     def at(self, time: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._numbers), act))
@@ -216,6 +271,8 @@ class World:
     def start(self) -> Consumer:
         consumer = Consumer(self, f"c{next(self._numbers)}")
         self.at(self.now, consumer.wake)
+        if self.first:
+            consumer.later(self.random.uniform(0, LOOK), consumer.describe)
         for replica in range(len(self.logs)):
             if self.random.random() < 0.3:
                 consumer.begin_from_snapshot(replica)
@@ -265,16 +322,17 @@ class World:
             consumer.later(self.delay(), lambda: consumer.take(replica))
 
     def handed_out(self, consumer: Consumer, offset: int, until: float) -> None:
-        before = self.acknowledged.get(offset)
+        record = self.topic, offset
+        before = self.acknowledged.get(record)
         if before is not None:
             self.wrong.append(f"{offset} was acknowledged at {before}, handed out at {self.now}")
         for had in self.history:
-            if had.offset == offset and had.end > self.now:
+            if had.record == record and had.end > self.now:
                 self.wrong.append(
                     f"{consumer.name} got {offset} at {self.now}, {had.consumer} had it from "
                     f"{had.start} to {had.end}"
                 )
-        had = Had(consumer.name, offset, self.now, until)
+        had = Had(consumer.name, record, self.now, until)
         consumer.works[offset] = had
         self.history.append(had)
 
@@ -284,7 +342,7 @@ class World:
             self.random.choice(self.consumers),
             self.random.randrange(len(self.logs)),
         )
-        match self.random.randrange(6):
+        match self.random.randrange(7 if self.first else 6):
             case 0:
                 self.replace(consumer)
             case 1:
@@ -298,6 +356,8 @@ class World:
                 self.logs[replica].is_up = False
             case 5:
                 self.restore(replica)
+            case 6:
+                self.create_again()
 
     def restore(self, replica: int) -> None:
         self.logs[replica].is_up = True
@@ -334,12 +394,12 @@ class World:
                 look_at = self.now + 0.1
             if self.now > calm_at + BOUND:
                 left = set(range(self.records)) - self.done()
-                waiting = [one for consumer in self.consumers for one in consumer.settling]
+                waiting = [one for consumer in self.consumers for _, one in consumer.settling]
                 self.wrong.append(
                     f"{sorted(left)} are not done {BOUND} s after the disturbances, and these have "
                     f"no answer: {waiting}"
                 )
-        lost = self.done() - self.asked
+        lost = {(self.topic, offset) for offset in self.done()} - self.asked
         if lost:
             self.wrong.append(f"{sorted(lost)} are done, and nobody acknowledged them")
         return max(0.0, self.now - calm_at)
@@ -348,6 +408,8 @@ class World:
         """The offsets that are done in the eyes of some consumer."""
         found: set[int] = set()
         for consumer in self.consumers:
+            if consumer.topic != self.topic:
+                continue
             stable, above = consumer.core.done(PARTITION)
             found |= set(range(stable)) | set(_singles({0: above}))
         return found

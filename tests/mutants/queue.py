@@ -18,6 +18,9 @@ _TABLES = "tests/unit/queue/test_table_log.py::"
 _SETTINGS = "tests/unit/queue/test_queue_settings.py::"
 _READER = "coopconsume/queue/range_reader.py"
 _READS = "tests/unit/queue/test_range_reader.py::"
+_SOURCES = "coopconsume/queue/source_log.py"
+_SOURCE = "tests/unit/queue/test_source_log.py::"
+_LOGS = "tests/broker/test_queue_logs.py::"
 _RULES = "tests/unit/queue/test_queue_rules.py::"
 _MODEL = "tests/model/test_queue_model.py::test_any_schedule_keeps_the_promises"
 
@@ -328,8 +331,8 @@ QUEUE = [
         "queue-lost-replica-begins-empty",
         "A replica that lost its log learns what is done before it grants.",
         _MEMBER,
-        "offsets[partition] = self._done(known, partition, 0)",
-        "offsets[partition] = _below(start)",
+        "done = self._done(known, partition, 0) if known else",
+        "done = _below(source.start) if known else",
         (_RULES + "test_a_replica_without_its_log_learns_what_is_done_before_it_grants",),
     ),
     Mutant(
@@ -491,5 +494,120 @@ QUEUE = [
         "min(self.longest, self.first * 2.0 ** min(60, self.failures))",
         "self.first * 2.0 ** min(60, self.failures)",
         (_RULES + "test_back_off_doubles_with_jitter_and_starts_again",),
+    ),
+    Mutant(
+        "queue-rows-of-a-former-topic-count",
+        "A replica refuses rows about another log than the one that it notes.",
+        _REPLICA,
+        "return log == self.log or (log == NOT_KNOWN and is_first)",
+        "return True",
+        (_SOURCE + "test_a_row_about_a_former_topic_changes_nothing_of_the_new_one", _MODEL),
+    ),
+    Mutant(
+        "queue-earlier-versions-are-refused",
+        "Rows without an identity count until the log is replaced.",
+        _REPLICA,
+        "return log == self.log or (log == NOT_KNOWN and is_first)",
+        "return log == self.log",
+        (_SOURCE + "test_a_log_of_an_earlier_version_goes_on",),
+    ),
+    Mutant(
+        "queue-former-topic-comes-back",
+        "A row replaces only the log that it names.",
+        _REPLICA,
+        "elif beginning.before == partition.log:",
+        "else:",
+        (_SOURCE + "test_a_late_look_does_not_bring_a_former_topic_back",),
+    ),
+    Mutant(
+        "queue-new-topic-begins-with-what-was-done",
+        "A topic that was created again begins with nothing done.",
+        _SOURCES,
+        "        return found.cut_at\n    return 0\n",
+        "        return found.cut_at\n    return most\n",
+        (_SOURCE + "test_nothing_noted_of_a_former_topic_counts_for_the_new_one",),
+    ),
+    Mutant(
+        "queue-new-topic-of-an-earlier-version",
+        "A replica of an earlier version that was away takes no new topic for the old one.",
+        _SOURCES,
+        "return 0 if logs or was_another or found.log.cut else most",
+        "return most",
+        (
+            _SOURCE
+            + "test_an_earlier_version_of_a_replica_that_was_away_takes_no_new_topic_for_the_old_one",
+        ),
+    ),
+    Mutant(
+        "queue-stale-broker-brings-a-former-topic-back",
+        "A former topic is not taken for the topic because one broker still describes it.",
+        _SOURCES,
+        "            wait = _RETURNS_AFTER\n",
+        "            pass\n",
+        (_SOURCE + "test_a_late_look_does_not_bring_a_former_topic_back",),
+    ),
+    Mutant(
+        "queue-acquisition-outlives-its-topic",
+        "An acquisition in a former topic grants nothing.",
+        _MEMBER,
+        "self._acquisition.asked = rest(self._acquisition.asked)",
+        "pass",
+        (_SOURCE + "test_what_concerns_a_former_topic_ends_in_its_consumer",),
+    ),
+    Mutant(
+        "queue-tombstone-of-a-former-topic-is-copied",
+        "A tombstone is copied for the log that it was written for.",
+        _MEMBER,
+        "elif tomb := common(answer.tomb, found.asked):",
+        "elif tomb := answer.tomb:",
+        (_SOURCE + "test_an_answer_about_a_former_topic_marks_nothing_of_the_new_one",),
+    ),
+    Mutant(
+        "queue-cut-keeps-everything",
+        "What was done above a cut is not done.",
+        _REPLICA,
+        "self.done = PartitionCommits(stable, self.done.ranges.clip(0, end - 1), max_ranges=None)",
+        "pass",
+        (_SOURCE + "test_a_cut_log_keeps_what_is_below_the_cut",),
+    ),
+    Mutant(
+        "queue-cut-is-not-seen",
+        "A log whose noted leader epoch ends below what is noted was cut.",
+        _SOURCES,
+        "if cut_at is not None and cut_at < known:",
+        "if False:",
+        (_SOURCE + "test_a_cut_is_found_by_the_end_of_the_noted_leader_epoch",),
+    ),
+    Mutant(
+        "queue-leader-epoch-is-not-noted",
+        "A new leader epoch is noted.",
+        _MEMBER,
+        "is_news = source.epoch > state.epoch(partition)",
+        "is_news = False",
+        (_SOURCE + "test_another_leader_is_noted_once",),
+    ),
+    Mutant(
+        "queue-away-replica-is-asked-first",
+        "A replica without the logs of the topic is not asked first.",
+        _MEMBER,
+        "key=lambda r: (self._lacks_logs(r), r in self._silent)",
+        "key=lambda r: (False, r in self._silent)",
+        (_SOURCE + "test_a_replica_that_was_away_learns_the_log_from_a_majority",),
+    ),
+    Mutant(
+        "queue-added-partitions-begin-at-latest",
+        "Partitions that are added begin with their first record.",
+        "coopconsume/queue/source_look.py",
+        "if is_known(states):",
+        "if False:",
+        (_LOGS + "test_partitions_that_are_added_begin_with_their_first_record",),
+    ),
+    Mutant(
+        "queue-records-fetched-of-a-former-topic",
+        "A client that may have fetched records of a former topic reads no more.",
+        _CONSUMER,
+        "            self._source.close()\n            self._source = None\n",
+        "            pass\n",
+        (_LOGS + "test_a_topic_that_was_created_again_is_handed_out_from_its_start",),
     ),
 ]

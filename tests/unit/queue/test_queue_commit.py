@@ -71,6 +71,7 @@ def consumer(monkeypatch):
     made = QueueConsumer(OPTIONS, "t", max_deliveries=3)
     made._session, made._letters = Session(), Letters()
     made._ends, made._ends_at = {0: 10}, math.inf
+    made._topic = SimpleNamespace(described=lambda: SimpleNamespace(id=""))
     made._cluster = SimpleNamespace(
         commit_primary=lambda _offsets, **_patience: None,
         patient_for=lambda _seconds: nullcontext(),

@@ -9,9 +9,11 @@ import pytest
 from commits import OffsetRanges
 from coopconsume.backoff import Backoff
 from coopconsume.errors import QueueLogFormat
+from coopconsume.queue.incarnation import NOT_KNOWN
 from coopconsume.queue.member import AppendRow, QueueMember
 from coopconsume.queue.replica import NOBODY, ReplicaAnswer, ReplicaState
 from coopconsume.queue.rows import ReplicaRow, decode, encode
+from coopconsume.queue.source_log import SourceLog
 from coopconsume.queue.timing import MARGIN, QuorumLimit
 
 HOLD = 10.0
@@ -20,6 +22,11 @@ HOLD = 10.0
 def some(*pairs, partition=0):
     """Offsets of one partition."""
     return {partition: OffsetRanges(pairs)}
+
+
+def found(starts, log=NOT_KNOWN, **more):
+    """Logs of the topic with one identity."""
+    return {p: SourceLog(log, start, **more) for p, start in starts.items()}
 
 
 class Replica:
@@ -573,7 +580,7 @@ def test_a_replica_without_its_log_learns_what_is_done_before_it_grants():
     logs.run(one.settle("accept", logs.acquire(one, 3), 1.0)[1], 1.0)
     assert one.states[2].partitions == []
     assert one.has_begun([0])
-    logs.run(one.begin({0: 0, 1: 40}, [0, 1, 2]), 1.0)
+    logs.run(one.begin(found({0: 0, 1: 40}), [0, 1, 2]), 1.0)
     assert one.states[2].done(0).stable_offset == 3
     assert [state.done(1).stable_offset for state in one.states] == [40, 40, 40]
 
@@ -583,12 +590,12 @@ def test_a_replica_without_its_log_does_not_learn_from_a_minority():
     logs = Logs(3)
     logs.logs[2].clear()
     one = logs.member("one")
-    assert one.begin({0: 0}, [0, 2]) == []
-    assert [append.replica for append in one.begin({0: 0}, [0, 1, 2])] == [2]
+    assert one.begin(found({0: 0}), [0, 2]) == []
+    assert [append.replica for append in one.begin(found({0: 0}), [0, 1, 2])] == [2]
     logs.logs[1].clear()
     two = logs.member("two")
-    assert two.begin({0: 0}, [0, 1]) == []
-    assert [append.replica for append in two.begin({0: 0}, [0, 1, 2])] == [1, 2]
+    assert two.begin(found({0: 0}), [0, 1]) == []
+    assert [append.replica for append in two.begin(found({0: 0}), [0, 1, 2])] == [1, 2]
 
 
 def test_the_quorum_time_limit_follows_recent_answers():

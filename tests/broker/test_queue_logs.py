@@ -1,0 +1,144 @@
+"""Queues whose topic, or whose logs, are others than before: created again, cut, or added."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Producer
+from kafka.admin import KafkaAdminClient
+
+from coopconsume.cli import main
+from coopconsume.errors import DataLoss
+from coopconsume.queue import QueueConsumer, queue_status
+from coopconsume.testing.local.broker import LocalKafka
+from tests.broker.test_log_ends import cut
+from tests.broker.test_log_ends import produce as write
+from tests.broker.test_queue import options_of, polled, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from coopconsume.record import Record
+    from tests.conftest import Produce, TopicFactory
+
+pytestmark = pytest.mark.broker
+
+
+def created_again(kafka: LocalKafka, name: str) -> None:
+    """Delete a topic of one partition and create it again."""
+    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
+        admin.delete_topics([name])
+        until(lambda: name not in admin.list_topics())
+    kafka.create_topic(name, 1)
+
+
+def added(kafka: LocalKafka, name: str, count: int, value: bytes) -> None:
+    """Add partitions to a topic, and write a record into the last one."""
+    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
+        admin.create_partitions({name: count})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(name, value, partition=count - 1)
+    assert producer.flush(60) == 0
+
+
+def done(consumer: QueueConsumer, records: list[Record]) -> None:
+    """Acknowledge records, and see that it counts."""
+    for record in records:
+        consumer.acknowledge(record)
+    assert consumer.commit().done == len(records)
+
+
+def audited(kafka: LocalKafka, name: str) -> tuple[int, list[str]]:
+    """The exit code of ``coopconsume queue audit``, and what replicas note of the topic."""
+    words = ["audit", name, "--group", f"{name}-group", "--json"]
+    found = CliRunner().invoke(
+        main, ["queue", *words, "--bootstrap-servers", kafka.bootstrap_servers]
+    )
+    return found.exit_code, [row["log"] for row in json.loads(found.stdout)]
+
+
+def test_a_topic_that_was_created_again_is_handed_out_from_its_start(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce
+) -> None:
+    """To the next consumer and to one at work; what was done of the former topic counts there."""
+    name = topic(1)
+    options = options_of(kafka, f"{name}-group")
+    produce(name, [(None, b"first %d" % n) for n in range(20)])
+    with QueueConsumer(options, name) as consumer:
+        done(consumer, polled(consumer, 20))
+    assert audited(kafka, name) == (0, ["same"])
+    created_again(kafka, name)
+    produce(name, [(None, b"second %d" % n) for n in range(30)])
+    assert audited(kafka, name) == (1, ["replaced"])
+    with QueueConsumer(options, name) as one, QueueConsumer(options, name) as two:
+        found = polled(one, 20)
+        assert [record.value for record in found] == [b"second %d" % n for n in range(20)]
+        done(one, found[:10])
+        late = polled(two, 5)
+        assert audited(kafka, name) == (0, ["created again"])
+        created_again(kafka, name)
+        produce(name, [(None, b"third %d" % n) for n in range(25)])
+        values: set[bytes | None] = set()
+        for consumer in (two, one, two):
+            records = polled(consumer, 8 if len(values) < 16 else 9)
+            values |= {record.value for record in records}
+            done(consumer, records)
+        assert values == {b"third %d" % n for n in range(25)}
+        # What they still have of the former topic does not count, and takes nothing of the new one.
+        for record in late:
+            two.acknowledge(record)
+        for record in found[10:]:
+            one.acknowledge(record, "release")
+        assert {*two.commit().not_held} == {(0, record.offset) for record in late}
+        assert one.commit().done == 0
+        assert one.stable_offsets() == {0: 25}
+    status = queue_status(options, name)
+    assert (status.is_sound, status.partitions[0].log) == (True, "created again")
+
+
+def test_partitions_that_are_added_begin_with_their_first_record(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce
+) -> None:
+    """For a consumer at work and for the next one, also with ``startingOffsets=latest``."""
+    name = topic(1)
+    options = options_of(kafka, f"{name}-group", startingOffsets="latest")
+    produce(name, [(None, b"before")])
+    with QueueConsumer(options, name) as consumer:
+        assert consumer.poll(1, timeout=0.0) == []
+        added(kafka, name, 2, b"added")
+        done(consumer, polled(consumer, 1))
+    added(kafka, name, 3, b"added later")
+    with QueueConsumer(options, name) as consumer:
+        (record,) = polled(consumer, 1)
+        assert (record.partition, record.offset) == (2, 0)
+
+
+@pytest.mark.slow
+def test_what_is_written_where_a_log_was_cut_is_handed_out(tmp_path: Path) -> None:
+    """By a consumer that was at work, and by the next one; all that is below stays done."""
+    with LocalKafka(data_dir=tmp_path / "kafka") as broker:
+        broker.create_topic("t", 1)
+        write(broker, 20)
+        options = options_of(broker, "live", failOnDataLoss="false")
+        with QueueConsumer(options, "t") as live:
+            for group in ("next", "strict"):
+                with QueueConsumer(options_of(broker, group), "t") as consumer:
+                    done(consumer, polled(consumer, 20))
+            done(live, polled(live, 20))
+            broker.kill()
+            cut(tmp_path / "kafka", 12)
+            broker.start()
+            assert write(broker, 12) == [*range(12, 24)]
+            expected = [*range(12, 24)]
+            assert [record.offset for record in polled(live, 12)] == expected
+        with QueueConsumer(options | {"kafka.group.id": "next"}, "t") as consumer:
+            found = polled(consumer, 12)
+            assert [record.offset for record in found] == expected
+            done(consumer, found)
+            assert consumer.stable_offsets() == {0: 24}
+        with pytest.raises(DataLoss, match="offsets 12 to 19 of t-0"):
+            QueueConsumer(options_of(broker, "strict"), "t").poll()
