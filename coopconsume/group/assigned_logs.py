@@ -275,6 +275,10 @@ class AssignedLogs:
         """Returns where a log ended at the last look; 0: there was none."""
         return self._ends[tp].offset if tp in self._ends else 0
 
+    def leader_epoch(self, tp: TopicPartition) -> int | None:
+        """Returns the leader epoch of a log at the last look; None: it is not known."""
+        return self._ends[tp].leader_epoch if tp in self._ends else None
+
     def _top(self, tp: TopicPartition) -> int:
         """The highest offset that is done, or at which there was a record."""
         owned = self._owned[tp]

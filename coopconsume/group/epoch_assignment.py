@@ -26,7 +26,7 @@ from coopconsume.group.owned import LEASE, Failed, Owned, left_ms
 from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.group.repeating import repeated
 from coopconsume.group.shares import by_partition, common, shares_of, without
-from coopconsume.kafka.identity import LOG_IDENTITIES
+from coopconsume.kafka.identity import LOG_IDENTITIES, LogIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -182,6 +182,10 @@ class EpochAssignment:
     def shares(self) -> tuple[Share, ...]:
         """What is ours."""
         return self._grant.shares
+
+    def identity_of(self, tp: TopicPartition) -> LogIdentity:
+        """Returns which log a partition has, as far as this member has seen it."""
+        return LogIdentity(self.topic_ids.get(tp[0], ""), self.logs.leader_epoch(tp))
 
     @property
     def life_ms(self) -> int:

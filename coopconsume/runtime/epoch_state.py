@@ -374,12 +374,13 @@ class EpochState:
                 self._check_starts()
                 self._starts_at = time.monotonic()
             # Where to stop is fixed with availableNow, but a log may be cut in the meantime.
-            every = _STARTS_EVERY if self._job_spec.available_now else _ENDS_EVERY
-            if not force and time.monotonic() - self._ends_at < every:
+            if not force and time.monotonic() - self._ends_at < _ENDS_EVERY:
                 return
             found = self._without_deleted(lambda: self.assignment.cluster.log_ends(logs.present))
+            # After the ends: they are those of our topics if these still have their ids.
+            self._check_topics()
+            found = {tp: found[tp] for tp in logs.present}
             if logs.is_cut(found):
-                self._check_topics()  # Brokers may report a lower end of a deleted topic.
                 loss = logs.follow_cut()
                 if loss is not None:
                     raise loss

@@ -10,22 +10,29 @@ import stat
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient
 
 from assignors import KeyRange, key_hash
 from coopconsume import LocalKafka, Options
 from coopconsume.filters import KeySet, RecordFilter
+from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.identity import LogIdentity
 from coopconsume.worker.channel.spec import ChannelSpec
 from coopconsume.worker.channel.wire import Identity, ProtocolError, SlotHandshake, Splitter
 from coopconsume.worker.realtime import host_link
+from coopconsume.worker.realtime.errors import ReadFailed
 from coopconsume.worker.realtime.host_source import HostSource, open_source
 from coopconsume.worker.realtime.reader import SlotReader
 from coopconsume.worker.realtime.spec import RealTimeSpec
 from coopconsume.worker.realtime.wanted import NOTHING
 from coopconsume.worker.report import BatchSpec, PartitionWork
+from tests.broker.test_log_ends import cut
 
 pytestmark = pytest.mark.broker
 PATIENCE = 300.0
@@ -38,6 +45,15 @@ def until(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def logs_of(servers, topic, partitions):
+    """The logs of a topic as a driver sees them."""
+    options = {"kafka.bootstrap.servers": servers, "kafka.group.id": "g", "commitTable": "c"}
+    with closing(Cluster(Options.parse(options))) as cluster:
+        ids = cluster.topic_ids([topic])
+        ends = cluster.log_ends([(topic, p) for p in range(partitions)])
+    return tuple(LogIdentity(ids[topic], ends[topic, p].leader_epoch) for p in range(partitions))
 
 
 def spec_of(servers, topic, slots, partitions=1, run="run", limit=64 << 20, **more):
@@ -53,7 +69,8 @@ def spec_of(servers, topic, slots, partitions=1, run="run", limit=64 << 20, **mo
         ordering="key", concurrency=1, batch_time=1.0, handler_timeout=1.0, headers=False,
         run=run, channel=ChannelSpec("localhost", 1, b"s" * 32, 2.0),
         realtime=RealTimeSpec(
-            60.0, kafka, {s: dict.fromkeys(parts, ranges[s]) for s in range(slots)},
+            60.0, kafka, logs_of(servers, topic, partitions),
+            {s: dict.fromkeys(parts, ranges[s]) for s in range(slots)},
             {0: frozenset(parts)}, cache_bytes=limit, **more,
         ),
     )  # fmt: skip
@@ -477,3 +494,79 @@ def test_a_server_ends_without_slots_and_with_its_parent(kafka, topic, slots):
     until(lambda: use_server(again))
     host_link._started[-1].stdin.close()
     assert host_link._started[-1].wait(PATIENCE) == 0
+
+
+KINDS = {"without-a-server": (0, "record"), "by-a-server": (64 << 20, "record"),
+         "keys-by-a-server": (64 << 20, "key")}  # fmt: skip
+
+
+@pytest.mark.parametrize(("limit", "content"), KINDS.values(), ids=KINDS)
+def test_a_topic_that_is_created_again_is_another_log(kafka, topic, produce, slots, limit, content):
+    """A server that outlives its run keeps nothing for the next one; slots do not read on."""
+    name = topic(1)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+
+    def create(value, count):
+        if value != b"0":
+            admin.delete_topics([name])
+            until(lambda: name not in admin.list_topics())
+            kafka.create_topic(name, 1)
+        produce(name, [(b"k%d" % n, value) for n in range(count)])
+
+    def start():
+        return slots(spec_of(kafka.bootstrap_servers, name, 2, limit=limit, cache_content=content))
+
+    for value, count in ((b"0", 200), (b"1", 120)):
+        create(value, count)
+        these = start()
+        until(lambda these=these, count=count: all(one.position() == count for one in these))
+        if value == b"0":
+            for one in these:
+                one.end()
+    create(b"2", 300)
+    until(lambda: all(one.error for one in these))
+    admin.close()
+    for one in these:
+        assert isinstance(one.error, ReadFailed)
+        assert f"topic {name} was deleted and created again: its id is " in str(one.error)
+        assert {row["value"] for row in one.rows} == {b"1"}
+    assert sorted(all_of(these)) == [(0, offset) for offset in range(120)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [0, 64 << 20], ids=["without-a-server", "by-a-server"])
+def test_a_log_that_was_cut_is_another_log_above_the_cut(tmp_path, slots, limit):
+    """What a server has of the cut part is not what the log has now, and no slot reads on there."""
+    with LocalKafka(data_dir=tmp_path / "kafka") as broker:
+        broker.create_topic("t", 1)
+
+        def add(value, count):
+            producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+            for n in range(count):  # Each in a batch of its own.
+                producer.send("t", key=b"k%d" % n, value=value).get(PATIENCE)
+            producer.close()
+
+        def lose(offset):
+            broker.kill()
+            cut(tmp_path / "kafka", offset)
+            broker.restart()
+
+        def start():
+            return slots(spec_of(broker.bootstrap_servers, "t", 2, limit=limit))
+
+        add(b"0", 20)
+        these = start()
+        until(lambda: all(one.position() == 20 for one in these))
+        for one in these:
+            one.end()
+        lose(10)
+        add(b"1", 15)
+        these = start()
+        until(lambda: all(one.position() == 25 for one in these))
+        lose(15)
+        add(b"2", 30)
+        until(lambda: all(one.error for one in these))
+        rows = sorted((row["offset"], row["value"]) for one in these for row in one.rows)
+        assert rows == [(n, b"0" if n < 10 else b"1") for n in range(25)]
+        for one in these:
+            assert isinstance(one.error, ReadFailed)

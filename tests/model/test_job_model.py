@@ -312,6 +312,26 @@ def test_a_topic_that_is_created_again_before_a_job_begins_is_taken_up_alike(wor
         assert not reasons
 
 
+def test_no_record_is_read_of_a_topic_that_is_created_again_with_a_longer_log(world, monkeypatch):
+    """Its end is looked at first, and its id after that: the end is that of another log."""
+    monkeypatch.setattr("coopconsume.runtime.epoch_state._ENDS_EVERY", 0.01)
+    there = world()
+    member, gate = there.claim(), there.gate()
+    job = there.run(member, gate)
+    there.until(lambda: there.done(member) == set(range(20)))
+    log_ends = there.kafka.log_ends
+
+    def replaced_before_the_answer(partitions):
+        there.kafka.topic_id = "new"
+        there.kafka.log, there.kafka.end = dict.fromkeys(range(40), b"new"), 40
+        return log_ends(partitions)
+
+    there.kafka.log_ends = replaced_before_the_answer
+    until(job.ended.is_set)
+    assert isinstance(job.error, TopicReplaced)
+    assert {offset for offset, _ in gate.calls} == set(range(20))
+
+
 def test_a_deleted_topic_whose_log_seems_cut_ends_no_job(world, monkeypatch):
     """Brokers may report a lower end before they say that the topic is gone."""
     monkeypatch.setattr("coopconsume.runtime.epoch_state._ENDS_EVERY", 0.01)

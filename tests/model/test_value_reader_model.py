@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coopconsume.worker.realtime.errors import ReadFailed
 from coopconsume.worker.realtime.fetch_messages import Portion
 from coopconsume.worker.realtime.reader import row_schema
-from coopconsume.worker.realtime.source import Fetched, ReadFailed
+from coopconsume.worker.realtime.source import Fetched
 from coopconsume.worker.realtime.value_reader import ValueReader
 
 END = 40

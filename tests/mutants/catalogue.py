@@ -11,6 +11,7 @@ from tests.mutants.cooperative import COOPERATIVE_JOBS
 from tests.mutants.fenced import FENCED, OWNERS
 from tests.mutants.filters import FILTERS
 from tests.mutants.group import DRAIN, GROUP, POLLING, TOPICS
+from tests.mutants.identity import IDENTITY
 from tests.mutants.order import LIMITS, ORDER
 from tests.mutants.ordering_keys import ORDERING_KEYS
 from tests.mutants.outcomes import DENIED, OUTPUTS, RETRIES
@@ -50,6 +51,7 @@ GROUPS = [
     FILTERS,
     ORDERING_KEYS,
     REALTIME,
+    IDENTITY,
     UI,
     VALUES,
 ]

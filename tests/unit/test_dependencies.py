@@ -30,7 +30,12 @@ LAYERS = [
         "coopconsume.kafka.security",
         "coopconsume.kafka.partitioner",
     },
-    {"coopconsume.kafka.settings", "coopconsume.kafka.librdkafka", "coopconsume.filters"},
+    {
+        "coopconsume.kafka.settings",
+        "coopconsume.kafka.librdkafka",
+        "coopconsume.kafka.identity",
+        "coopconsume.filters",
+    },
     {"coopconsume.option_values"},
     {"coopconsume.options"},
     {"coopconsume.state"},

@@ -86,6 +86,7 @@ def run_slots(
         realtime=RealTimeSpec(
             duration=duration,
             kafka=options.kafka,
+            logs=tuple(running.epoch_state.assignment.identity_of(tp) for tp in running.names),
             key_ranges={
                 slot: {part_of[tp]: ranges for tp, ranges in of.items()}
                 for slot, of in key_ranges.items()

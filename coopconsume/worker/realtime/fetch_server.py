@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coopconsume.filters import RecordFilter
+from coopconsume.kafka.identity import LogIdentity
 from coopconsume.worker.channel.wire import (
     FRAME_BYTES,
     ChannelSession,
@@ -35,6 +36,7 @@ from coopconsume.worker.channel.wire import (
     ProtocolError,
     Splitter,
 )
+from coopconsume.worker.realtime.errors import ReadFailed
 from coopconsume.worker.realtime.fetch_messages import (
     Evicted,
     FetchAnswer,
@@ -44,7 +46,7 @@ from coopconsume.worker.realtime.fetch_messages import (
 )
 from coopconsume.worker.realtime.reader import ReadPosition, SlotReader
 from coopconsume.worker.realtime.record_cache import RecordCache
-from coopconsume.worker.realtime.source import AHEAD, KafkaSource, ReadFailed
+from coopconsume.worker.realtime.source import AHEAD, KafkaSource
 from coopconsume.worker.report import FILTERED
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class ServerSpec:
         limit: Bytes of records in memory.
         kafka: Settings by Kafka's names.
         places: (topic, partition) by index.
+        logs: The logs of these: a server of other ones has another spec, and so another path.
         headers: Whether rows carry record headers.
         record_filter: Records that do not pass are marked, and kept without key and value.
         content: ``record``, or ``key``: records are kept without value and headers.
@@ -95,6 +98,7 @@ class ServerSpec:
     limit: int
     kafka: Mapping[str, str] = field(repr=False)
     places: tuple[TopicPartition, ...]
+    logs: tuple[LogIdentity, ...]
     headers: bool
     record_filter: RecordFilter
     content: str = "record"
@@ -103,18 +107,21 @@ class ServerSpec:
         """Returns it as bytes."""
         values = [
             self.path, self.secret.hex(), self.run, self.limit, dict(self.kafka),
-            list(self.places), self.headers, self.record_filter.to_json(),
-            self.content,
+            list(self.places), [[one.topic_id, one.leader_epoch] for one in self.logs],
+            self.headers, self.record_filter.to_json(), self.content,
         ]  # fmt: skip
         return json.dumps(values).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> ServerSpec:
         """The inverse of `encode`."""
-        path, secret, run, limit, kafka, places, headers, record_filter, content = json.loads(data)
+        (
+            path, secret, run, limit, kafka, places, logs, headers, record_filter, content
+        ) = json.loads(data)  # fmt: skip
         return cls(
             path, bytes.fromhex(secret), run, limit, kafka,
-            tuple((topic, partition) for topic, partition in places), headers,
+            tuple((topic, partition) for topic, partition in places),
+            tuple(LogIdentity(*one) for one in logs), headers,
             RecordFilter.from_json(record_filter), content,
         )  # fmt: skip
 
@@ -200,7 +207,8 @@ class FetchServer:
 
     def _read_on(self) -> None:
         spec, places = self._spec, self._spec.places
-        source = KafkaSource(spec.kafka, {}, min(AHEAD, max(1 << 20, spec.limit // 4)))
+        logs = dict(zip(places, spec.logs, strict=True))
+        source = KafkaSource(spec.kafka, logs, {}, min(AHEAD, max(1 << 20, spec.limit // 4)))
         reader = SlotReader(places, {}, {}, frozenset(), spec.record_filter, headers=spec.headers)
         counted = 0
         while True:

@@ -242,15 +242,16 @@ def open_source(spec: BatchSpec, slot: int, starts: Mapping[TopicPartition, int]
     """
     realtime = spec.realtime
     assert realtime is not None
+    logs = dict(zip(spec.partitions, realtime.logs, strict=True))
     source = partial(
-        HostSource, open_own=partial(KafkaSource, realtime.kafka), places=spec.partitions,
+        HostSource, open_own=partial(KafkaSource, realtime.kafka, logs), places=spec.partitions,
         starts=starts, ranges=realtime.key_ranges[slot], ends=realtime.ends,
     )  # fmt: skip
     if not realtime.cache_bytes or len(spec.slots) == 1 or spec.channel is None:
         return source(None)
     server = ServerSpec(
         "", server_secret(spec.channel.secret), spec.run, realtime.cache_bytes,
-        realtime.kafka, spec.partitions, spec.headers, realtime.record_filter,
+        realtime.kafka, spec.partitions, realtime.logs, spec.headers, realtime.record_filter,
         realtime.cache_content,
     )  # fmt: skip
     try:
@@ -263,6 +264,6 @@ def open_source(spec: BatchSpec, slot: int, starts: Mapping[TopicPartition, int]
     values = None
     if realtime.cache_content == "key":
         values = ValueReader(
-            partial(KafkaSource, value_settings(realtime.kafka), ahead=1), spec.partitions
+            partial(KafkaSource, value_settings(realtime.kafka), logs, ahead=1), spec.partitions
         )
     return source(link, values=values)

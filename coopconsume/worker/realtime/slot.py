@@ -11,10 +11,10 @@ import time
 from typing import TYPE_CHECKING
 
 from coopconsume.worker.input_rows import wanted_rows
+from coopconsume.worker.realtime.errors import ReadFailed
 from coopconsume.worker.realtime.host_source import open_source
 from coopconsume.worker.realtime.reader import SlotReader
 from coopconsume.worker.realtime.slot_reading import SlotReading
-from coopconsume.worker.realtime.source import ReadFailed
 from coopconsume.worker.realtime.wanted import NOTHING
 from coopconsume.worker.report import Reads, SlotEnd, SlotReport
 from coopconsume.worker.slot import SlotRunner

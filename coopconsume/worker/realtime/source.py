@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.kafka.librdkafka import client_config
+from coopconsume.worker.realtime.errors import ReadFailed
+from coopconsume.worker.realtime.topic_check import TopicCheck
 from coopconsume.worker.report import Reads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from commits.model import TopicPartition
+    from coopconsume.kafka.identity import LogIdentity
     from coopconsume.worker.realtime.fetch_messages import Portion
     from coopconsume.worker.realtime.reader import ConsumedMessage
 
@@ -39,10 +42,6 @@ _FETCH_SETTINGS = {
 }
 
 
-class ReadFailed(Exception):
-    """A source cannot continue: the offset is not in the log, or the brokers refuse the read."""
-
-
 @dataclass
 class Fetched:
     """The result of one poll.
@@ -65,16 +64,22 @@ class Fetched:
 class KafkaSource:
     """A confluent-kafka consumer with assigned partitions; it has no group and commits nothing.
 
-    It reads each partition from its offset on.
+    It reads each partition from its offset on, and returns records of the known logs only.
 
     Args:
         kafka: Settings by Kafka's names.
+        logs: The logs of the run, by partition. One that was cut since its leader epoch is no
+            longer read at an offset above the cut.
         starts: The first offset to read, by partition.
         ahead: Bytes of records that are fetched ahead.
     """
 
     def __init__(
-        self, kafka: Mapping[str, str], starts: Mapping[TopicPartition, int], ahead: int = AHEAD
+        self,
+        kafka: Mapping[str, str],
+        logs: Mapping[TopicPartition, LogIdentity],
+        starts: Mapping[TopicPartition, int],
+        ahead: int = AHEAD,
     ) -> None:
         from confluent_kafka import Consumer, KafkaError
         from confluent_kafka import TopicPartition as ClientPartition
@@ -88,6 +93,10 @@ class KafkaSource:
         )
         self._refusal = ""
         self._paused: frozenset[TopicPartition] = frozenset()
+        self._logs = logs
+        self._topics = TopicCheck(kafka, {tp[0]: one.topic_id for tp, one in logs.items()})
+        #: What was read before it is known whether it is of the known topics.
+        self._unconfirmed = Fetched()
         #: Bytes that the brokers have sent since the start.
         self.broker_bytes = 0
         config = consumer_config(kafka) | {
@@ -107,11 +116,17 @@ class KafkaSource:
     def assign(self, starts: Mapping[TopicPartition, int]) -> None:
         """Reads these partitions from now on instead of the earlier ones."""
         self.pause(frozenset())  # A paused partition that is assigned again stays paused.
-        self._consumer.assign([self._partition(*place, at) for place, at in starts.items()])
+        self._unconfirmed = Fetched()
+        self._consumer.assign([self._at(place, start) for place, start in starts.items()])
 
     def add(self, place: TopicPartition, start: int) -> None:
         """Reads one more partition."""
-        self._consumer.incremental_assign([self._partition(*place, start)])
+        self._consumer.incremental_assign([self._at(place, start)])
+
+    def _at(self, place: TopicPartition, start: int) -> Any:
+        """Returns a position; librdkafka checks that the log reached it in its leader epoch."""
+        epoch = self._logs[place].leader_epoch
+        return self._partition(*place, start, leader_epoch=epoch)
 
     def pause(self, places: frozenset[TopicPartition]) -> None:
         """Pauses these partitions, and resumes all others."""
@@ -135,6 +150,15 @@ class KafkaSource:
         Raises:
             ReadFailed: It cannot continue.
         """
+        fetched = self._unconfirmed or self._consume(timeout, most)
+        topics = {message.topic() or "" for message in fetched.records}
+        topics |= {topic for topic, _ in fetched.ends}
+        is_confirmed = self._topics.confirm(topics)
+        self._unconfirmed = Fetched() if is_confirmed else fetched
+        return fetched if is_confirmed else Fetched()
+
+    def _consume(self, timeout: float, most: int) -> Fetched:
+        """Returns the next records, of whatever topic has the name."""
         first = self._consumer.poll(timeout)
         if self._refusal:
             raise ReadFailed(self._refusal)
@@ -157,6 +181,7 @@ class KafkaSource:
     def close(self) -> None:
         """Closes the consumer."""
         self._consumer.close()
+        self._topics.close()
 
     def _counted(self, statistics: str) -> None:
         self.broker_bytes = json.loads(statistics)["rx_bytes"]

@@ -10,6 +10,8 @@ from coopconsume.filters import RecordFilter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from coopconsume.kafka.identity import LogIdentity
+
     #: First and last hash of each key range.
     Ranges = tuple[tuple[int, int], ...]
 
@@ -27,6 +29,7 @@ class RealTimeSpec:
     Attributes:
         duration: Seconds for which they read.
         kafka: Settings by Kafka's names.
+        logs: The logs by index of the partition: what is read of others does not count.
         key_ranges: Of each slot its key ranges, by index of the partition.
         finds_holes: Of each slot the indexes of the partitions whose holes it reports.
         record_filter: Which records reach a handler.
@@ -39,6 +42,7 @@ class RealTimeSpec:
 
     duration: float
     kafka: Mapping[str, str] = field(repr=False)
+    logs: tuple[LogIdentity, ...]
     key_ranges: Mapping[int, Mapping[int, Ranges]]
     finds_holes: Mapping[int, frozenset[int]]
     record_filter: RecordFilter = field(default_factory=RecordFilter)

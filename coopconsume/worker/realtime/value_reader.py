@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from coopconsume.worker.realtime.errors import ReadFailed
 from coopconsume.worker.realtime.fetch_messages import Portion
 from coopconsume.worker.realtime.reader import headers_of
-from coopconsume.worker.realtime.source import KafkaSource, ReadFailed
 from coopconsume.worker.report import FILTERED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from commits.model import TopicPartition
+    from coopconsume.worker.realtime.source import KafkaSource
 
     #: Offset, value and headers.
     Found = tuple[int, bytes | None, list[dict[str, Any]]]
