@@ -7,6 +7,10 @@ from tests.mutants.mutant import Mutant
 _SERVED = "tests/broker/test_fetch_server.py::"
 _RECREATED = _SERVED + "test_a_topic_that_is_created_again_is_another_log"
 _CUT = _SERVED + "test_a_log_that_was_cut_is_another_log_above_the_cut"
+_LONGER = (
+    "tests/model/test_job_model.py::"
+    "test_no_record_is_read_of_a_topic_that_is_created_again_with_a_longer_log"
+)
 
 IDENTITY = [
     Mutant(
@@ -19,7 +23,7 @@ IDENTITY = [
     ),
     Mutant(
         "fetch-server-of-any-leader-epoch",
-        "A fetch server that has read a log before it was cut serves no run that begins after that.",
+        "A fetch server that has read a log before it was cut serves no run after that.",
         "coopconsume/worker/realtime/fetch_server.py",
         "[[one.topic_id, one.leader_epoch] for one in self.logs]",
         "[[one.topic_id, None] for one in self.logs]",
@@ -39,10 +43,7 @@ IDENTITY = [
         "coopconsume/runtime/epoch_state.py",
         "            self._check_topics()\n            found = {tp",
         "            found = {tp",
-        (
-            "tests/model/test_job_model.py::"
-            "test_no_record_is_read_of_a_topic_that_is_created_again_with_a_longer_log",
-        ),
+        (_LONGER,),
     ),
     Mutant(
         "unknown-topic-ids-differ",
