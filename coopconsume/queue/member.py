@@ -9,7 +9,7 @@ Invariants:
 
 1. An offset that is done on a replica stays done there.
 2. A hold on a replica ends by a row of its holder whose request is not older than the hold, or by
-   ``expire`` from a consumer that has watched it for its whole duration. No other row makes its
+   ``expire`` once consumers have watched it for its whole duration. No other row makes its
    offsets done: neither ``accept`` nor ``tombstone`` of another consumer, and no late or repeated
    row of the holder. A ``tombstone`` without a request, which copies what is done on another
    replica, ends no hold.
@@ -47,6 +47,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.backoff import Backoff
+from coopconsume.queue.hold_watch import HoldWatch
 from coopconsume.queue.incarnation import NOT_KNOWN
 from coopconsume.queue.replica import ReplicaAnswer, ReplicaState
 from coopconsume.queue.rows import Beginning, Kind, Offsets, ReplicaRow, common, minus, union
@@ -177,7 +178,7 @@ class QueueMember:
         self._waiting: list[tuple[float, Offsets]] = []
         self._mine: list[tuple[float, Offsets]] = []
         self._sent: dict[tuple[int, int], float] = {}
-        self._watched: list[dict[int, float]] = [{} for _ in range(replicas)]
+        self._watches = [HoldWatch(holder, random, state, 0.0) for state in self.states]
         self._missing: list[Offsets] = [{} for _ in range(replicas)]
         self._compare_at: float | None = None
         #: The logs whose records this consumer hands out.
@@ -188,9 +189,7 @@ class QueueMember:
     def restore(self, replica: int, state: ReplicaState, now: float) -> None:
         """Replace the state of a replica by that of a snapshot in its log."""
         self.states[replica] = state
-        self._watched[replica] = {
-            position: now + hold.seconds for position, hold in state.holds.items()
-        }
+        self._watches[replica] = HoldWatch(self.holder, self._random, state, now)
 
     def take(self, replica: int, position: int, row: ReplicaRow, now: float) -> list[AppendRow]:
         """Take the next row of a replica's log.
@@ -207,9 +206,7 @@ class QueueMember:
         state = self.states[replica]
         answer = state.fold(position, row)
         self._silent.discard(replica)
-        hold = state.holds.get(position)
-        if hold is not None:
-            self._watched[replica][position] = now + hold.seconds
+        self._watches[replica].take(position, row, now)
         if row.holder != self.holder:
             return []
         sent = self._sent.pop((replica, row.request), None)
@@ -415,8 +412,9 @@ class QueueMember:
                 settling.again = now + self._repeat_after()
                 silent = [r for r in range(len(self.states)) if r not in settling.answers]
                 rows += [self._send(replica, settling.row, now) for replica in silent]
-        for replica, watched in enumerate(self._watched):
-            rows += self._expire(replica, watched, now)
+        for replica, watch in enumerate(self._watches):
+            found_rows = watch.rows(now, self._repeat_after())
+            rows += [AppendRow(replica, row) for row in found_rows]
         if self._compare_at is None:
             self._compare_at = now + self._hold * (0.5 + self._random.random())
         elif now >= self._compare_at:
@@ -424,11 +422,19 @@ class QueueMember:
             rows += self._compare()
         return rows
 
+    def leave(self, now: float) -> list[AppendRow]:
+        """Note for how long holds were watched, so that others count on. Call it last."""
+        return [
+            AppendRow(replica, row)
+            for replica, watch in enumerate(self._watches)
+            for row in watch.last_rows(now)
+        ]
+
     def next_due(self) -> float | None:
         """Return when `tick` has something to do; None if nothing is known."""
         times = [] if self._acquisition is None else [self._acquisition.deadline]
         times += [settling.again for settling in self._settling.values()]
-        times += [due for watched in self._watched for due in watched.values()]
+        times += [due for watch in self._watches if (due := watch.next_due()) is not None]
         times += [until for until, _ in self._waiting]
         if self._compare_at is not None:
             times.append(self._compare_at)
@@ -628,17 +634,6 @@ class QueueMember:
         self._request += 1  # its answers are no answers to an acknowledgement
         row = self._row("release", self._request, ended, delivered=True)
         return [AppendRow(replica, row) for replica in range(len(self.states))]
-
-    def _expire(self, replica: int, watched: dict[int, float], now: float) -> list[AppendRow]:
-        holds = self.states[replica].holds
-        for position in [position for position in watched if position not in holds]:
-            del watched[position]
-        due = [position for position, at in watched.items() if now >= at]
-        if not due:
-            return []
-        for position in due:  # if the row is lost it is written again
-            watched[position] = now + max(self._repeat_after(), holds[position].seconds / 4)
-        return [AppendRow(replica, ReplicaRow("expire", self.holder, positions=tuple(due)))]
 
     def _compare(self) -> list[AppendRow]:
         """Write tombstones to replicas that lack them at two comparisons in a row."""

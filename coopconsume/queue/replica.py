@@ -1,7 +1,7 @@
 """The state of one replica: a pure fold of its log. Its answer to a request is what the fold says.
 
-No clock is read. A hold ends by a row: its holder settles the offsets, or a consumer that watched
-the hold for its whole duration appends ``expire``.
+No clock is read. A hold ends by a row: its holder settles the offsets, or ``expire`` says that it
+was watched for its whole duration.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from coopconsume.queue.rows import (
     offsets_of,
     plain_log,
     plain_offsets,
+    watched_of,
 )
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Hold:
         request: The number of its request.
         seconds: The duration, counted by each watcher from when it sees the row.
         offsets: The offsets that are still held.
+        watched: The seconds for which it has lasted at least, as far as consumers have noted that.
     """
 
     position: int
@@ -65,6 +67,7 @@ class Hold:
     request: int
     seconds: float
     offsets: Offsets
+    watched: float = 0.0
 
 
 class _ReplicaPartition:
@@ -190,7 +193,7 @@ class ReplicaState:
         - ``tombstone``: the same, for offsets that are done on another replica or were deleted.
         - ``release``: the holder's holds of this request or earlier ones lose these offsets. With
           a delay, nobody can acquire them until a watcher appends ``expire``.
-        - ``expire``: the holds at these positions end.
+        - ``expire``: the holds at these positions end. Others have lasted for so many seconds.
         - ``snapshot``: has no effect here; see `restore`.
 
         Args:
@@ -309,6 +312,10 @@ class ReplicaState:
             if hold is not None:
                 lost = self._shrink(hold, dict(hold.offsets))
                 self._free(lost, delivered=hold.holder != NOBODY)
+        for position, seconds in row.watched.items():
+            if position in self.holds:
+                hold = self.holds[position]
+                hold.watched = max(hold.watched, seconds)
 
     def _finish(self, offsets: Mapping[int, OffsetRanges], holds: list[Hold]) -> None:
         for hold in holds:
@@ -364,6 +371,7 @@ class ReplicaState:
                 [at, hold.holder, hold.request, hold.seconds, plain_offsets(hold.offsets)]
                 for at, hold in self.holds.items()
             ],
+            "watched": {str(at): hold.watched for at, hold in self.holds.items() if hold.watched},
         }
 
     @classmethod
@@ -389,6 +397,8 @@ class ReplicaState:
             new._add(
                 Hold(int(position), str(holder), int(request), float(seconds), offsets_of(offsets))
             )
+        for position, watched in watched_of(state.get("watched", {})).items():
+            new.holds[position].watched = watched
         return new
 
 

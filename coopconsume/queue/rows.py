@@ -61,6 +61,7 @@ class ReplicaRow:
         topic_id: The id of the topic whose offsets these are; empty: not known.
         cuts: By partition, `LogIncarnation.cut` of its log; without an entry it is 0.
         beginnings: For ``begin``, by partition.
+        watched: For ``expire``, by position: the seconds for which a hold has lasted at least.
     """
 
     kind: Kind
@@ -74,6 +75,7 @@ class ReplicaRow:
     topic_id: str = ""
     cuts: Mapping[int, int] = field(default_factory=dict)
     beginnings: Mapping[int, Beginning] = field(default_factory=dict)
+    watched: Mapping[int, float] = field(default_factory=dict)
 
     def log(self, partition: int) -> LogIncarnation:
         """Return the identity of the log whose offsets of a partition these are."""
@@ -101,6 +103,8 @@ def encode(row: ReplicaRow) -> bytes:
         document["cuts"] = row.cuts
     if row.beginnings:
         document["beginnings"] = {p: _plain_beginning(b) for p, b in row.beginnings.items()}
+    if row.watched:  # a version without it ends these holds later
+        document["watched"] = row.watched
     return _encode(document).encode()
 
 
@@ -136,6 +140,7 @@ def decode(value: bytes | None, place: str) -> ReplicaRow | None:
             str(found.get("topic_id", "")),
             {int(p): int(cut) for p, cut in found.get("cuts", {}).items()},
             {int(p): _beginning(plain) for p, plain in found.get("beginnings", {}).items()},
+            watched_of(found.get("watched", {})),
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -164,6 +169,15 @@ def _plain_beginning(found: Beginning) -> dict[str, Any]:
 def _beginning(plain: Mapping[str, Any]) -> Beginning:
     before = None if plain["before"] is None else log_of(plain["before"])
     return Beginning(int(plain["epoch"]), before, int(plain["keep_below"]))
+
+
+def watched_of(found: Mapping[str, Any]) -> dict[int, float]:
+    """Read the seconds of holds by position.
+
+    Raises:
+        ValueError, TypeError, AttributeError: They have another form.
+    """
+    return {int(position): float(seconds) for position, seconds in found.items()}
 
 
 def plain_offsets(offsets: Mapping[int, OffsetRanges]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class QueueSession:
 
     Args:
         settings: The settings of the queue.
-        create: Whether to create the topics of the replicas.
+        create: Whether to create the topics of the replicas. If not, nothing is written.
 
     Attributes:
         member: The state machine.
@@ -55,6 +55,7 @@ class QueueSession:
 
     def __init__(self, settings: QueueSettings, *, create: bool = True) -> None:
         self._settings = settings
+        self._is_writing = create
         count = len(settings.replicas)
         holder = uuid.uuid4().hex
         self.member = QueueMember(holder, count, settings.hold, random.Random())  # noqa: S311
@@ -155,7 +156,9 @@ class QueueSession:
         self._drain()
 
     def close(self) -> None:
-        """Write what waits, and end the threads."""
+        """Write what waits, and for how long holds were watched; end the threads."""
+        reached = self._read - self._failures.keys()
+        self._send(one for one in self.member.leave(time.monotonic()) if one.replica in reached)
         for replica in self.replicas:
             replica.close()
 
@@ -218,6 +221,8 @@ class QueueSession:
             self._shorten(replica)
 
     def _send(self, rows: Iterable[AppendRow]) -> None:
+        if not self._is_writing:
+            return
         last, encoded = None, b""
         for replica, row in rows:
             if row is not last:  # rows to several replicas are the same object

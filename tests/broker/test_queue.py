@@ -250,6 +250,38 @@ def test_records_of_a_killed_consumer_come_again(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["topic", "table"])
+def test_consumers_that_live_for_less_than_a_hold_get_what_has_ended(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path, kind: str
+) -> None:
+    """A record released with a delay, and those of a killed consumer."""
+    name, group, hold = topic(1), f"{topic(1)}-group", 10.0
+    produce(name, [(None, b"%d" % i) for i in range(4)])
+    options = options_of(kafka, group)
+    replicas = None if kind == "topic" else [str(tmp_path / "holds")]
+    arguments = [sys.executable, "-c", _HOLDER, kafka.bootstrap_servers, group, name, f"{hold}"]
+    with subprocess.Popen(
+        [*arguments, *(replicas or ())], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().split() == ["0", "1", "2"]
+        process.kill()
+    with QueueConsumer(options, name, replicas, hold=hold) as consumer:
+        consumer.acknowledge(*polled(consumer, 1), RELEASE, delay=hold)
+    found: list[Record] = []
+    consumers, deadline = 0, time.monotonic() + PATIENCE
+    while len(found) < 4 and time.monotonic() < deadline:
+        consumers += 1
+        with QueueConsumer(options, name, replicas, hold=hold) as consumer:
+            for record in consumer.poll(4, timeout=2.0):
+                found.append(record)
+                consumer.acknowledge(record)
+    assert sorted(record.offset for record in found) == [0, 1, 2, 3]
+    assert {record.attempt for record in found} == {2}
+    assert consumers > 1
+
+
+@pytest.mark.slow
 def test_the_loss_of_one_of_three_replicas_is_survived(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path
 ) -> None:

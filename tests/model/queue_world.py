@@ -3,7 +3,8 @@
 Messages are lost, delayed, repeated and reordered; clocks run at different rates; replicas and
 consumers are cut off, frozen, killed and restarted; a consumer dies between the rows of one step,
 and its successor begins from snapshots. In some worlds the topic is deleted and created again, and
-brokers describe the former one for a while. Everything follows from the seed.
+brokers describe the former one for a while. In some no consumer lives as long as a hold, also once
+everything is up. Everything follows from the seed.
 """
 
 from __future__ import annotations
@@ -213,6 +214,14 @@ class Consumer:
         if kind == "renew":
             self.later(self.world.work(), self.settling_of(offsets))
 
+    def leave(self) -> None:
+        """It is closed, or only ends; another one starts."""
+        if self.is_alive:
+            if self.world.random.random() < 0.5:
+                for replica, row in self.core.leave(self.clock()):
+                    self.world.send(self, replica, row)
+            self.world.replace(self)
+
     def kill(self) -> None:
         self.is_alive = False
         for had in self.works.values():
@@ -237,6 +246,7 @@ class World:
         self.slow = self.random.choice([0.0, 0.1, 0.3])
         self.records = self.random.choice([1, 2, 6])
         self.fragile = self.random.choice([0, 0, 0.02])
+        self.are_brief = self.random.random() < 0.4
         self.is_calm = False
         self.history: list[Had] = []
         self.acknowledged: dict[Record, float] = {}
@@ -277,6 +287,8 @@ class World:
             if self.random.random() < 0.3:
                 consumer.begin_from_snapshot(replica)
             self.deliver(consumer, replica)
+        if self.are_brief:
+            consumer.later(self.random.uniform(0.6, 0.9) * HOLD, consumer.leave)
         return consumer
 
     def replace(self, consumer: Consumer) -> None:

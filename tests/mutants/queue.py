@@ -16,6 +16,8 @@ _COMMIT = "tests/unit/queue/test_queue_commit.py::"
 _BROKER = "tests/broker/test_queue.py::"
 _TABLES = "tests/unit/queue/test_table_log.py::"
 _SETTINGS = "tests/unit/queue/test_queue_settings.py::"
+_WATCH = "coopconsume/queue/hold_watch.py"
+_WATCHES = "tests/unit/queue/test_hold_watch.py::"
 _READER = "coopconsume/queue/range_reader.py"
 _READS = "tests/unit/queue/test_range_reader.py::"
 _SOURCES = "coopconsume/queue/source_log.py"
@@ -42,6 +44,74 @@ QUEUE = [
         "        self._settle(session, ACCEPT, RELEASE, RENEW)\n        problem: ",
         "        self._write_letters()\n        self._settle(session, ACCEPT, RELEASE, RENEW)\n        problem: ",
         (_COMMIT + "test_what_is_done_counts_while_dead_letters_cannot_be_written",),
+    ),
+    Mutant(
+        "queue-watch-begins-again",
+        "A consumer counts on from the time for which others have watched a hold.",
+        _WATCH,
+        "begun = now - hold.watched",
+        "begun = now",
+        (_WATCHES + "test_consumers_that_live_for_less_than_a_hold_end_it_together", _MODEL),
+    ),
+    Mutant(
+        "queue-watched-times-are-added",
+        "Time that several consumers watched at once counts once.",
+        _REPLICA,
+        "hold.watched = max(hold.watched, seconds)",
+        "hold.watched += seconds",
+        (
+            _WATCHES + "test_time_that_two_consumers_watched_at_once_counts_once",
+            _WATCHES + "test_late_and_repeated_notes_do_no_harm",
+            _MODEL,
+        ),
+    ),
+    Mutant(
+        "queue-late-note-counts",
+        "Of several notes about a hold the largest one counts.",
+        _REPLICA,
+        "hold.watched = max(hold.watched, seconds)",
+        "hold.watched = seconds",
+        (_WATCHES + "test_late_and_repeated_notes_do_no_harm",),
+    ),
+    Mutant(
+        "queue-note-is-rounded-up",
+        "A note says no more than was watched.",
+        _WATCH,
+        "int(1000 * (now - self._begun[position])) / 1000",
+        "int(1000 * (now - self._begun[position]) + 1) / 1000",
+        (_WATCHES + "test_a_note_never_says_more_than_was_watched",),
+    ),
+    Mutant(
+        "queue-notes-only-as-it-leaves",
+        "A consumer notes what it watched now and then, so that a killed one has watched, too.",
+        _WATCH,
+        "is_noted=any(now >= at for at in self._note_at.values())",
+        "is_noted=False",
+        (_WATCHES + "test_consumers_that_live_for_less_than_a_hold_end_it_together",),
+    ),
+    Mutant(
+        "queue-all-note-at-once",
+        "Of all consumers that watch a hold about one notes it at a time.",
+        _WATCH,
+        "pause * (1 + self._random.random())",
+        "pause",
+        (_WATCHES + "test_few_rows_note_what_many_consumers_watch",),
+    ),
+    Mutant(
+        "queue-snapshot-forgets-watched-time",
+        "A snapshot has the time for which holds were watched.",
+        _REPLICA,
+        "new.holds[position].watched = watched",
+        "pass",
+        (_WATCHES + "test_a_snapshot_keeps_the_time_that_was_watched",),
+    ),
+    Mutant(
+        "queue-session-leaves-without-a-note",
+        "A consumer that is closed notes for how long it has watched.",
+        "coopconsume/queue/session.py",
+        "if one.replica in reached)",
+        "if one.replica in ())",
+        (_COMMIT + "test_a_consumer_that_is_closed_notes_what_it_has_watched",),
     ),
     Mutant(
         "queue-reads-what-lies-between",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -13,7 +14,8 @@ from coopconsume import QueueConsumer
 from coopconsume.errors import BrokerUnreachable, InvalidOption, OutputNotWritten
 from coopconsume.queue import REJECT
 from coopconsume.queue.member import Granted, Settled
-from coopconsume.queue.rows import ReplicaRow
+from coopconsume.queue.replica_log import ReplicaLog
+from coopconsume.queue.rows import ReplicaRow, decode
 from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueSettings
 from coopconsume.record import Record
@@ -93,6 +95,27 @@ def test_the_result_of_an_interrupted_call_goes_to_the_next_one():
     granted = Granted({0: OffsetRanges([(0, 3)])}, math.inf)
     session.member._granted.append(granted)
     assert session.acquire(4, {0: 10}, 30.0) is granted
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_consumer_that_is_closed_notes_what_it_has_watched(writes, monkeypatch):
+    """Where it reads the log; one that only shows a queue writes nothing."""
+    settings = QueueSettings.parse(OPTIONS, "t", ["r0", "r1"])
+    session = QueueSession(settings, create=writes)
+    for replica in (0, 1):
+        for position, row in enumerate((
+            ReplicaRow("begin", "", offsets={0: OffsetRanges()}),
+            ReplicaRow("acquire", "other", 1, {0: OffsetRanges([(0, 3)])}, 30.0),
+        )):  # fmt: skip
+            session.member.take(replica, position, row, time.monotonic() - 7.0)
+    session._read = {0}
+    written = []
+    monkeypatch.setattr(ReplicaLog, "append", lambda to, row: written.append((to.place, row)))
+    session.close()
+    assert len(written) == writes
+    for place, row in written:
+        assert place == session.replicas[0].place
+        assert 7.0 <= decode(row, place).watched[1] < 30.0
 
 
 def test_a_commit_has_its_result_while_the_groups_offset_cannot_be_written(consumer):
