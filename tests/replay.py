@@ -244,6 +244,7 @@ class Replay:
         assignment.cluster = SimpleNamespace(log_ends=self._ends, record_bytes=lambda _: None)
         assignment.logs = SimpleNamespace(
             present=list(assignment.owned), is_cut=lambda _: False, check_topics=lambda _: [],
+            has_read=lambda *_: None,
             check_starts=self._starts,
         )  # fmt: skip
         assignment.primary = SimpleNamespace(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from commits import OffsetAndEpoch, OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.errors import DataLoss, TopicNotFound, TopicReplaced
+from coopconsume.kafka.cluster import LogEnd
 from coopconsume.kafka.identity import is_other_topic
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from coopconsume.errors import CoopConsumeError
     from coopconsume.group.owned import EpochGrant, Owned
-    from coopconsume.kafka.cluster import Cluster, LogEnd
+    from coopconsume.kafka.cluster import Cluster
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
@@ -124,19 +125,30 @@ class AssignedLogs:
             TopicNotFound: One was deleted, and ``onMissingTopic`` is fail.
             TopicReplaced: One was deleted and made again.
         """
-        names = sorted({topic for topic, _ in self.present})
-        visible, hidden = self._cluster.visible_topics(names)
-        found = {topic.name: topic.id for topic in visible}
-        for name, topic_id in found.items():
-            known = self._grant().topic_ids.get(name, "")
-            if is_other_topic(known, topic_id):
-                raise TopicReplaced(name, known, topic_id)
-        if missing := set(names) - found.keys() - set(hidden):
+        names, found = self.check_ids()
+        if missing := names - found:
             # A broker may not have heard of a topic yet that is there.
             missing -= set(self._cluster.topic_names())
         for name in sorted(missing):
             self._leave_out(name, uncommitted or {})
         return sorted(missing)
+
+    def check_ids(self) -> tuple[set[str], set[str]]:
+        """Makes sure that no topic of the epoch is another one now.
+
+        Returns:
+            The names of the topics, and of those that exist or that this user may not describe.
+
+        Raises:
+            TopicReplaced: One was deleted and made again.
+        """
+        names = {topic for topic, _ in self.present}
+        visible, hidden = self._cluster.visible_topics(sorted(names))
+        for topic in visible:
+            known = self._grant().topic_ids.get(topic.name, "")
+            if is_other_topic(known, topic.id):
+                raise TopicReplaced(topic.name, known, topic.id)
+        return names, {*hidden, *(topic.name for topic in visible)}
 
     def _leave_out(self, topic: str, uncommitted: Mapping[TopicPartition, OffsetRanges]) -> None:
         """Continues without a topic that was deleted, unless that is an error."""
@@ -215,6 +227,11 @@ class AssignedLogs:
             and (end := self._ends.get(tp)) is not None
             and end.leader_epoch is not None
         }
+
+    def has_read(self, tp: TopicPartition, reached: OffsetAndEpoch) -> None:
+        """Notes how far a slot has found a log to reach; the next look must find it there."""
+        if reached.offset > self.seen_end(tp):
+            self._ends[tp] = LogEnd(*reached)
 
     def is_cut(self, ends: Mapping[TopicPartition, LogEnd]) -> bool:
         """Whether a log may have been cut since the last look; if not, notes where they end.

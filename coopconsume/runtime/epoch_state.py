@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from coopconsume.runtime.plan import Read
     from coopconsume.runtime.read.spans import Span
     from coopconsume.runtime.status.progress import Meter
+    from coopconsume.worker.report import SlotReport
 
 log = logging.getLogger(__name__)
 
@@ -335,6 +336,22 @@ class EpochState:
             log.warning("%s; trying again", error)
             self._starts_at = -math.inf
         return any(read.first < self.partitions[read.index].stable for read in reads)
+
+    def has_read(self, partitions: Sequence[Partition], report: SlotReport) -> None:
+        """Notes how far a slot has found the logs to reach, before what it reports is done.
+
+        A log that does not reach so far at the next look was cut: what is done above its end does
+        not count.
+
+        Args:
+            partitions: Of the slot's batch, by part.
+            report: The report.
+        """
+        for part, outcome in report.partitions.items():
+            if outcome.reached is not None:
+                partition = partitions[part]
+                tp = partition.topic, partition.partition
+                self.assignment.logs.has_read(tp, outcome.reached)
 
     def look_again(self) -> None:
         """Has the next `refresh_ends` read both ends of the logs, as a slot could not read."""

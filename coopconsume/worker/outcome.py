@@ -581,7 +581,7 @@ class TaskOutcome:
             report = self.parts[part]
             report.read, report.position = followed.read, followed.position
             report.holes, report.blocked = followed.holes, followed.blocked
-            report.retrying = followed.retrying
+            report.retrying, report.reached = followed.retrying, followed.reached
         for part, report in self.parts.items():
             report.done, report.times = pack_done(self.done[part])
             report.filtered = pack_chunks(self._filtered[part])

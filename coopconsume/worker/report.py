@@ -23,6 +23,7 @@ from coopconsume.worker.rate_limit import Rates
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from commits import OffsetAndEpoch
     from coopconsume.record import Headers
     from coopconsume.state.slot_state import StateSpec
     from coopconsume.worker.channel.spec import ChannelSpec
@@ -171,6 +172,8 @@ class PartitionReport:
             report. Its progressive reports have ``blocked``, too.
         position: Everything below was read by a real-time slot, and is in ``read`` if it is the
             slot's own. None: no other one than before.
+        reached: How far the log reached in which leader epoch, by the last record that a real-time
+            slot has read. None: no further than before, or not known.
         retrying: Failures of records that a real-time slot tries again by itself; for people, and
             so that the attempts are known if the slot is lost.
         holes: (first, last) of offsets below the position at which there is no record; only of
@@ -187,6 +190,7 @@ class PartitionReport:
     read: bytes = b""
     position: int | None = None
     holes: list[tuple[int, int]] = field(default_factory=list)
+    reached: OffsetAndEpoch | None = None
     retrying: list[Failure] = field(default_factory=list)
     times: bytes = b""
 

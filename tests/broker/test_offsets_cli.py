@@ -190,6 +190,27 @@ def test_selected_records_are_done_again_and_all_else_stays(cli: OffsetsCli) -> 
     assert cli.state.stable_offset == 1
 
 
+def test_what_is_noted_of_a_former_topic_is_not_moved_to_the_one_that_has_its_name(
+    cli: OffsetsCli, produce: Produce
+) -> None:
+    """It is neither shown nor written: no record of the new topic counts as done."""
+    name = cli.harness.topic
+    cli.harness.recreate_topic()
+    produce(name, [(b"k", b"v")] * 20)
+    (shown,) = cli.answer("offsets", "show", cli.harness.group)["partitions"]
+    assert (shown["stable_offset"], shown["committed_above"]) == (None, 0)
+    refused = cli.call(
+        "offsets", "reset", cli.harness.group, "--all-topics", "--done", "5", "--execute"
+    )
+    assert refused.exit_code != 0
+    cli.reset("--to-offset", "2", "--execute")
+    assert cli.state == PartitionCommits(2)
+    cli.ids = cli.cluster.topic_ids([name])
+    cli.opened()
+    assert cli.state == PartitionCommits(2), "the reset is of the new topic"
+    assert not cli.harness.store.pending(cli.harness.group)
+
+
 def test_nothing_is_moved_under_members_or_claims(cli: OffsetsCli) -> None:
     """A live member and a claim by hand are named; a claim whose process is gone can be ended."""
     cli.harness.store.claim(cli.harness.group, "by-hand", [(cli.harness.topic, 1)])

@@ -300,8 +300,8 @@ class Frame:
 class Message:
     """A record as confluent-kafka returns it."""
 
-    def __init__(self, offset, key):
-        self.offset, self.key = (lambda: offset), (lambda: key)
+    def __init__(self, offset, key, epoch):
+        self.offset, self.key, self.leader_epoch = (lambda: offset), (lambda: key), (lambda: epoch)
 
     topic, partition = (staticmethod(lambda one=one: one) for one in TP)
     value, timestamp = staticmethod(lambda: b"v"), staticmethod(lambda: (1, 0))
@@ -339,7 +339,8 @@ class LogSource:
         following = min(max(first, kafka.end), first + most, until + 1)
         self._wanted.take(first, following)
         log = kafka.log
-        records = [Message(o, log[o]) for o in range(first, following) if o in log]
+        epoch = len(kafka.former)
+        records = [Message(o, log[o], epoch) for o in range(first, following) if o in log]
         is_end = following in (kafka.end, until + 1)
         return Fetched(records, {TP: following} if is_end else {})
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from assignors import KeyRange, key_hash
 from assignors.ranges import offset_hash
+from commits import OffsetAndEpoch
 from coopconsume.filters import RecordFilter
 from coopconsume.worker.channel.wire import ProtocolError
 from coopconsume.worker.realtime.fetch_messages import (
@@ -43,6 +44,7 @@ class Message:
         self.topic, self.partition = (lambda: PLACES[part][0]), (lambda: PLACES[part][1])
 
     timestamp, headers = staticmethod(lambda: (1, 7)), staticmethod(lambda: None)
+    leader_epoch = staticmethod(lambda: 2)
 
 
 @dataclass
@@ -495,13 +497,18 @@ def test_a_slot_that_is_gone_holds_no_records():
 def test_messages_that_are_cut_or_changed_are_refused():
     """Never an answer with other records than the server's."""
     answer = FetchAnswer(
-        (Portion(0, 3, 9, rows_of(Message(0, 4, b"a")), ((5, 6),)),), (Evicted(1, 7),), 5
-    )
+        (
+            Portion(0, 3, 9, rows_of(Message(0, 4, b"a")), ((5, 6),), OffsetAndEpoch(5, 2)),
+            Portion(1, 2, 3),
+        ),
+        (Evicted(1, 7),), 5,
+    )  # fmt: skip
     data = encode_answer(answer)
     back = decode_answer(data, SCHEMA)
     assert back.portions[0].rows.equals(answer.portions[0].rows)
     assert (back.evicted, back.broker_bytes) == (answer.evicted, 5)
     assert back.portions[0].holes == ((5, 6),)
+    assert [one.reached for one in back.portions] == [OffsetAndEpoch(5, 2), None]
     rng = random.Random(3)
     for cut in [0, 3, len(data) - 1, *(rng.randrange(len(data)) for _ in range(20))]:
         with pytest.raises(ProtocolError):
@@ -511,3 +518,14 @@ def test_messages_that_are_cut_or_changed_are_refused():
     for wrong in (b"", b"[]", b"[1,2,[[0,-1,true,[]]]]", b"[1,2,[[0,1,true,[[1]]]]]", b"\xff"):
         with pytest.raises(ProtocolError):
             decode_fetch(wrong)
+
+
+def test_an_answer_says_how_far_the_log_reached_as_its_records_were_read():
+    """In which leader epoch, by the last of them that is known."""
+    cache = RecordCache(1 << 30)
+    cache.begin(0, 0)
+    reached = [OffsetAndEpoch(1, 3), None, OffsetAndEpoch(3, 4)]
+    for offset, one in enumerate(reached):
+        cache.append(0, rows_of(Message(0, offset, b"a")), offset + 1, reached=one)
+    found = [cache.fetch(1, Ask(0, 0, FULL, last=last), 1 << 20).reached for last in range(3)]
+    assert found == [reached[0], reached[0], reached[2]]

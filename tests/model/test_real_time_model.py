@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import time
 from collections import Counter
@@ -10,11 +11,12 @@ from collections import Counter
 import pytest
 
 from assignors import KeyRange, key_hash
+from coopconsume.errors import DataLoss
 from coopconsume.record import Reject, RetryPolicy
 from coopconsume.runtime.realtime.mode import RealTimeMode
 from coopconsume.worker.realtime import slot_reading
 from tests.model.job_group import WHOLE, Group
-from tests.model.job_world import World
+from tests.model.job_world import World, until
 
 LONG = 300.0
 
@@ -242,6 +244,27 @@ def test_a_slot_that_cannot_read_leaves_the_judgement_to_batches(world):
     grow(there, 30, holes=range(first, first + 10))
     there.until(lambda: there.done(member) >= set(range(first + 10, first + 30)))
     assert min(o for o in handler.all if o >= first) == first + 10
+
+
+@pytest.mark.parametrize("regrown", [True, False])
+def test_what_slots_report_above_the_end_of_the_log_does_not_count(world, monkeypatch, regrown):
+    """They have read it, and it was cut off before the driver looked: what is new has offsets."""
+    there, handler = world(), Calls()
+    member, job = live(there, handler)
+    with monkeypatch.context() as patched:
+        patched.setattr("coopconsume.runtime.epoch_state._ENDS_EVERY", math.inf)
+        there.turns(job)
+        first = there.kafka.end
+        grow(there, 10)
+        there.until(lambda: there.done(member) == set(range(first + 10)))
+        if regrown:
+            there.kafka.elect_leader(first + 5, first + 30)
+        else:
+            there.kafka.end = first + 5
+    until(job.ended.is_set)
+    assert isinstance(job.error, DataLoss)
+    assert (job.error.first, job.error.last) == (first + 5, first + 9)
+    assert there.done(member) == set(range(first + 5))
 
 
 def test_stop_is_prompt_and_what_is_done_is_committed(world):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commits import OffsetAndEpoch
 from coopconsume.worker.realtime.errors import ReadFailed
 from coopconsume.worker.realtime.fetch_messages import Portion
 from coopconsume.worker.realtime.reader import row_schema
@@ -17,6 +18,7 @@ from coopconsume.worker.realtime.source import Fetched
 from coopconsume.worker.realtime.value_reader import ValueReader
 
 END = 40
+EPOCH = 5
 PLACES = (("t", 0), ("t", 1))
 SCHEMA = row_schema(headers=True, filters=True)
 
@@ -49,8 +51,9 @@ class Logs:
     def _message(self, offset):
         found = value(self._part, offset)
         return SimpleNamespace(
-            offset=lambda: offset, value=lambda: found, headers=lambda: [("n", b"%d" % offset)]
-        )
+            offset=lambda: offset, value=lambda: found, headers=lambda: [("n", b"%d" % offset)],
+            leader_epoch=lambda: EPOCH,
+        )  # fmt: skip
 
     def close(self):
         """Nothing is open."""
@@ -61,12 +64,13 @@ def row(part, offset, *, is_filtered):
     return (part, offset, offset, b"k", None, 1_000, None, is_filtered)
 
 
-def portion(part, first, following, rows, holes):
+def portion(part, first, following, rows, holes, epoch=EPOCH):
     """A portion of the server."""
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMA)
     arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA) if rows else None
-    return Portion(part, first, following, batch, tuple(holes))
+    reached = OffsetAndEpoch(following, epoch)
+    return Portion(part, first, following, batch, tuple(holes), reached)
 
 
 @st.composite
@@ -128,4 +132,13 @@ def test_a_record_that_is_gone_ends_the_reading():
     reader = reader_of({0: [2, 5]}, iter([9] * 9))
     reader.add([portion(0, 0, 6, rows, ())])
     with pytest.raises(ReadFailed, match="t-0: the record at offset 4 could not be read"):
+        reader.poll(0.0)
+
+
+def test_the_value_of_another_record_at_the_offset_is_not_taken():
+    """The log was cut since the server read the key, and another record has the offset now."""
+    rows = [row(0, offset, is_filtered=False) for offset in (2, 4)]
+    reader = reader_of({0: [2, 4]}, iter([9] * 9))
+    reader.add([portion(0, 0, 6, rows, (), EPOCH - 1)])
+    with pytest.raises(ReadFailed, match="t-0: the record at offset 2 could not be read"):
         reader.poll(0.0)

@@ -11,6 +11,18 @@ _LONGER = (
     "tests/model/test_job_model.py::"
     "test_no_record_is_read_of_a_topic_that_is_created_again_with_a_longer_log"
 )
+_REPORTED = (
+    "tests/model/test_real_time_model.py::"
+    "test_what_slots_report_above_the_end_of_the_log_does_not_count"
+)
+_READER = (
+    "tests/unit/runtime/test_real_time.py::"
+    "test_a_reader_notes_how_far_its_records_show_that_the_log_reached"
+)
+_SERVER_MODEL = (
+    "tests/model/test_fetch_server_model.py::"
+    "test_an_answer_says_how_far_the_log_reached_as_its_records_were_read"
+)
 
 IDENTITY = [
     Mutant(
@@ -53,6 +65,50 @@ IDENTITY = [
         "return noted != found",
         (
             "tests/unit/kafka/test_identity.py::test_a_topic_is_another_one_only_if_both_ids_are_known",
+        ),
+    ),
+    Mutant(
+        "reports-above-the-end-of-a-log",
+        "A log must reach at the next look as far as slots have reported to have read it.",
+        "coopconsume/group/assigned_logs.py",
+        "if reached.offset > self.seen_end(tp):",
+        "if reached.offset < 0:",
+        (f"{_REPORTED}[True]", f"{_REPORTED}[False]"),
+    ),
+    Mutant(
+        "read-under-the-leader-epoch-of-the-look",
+        "How far a slot has read counts in the leader epoch of the record that shows it.",
+        "coopconsume/worker/realtime/reader.py",
+        "found[part] = OffsetAndEpoch(offset + 1, epoch)",
+        "found[part] = OffsetAndEpoch(offset + 1, 0)",
+        (_READER,),
+    ),
+    Mutant(
+        "fetch-server-forgets-leader-epochs",
+        "What a fetch server has read says how far the log reached in which leader epoch.",
+        "coopconsume/worker/realtime/record_cache.py",
+        "reached = chunk.reached or reached",
+        "reached = None",
+        (_SERVER_MODEL,),
+    ),
+    Mutant(
+        "value-of-another-record",
+        "The value of a record is that of the log in which its key was read.",
+        "coopconsume/worker/realtime/value_reader.py",
+        "if _is_newer(record.leader_epoch(), portion):",
+        "if False:",
+        (
+            "tests/model/test_value_reader_model.py::test_the_value_of_another_record_at_the_offset_is_not_taken",
+        ),
+    ),
+    Mutant(
+        "status-of-a-former-topic",
+        "What is noted of a former topic is neither shown nor moved to the one of its name.",
+        "coopconsume/admin/offsets/reading.py",
+        "for tp in former & known.keys():",
+        "for tp in set():",
+        (
+            "tests/broker/test_offsets_cli.py::test_what_is_noted_of_a_former_topic_is_not_moved_to_the_one_that_has_its_name",
         ),
     ),
 ]

@@ -119,6 +119,8 @@ def test_a_topic_that_is_created_again_between_polls_is_polled_from_its_start(
         produce(name, [(b"new", b"") for _ in range(25)])
         with pytest.raises(TopicReplaced, match=name):
             consumer.reject(frame.where("offset = 18"), reason="no")
+        with pytest.raises(TopicReplaced, match=name):
+            consumer.commit(frame.where("offset = 18"))
         assert not (tmp_path / "dead").exists()
         if fail:
             with pytest.raises(TopicReplaced, match=name):

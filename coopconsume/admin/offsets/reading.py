@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from coopconsume.admin.offsets.status import PartitionStatus, times_of
 from coopconsume.errors import GroupNotFound
 from coopconsume.group.ordering_keys import agreed_ordering_key
+from coopconsume.kafka.identity import is_other_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -37,6 +38,9 @@ def read_statuses(
 ) -> list[PartitionStatus]:
     """Returns the status of a consumer's group in some partitions, ascending.
 
+    What the commit log or Kafka's offsets have of a topic that was deleted and created again does
+    not count: the group's next member begins at the start of the new one.
+
     Args:
         options: The options of the consumer.
         cluster: The connection to its cluster.
@@ -50,8 +54,13 @@ def read_statuses(
     wanted = sorted(choose({*state, *primary}))
     pending, ids, times = store.pending(group), store.topic_ids(group), times_of(history)
     has_ordering_keys = agreed_ordering_key(store, group) is not None
-    there = cluster.existing(wanted)
+    topics = {t.name: t for t in cluster.topics({tp[0] for tp in wanted}, missing_ok=True)}
+    there = [tp for tp in wanted if tp[0] in topics and tp[1] < topics[tp[0]].partitions]
     starts, ends = cluster.log_starts(there), cluster.ends(there)
+    former = {tp for tp in there if is_other_topic(ids.get(tp, ""), topics[tp[0]].id)}
+    for known in (state, ids, pending, primary, times):
+        for tp in former & known.keys():
+            del known[tp]
     found = {
         tp: PartitionStatus.of(
             tp, state.get(tp), topic_id=ids.get(tp, ""), pending=pending.get(tp),

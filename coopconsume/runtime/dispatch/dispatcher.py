@@ -686,6 +686,7 @@ class Dispatcher:
         running.filtered += report.stats.filtered
         now, partitions = time.monotonic(), running.partitions
         running.heard_at[slot] = now
+        running.epoch_state.has_read(partitions, report)
         if report.kept is not None and slot not in running.kept:
             give_back(running, report, now)
             self._carryover.closed(slot, report.gates, running.names, now)
@@ -734,6 +735,7 @@ class Dispatcher:
 
     def _take_in(self, running: Running, report: SlotReport, now: float) -> None:
         partitions = running.partitions
+        running.epoch_state.has_read(partitions, report)
         if report.slot in running.kept:
             kept_progressed(running, report, now)
             end_kept(running, report.slot, now)

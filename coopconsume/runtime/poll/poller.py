@@ -69,6 +69,8 @@ T = TypeVar("T")
 _POLL_EVERY = 0.1
 #: Seconds for which `poll` waits for each answer of a broker, at least.
 _ANSWER = 5.0
+#: Seconds for which a commit waits for the ids of topics.
+_IDS_ANSWER = 1.0
 #: Seconds after which a `poll` without an answer raises; a leader's election takes less.
 _AWAY = 15.0
 _DECIDE_EVERY = 2.0
@@ -406,6 +408,7 @@ class Poller:
             named_at = set(offsets)
             if assignment is None:
                 return {}
+            self._check_ids(membership, assignment)
             filtered = self.session.filtered(assignment, alone=False)
             offsets = with_filtered(assignment, offsets, filtered)
             results, left = commit_affordable(self.session, assignment, offsets, filtered)
@@ -422,6 +425,20 @@ class Poller:
             if left:
                 raise over_limit(assignment, results, left)
             return {tp: result for tp, result in results.items() if tp in named_at}
+
+    @staticmethod
+    def _check_ids(membership: Membership, assignment: EpochAssignment) -> None:
+        """Makes sure that what was polled is of the topics that are there, as far as it is known.
+
+        Raises:
+            TopicReplaced: A topic was deleted and created again.
+        """
+        try:
+            with membership.cluster.patient_for(_IDS_ANSWER):
+                assignment.logs.check_ids()
+        except BrokerUnreachable as error:
+            # The commit log does not count it for another topic.
+            log.debug("the ids of topics are not known for now: %s", error)
 
     def retry(
         self,

@@ -11,6 +11,7 @@ import math
 import struct
 from typing import TYPE_CHECKING, Any
 
+from commits import OffsetAndEpoch
 from coopconsume.worker.channel.wire import Identity, ProtocolError
 from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.report import (
@@ -85,6 +86,7 @@ def encode_report(report: SlotReport) -> bytes:
                 parts.add(of.read),
                 of.position,
                 of.holes,
+                of.reached,
                 of.blocked,
                 [_failure(one, parts) for one in of.retrying],
                 parts.add(of.times),
@@ -116,7 +118,7 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
         )  # fmt: skip
         report = SlotReport(of.batch, of.slot, of.pid, _count(header["seq"]), stats=stats)
         for part, done, filtered, failed, read, position, *more in header["partitions"]:
-            holes, blocked, retrying, times = more
+            holes, reached, blocked, retrying, times = more
             report.partitions[_count(part)] = PartitionReport(
                 done=parts.need(done),
                 filtered=parts.need(filtered),
@@ -124,6 +126,7 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
                 read=parts.need(read),
                 position=None if position is None else _count(position),
                 holes=[(_count(first), _count(last)) for first, last in holes],
+                reached=None if reached is None else OffsetAndEpoch(*map(_count, reached)),
                 blocked=[(_count(offset), int(key_hash)) for offset, key_hash in blocked],
                 retrying=[_failed(one, parts) for one in retrying],
                 times=parts.need(times),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from commits import OffsetAndEpoch
 from coopconsume.worker.channel.wire import ProtocolError
 from coopconsume.worker.realtime.wanted import LAST
 
@@ -84,6 +85,8 @@ class Portion:
         next: The offset to ask for next; ``rows`` has all of the slot's records below it.
         rows: In the columns of a slot's rows, by ascending offsets; None without rows.
         holes: (first, last) of offsets below ``next`` at which there is no record.
+        reached: How far the log reached in which leader epoch as the server read it; None: not
+            known.
     """
 
     part: int
@@ -91,6 +94,7 @@ class Portion:
     next: int
     rows: pa.RecordBatch | None = None
     holes: tuple[tuple[int, int], ...] = ()
+    reached: OffsetAndEpoch | None = None
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ def encode_answer(answer: FetchAnswer) -> bytes:
     """Returns an answer as bytes."""
     rows = [None if one.rows is None else one.rows.serialize() for one in answer.portions]
     portions = [
-        [one.part, one.first, one.next, None if data is None else len(data), one.holes]
+        [one.part, one.first, one.next, None if data is None else len(data), one.holes, one.reached]
         for one, data in zip(answer.portions, rows, strict=True)
     ]
     evicted = [[one.part, one.start] for one in answer.evicted]
@@ -181,7 +185,7 @@ def decode_answer(data: bytes, schema: pa.Schema) -> FetchAnswer:
         at = _LENGTH.size + length
         named, evicted, broker_bytes = json.loads(data[_LENGTH.size : at])
         portions = []
-        for part, first, following, size, holes in named:
+        for part, first, following, size, holes, reached in named:
             rows = None
             if size is not None:
                 end = at + _count(size)
@@ -190,7 +194,14 @@ def decode_answer(data: bytes, schema: pa.Schema) -> FetchAnswer:
                 rows = pa.ipc.read_record_batch(pa.py_buffer(data[at:end]), schema)
                 at = end
             portions.append(
-                Portion(_count(part), _count(first), _count(following), rows, _pairs(holes))
+                Portion(
+                    _count(part),
+                    _count(first),
+                    _count(following),
+                    rows,
+                    _pairs(holes),
+                    None if reached is None else OffsetAndEpoch(*map(_count, reached)),
+                )
             )
         if at != len(data):
             raise ProtocolError("an answer with more bytes than it names")

@@ -237,7 +237,8 @@ class FetchServer:
                 found = rows
                 if len(taken.positions) > 1:
                     found = rows.filter(pc.equal(parts, part))
-                self._cache.append(part, found, following, taken.holes.get(part, ()))
+                holes, reached = taken.holes.get(part, ()), taken.reached.get(part)
+                self._cache.append(part, found, following, holes, reached)
                 self._changed.add(part)
         self._wake()
 

@@ -10,9 +10,12 @@ from coopconsume.worker.input_rows import OFFSET
 from coopconsume.worker.report import PartitionReport, pack_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     import pyarrow as pa
+
+    from commits import OffsetAndEpoch
+    from coopconsume.worker.realtime.reader import Taken
 
 
 class ReadProgress:
@@ -26,23 +29,19 @@ class ReadProgress:
     def __init__(self, parts: Iterable[int]) -> None:
         self.offsets: dict[int, list[pa.Array]] = {part: [] for part in parts}
         self.positions: dict[int, int] = {}
+        self._reached: dict[int, OffsetAndEpoch] = {}
         self._holes: dict[int, list[tuple[int, int]]] = {}
 
-    def advance(
-        self,
-        rows: pa.RecordBatch,
-        positions: Mapping[int, int],
-        holes: Mapping[int, list[tuple[int, int]]],
-    ) -> None:
+    def advance(self, rows: pa.RecordBatch, taken: Taken) -> None:
         """Notes new positions, and the rows that the slot begins to work on and holes below them.
 
         Args:
             rows: The rows.
-            positions: The next offset to read, by partition.
-            holes: Offsets without a record, as (first, last), by partition.
+            taken: The read that they come from.
         """
-        self.positions |= positions
-        for part, found in holes.items():
+        self.positions |= taken.positions
+        self._reached |= taken.reached
+        for part, found in taken.holes.items():
             self._holes.setdefault(part, []).extend(found)
         for part in self.offsets if rows.num_rows else ():
             offsets = rows.column(OFFSET)
@@ -55,11 +54,11 @@ class ReadProgress:
         found = {
             part: PartitionReport(
                 read=pack_chunks(offsets), position=self.positions.get(part),
-                holes=self._holes.get(part, []),
+                holes=self._holes.get(part, []), reached=self._reached.get(part),
             )
             for part, offsets in self.offsets.items()
             if offsets or part in self.positions
         }  # fmt: skip
         self.offsets = {part: [] for part in self.offsets}
-        self.positions, self._holes = {}, {}
+        self.positions, self._holes, self._reached = {}, {}, {}
         return found

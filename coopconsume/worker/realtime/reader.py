@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from assignors.ranges import key_hash, offset_hash
+from commits import OffsetAndEpoch
 from coopconsume.worker.realtime.record_cache import joined
 from coopconsume.worker.realtime.wanted import WantedOffsets
 from coopconsume.worker.report import FILTERED
@@ -49,6 +50,8 @@ class ConsumedMessage(Protocol):
     def timestamp(self) -> tuple[int, int]: ...  # noqa: D102
 
     def headers(self) -> list[tuple[str, bytes | None]] | None: ...  # noqa: D102
+
+    def leader_epoch(self) -> int | None: ...  # noqa: D102
 
 
 @dataclass
@@ -89,11 +92,14 @@ class Taken:
         rows: The slot's records, in the columns of a batch.
         positions: The new position of each partition whose position has changed.
         holes: Offsets at which there is no record, as (first, last), by partition.
+        reached: How far the log of each partition reached in which leader epoch, by the last record
+            that was read of it.
     """
 
     rows: pa.RecordBatch
     positions: dict[int, int] = field(default_factory=dict)
     holes: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    reached: dict[int, OffsetAndEpoch] = field(default_factory=dict)
 
 
 class SlotReader:
@@ -145,7 +151,7 @@ class SlotReader:
 
     def take(
         self,
-        records: Iterable[ConsumedMessage],
+        records: Sequence[ConsumedMessage],
         ends: Mapping[TopicPartition, int],
         portions: Iterable[Portion] = (),
     ) -> Taken:
@@ -159,6 +165,7 @@ class SlotReader:
         holes: dict[int, list[tuple[int, int]]] = {}
         moved: dict[int, ReadPosition] = {}
         rows = self._take_records(records, holes, moved)
+        reached = self._reached(records, len(moved))
         for place, end in ends.items():
             position = self._positions[place]
             if end > position.wanted.first or end > position.next:
@@ -172,8 +179,29 @@ class SlotReader:
                 batches += _new_rows(portion, wanted)
                 _follow(portion, position, wanted, holes)
                 moved[position.part] = position
+                if portion.reached is not None:
+                    reached[portion.part] = portion.reached
         batch = joined(batches) or self._no_rows
-        return Taken(batch, {part: position.next for part, position in moved.items()}, holes)
+        positions = {part: position.next for part, position in moved.items()}
+        return Taken(batch, positions, holes, reached)
+
+    def _reached(
+        self, records: Sequence[ConsumedMessage], partitions: int
+    ) -> dict[int, OffsetAndEpoch]:
+        """Returns the offset after the last record of each partition, and its leader epoch."""
+        found: dict[int, OffsetAndEpoch] = {}
+        seen: set[int] = set()
+        for record in reversed(records):
+            if len(seen) == partitions:
+                break
+            part = self._positions[record.topic(), record.partition()].part  # type: ignore[index]
+            if part not in seen:
+                seen.add(part)
+                epoch, offset = record.leader_epoch(), record.offset()
+                assert offset is not None
+                if epoch is not None and epoch >= 0:
+                    found[part] = OffsetAndEpoch(offset + 1, epoch)
+        return found
 
     def _batch_of(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(self._schema)

@@ -21,6 +21,7 @@ from coopconsume.worker.realtime.fetch_messages import Evicted, Portion
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from commits import OffsetAndEpoch
     from coopconsume.worker.realtime.fetch_messages import Ask
 
 #: Bytes of rows in one chunk, at most, unless one record has more.
@@ -43,6 +44,7 @@ class _Chunk:
         next: The offset that follows.
         size: Its bytes.
         before: Bytes of all earlier chunks of its partition.
+        reached: How far the log reached in which leader epoch as they were read.
     """
 
     number: int
@@ -52,6 +54,7 @@ class _Chunk:
     holes: tuple[tuple[int, int], ...]
     size: int
     before: int
+    reached: OffsetAndEpoch | None
 
     def matching(self, ask: Ask) -> pa.RecordBatch:
         """Returns the rows that a slot asks for."""
@@ -150,8 +153,9 @@ class RecordCache:
         self._partitions[part] = _CachedPartition(offset)
 
     def append(
-        self, part: int, rows: pa.RecordBatch, end: int, holes: Sequence[tuple[int, int]] = ()
-    ) -> None:
+        self, part: int, rows: pa.RecordBatch, end: int, holes: Sequence[tuple[int, int]] = (),
+        reached: OffsetAndEpoch | None = None,
+    ) -> None:  # fmt: skip
         """Adds the next records of a partition.
 
         Args:
@@ -159,13 +163,14 @@ class RecordCache:
             rows: All its records below ``end``, ascending.
             end: The offset that is read next.
             holes: Offsets without a record, as (first, last), ascending.
+            reached: How far the log reached in which leader epoch; None: not known.
         """
         one = self._partitions[part]
         for first, following, piece in _pieces(rows, one.next, end):
             inside = tuple(hole for hole in holes if first <= hole[0] < following)
             chunk = _Chunk(
                 self._number, first, following, piece, inside, piece.nbytes + _CHUNK_EXTRA,
-                one.total,
+                one.total, reached,
             )  # fmt: skip
             self._number += 1
             self._size += chunk.size
@@ -198,6 +203,7 @@ class RecordCache:
             is_next = ask.is_joining and ask.offset == one.next
             return Portion(ask.part, ask.offset, ask.offset) if is_next else None
         found: list[pa.RecordBatch] = []
+        reached: OffsetAndEpoch | None = None
         holes: list[tuple[int, int]] = []
         size, following = 0, ask.offset
         at = bisect_right(one.firsts, ask.offset) - 1
@@ -219,7 +225,8 @@ class RecordCache:
                 if first <= ask.last and last >= ask.offset
             ]
             found.append(rows)
-        return Portion(ask.part, ask.offset, following, joined(found), tuple(holes))
+            reached = chunk.reached or reached
+        return Portion(ask.part, ask.offset, following, joined(found), tuple(holes), reached)
 
     def leave(self, slot: int) -> None:
         """Forgets a slot: no record is kept for it any more."""

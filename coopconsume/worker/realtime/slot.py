@@ -123,7 +123,7 @@ class RealTimeRunner(SlotRunner):
                     reads = source.reads
                     outcome.count_reads(reads.since(counted))
                     counted = reads
-                    outcome.reading.advance(rows, taken.positions, taken.holes)
+                    outcome.reading.advance(rows, taken)
                 if rows.num_rows:
                     yield rows
         except ReadFailed as error:

@@ -101,6 +101,8 @@ class ValueReader:
                 continue
             if offset > wanted[len(values)]:
                 raise ReadFailed(self._missing(portion, wanted[len(values)]))
+            if _is_newer(record.leader_epoch(), portion):
+                raise ReadFailed(self._missing(portion, offset))
             values.append((offset, record.value(), headers_of(record)))
         if values:
             self._asked_at = time.monotonic()
@@ -136,6 +138,12 @@ class ValueReader:
         return f"{topic}-{partition}: the record at offset {offset} could not be read by its offset"
 
 
+def _is_newer(leader_epoch: int | None, portion: Portion) -> bool:
+    """Whether a record was written after the log of a portion was cut below its offset."""
+    known = portion.reached
+    return known is not None and leader_epoch is not None and leader_epoch > known.leader_epoch
+
+
 def _wanted(portion: Portion) -> list[int]:
     """Returns the offsets whose values are needed: those of records that pass the filter."""
     rows = portion.rows
@@ -168,9 +176,10 @@ def _divided(portion: Portion, values: list[Found]) -> tuple[Portion, Portion | 
     below = tuple(hole for hole in portion.holes if hole[0] < following)
     piece = Portion(
         portion.part, portion.first, following,
-        pa.RecordBatch.from_arrays(columns, schema=rows.schema), below,
+        pa.RecordBatch.from_arrays(columns, schema=rows.schema), below, portion.reached,
     )  # fmt: skip
     if is_all:
         return piece, None
     above = tuple(hole for hole in portion.holes if hole[0] >= following)
-    return piece, Portion(portion.part, following, portion.next, rows.slice(count), above)
+    rest = rows.slice(count)
+    return piece, Portion(portion.part, following, portion.next, rest, above, portion.reached)

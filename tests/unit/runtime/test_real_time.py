@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from assignors import KeyRange, key_hash
 from assignors.ranges import offset_hash
-from commits import OffsetRanges
+from commits import OffsetAndEpoch, OffsetRanges
 from coopconsume import Options
 from coopconsume.filters import KeySet, RecordFilter
 from coopconsume.group.owned import Failed
@@ -20,6 +20,7 @@ from coopconsume.runtime.realtime.mode import STALLED, RealTimeMode
 from coopconsume.runtime.realtime.run_job import finders_of_holes
 from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
+from coopconsume.worker.realtime.fetch_messages import Portion
 from coopconsume.worker.realtime.reader import SlotReader
 from coopconsume.worker.realtime.source import consumer_config
 from coopconsume.worker.report import (
@@ -38,8 +39,8 @@ HALVES = [((r.first, r.last),) for r in KeyRange().split(2)]
 class Message:
     """A record as confluent-kafka returns it."""
 
-    def __init__(self, offset, key, stamp=(1, 7)):
-        self.offset, self.key = (lambda: offset), (lambda: key)
+    def __init__(self, offset, key, stamp=(1, 7), epoch=None):
+        self.offset, self.key, self.leader_epoch = (lambda: offset), (lambda: key), (lambda: epoch)
         self.timestamp = lambda: stamp
 
     topic, partition = staticmethod(lambda: TP[0]), staticmethod(lambda: TP[1])
@@ -103,6 +104,17 @@ def test_a_record_that_comes_twice_counts_once():
     assert (taken.positions, taken.holes) == ({0: 3}, {})
 
 
+def test_a_reader_notes_how_far_its_records_show_that_the_log_reached():
+    """In which leader epoch: by records, as an end is behind markers of a later epoch, too."""
+    one = reader()
+    taken = one.take([Message(0, b"a", epoch=3), Message(2, b"b", epoch=5)], {TP: 4})
+    assert (taken.positions, taken.reached) == ({0: 4}, {0: OffsetAndEpoch(3, 5)})
+    assert one.take([], {TP: 6}).reached == {}
+    assert one.take([Message(6, b"a")], {}).reached == {}, "the brokers do not say"
+    portion = Portion(0, 7, 9, taken.rows.slice(0, 0), reached=OffsetAndEpoch(8, 6))
+    assert one.take([], {}, [portion]).reached == {0: OffsetAndEpoch(8, 6)}
+
+
 def test_rows_have_the_columns_of_a_batch():
     """Headers if they are asked for; no time is -1, as in Spark."""
     taken = reader(headers=True).take([Message(4, b"k", (0, 0)), Message(5, None)], {})
@@ -144,7 +156,7 @@ def test_a_report_says_over_the_wire_how_far_a_slot_has_read():
     failure = Failure(7, 70, b"k", 2, 1.5, "why", "trace")
     part = PartitionReport(
         pack_offsets(_array(1, 4)), None, [failure], [(9, 90)], pack_offsets(_array(2)),
-        pack_offsets(_array(1, 7, 9)), 12, [(3, 3), (5, 6)], [failure],
+        pack_offsets(_array(1, 7, 9)), 12, [(3, 3), (5, 6)], OffsetAndEpoch(10, 4), [failure],
     )  # fmt: skip
     report = SlotReport(
         5, 1, 8, 3, {0: part, 1: PartitionReport(position=4)},
