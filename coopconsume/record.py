@@ -237,7 +237,7 @@ class RetryPolicy:
             coroutine is then cancelled and awaited, and fails with TimeoutError. A thread cannot be
             stopped: its key waits until it returns, and what it returns counts. After twice the
             time its worker is ended, the call counts as failed, and what else the worker had of the
-            batch is done again.
+            batch is done again. So is the worker of a coroutine that blocks its event loop.
 
     Raises:
         TypeError: ``retry_on`` or ``give_up_on`` holds something else than exception classes.

@@ -472,7 +472,8 @@ def _report(of: Line) -> SlotReport:
     for name in ("tripped", "fatal", "channel_error", "state_error", "read_error"):
         end[name] = "recorded" if end[name] else ""
     end["unacknowledged"] = [_report(one) for one in end["unacknowledged"]]
-    end["suspects"] = [tuple(one) for one in end["suspects"]]
+    for name in ("culprits", "suspects"):
+        end[name] = [tuple(one) for one in end[name]]
     return SlotReport(**known | {"stats": SlotStats(**stats), "end": SlotEnd(**end)})
 
 

@@ -83,6 +83,7 @@ from coopconsume.errors.processing import OutputsNotPublished as OutputsNotPubli
 from coopconsume.errors.processing import PollWokenUp as PollWokenUp
 from coopconsume.errors.processing import RealTimeUnavailable as RealTimeUnavailable
 from coopconsume.errors.processing import SessionUnusable as SessionUnusable
+from coopconsume.errors.processing import SlotFailed as SlotFailed
 from coopconsume.errors.processing import TableUnusable as TableUnusable
 from coopconsume.errors.queue import NotHeld as NotHeld
 from coopconsume.errors.queue import QueueLogFormat as QueueLogFormat

@@ -34,6 +34,21 @@ class HandlerFailed(ReasonError):
     """
 
 
+class SlotFailed(DeclaredError):
+    """Slots of a job fail in one batch after another, for a cause outside of the handler.
+
+    Attributes:
+        cause: The error of the last one.
+    """
+
+    message = (
+        "slots of the job fail again and again, and no record is handled: {cause}. Remove the "
+        "cause and start the job again; nothing is lost"
+    )
+
+    cause: str
+
+
 class SessionUnusable(ReasonError):
     """The Spark session cannot run batches of a job.
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.monitoring.listener import QueryListener
-from coopconsume.monitoring.numbers import COUNTERS, GAUGES, JOB_GAUGES, PHASES, is_reported
+from coopconsume.monitoring.numbers import COUNTERS, GAUGES, JOB_GAUGES, PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,8 +78,7 @@ class OpenTelemetryListener(QueryListener):
                     "messaging.destination.name": partition["topic"],
                     "messaging.destination.partition.id": str(partition["partition"]),
                 }
-                if is_reported(number, partition):
-                    yield Observation(partition[number.field], of_query | attributes)
+                yield Observation(partition[number.field], of_query | attributes)
 
 
 def _of_query(progress: dict[str, Any]) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -93,8 +92,6 @@ class QueueCommit:
 @dataclass(slots=True)
 class _Held:
     record: Record
-    #: When the hold ends, on the monotonic clock.
-    until: float
     kind: AcknowledgeType | None = None
     delay: float = 0.0
     reason: str = ""
@@ -166,7 +163,6 @@ class QueueConsumer(Closing):
         self._stable: dict[int, int] = {}
         self._stable_at = 0.0
         self._is_closed = False
-        self._pid: int | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -191,7 +187,7 @@ class QueueConsumer(Closing):
             The records; empty if nothing is free in time.
 
         Raises:
-            AlreadyClosed: The consumer is closed, or the process that opened it was forked.
+            AlreadyClosed: The consumer is closed.
             BrokerUnreachable: The brokers of the topic have not answered for 15 s.
             DataLoss: Records were deleted before they were done, with ``failOnDataLoss=true``.
             InvalidOption: An argument is out of range.
@@ -287,7 +283,6 @@ class QueueConsumer(Closing):
         self._settle(session, ACCEPT, RELEASE, RENEW)
         problem: OutputNotWritten | None = None
         try:
-            self._confirm_rejected(session, timeout)
             self._write_letters()
             self._settle(session, REJECT)
         except OutputNotWritten as error:
@@ -298,7 +293,8 @@ class QueueConsumer(Closing):
         settled, self._unsettled = self._unsettled, []
         for one in settled:
             if one.row.kind == "renew":
-                self._renewed(one)
+                for place in _places(one.refused):
+                    self._held.pop(place, None)
         done = sum(len(found) for one in settled for found in one.done.values())
         lost = [place for one in settled for place in _places(one.refused)]
         lost, self._not_counted = lost + self._not_counted, []
@@ -319,9 +315,6 @@ class QueueConsumer(Closing):
         """
         if self._is_closed:
             return
-        if self._is_forked():
-            self._is_closed = True  # the connections are those of the other process
-            return
         try:
             if self._session is not None and self._ends:
                 for held in self._held.values():
@@ -338,19 +331,11 @@ class QueueConsumer(Closing):
     def _opened(self) -> QueueSession:
         if self._is_closed:
             raise AlreadyClosed(f"the queue consumer of {self._settings.name}")
-        if self._is_forked():
-            what = f"the queue consumer of {self._settings.name}, opened before a fork,"
-            raise AlreadyClosed(what)
         if self._session is None or not self._ends:
             return self._open()
         return self._session
 
-    def _is_forked(self) -> bool:
-        """Whether another process has connected this consumer: its threads are not here."""
-        return self._pid not in (None, os.getpid())
-
     def _open(self) -> QueueSession:
-        self._pid = os.getpid()
         options, topic = self._settings.options, self._settings.topic
         if self._topic is None:
             self._cluster = self._cluster or Cluster(options)
@@ -466,7 +451,7 @@ class QueueConsumer(Closing):
             return []
         records = self._read(session, granted, patience)
         for record in records:
-            self._held[record.partition, record.offset] = _Held(record, granted.until)
+            self._held[record.partition, record.offset] = _Held(record)
         return self._without_exhausted(records)
 
     def _read(self, session: QueueSession, granted: Granted, patience: float) -> list[Record]:
@@ -521,31 +506,6 @@ class QueueConsumer(Closing):
             raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.timestamp, headers,
             attempt,
         )  # fmt: skip
-
-    def _renewed(self, settled: Settled) -> None:
-        """Note what was renewed, and drop what was not."""
-        for place in _places(settled.refused):
-            self._held.pop(place, None)
-        for place in _places(settled.done):
-            if place in self._held:
-                self._held[place].until = settled.until
-
-    def _confirm_rejected(self, session: QueueSession, timeout: float) -> None:
-        """Hold rejected records for longer if their holds have ended, or may end soon.
-
-        A record that another consumer has by now gets no dead letter.
-        """
-        soon = time.monotonic() + self._settings.hold / 2
-        ending: dict[int, list[int]] = {}
-        for (partition, offset), held in self._held.items():
-            if held.kind is REJECT and held.until < soon:
-                ending.setdefault(partition, []).append(offset)
-        if ending:
-            offsets = {p: OffsetRanges.from_offsets(found) for p, found in ending.items()}
-            settled = session.settle("renew", offsets)
-            session.wait([settled], timeout)
-            self._renewed(settled)
-            self._not_counted += _places(settled.refused)
 
     def _write_letters(self) -> None:
         rejected = [held for held in self._held.values() if held.kind is REJECT]

@@ -86,7 +86,6 @@ class ReplicaStatus:
         passed_over: The number of records in the log that are no rows.
         lacking: The number of records that are done on another replica and not here.
         log: What it notes of the logs of the topic; see `QueuePartition`.
-        problem: Why it is not readable; empty if it is.
     """
 
     replica: str
@@ -95,7 +94,6 @@ class ReplicaStatus:
     passed_over: int
     lacking: int
     log: LogNote = "same"
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def queue_status(
 
     Raises:
         OptionError: The options are not valid.
-        QueueLogFormat: The logs of so many replicas cannot be read that no majority is left.
+        QueueLogFormat: Its log cannot be read.
         QueueNotFound: The queue does not exist.
         QueueUnavailable: No majority of the replicas can be read.
         TopicNotFound: The topic does not exist.
@@ -204,12 +202,6 @@ def _holds(session: QueueSession) -> list[HoldStatus]:
     ]  # fmt: skip
 
 
-def _problem(session: QueueSession, number: int) -> str:
-    if session.is_read(number):
-        return ""
-    return str(session.problem(number) or "no answer in time")
-
-
 def _replica(session: QueueSession, number: int, look: SourceLook) -> ReplicaStatus:
     rows, state = session.rows[number], session.member.states[number]
     notes = [log_note([state], partition, source) for partition, source in look.logs.items()]
@@ -225,5 +217,5 @@ def _replica(session: QueueSession, number: int, look: SourceLook) -> ReplicaSta
         lacking += len((missing | above) - done.ranges)
     return ReplicaStatus(
         session.replicas[number].place, session.is_read(number), rows.length, rows.passed_over,
-        lacking, max(notes, key=get_args(LogNote).index, default="new"), _problem(session, number),
+        lacking, max(notes, key=get_args(LogNote).index, default="new"),
     )  # fmt: skip

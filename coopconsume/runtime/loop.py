@@ -465,7 +465,7 @@ class Job:
             kafka=epoch_state.kafka_error,
             commit_log=dispatcher.refusal,
             barred={slot: until - now for slot, until in dispatcher.barred.items()},
-            without_state={slot: until - now for slot, until in dispatcher.without_state.items()},
+            failing={slot: (at - now, why) for slot, (at, why) in dispatcher.failing.items()},
             next_trigger=dispatcher.next_trigger,
         )
 
@@ -694,9 +694,8 @@ class Job:
         busy = self._epoch_state.busy if self._epoch_state is not None else []
         waits += [due - now for p in busy if (due := p.next_due()) is not None]
         dispatcher = self._dispatcher
-        waits += [
-            at - now for at in (*dispatcher.barred.values(), *dispatcher.without_state.values())
-        ]
+        waits += [at - now for at in dispatcher.barred.values()]
+        waits += [at - now for at, _ in dispatcher.failing.values()]
         breaker = self._dispatcher.breaker
         if breaker.state == "open":
             waits = [max(0.0, breaker.until - now), _IDLE_WAIT]

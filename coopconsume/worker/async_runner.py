@@ -1,24 +1,29 @@
-"""Runs the ``async`` handlers of a slot, many at once on one event loop. Task-side code."""
+"""Runs the ``async`` handlers of a slot, many at once on one event loop. Task-side code.
+
+The rows come from the task's thread, and what the library does in the loop by the clock it does in
+callbacks. So a coroutine that cancels all tasks of its loop reaches handlers alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.worker.input_rows import rows_of
-from coopconsume.worker.key_scheduler import KeyScheduler
+from coopconsume.worker.key_scheduler import KeyScheduler, feed_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable
 
     import pyarrow as pa
 
     from coopconsume.record import Record
+    from coopconsume.worker.input_rows import InputRow
     from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.time_box import TimeBox
 
@@ -28,8 +33,15 @@ log = logging.getLogger(__name__)
 
 #: Records after which a coroutine yields to the event loop if its handlers never wait.
 _AT_A_STRETCH = 64
+#: Seconds between two looks at the clock in the event loop, at most.
+_TICK = 0.5
+#: Seconds that a look may come late; then a handler has blocked the loop.
+_LATE = 0.25
 
 _loop: asyncio.AbstractEventLoop | None = None
+_thread: threading.Thread | None = None
+#: Takes the error with which the loop has ended.
+_take_error: Callable[[BaseException], None] | None = None
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
@@ -37,25 +49,29 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
     It is the same for all batches, so that a handler can keep connections that belong to it.
     """
-    global _loop  # noqa: PLW0603 - one a process, as handlers' connections are
-    if _loop is None or _loop.is_closed():
-        _loop = asyncio.new_event_loop()
-        threading.Thread(target=_keep_running, args=(_loop,), name="handlers", daemon=True).start()
+    global _loop, _thread  # noqa: PLW0603 - one a process, as handlers' connections are
+    if _loop is None or _loop.is_closed() or _thread is None or not _thread.is_alive():
+        loop = asyncio.new_event_loop()
+        _thread = threading.Thread(target=_keep_running, args=(loop,), name="handlers", daemon=True)
+        _thread.start()
+        _loop = loop
     return _loop
 
 
 def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
     """Runs an event loop until it is closed.
 
-    A task that a handler created stops the loop if it raises SystemExit or KeyboardInterrupt. Then
-    the loop is started again, since all other handlers would wait forever.
+    A handler may stop it, and a task that a handler created does if it raises SystemExit or
+    KeyboardInterrupt. Then the loop is started again, since all other handlers would wait forever.
     """
     while not loop.is_closed():
         try:
             loop.run_forever()
-        except BaseException:
+        except (SystemExit, KeyboardInterrupt):
             log.warning("a task of a handler stopped the event loop: it goes on", exc_info=True)
-        else:
+        except BaseException as error:  # noqa: BLE001 - a handler has closed its files, or the like
+            if _take_error is not None:
+                _take_error(error)
             return
 
 
@@ -66,117 +82,200 @@ def run_coroutines(
     time_box: TimeBox,
 ) -> None:
     """Handles the rows with up to ``concurrency`` coroutines at once."""
-    # Reading rows blocks on a socket, which must not stop the loop.
-    with ThreadPoolExecutor(1, thread_name_prefix="rows") as reader:
-        runner = AsyncRunner(handler, outcome, time_box, reader)
-        asyncio.run_coroutine_threadsafe(runner.run(iter(batches)), event_loop()).result()
+    runner = AsyncRunner(handler, outcome, time_box)
+    try:
+        feed_rows(batches, runner.feed, outcome, time_box)
+        runner.finish()
+    finally:
+        runner.close()
 
 
 class AsyncRunner:
-    """Coroutines that take rows from a scheduler; everything happens in the event loop's thread."""
+    """Coroutines that take rows from a scheduler.
 
-    def __init__(
-        self,
-        handler: AsyncHandler,
-        outcome: TaskOutcome,
-        time_box: TimeBox,
-        reader: ThreadPoolExecutor,
-    ) -> None:
+    All but `feed`, `finish`, `close` and what is said otherwise happens in the event loop's thread.
+    """
+
+    def __init__(self, handler: AsyncHandler, outcome: TaskOutcome, time_box: TimeBox) -> None:
+        global _take_error  # noqa: PLW0603 - a worker runs one slot at a time
         self._handler = handler
         self._outcome = outcome
         self._most = outcome.spec.concurrency
         self._timeout = outcome.policy.timeout
         self._time_box = time_box
         self._lock = outcome.lock
-        self._reader = reader
         self._scheduler = KeyScheduler(outcome, time.monotonic())
         self._scheduler.may_start = time_box.may_start
         outcome.give_back = self._give_back
+        self._loop = event_loop()
+        #: By seat. A *seat* is a coroutine that handles one record after another.
         self._workers: list[asyncio.Task[None]] = []
         self._idle: list[asyncio.Future[None]] = []
         #: Coroutines that were woken and have not run yet.
         self._called = 0
         self._alarm: asyncio.TimerHandle | None = None
-        self._space = asyncio.Event()
-        #: When the handler of a seat started, the earliest first; only with a time limit.
+        self._space = threading.Condition(self._lock)
+        #: Coroutines that have not ended.
+        self._alive = 0
+        self._ended = threading.Condition(self._lock)
+        #: When the handler of a seat started; only with a time limit. Time in which another one
+        #: blocked the loop does not count.
         self._began: dict[int, float] = {}
         self._cancelled: set[int] = set()
-        self._is_given_up = False
+        self._is_given_up = self._is_loop_over = False
+        self._period = _TICK if self._timeout is None else min(_TICK, self._timeout / 4)
+        #: When the next look at the clock is due, and the seat that was seen to block the loop.
+        self._tick_at = time.monotonic() + self._period
+        self._blocker: int | None = None
+        self._over = threading.Event()
+        _take_error = self._loop_has_ended
+        time_box.culprits = self._culprits
+        time_box.on_halt(self._halt)
+        self._loop.call_soon_threadsafe(self._tick)
+        if self._timeout is not None:
+            threading.Thread(target=self._watch, args=(self._timeout,), daemon=True).start()
 
-    async def run(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Handles all rows."""
-        clock = asyncio.create_task(self._keep_time())
-        self._time_box.on_halt(lambda: self._halt(event_loop()))
-        try:
-            loop = asyncio.get_running_loop()
-            while (
-                raw := await loop.run_in_executor(self._reader, next, batches, None)
-            ) is not None:
-                await self._feed(raw)
-            self._scheduler.is_closed = True
-            self._wake(len(self._idle))
-            await asyncio.gather(*self._workers)
-            with self._lock:
-                self._scheduler.close(time.monotonic())
-        finally:
-            self._is_given_up = True
-            if self._alarm is not None:
-                self._alarm.cancel()
-            for task in (clock, *self._workers):
-                task.cancel()
+    # -- in the task's thread
+
+    def feed(self, rows: list[InputRow], deadline: float) -> int:
+        """Queues rows in their order; waits while the queue is full.
+
+        Returns:
+            How many were queued; the others come too late for this batch.
+        """
+        scheduler = self._scheduler
+        with self._lock:
+            scheduler.deadline = deadline
+            is_late = scheduler.is_late(time.monotonic())
+            for i, row in enumerate(rows):
+                while not (is_late or scheduler.has_space()):
+                    self._loop.call_soon_threadsafe(self._start_workers)
+                    self._space.wait(max(0.001, min(1.0, deadline - time.monotonic())))
+                    is_late = scheduler.is_late(time.monotonic())
+                if is_late:
+                    return i
+                scheduler.admit(row)
+        self._loop.call_soon_threadsafe(self._start_workers)
+        return len(rows)
+
+    def finish(self) -> None:
+        """Waits for the queued rows; what the time box leaves over goes to a later batch."""
+        scheduler = self._scheduler
+        with self._lock:
+            scheduler.is_closed = True
+            self._loop.call_soon_threadsafe(self._wake_all)
+            while self._alive or not scheduler.is_finished(time.monotonic()):
+                if self._is_loop_over:
+                    return
+                self._ended.wait(1.0)
+            scheduler.close(time.monotonic())
+
+    def close(self) -> None:
+        """Ends all coroutines."""
+        self._is_given_up = True
+        self._over.set()
+        with suppress(RuntimeError):  # The loop is closed.
+            self._loop.call_soon_threadsafe(self._end)
+
+    # -- in any thread
 
     def _give_back(self) -> None:
-        """Starts nothing more. Called in the channel's thread, with the lock held."""
+        """Starts nothing more. Called with the lock held."""
         self._time_box.give_back()
         self._scheduler.give_back(time.monotonic())
+        self._space.notify()
         with suppress(RuntimeError):  # The loop is closed.
-            event_loop().call_soon_threadsafe(self._wake_all)
+            self._loop.call_soon_threadsafe(self._wake_all)
 
-    def _halt(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Starts nothing more. Called from any thread; a handler may keep the event loop busy."""
+    def _halt(self) -> None:
+        """Starts nothing more; a handler may keep the event loop busy."""
         with self._lock:
             self._scheduler.halt()
+            self._space.notify()
         with suppress(RuntimeError):  # The loop is closed.
-            loop.call_soon_threadsafe(self._wake_all)
+            self._loop.call_soon_threadsafe(self._wake_all)
+
+    def _culprits(self) -> list[int] | None:
+        """Returns the seat whose handler blocks the loop; none if it is not known which one does.
+
+        Returns:
+            None if the loop is not blocked: whatever runs too long does so by itself.
+        """
+        if time.monotonic() <= self._tick_at + _LATE:
+            return None
+        seat = self._seat_at_work()
+        return [] if seat is None else [seat]
+
+    def _seat_at_work(self) -> int | None:
+        """Returns the seat whose coroutine the loop runs at this moment, see its stack."""
+        of_thread = None if _thread is None else _thread.ident
+        frame = sys._current_frames().get(of_thread or 0)  # noqa: SLF001 - the documented way
+        while frame is not None:
+            if frame.f_code is AsyncRunner._work.__code__ and frame.f_locals["self"] is self:
+                seat: int = frame.f_locals["seat"]
+                return seat
+            frame = frame.f_back
+        return None
+
+    def _watch(self, timeout: float) -> None:
+        """Ends the worker if a handler blocks the loop for twice its time limit."""
+        while not self._over.wait(self._period):
+            blocked = time.monotonic() - self._tick_at
+            if blocked > _LATE:
+                self._blocker = self._seat_at_work()
+            if blocked > 2 * timeout and self._time_box.journal.is_at_work:
+                self._time_box.end_worker(self._culprits())
+
+    # -- in the event loop's thread
+
+    def _end(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for task in self._workers:
+            task.cancel()
 
     def _wake_all(self) -> None:
         self._wake(len(self._idle))
-        self._space.set()
-
-    async def _feed(self, raw: pa.RecordBatch) -> None:
-        outcome, scheduler, report = self._outcome, self._scheduler, self._outcome.report
-        batch = outcome.wanted(raw)
-        scheduler.deadline = self._time_box.begin()
-        # It yields only after as many rows as can finish meanwhile, so that workers stay busy.
-        stretch = max(_AT_A_STRETCH, self._most)
-        for i, row in enumerate(rows_of(batch)):
-            while not self._has_space() and not scheduler.is_late(time.monotonic()):
-                self._start_workers()
-                self._space.clear()
-                await self._space.wait()
-            if scheduler.is_late(time.monotonic()):
-                report.end.timed_out = True
-                outcome.resume_from(row.part, row.offset)
-            else:
-                with self._lock:  # The channel's thread may have it leave what is withheld.
-                    scheduler.admit(row)
-                if i % stretch == 0:
-                    self._start_workers()
-                    await asyncio.sleep(0)
-        self._start_workers()
-
-    def _has_space(self) -> bool:
         with self._lock:
-            return self._scheduler.has_space()
+            self._ended.notify()
 
     def _start_workers(self) -> None:
         """Wakes or creates coroutines for the rows that may start."""
-        wanted = self._scheduler.ready - self._called
+        with self._lock:
+            wanted = self._scheduler.ready - self._called
         missing = min(wanted - len(self._idle), self._most - len(self._workers))
         self._wake(wanted)
         for _ in range(missing):
-            self._workers.append(asyncio.create_task(self._work(len(self._workers))))
             self._called += 1
+            with self._lock:
+                self._alive += 1
+            self._workers.append(self._started(len(self._workers)))
+
+    def _started(self, seat: int) -> asyncio.Task[None]:
+        task = self._loop.create_task(self._work(seat))
+        task.add_done_callback(partial(self._has_ended, seat))
+        return task
+
+    def _has_ended(self, seat: int, task: asyncio.Task[None]) -> None:
+        if task.cancelled() and not self._is_given_up:
+            # A handler has cancelled it before it ran: later it stays, see `_work`.
+            self._workers[seat] = self._started(seat)
+            return
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed(error)
+        with self._lock:
+            self._alive -= 1
+            self._ended.notify()
+
+    def _loop_has_ended(self, error: BaseException) -> None:
+        self._is_loop_over = True
+        self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        """Takes an error that does not come from a handler."""
+        self._outcome.fail(error)
+        self._time_box.halt("error", time.monotonic())
 
     def _wake(self, count: int) -> None:
         for _ in range(min(count, len(self._idle))):
@@ -185,7 +284,7 @@ class AsyncRunner:
                 waiter.set_result(None)
                 self._called += 1
 
-    async def _work(self, seat: int) -> None:  # noqa: C901, PLR0912 - one loop, called for each record
+    async def _work(self, seat: int) -> None:  # noqa: C901, PLR0912, PLR0915 - one loop
         """Handles one record after another."""
         scheduler, handler, taken, lock = (
             self._scheduler,
@@ -204,11 +303,16 @@ class AsyncRunner:
             with lock:
                 found = scheduler.take(now)
                 if scheduler.wants_rows:
-                    self._space.set()
+                    self._space.notify()
             if found is None:
                 if self._is_over(now):
                     return
-                await self._wait(now)
+                try:
+                    await self._wait(now)
+                except asyncio.CancelledError:
+                    if self._is_given_up:
+                        return
+                    await _stay(task)
                 continue
             unwatched = self._alarm is None and not self._called
             if self._idle and (scheduler.ready > self._called or unwatched):
@@ -238,7 +342,8 @@ class AsyncRunner:
             stretch += 1
             if stretch >= _AT_A_STRETCH:
                 stretch = 0
-                await asyncio.sleep(0)
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
 
     def _is_over(self, now: float) -> bool:
         """Whether nothing will start any more; if so, wakes all waiting coroutines."""
@@ -256,7 +361,7 @@ class AsyncRunner:
 
     async def _wait(self, now: float) -> None:
         """Waits until a record may start."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         at = loop.time() + self._scheduler.next_start_in(now)
         if self._alarm is None or at < self._alarm.when():
             if self._alarm is not None:
@@ -264,31 +369,41 @@ class AsyncRunner:
             self._alarm = loop.call_at(at, self._on_alarm)
         waiter = loop.create_future()
         self._idle.append(waiter)
-        await waiter
-        self._called -= 1
+        try:
+            await waiter
+        finally:
+            if not waiter.cancelled():
+                self._called -= 1
 
     def _on_alarm(self) -> None:
         self._alarm = None
         self._wake(1)
 
-    async def _keep_time(self) -> None:
+    def _tick(self) -> None:
         """Wakes all at the end of the time box, and cancels handlers at their time limit."""
-        scheduler, timeout = self._scheduler, self._timeout
-        while True:
-            now = time.monotonic()
-            if scheduler.is_late(now):
+        if self._over.is_set():
+            return
+        now = time.monotonic()
+        try:
+            if self._scheduler.is_late(now):
                 self._wake_all()
-            wait = max(0.005, min(0.5, scheduler.deadline - now))
-            if timeout is not None:
-                self._cancel_late(now, timeout)
-                wait = min(wait, timeout / 4)
-            await asyncio.sleep(wait)
+            if self._timeout is not None:
+                self._look_at_limits(now, self._timeout)
+        except Exception as error:  # noqa: BLE001 - it does not come from a handler
+            self._failed(error)
+            return
+        wait = max(0.005, min(self._period, self._scheduler.deadline - now))
+        self._tick_at, self._blocker = now + wait, None
+        self._loop.call_later(wait, self._tick)
 
-    def _cancel_late(self, now: float, timeout: float) -> None:
-        stuck = []
+    def _look_at_limits(self, now: float, timeout: float) -> None:
+        blocked, stuck = now - self._tick_at, []
         for seat, at in self._began.items():
+            if blocked > _LATE and seat != self._blocker:
+                at += blocked  # noqa: PLW2901 - another handler took this time from it
+                self._began[seat] = at
             if now - at <= timeout:
-                break
+                continue
             if seat not in self._cancelled:
                 self._cancelled.add(seat)
                 self._workers[seat].cancel()

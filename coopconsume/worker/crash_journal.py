@@ -60,7 +60,7 @@ class CrashJournal:
         if path is not None:
             self._map = _mapped(path, len(self._map)) or self._map
         self.cells = memoryview(self._map).cast("q")
-        self.cells[0], self.cells[1], self.cells[2] = os.getpid(), _place(), seats
+        self.cells[0], self.cells[1], self.cells[2] = os.getpid(), place_of_process(), seats
 
     def enter(self, seat: int, part: int, offset: int) -> None:
         """A handler starts."""
@@ -123,7 +123,7 @@ def read_journal(path: Path | None) -> AtCrash | None:
     if len(data) < _HEAD * _CELL or len(data) % _CELL:
         return None
     cells = memoryview(data).cast("q")
-    if cells[1] != _place() or _is_alive(cells[0]):
+    if cells[1] != place_of_process() or not has_ended(cells[0]):
         return None
     with suppress(OSError):
         path.unlink()
@@ -148,7 +148,7 @@ def _mapped(path: Path, size: int) -> mmap.mmap | None:
         return None  # The worker runs without a journal.
 
 
-def _place() -> int:
+def place_of_process() -> int:
     """Returns the identity of the host or container; a process number is valid only within it."""
     try:
         space = str(Path("/proc/self/ns/pid").readlink())
@@ -157,16 +157,16 @@ def _place() -> int:
     return zlib.crc32(f"{socket.gethostname()} {space}".encode())
 
 
-def _is_alive(pid: int) -> bool:
-    """Whether a process may still run; a zombie process does not."""
+def has_ended(pid: int) -> bool:
+    """Whether a process of this place certainly runs no more; a zombie process does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
-            return False
-        except OSError:
             return True
-        return True
-    return state not in ("Z", "X")
+        except OSError:
+            return False
+        return False
+    return state in ("Z", "X")

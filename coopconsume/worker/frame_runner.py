@@ -141,15 +141,16 @@ class FrameRunner:
     def _startable(self, part: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the rows that may start; notes the others as blocked, or gives them up."""
         outcome = self._outcome
-        if not outcome.blocked[part] and not outcome.has_spent:
+        if not outcome.blocked[part] and not outcome.has_uncalled:
             return batch
         keep = []
         for row in rows_of(batch):
             attempt = outcome.attempt(part, row.offset)
             if outcome.is_blocked(row):
                 outcome.block(row)
-            elif outcome.is_spent(attempt):
-                if outcome.give_up_spent(row, self._record(row, attempt)):
+            elif outcome.is_uncalled(row, attempt):
+                outcome.number = self._settled
+                if outcome.settle_uncalled(row, self._record(row, attempt)):
                     outcome.add_done(part, [row.offset], [row.timestamp])
             else:
                 keep.append(True)

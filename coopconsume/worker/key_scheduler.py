@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from coopconsume.record import Record
+from coopconsume.worker.input_rows import rows_of
 from coopconsume.worker.key_queues import KeyQueues
 from coopconsume.worker.rate_limit import RateLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from coopconsume.worker.input_rows import InputRow
     from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.rate_limit import Lane
     from coopconsume.worker.report import Failure
+    from coopconsume.worker.time_box import TimeBox
 
 #: Rows and bytes that a slot with concurrent handlers reads ahead, so that one key cannot fill it.
 LOOKAHEAD_ROWS = 20_000
@@ -30,6 +33,8 @@ LOOKAHEAD_BYTES = 64 << 20
 #: Rows that leave a full queue before the reader that waits for space is woken, as a wake-up costs
 #: more than a row. It is woken earlier if fewer rows than these may start.
 _FEW_ROWS = 32
+#: Rows that are admitted each time the lock is taken.
+_CHUNK = 256
 #: Seconds before a record is tried again in the same batch, at least.
 LEAST_WAIT = 0.1
 _make = tuple.__new__
@@ -179,12 +184,13 @@ class KeyScheduler:
             if outcome.added[part]:
                 headers = outcome.headers(part, offset, headers)
             record = _make(Record, (topic, number, offset, key, value, timestamp, headers, attempt))
-            if attempt == 1 or not outcome.is_spent(attempt):
+            if not (outcome.retried and outcome.is_uncalled(row, attempt)):
                 outcome.report.stats.handled += 1
                 if attempt == 1 and timestamp >= 0:
                     self._starts.append(_clock() - timestamp / 1000)
                 return lane, row, record
-            self._settle(lane, row, done=outcome.give_up_spent(row, record))
+            outcome.number = self._settled
+            self._settle(lane, row, done=outcome.settle_uncalled(row, record))
         return None
 
     def settle(
@@ -276,3 +282,28 @@ class KeyScheduler:
         if self._calls:
             self._outcome.report.stats.calls.add_all(pa.array(self._calls))
             self._calls.clear()
+
+
+def feed_rows(
+    batches: Iterable[pa.RecordBatch],
+    feed: Callable[[list[InputRow], float], int],
+    outcome: TaskOutcome,
+    time_box: TimeBox,
+) -> None:
+    """Feeds the rows of a slot to a runner that handles several at once.
+
+    Args:
+        batches: The rows.
+        feed: Queues some rows, given the end of the time box; returns how many: the others come
+            too late for this batch.
+        outcome: The outcome of the slot.
+        time_box: Its time box.
+    """
+    for raw in batches:
+        batch = outcome.wanted(raw)
+        deadline = time_box.begin()
+        rows = rows_of(batch)
+        while chunk := list(islice(rows, _CHUNK)):
+            for row in chunk[feed(chunk, deadline) :]:
+                outcome.report.end.timed_out = True
+                outcome.resume_from(row.part, row.offset)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -21,9 +23,9 @@ from coopconsume.record import (
 from coopconsume.state.value import State
 from coopconsume.values.conversion import misfit
 from coopconsume.values.shown import shown
-from coopconsume.worker.handler_answers import as_rows, trace_of, verdict_on
+from coopconsume.worker.handler_answers import as_rows, error_text, trace_of, verdict_on
 from coopconsume.worker.histogram import Histogram
-from coopconsume.worker.input_rows import HASH, HEADERS, STAMP, InputRow, headers_of, wanted_rows
+from coopconsume.worker.input_rows import HASH, STAMP, InputRow, wanted_rows
 from coopconsume.worker.output_rows import OutputRows
 from coopconsume.worker.realtime.read_progress import ReadProgress
 from coopconsume.worker.report import (
@@ -48,8 +50,12 @@ if TYPE_CHECKING:
     #: (first, last) key hashes.
     Ranges = Sequence[tuple[int, int]]
 
+log = logging.getLogger(__name__)
+
 #: Running records with which a slot still gives back the others; with more it keeps all.
 MOST_KEPT = 10_000
+#: Frames that the library's own code needs, and more.
+_FRAMES = 1_000
 #: A lane without rows.
 _NO_LANE = -(1 << 63)
 
@@ -101,7 +107,9 @@ class TaskOutcome:
         #: Chunks of what is done: offsets in ascending order, and their timestamps.
         self.done: dict[int, list[pa.RecordBatch]] = {p: [] for p in self.work}
         self._filtered: dict[int, list[pa.Array]] = {p: [] for p in self.work}
-        self.retried = any(w.attempts or w.added for w in self.work.values())
+        #: How the workers of records have ended, see `PartitionWork.ended`.
+        self._ended_with = {(p, o): how for p, w in self.work.items() for o, how in w.ended.items()}
+        self.retried = any(w.attempts or w.added or w.ended for w in self.work.values())
         #: By partition and offset, the headers that handlers have added to records that may be
         #: handled here again.
         self.added: dict[int, dict[int, Headers]] = {p: dict(w.added) for p, w in self.work.items()}
@@ -188,12 +196,26 @@ class TaskOutcome:
         return most is not None and attempt > most
 
     @property
-    def has_spent(self) -> bool:
-        """Whether there may be such records among the slot's."""
-        return any(self.is_spent(n + 1) for w in self.work.values() for n in w.attempts.values())
+    def has_uncalled(self) -> bool:
+        """Whether some records of the slot may be settled without a call, see `is_uncalled`."""
+        return bool(self._ended_with) or any(
+            self.is_spent(n + 1) for w in self.work.values() for n in w.attempts.values()
+        )
 
-    def give_up_spent(self, row: InputRow, record: Record) -> bool:
-        """Settles a record that had all its attempts, without another call; as `settle`."""
+    def is_uncalled(self, row: InputRow, attempt: int) -> bool:
+        """Whether a record is settled without a call.
+
+        Its last call ended its worker and does not count yet, or it had all its attempts.
+        """
+        return (row.part, row.offset) in self._ended_with or self.is_spent(attempt)
+
+    def settle_uncalled(self, row: InputRow, record: Record) -> bool:
+        """Settles a record as `is_uncalled` says; as `settle`."""
+        how = self._ended_with.pop((row.part, row.offset), None)
+        if how is not None:
+            ended = WorkerEnded(how)
+            self._count_before_calls(error_text(ended))
+            return self._failed(row, record, ended, called=False)
         spent = record._replace(attempt=record.attempt - 1)
         error = WorkerEnded("its worker ended with its last attempt")
         return self._failed(row, spent, error, called=False)
@@ -321,32 +343,17 @@ class TaskOutcome:
         # A record that fails several times within a batch counts once.
         self._streak = max(1, before + (not again))
         self._failed_at = self.number
+        self._look_at_streak(text)
+
+    def _count_before_calls(self, text: str) -> None:
+        """Counts a failed call of a worker that has ended, before those that are made here."""
+        self._streak = 1 + (self._streak if self.number == self._failed_at else 0)
+        self._failed_at = self.number
+        self._look_at_streak(text)
+
+    def _look_at_streak(self, text: str) -> None:
         if 0 < self.spec.break_after <= self._streak:
             self.report.end.tripped = text
-
-    def charge_attempt(
-        self, batch: pa.RecordBatch, culprits: set[tuple[int, int]], *, overdue: bool
-    ) -> None:
-        """Counts a failed attempt of the rows of a batch that ended their worker."""
-        self.number = 1  # The end of a worker counts as one failure.
-        parts, offsets = batch.column(0).to_pylist(), batch.column(1).to_pylist()
-        for i, at in enumerate(zip(parts, offsets, strict=True)):
-            if at not in culprits:
-                continue
-            columns: list[Any] = [batch.column(n)[i].as_py() for n in range(HEADERS)]
-            row = InputRow._make([*columns, next(iter(headers_of(batch.slice(i, 1))))])
-            record = Record(
-                *self.spec.partitions[row.part], row.offset, row.key, row.value, row.timestamp,
-                self.headers(row.part, row.offset, row.headers),
-                self.attempt(row.part, row.offset),
-            )  # fmt: skip
-            what = "did not end in time" if overdue else "died with it"
-            if self.is_blocked(row):
-                self.block(row)  # Only the first of a lane is charged.
-            elif self._failed(
-                row, record, WorkerEnded(f"its worker was ended: the handler {what}")
-            ):
-                self.add_done(row.part, [row.offset], [row.timestamp])
 
     def add_done(self, part: int, offsets: Sequence[int], times: Sequence[int]) -> None:
         """Notes offsets and timestamps of records that are done."""
@@ -376,6 +383,26 @@ class TaskOutcome:
         report = self.parts[part]
         report.resume = offset if report.resume is None else min(report.resume, offset)
 
+    def resume_from_start(self) -> None:
+        """Notes that no rows were read, except reported ones."""
+        for part, work in self.work.items():
+            self.resume_from(part, work.ranges[0][0])
+
+    def fail(self, error: BaseException) -> None:
+        """Notes that the library's own code has failed in the slot.
+
+        What no report names counts as not read.
+        """
+        if sys.getrecursionlimit() < _FRAMES:
+            sys.setrecursionlimit(_FRAMES)  # A handler may have lowered it.
+        log.error("slot %d has failed", self.report.slot, exc_info=error)
+        self.report.end.error = self.report.end.error or error_text(error)
+
+    def failed(self, error: BaseException) -> SlotReport:
+        """Returns the final report of a slot that an error has ended."""
+        self.fail(error)
+        return self.close()
+
     def wanted(self, raw: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the rows of an Arrow batch that the slot may start, and counts them."""
         self.report.stats.value_bytes += raw.nbytes
@@ -392,7 +419,7 @@ class TaskOutcome:
             if len(offsets):
                 self.resume_from(part, offsets[0].as_py())
 
-    def drop_filtered(self, batch: pa.RecordBatch, *, settles: bool = True) -> pa.RecordBatch:
+    def drop_filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Notes the rows of an Arrow batch that do not pass the filter as settled.
 
         They need no order, since no handler sees them. A slot that has given its records back
@@ -401,7 +428,6 @@ class TaskOutcome:
 
         Args:
             batch: The rows.
-            settles: Whether they are noted.
 
         Returns:
             The other rows, without the mark.
@@ -417,7 +443,7 @@ class TaskOutcome:
             dropped = self.without_withheld(dropped)
             parts, offsets = dropped.column(0), dropped.column(1)
             self.report.stats.rows += dropped.num_rows
-            for part in self.work if settles and not self._has_given_back else ():
+            for part in () if self._has_given_back else self.work:
                 found = offsets.filter(pc.equal(parts, part))
                 self._filtered[part].append(found)
                 self.report.stats.filtered += len(found)
@@ -425,11 +451,12 @@ class TaskOutcome:
 
     def add_work(self, part: int, work: PartitionWork) -> None:
         """Notes the failures so far of offsets that a real-time slot gets; needs the lock."""
-        if work.attempts or work.added:
+        if work.attempts or work.added or work.ended:
             before = self.work[part]
             attempts = {**before.attempts, **work.attempts}
             self.work[part] = replace(before, attempts=attempts)
             self.added[part].update(work.added)
+            self._ended_with |= {(part, offset): how for offset, how in work.ended.items()}
             self.retried = True
 
     def count_reads(self, reads: Reads) -> None:
@@ -577,6 +604,8 @@ class TaskOutcome:
 
     def close(self) -> SlotReport:
         """Returns the final report: what is in no progressive report."""
+        if self.report.end.error:
+            self.resume_from_start()
         for part, followed in self._followed().items():
             report = self.parts[part]
             report.read, report.position = followed.read, followed.position

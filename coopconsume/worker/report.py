@@ -44,12 +44,15 @@ class PartitionWork:
         blocked: The lowest pending offset of each lane that has one (see
             `coopconsume.worker.key_queues`): no higher offset of the lane may start.
         added: The headers that handlers have added to records, by offset.
+        ended: Records whose last call ended its worker, and how, by offset: that attempt counts as
+            failed as soon as the record would be handled again.
     """
 
     ranges: tuple[tuple[int, int], ...]
     attempts: Mapping[int, int] = field(default_factory=dict)
     blocked: Mapping[int, int] = field(default_factory=dict)
     added: Mapping[int, Headers] = field(default_factory=dict)
+    ended: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,8 @@ class PartitionReport:
         filtered: Offsets of records that do not pass the filter: settled without a handler. They
             are not among ``done``.
         read: Offsets of the records that a real-time slot has begun to work on since its last
-            report. Its progressive reports have ``blocked``, too.
+            report. Its progressive reports have ``blocked``, too. After a crash: those that were at
+            work, of which the driver may not have heard.
         position: Everything below was read by a real-time slot, and is in ``read`` if it is the
             slot's own. None: no other one than before.
         reached: How far the log reached in which leader epoch, by the last record that a real-time
@@ -256,9 +260,9 @@ class SlotEnd:
     Attributes:
         unknown: This is a second run of a Spark task: nothing was started, and what the first run
             did is not known. ``crashed``: it is known that its worker has ended, and nothing of it
-            counts. ``suspects``: (part, offset) of the records that were at work
-            then and may have ended it; those that certainly did are among the failures.
-            ``overdue``: it was ended, as a handler did not end in time.
+            counts. ``culprits``: (part, offset) of the records that certainly ended it.
+            ``suspects``: of those that were at work then and may have ended it, if that is not
+            certain. ``overdue``: it was ended, as a handler did not end in time.
         timed_out: The time box closed before the rows were through.
         tripped: The last of so many failures in a row that nothing more was started; else empty.
         streak: Failures in a row with which it ended, those of batches before included.
@@ -271,15 +275,18 @@ class SlotEnd:
             batch has none.
         state_error: Why the slot could not read the state, and started nothing; empty: it could.
         read_error: Why a real-time slot cannot read on; empty: it can.
+        error: Why the library's own code, or what it stands on, has failed in the slot; then its
+            worker has ended itself. Empty: it has not.
         stopped: Why the slot started nothing more before its rows and its time were over: ``stop``
             by the driver's word, ``lease`` as its lease was not renewed, ``connection`` as it was
             lost, ``relief`` as it gave its records back, ``time`` as even the time of running
-            handlers was over; else empty.
+            handlers was over, ``error`` by an error of its own; else empty.
     """
 
     unknown: bool = False
     crashed: bool = False
     overdue: bool = False
+    culprits: list[tuple[int, int]] = field(default_factory=list)
     suspects: list[tuple[int, int]] = field(default_factory=list)
     timed_out: bool = False
     tripped: str = ""
@@ -291,6 +298,7 @@ class SlotEnd:
     channel_error: str = ""
     state_error: str = ""
     read_error: str = ""
+    error: str = ""
     stopped: str = ""
 
 

@@ -29,6 +29,7 @@ from coopconsume.state.value import State
 from coopconsume.worker.async_runner import run_coroutines
 from coopconsume.worker.crash_journal import CrashJournal, journal_path, read_journal
 from coopconsume.worker.frame_runner import FrameHandler, run_frames
+from coopconsume.worker.handler_answers import error_text
 from coopconsume.worker.input_rows import (
     HASH,
     KEY,
@@ -38,8 +39,9 @@ from coopconsume.worker.input_rows import (
     InputRow,
     headers_of,
 )
+from coopconsume.worker.left_report import end_worker_with, take_left_report
 from coopconsume.worker.outcome import TaskOutcome
-from coopconsume.worker.report import SlotEnd, SlotReport
+from coopconsume.worker.report import SlotEnd, SlotReport, pack_offsets
 from coopconsume.worker.thread_runner import run_threads
 from coopconsume.worker.time_box import TimeBox
 
@@ -142,12 +144,31 @@ class SlotRunner:
         context = TaskContext.get()
         assert context is not None
         slot = self._spec.slots[context.partitionId()]
-        yield self._answer(slot, self._try(slot, batches, is_first=context.attemptNumber() == 0))
+        if context.attemptNumber() == 0:
+            yield self.first_attempt(slot, batches)
+        else:
+            for _ in batches:
+                pass
+            yield self._answer(slot, self.after_a_crash(slot))
 
-    def _try(self, slot: int, batches: Iterator[pa.RecordBatch], *, is_first: bool) -> SlotReport:
-        """Runs an attempt of a task."""
-        rows = (self._with_part(batch) for batch in batches if batch.num_rows)
-        return self.run(slot, rows) if is_first else self.after_a_crash(slot, rows)
+    def first_attempt(self, slot: int, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+        """Handles the records of a slot; returns the task's row.
+
+        If the library's own code fails, it does not return: the worker ends, and the second attempt
+        of the task reports that. What runs in the worker next would fail as well.
+        """
+        try:
+            report = self.run(slot, self._rows(batches))
+            if not report.end.error:
+                return self._answer(slot, report)
+        except BaseException as error:  # noqa: BLE001 - of the library, of Spark or of the host
+            report = self._outcome(slot).failed(error)
+            report.end.crashed = True  # What it has done since its last report is not known.
+        return end_worker_with(report, journal_path(self._spec, slot))
+
+    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Returns the rows that Spark passes to a task."""
+        return (self._with_part(batch) for batch in batches if batch.num_rows)
 
     def _answer(self, slot: int, report: SlotReport) -> pa.RecordBatch:
         """Sends a report; returns the task's row."""
@@ -179,10 +200,13 @@ class SlotRunner:
             # It connects while Spark still reads and sorts.
             channel = SlotChannel(spec.channel, spec.run, spec.batch, slot)
         try:
-            return self._run(slot, iter(batches), channel)
+            report = self._run(slot, iter(batches), channel)
         finally:
             if channel is not None:
                 channel.close()
+        if channel is not None and channel.failure is not None:
+            report.end.error = report.end.error or error_text(channel.failure)
+        return report
 
     def _run(
         self, slot: int, rows: Iterator[pa.RecordBatch], channel: SlotChannel | None
@@ -206,8 +230,7 @@ class SlotRunner:
         outcome = self._outcome(slot)
         for _ in rows:
             pass
-        for part, work in outcome.work.items():
-            outcome.resume_from(part, work.ranges[0][0])
+        outcome.resume_from_start()
         return outcome.close()
 
     def _handle(
@@ -276,24 +299,24 @@ class SlotRunner:
             channel.begin(outcome, time_box)
         return _until_halted(batches, outcome, time_box)
 
-    def after_a_crash(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:
+    def after_a_crash(self, slot: int) -> SlotReport:
         """Starts nothing; reports what is known of the earlier attempt whose worker ended."""
         spec = self._spec
-        outcome = self._outcome(slot)
-        words = read_journal(journal_path(spec, slot))
-        culprits = set(culprits_of(words)) if words else set()
-        for batch in batches:
-            # Progressive reports may contain filtered rows; if not, they are planned again.
-            passed = outcome.drop_filtered(batch, settles=False)
-            if culprits and passed.num_rows:
-                outcome.charge_attempt(passed, culprits, overdue=bool(words and words.overdue))
+        journal = journal_path(spec, slot)
+        if (left := take_left_report(journal)) is not None:
+            return left
+        words = read_journal(journal)
         if words is None:
             return SlotReport(batch=spec.batch, slot=slot, end=SlotEnd(unknown=True))
-        for part, work in outcome.work.items():
-            outcome.resume_from(part, work.ranges[0][0])
+        outcome = self._outcome(slot)
+        outcome.resume_from_start()
         report = outcome.close()
-        report.end.crashed, report.end.overdue, report.pid = True, bool(words.overdue), words.pid
-        report.end.suspects = [] if culprits else words.running
+        for part, found in report.partitions.items():
+            offsets = sorted(offset for at, offset in words.running if at == part)
+            found.read = pack_offsets(pa.array(offsets, pa.int64()))
+        end, report.pid = report.end, words.pid
+        end.crashed, end.overdue, end.culprits = True, bool(words.overdue), culprits_of(words)
+        end.suspects = [] if end.culprits else words.running
         return report
 
     def _outcome(self, slot: int) -> TaskOutcome:
@@ -343,7 +366,7 @@ def _runner_of(handler: Handler, outcome: TaskOutcome) -> Callable[..., None]:
     spec = outcome.spec
     plain = spec.concurrency == 1 and not spec.rates and outcome.policy.timeout is None
     plain = plain and spec.realtime is None  # A failed record waits in the slot.
-    return run_serial if plain and not outcome.has_spent else run_threads
+    return run_serial if plain and not outcome.has_uncalled else run_threads
 
 
 def is_async(handler: Handler) -> bool:

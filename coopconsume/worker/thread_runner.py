@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.worker.input_rows import InputRow, rows_of
-from coopconsume.worker.key_scheduler import KeyScheduler
+from coopconsume.worker.key_scheduler import KeyScheduler, feed_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -17,14 +15,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from coopconsume.record import Record
+    from coopconsume.worker.input_rows import InputRow
     from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.rate_limit import Lane
     from coopconsume.worker.time_box import TimeBox
 
     Handler = Callable[[Record], Any]
 
-#: Rows that are admitted each time the lock is taken.
-_CHUNK = 256
 #: While handler calls end within this time, in seconds, one thread takes record after record: to
 #: wake another thread takes longer than the call. If a call lasts longer, another thread goes on.
 QUICK = 0.001
@@ -34,16 +31,8 @@ def run_threads(
     batches: Iterable[pa.RecordBatch], handler: Handler, outcome: TaskOutcome, time_box: TimeBox
 ) -> None:
     """Handles the rows on up to ``concurrency`` threads."""
-    report = outcome.report
     runner = ThreadRunner(handler, outcome, time_box)
-    for raw in batches:
-        batch = outcome.wanted(raw)
-        deadline = time_box.begin()
-        rows = rows_of(batch)
-        while chunk := list(islice(rows, _CHUNK)):
-            for row in chunk[runner.feed(chunk, deadline) :]:
-                report.end.timed_out = True
-                outcome.resume_from(row.part, row.offset)
+    feed_rows(batches, runner.feed, outcome, time_box)
     runner.finish()
 
 
@@ -52,6 +41,7 @@ class ThreadRunner:
 
     def __init__(self, handler: Handler, outcome: TaskOutcome, time_box: TimeBox) -> None:
         self._handler = handler
+        self._outcome = outcome
         self._taken = outcome.checked
         self._most = outcome.spec.concurrency
         self._timeout = outcome.policy.timeout
@@ -69,8 +59,6 @@ class ThreadRunner:
         self._threads: list[threading.Thread] = []
         self._began: dict[int, float] = {}
         self._over = threading.Event()
-        #: The error that ended one of the threads; it does not come from a handler.
-        self._broken: BaseException | None = None
         if self._timeout is not None:
             threading.Thread(target=self._watch, args=(self._timeout,), daemon=True).start()
         self._scheduler.may_start = time_box.may_start
@@ -103,8 +91,6 @@ class ThreadRunner:
             is_late = scheduler.is_late(time.monotonic())
             for i, row in enumerate(rows):
                 while not (is_late or scheduler.has_space()):
-                    if self._broken is not None:
-                        raise self._broken
                     self._start_workers()
                     self._space.wait(max(0.001, min(1.0, deadline - time.monotonic())))
                     is_late = scheduler.is_late(time.monotonic())
@@ -122,8 +108,6 @@ class ThreadRunner:
         for thread in self._threads:
             thread.join()
         self._over.set()
-        if self._broken is not None:
-            raise self._broken
         with self._lock:
             self._scheduler.close(time.monotonic())
 
@@ -157,7 +141,7 @@ class ThreadRunner:
             is_at_work: Whether the thread has just handled a record.
         """
         scheduler = self._scheduler
-        while self._broken is None:
+        while True:
             now = time.monotonic()
             alarm = self._taken_at + QUICK
             # A thread at work is about to take the next record; this one watches it.
@@ -186,7 +170,6 @@ class ThreadRunner:
             else:
                 self._work.wait()
             self._idle -= 1
-        return None
 
     def _wake_another(self, now: float) -> None:
         """Wakes or starts a thread to work, to watch this one, or to look at the clock for all."""
@@ -200,11 +183,9 @@ class ThreadRunner:
     def _run(self, seat: int) -> None:
         try:
             self._work_on(seat)
-        except BaseException as error:  # noqa: BLE001 - raised where the slot waits
-            with self._lock:
-                self._broken = error
-                self._work.notify_all()
-                self._space.notify()
+        except BaseException as error:  # noqa: BLE001 - it does not come from a handler
+            self._outcome.fail(error)
+            self._time_box.halt("error", time.monotonic())
 
     def _work_on(self, seat: int) -> None:
         scheduler, time_box, handler, taken = (

@@ -33,6 +33,8 @@ class TimeBox:
         may_start: Whether the slot's lease holds at an instant. A thread sets `is_over` when the
             lease ends. If the process was frozen, `run_serial` may come to it first: it looks
             itself where much time has passed between two reads of the clock.
+        culprits: Returns the seats whose handlers keep the others from ending; None: no handler
+            does, and each that runs too long does so by itself.
 
     Args:
         spec: The batch.
@@ -59,6 +61,7 @@ class TimeBox:
         self.stopped = ""
         self.started = 0.0
         self.may_start: Callable[[float], bool] = lambda _now: True
+        self.culprits: Callable[[], Sequence[int] | None] = lambda: None
 
     def begin(self) -> float:
         """Starts the time box at the first record; later calls only return its end.
@@ -88,7 +91,7 @@ class TimeBox:
         self.is_closed = True
         # A thread cannot be stopped, so only the end of the process ends a handler for certain.
         if self.journal.is_at_work:
-            self.end_worker()
+            self.end_worker(self.culprits())
 
     def halt(self, why: str, since: float) -> None:
         """Starts nothing more; called from any thread.

@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from unittest import mock
 
 import pyarrow as pa
 
@@ -35,6 +36,7 @@ from coopconsume.runtime.dispatch.latest_start import LatestStart
 from coopconsume.runtime.job_spec import JobSpec
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.status.progress import Meter
+from coopconsume.worker.crash_journal import AtCrash
 from coopconsume.worker.realtime.source import Fetched, ReadFailed
 from coopconsume.worker.realtime.wanted import WantedOffsets
 from coopconsume.worker.report import Reads, SlotEnd, SlotReport
@@ -294,7 +296,7 @@ class Frame:
         arrays = [pa.array([row[i] for row in rows], t) for i, t in types]
         batch = pa.RecordBatch.from_arrays(arrays, names=list("abcdefgh")[: len(types)])
         report = self._runner.run(slot, [batch] if rows else [])
-        return self._world.ended(report, self._runner._send)
+        return self._world.ended(report, self._runner)
 
 
 class Message:
@@ -377,7 +379,7 @@ class LiveSpark:
         if slot in world.without_core:
             assert world.interrupted.wait(2 * _PATIENCE)
             raise RuntimeError("the job was cancelled")
-        return world.ended(copy.copy(runner).run(slot, ()), runner._send)
+        return world.ended(copy.copy(runner).run(slot, ()), runner)
 
 
 class CountedJob(Job):
@@ -443,6 +445,9 @@ class World:
         self.fails_on = None
         #: How many of the next slots to end die before they report.
         self.dying = 0
+        #: How many of the next slots to end are found to have died, and the offsets at work then.
+        self.crashing = 0
+        self.at_crash = []
         #: Slots whose next task ends without a row.
         self.silent = []
         #: Whether the next batch stays in its read until it is interrupted.
@@ -461,6 +466,7 @@ class World:
                 "handlerTimeout": "300 seconds",
             } | options
         )  # fmt: skip
+        self._reading = threading.Lock()
         self._jobs = []
         self._members = []
         self._gates = []
@@ -492,20 +498,34 @@ class World:
         }.items():
             monkeypatch.setattr(f"coopconsume.{target}", stand_in)
 
-    def ended(self, report, send):
+    def ended(self, report, runner):
         """Sends the report of a slot, or loses it; returns the row of its task.
 
         Args:
             report: The report.
-            send: Sends it to the job that the slot belongs to; None: the row takes it there.
+            runner: The function of its tasks. It sends the report to the job that the slot belongs
+                to; or else the row takes it there.
         """
-        slot = report.slot
+        slot, send = report.slot, runner._send
+        if self.crashing:
+            self.crashing -= 1
+            report = self._after_a_crash(slot, runner)
         if self.dying:
             self.dying -= 1
             report = SlotReport(report.batch, slot, end=SlotEnd(unknown=True))
         if send is not None:
             send(pickle.dumps(report))
         return SimpleNamespace(slot=slot, report=None if send else pickle.dumps(report))
+
+    def _after_a_crash(self, slot, runner):
+        """The report of the second attempt of a task, which finds what was at work in the first."""
+        ranges = runner._spec.realtime.key_ranges[slot][0]
+        hashes = {offset: key_hash(self.kafka.log[offset]) for offset in self.at_crash}
+        own = [o for o, h in hashes.items() if any(a <= h <= b for a, b in ranges)]
+        words = AtCrash([(0, offset) for offset in own], [], 7)
+        journal = "coopconsume.worker.slot.read_journal"
+        with self._reading, mock.patch(journal, return_value=words):
+            return runner.after_a_crash(slot)
 
     def member(self):
         """Another member; it holds nothing yet."""

@@ -674,7 +674,7 @@ def test_a_slot_that_cannot_read_the_state_leaves_nothing_in_doubt(begun, state,
     group = begun(WHOLE)
     there, member = group.there, group.member
     job = there.run(member, Counting(), state=state)
-    there.until(lambda: job._dispatcher.without_state.keys() == {0, 1})
+    there.until(lambda: job._dispatcher.failing.keys() == {0, 1})
     assert member.continue_work()
     group.opens([WHOLE])
     group.begins(moving=(HIGH,))

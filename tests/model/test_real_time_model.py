@@ -14,6 +14,7 @@ from assignors import KeyRange, key_hash
 from coopconsume.errors import DataLoss
 from coopconsume.record import Reject, RetryPolicy
 from coopconsume.runtime.realtime.mode import RealTimeMode
+from coopconsume.worker.outcome import WorkerEnded
 from coopconsume.worker.realtime import slot_reading
 from tests.model.job_group import WHOLE, Group
 from tests.model.job_world import World, until
@@ -233,6 +234,37 @@ def test_what_a_lost_slot_had_started_is_done_again_after_its_lease(world, monke
     there.until(lambda: there.done(member) == set(range(40)))
     assert set(handler.all) == set(range(40))
     assert all(handler.of(o) == 1 for o in range(20))
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+@pytest.mark.parametrize("at_work", [(25,), (25, 26, 27, 29)])
+def test_a_record_that_ends_the_worker_of_a_real_time_slot_is_charged_as_in_batches(
+    world, tmp_path, at_work, is_heard
+):
+    """If it is certain which record it was, it is not called again; nothing waits for a lease."""
+    from coopconsume.sinks import open_dead_letters
+
+    def fails(record):
+        if record.offset == 25 and handler.of(25) == 1:
+            there.crashing, there.at_crash = 2, at_work
+            there.read_errors += ["gone", "gone"]
+            raise ValueError("its worker is ended")
+
+    there, handler = world(), Calls(fails)
+    letters = open_dead_letters(str(tmp_path / "letters"), there.options)
+    policy = RetryPolicy(backoff=60.0, give_up_on=(WorkerEnded,))
+    member, job = live(there, handler, dead_letters=letters, policy=policy)
+    server = job._dispatcher.leases._server
+    report_to = server._on_report
+    server._on_report = lambda report: report_to(report) if is_heard else None
+    grow(there, 20)
+    there.until(lambda: job._meter.totals["lostSlots"] == 2)
+    server._on_report = report_to
+    there.until(lambda: there.done(member) == set(range(40)))
+    assert handler.of(25) == (1 if at_work == (25,) else 2)
+    assert not job._dispatcher.barred
+    last = {o: len(handler.all) - handler.all[::-1].index(o) for o in range(20, 40)}
+    assert last[25] < last[30] < last[35]
 
 
 def test_a_slot_that_cannot_read_leaves_the_judgement_to_batches(world):

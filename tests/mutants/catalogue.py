@@ -20,6 +20,7 @@ from tests.mutants.realtime import REALTIME
 from tests.mutants.state import STATE
 from tests.mutants.ui import UI
 from tests.mutants.values import VALUES
+from tests.mutants.workers import WORKERS
 
 #: The mutants by what they break.
 GROUPS = [
@@ -54,5 +55,6 @@ GROUPS = [
     IDENTITY,
     UI,
     VALUES,
+    WORKERS,
 ]
 MUTANTS = [mutant for group in GROUPS for mutant in group]

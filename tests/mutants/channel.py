@@ -253,7 +253,7 @@ CHANNEL = [
         "late-worker-is-ended",
         "A worker that runs no handler is not ended, however late its report.",
         "coopconsume/worker/time_box.py",
-        "        if self.journal.is_at_work:\n            self.end_worker()",
+        "        if self.journal.is_at_work:\n            self.end_worker(self.culprits())",
         "        self.end_worker()",
         (
             "tests/unit/worker/test_crashes.py::test_a_worker_that_is_only_late_to_report_is_not_ended",

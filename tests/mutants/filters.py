@@ -123,14 +123,6 @@ FILTERS = [
         (_FILTERS + "test_a_window_is_as_long_as_its_handled_records_take",),
     ),
     Mutant(
-        "filtered-of-a-crash-settled-again",
-        "The second run of a crashed task settles no filtered record.",
-        "coopconsume/worker/slot.py",
-        "outcome.drop_filtered(batch, settles=False)",
-        "outcome.drop_filtered(batch)",
-        ("tests/unit/worker/test_crashes.py::test_the_second_run_settles_no_filtered_record",),
-    ),
-    Mutant(
         "filter-time-without-a-life",
         "The time of a slot begins with its first rows, filtered or not.",
         "coopconsume/worker/slot.py",

@@ -176,16 +176,6 @@ RETRIES = [
         (_LOOP,),
     ),
     Mutant(
-        "crash-not-counted",
-        "A record that ends its worker is charged an attempt.",
-        "coopconsume/worker/outcome.py",
-        "if at not in culprits:",
-        "if at in culprits:",
-        (
-            "tests/unit/worker/test_crashes.py::test_the_record_that_killed_its_worker_is_charged_an_attempt",
-        ),
-    ),
-    Mutant(
         "second-run-handles",
         "A slot that may still run elsewhere is not dead.",
         "coopconsume/worker/slot.py",

@@ -102,7 +102,7 @@ STATE = [
         "A slot that has started nothing leaves nothing in doubt.",
         "coopconsume/runtime/dispatch/dispatcher.py",
         "return set(self.barred) | {",
-        "return {*self.barred, *self.without_state} | {",
+        "return {*self.barred, *self.failing} | {",
         (_MOVING + "test_a_slot_that_cannot_read_the_state_leaves_nothing_in_doubt",),
     ),
     Mutant(

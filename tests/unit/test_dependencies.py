@@ -23,9 +23,10 @@ LAYERS = [
         "coopconsume.errors",
         "coopconsume.interrupts",
     },
-    {"coopconsume.values", "coopconsume.spark_versions"},
+    {"coopconsume.values"},
     {
         "coopconsume.classic",
+        "coopconsume.spark_versions",
         "coopconsume.kafka.security",
         "coopconsume.kafka.partitioner",
     },

@@ -104,6 +104,8 @@ class Running:
     finders: Mapping[int, Collection[int]] = field(default_factory=dict)
     #: Where the logs end from which slots read chunks, by partition; None: slots have key ranges.
     ends: Mapping[int, int] | None = None
+    #: The error with which a slot has failed last; empty: none has.
+    failure: str = ""
     #: When a slot was last seen to read a partition, by (partition, slot), where that is not now.
     read_at: dict[tuple[int, int], float] = field(default_factory=dict)
 

@@ -14,9 +14,9 @@ import pickle
 import time
 from typing import TYPE_CHECKING
 
-from commits import CommitLogUnavailable, FencedMember, OffsetRanges
+from commits import CommitLogUnavailable, FencedMember
 from coopconsume.classic import interrupt, open_mailbox, why_ended
-from coopconsume.errors import HandlerFailed, SessionUnusable
+from coopconsume.errors import HandlerFailed, SessionUnusable, SlotFailed
 from coopconsume.group.owned import LEASE
 from coopconsume.kafka.security.access import refused_by_spark
 from coopconsume.runtime.dispatch.batch import Running, run_batch
@@ -37,7 +37,7 @@ from coopconsume.runtime.realtime.run_job import run_slots
 from coopconsume.runtime.realtime.runs import RealTimeRuns
 from coopconsume.runtime.settle.batch_failures import BatchFailures, reason
 from coopconsume.runtime.settle.carryover import SlotCarryover
-from coopconsume.runtime.settle.crashes import Crashes
+from coopconsume.runtime.settle.crashes import AtWork, Crashes
 from coopconsume.runtime.settle.failure_log import FailureLog
 from coopconsume.runtime.settle.lost_slots import log_ended_worker, log_lost_slot
 from coopconsume.runtime.trace import BatchStarted, BatchWithheld, Trace
@@ -74,8 +74,9 @@ _WARN_EVERY = 10.0
 _EARLY = 1.0
 #: Sizes of all slices: one is at work, one is ahead of it, and slots may have become slower.
 _MOST_HELD = 3
-#: Seconds until a slot that could not read the state tries again.
-_STATE_PAUSE = 2.0
+#: Seconds until a slot that has failed gets the next batch; for each failed batch in a row so many
+#: times longer: what makes it fail may take time to go away.
+_PAUSE, _LONGER = 2.0, 4.0
 
 
 class Dispatcher:
@@ -96,8 +97,8 @@ class Dispatcher:
     Attributes:
         running: Batches that Spark works on, by number.
         barred: Until when, on the monotonic clock, slots may be at work on what is lost.
-        without_state: Slots that could not read the state and started nothing, and until when they
-            get no batch.
+        failing: Slots that have failed, and leave nothing in doubt: until when they get no batch,
+            and why they have failed.
         window: How many offsets a batch has.
         breaker: Whether batches are paused.
         refusal: Why the commit log did not confirm the epoch at the last look; else empty.
@@ -118,7 +119,7 @@ class Dispatcher:
     ) -> None:
         self.running: dict[int, Running] = {}
         self.barred: dict[int, float] = {}
-        self.without_state: dict[int, float] = {}
+        self.failing: dict[int, tuple[float, str]] = {}
         self.window = Window(options, slots)
         self.breaker = CircuitBreaker(options.circuit_breaker, options.circuit_breaker_pause)
         meter.breaker = self.breaker
@@ -163,6 +164,8 @@ class Dispatcher:
         self._batch_at = -math.inf
         self._turn = 0
         self._warned_at = -math.inf
+        #: When it was last logged why slots fail, by the reason.
+        self._warned: dict[str, float] = {}
         self._failures = BatchFailures()
         self._failure_log = FailureLog()
         self._carryover = SlotCarryover()
@@ -375,7 +378,7 @@ class Dispatcher:
             return
         now = time.monotonic()
         self.barred = {slot: at for slot, at in self.barred.items() if at > now}
-        self.without_state = {slot: at for slot, at in self.without_state.items() if at > now}
+        self.failing = {slot: one for slot, one in self.failing.items() if one[0] > now}
         self._watch_real_time(epoch_state, now, stopping=stopping)
         too_soon = stopping or now - self._batch_at < self._job_spec.interval
         on_trial = any(r.trial for r in self.running.values())
@@ -434,9 +437,9 @@ class Dispatcher:
 
     def _begins_real_time(self, epoch_state: EpochState, now: float) -> bool:
         """Begins a real-time run, if there is to be one and all slots are free for it."""
-        if self._job_spec.real_time is None or self.barred or self.breaker.state != "closed":
+        if self._job_spec.real_time is None or self.barred or self.failing:
             return False
-        if any(running.waiting for running in self.running.values()):
+        if self.breaker.state != "closed" or any(r.waiting for r in self.running.values()):
             return False
         if not self._is_ours(epoch_state) or not self._may_work(epoch_state):
             return False
@@ -488,7 +491,7 @@ class Dispatcher:
             return []
         free = [
             s for s in range(self._slots)
-            if s not in {*self._busy, *self.barred, *self.without_state}
+            if s not in {*self._busy, *self.barred, *self.failing}
             and epoch_state.committer.outbox.is_written(s)
         ]  # fmt: skip
         tasks = self._slots - self._tasks()
@@ -594,6 +597,11 @@ class Dispatcher:
         at = {(running.number, slot) for slot in running.plan.slots}
         return frozenset(slot for _, slot in self.leases.stop(at))
 
+    def _cannot_have_begun(self, running: Running, slot: int) -> bool:
+        """Stops a slot whose first attempt left nothing; whether that has started no record."""
+        at = running.number, slot
+        return running.channel is not None and at in self.leases.stop({at})
+
     def reported(self, report: SlotReport) -> None:
         """Takes the final report of a slot."""
         self._latest_start.heard(report.end.clock)
@@ -606,18 +614,32 @@ class Dispatcher:
         if running.channel is not None and not (report.end.unknown or report.end.crashed):
             self.leases.slot_ended(report.end.channel_error)
             self._meter.channel_error = self.leases.error
-        if report.end.state_error:
-            log.warning("slot %d has started nothing: %s", report.slot, report.end.state_error)
-            self._meter.message = report.end.state_error
-            self.without_state[report.slot] = time.monotonic() + _STATE_PAUSE
+        if report.end.state_error or report.end.error:
+            self._slot_failed(running, report.slot, report.end.state_error or report.end.error)
+            running.failure = report.end.error or running.failure
         if report.slot not in running.kept:
             self._carryover.closed(report.slot, report.gates, running.names, time.monotonic())
         if not self._counts(running.epoch_state):
             self._free(running, report.slot)
+        elif report.end.unknown and self._cannot_have_begun(running, report.slot):
+            why = "its task failed before it began, see the log of its executor"
+            self._slot_failed(running, report.slot, why)
+            running.failure = why
+            self._withdrawn(running, report.slot)
         elif report.end.unknown:
             self._lost(running, report.slot, time.monotonic())
         else:
             self._ended(running, report, time.monotonic())
+
+    def _slot_failed(self, running: Running, slot: int, why: str) -> None:
+        """Notes that a slot has failed, and that nothing of it runs any more."""
+        now, place = time.monotonic(), f"slot {slot}"
+        if self._warned.get(why, -math.inf) + _WARN_EVERY < now:
+            self._warned = {one: at for one, at in self._warned.items() if at + _WARN_EVERY > now}
+            self._warned[why] = now
+            log.warning("%s of batch %d has failed: %s", place, running.number, why)
+        self._meter.message = f"{place} has failed: {why}"
+        self.failing[slot] = now + _PAUSE * _LONGER**self._failures.count, why
 
     def _free(self, running: Running, slot: int) -> None:
         """Frees a slot for another batch, unless it has one already."""
@@ -637,7 +659,7 @@ class Dispatcher:
         if report.end.stopped or report.end.channel_error:
             running.stopped.add(report.slot)
         self._free(running, report.slot)
-        self._judge(running, report)
+        self._judge(running, report, now)
         self._take_in(running, report, now)
         if not report.end.crashed and self._crashes.concern(report.slot):
             given = running.given(report.slot)
@@ -653,16 +675,15 @@ class Dispatcher:
         if report.end.fatal:
             raise HandlerFailed(report.end.fatal)
 
-    def _judge(self, running: Running, report: SlotReport) -> None:
+    def _judge(self, running: Running, report: SlotReport, now: float) -> None:
         """Notes what a final report says of its worker and of the size of records."""
         if report.end.crashed:
             log_ended_worker(report, running.names)
-            at_work = _by_index(report.end.suspects, running.plan.indexes)
-            charged = report.stats.failures > 0
-            self._crashes.crashed(
-                running.epoch_state.partitions, report.slot, running.left(report.slot),
-                at_work if not charged else None, charged=charged,
-            )  # fmt: skip
+            for part, outcome in report.partitions.items():
+                running.partitions[part].has_read(report.slot, outcome, now)
+            at_work = AtWork.of(report.end, running.plan.indexes)
+            left = running.left(report.slot)
+            self._crashes.crashed(running.epoch_state.partitions, report.slot, left, at_work)
             self._meter.lost(report.slot)
         elif report.end.late:
             log.warning(
@@ -758,7 +779,7 @@ class Dispatcher:
             for index in running.plan.work[slot]:
                 running.epoch_state.partitions[index].unknown(slot)
         self._meter.lost(slot)
-        self._crashes.crashed(running.epoch_state.partitions, slot, given, None, charged=False)
+        self._crashes.crashed(running.epoch_state.partitions, slot, given, None)
         if running.is_real_time:
             self._real_time.lost(running, slot, now)
 
@@ -778,10 +799,10 @@ class Dispatcher:
         self.leases.ended(running.number)
         if running.is_real_time:
             self._real_time_ended(running, error)
-        elif error is None:
+        elif error is None and not running.failure:
             self._failures.succeeded()
         elif self._counts(running.epoch_state) and running.interrupt_at is None:
-            self._batch_failed(running, error)
+            self._batch_failed(running, error or SlotFailed(running.failure))
         self._meter.batch_ended(running.number, time.monotonic() - running.started)
 
     def _ended_without_report(self, running: Running, slot: int, event: BatchEnded) -> None:
@@ -798,7 +819,7 @@ class Dispatcher:
     def _real_time_ended(self, running: Running, error: BaseException | None) -> None:
         """Takes the end of a real-time run; if it has failed, batches take over."""
         is_failure = error is not None and running.interrupt_at is None
-        text = reason(error) if is_failure and error is not None else ""
+        text = reason(error) if is_failure and error is not None else running.failure
         if text and self._counts(running.epoch_state):
             log.warning("a real-time run failed, batches take over: %s", text)
             self._meter.failed(text)
@@ -827,7 +848,7 @@ class Dispatcher:
                 f"the Spark session runs no jobs any more, {ended}: start the job again with a new "
                 "session, and nothing is lost"
             ) from error
-        text = reason(error)
+        text = running.failure or reason(error)
         log.warning("batch %d failed, its slots are planned again: %s", running.number, text)
         self._meter.failed(text)
         # Retention that is faster than batches makes one after another fail, each at a new offset.
@@ -841,13 +862,3 @@ class Dispatcher:
 def _report(data: bytes) -> SlotReport:
     report: SlotReport = pickle.loads(data)  # noqa: S301 - from our own workers
     return report
-
-
-def _by_index(
-    at_work: Sequence[tuple[int, int]], indexes: Sequence[int]
-) -> dict[int, OffsetRanges]:
-    """Returns records at work, which are named by part, by the index of their partition."""
-    found: dict[int, list[int]] = {}
-    for part, offset in at_work:
-        found.setdefault(indexes[part], []).append(offset)
-    return {index: OffsetRanges.from_offsets(offsets) for index, offsets in found.items()}

@@ -302,6 +302,14 @@ class SlotCursor:
             self.todo |= offsets
             self.position = self.next_position = max(self.position, position)
 
+    def had_begun(self, last: int) -> None:
+        """Its slot, whose worker has ended, had begun records up to an offset, which it has read.
+
+        All between the position and that offset may be its own.
+        """
+        if last >= self.position:
+            self.has_read(OffsetRanges([(self.position, last)]), last + 1)
+
     def passed(self, read: OffsetRanges, holes: OffsetRanges) -> None:
         """Its slot has read some offsets of its chunks, and has found that others are holes."""
         if self.dispatched is not None:

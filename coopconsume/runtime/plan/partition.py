@@ -158,15 +158,6 @@ class Partition:
         return max(0, self.end - self.stable - len(done) - self.stock.pending)
 
     @property
-    def owns_first(self) -> bool:
-        """Whether this member has hash 0, or leads: it speaks for the whole partition."""
-        if self.stock is not None:
-            return self.stock.leads
-        ranges = [one for gain in self.dealer.gains for one in gain.ranges]
-        ranges += [one for cursor in self.cursors.values() for one in cursor.ranges]
-        return any(one.contains(0) for one in ranges)
-
-    @property
     def pending(self) -> int:
         """The number of our failed records that are not done, as the commit log has them.
 
@@ -615,6 +606,10 @@ class Partition:
             return
         if report.position is not None:
             self._extend(cursor, report, report.position)
+        elif report.read and cursor.is_real_time and self.stock is None:
+            last = int(unpack_offsets(report.read)[-1].as_py())
+            self.end = max(self.end, last + 1)
+            cursor.had_begun(last)
         for failure in report.retrying:
             if failure.offset in cursor.dispatched:
                 before = self.failed.last(failure.offset)
@@ -718,6 +713,7 @@ class Partition:
         """Has records wait behind the failed one of their lane."""
         flowing: list[int] = []
         for offset, key_hash in report.blocked:
+            self.failed.ended.pop(offset, None)  # Only the first of a lane is charged.
             ahead = cursor.waiting.get(self.lane(key_hash, offset))
             (ahead.behind if ahead else flowing).append(offset)
         cursor.todo |= OffsetRanges.from_offsets(flowing)
@@ -894,10 +890,10 @@ class Partition:
         self.is_quiet = False
         self._advance(offset)
 
-    def charge(self, offset: int) -> None:
-        """Counts an attempt of a record whose worker has crashed."""
+    def charge(self, offset: int, how: str) -> None:
+        """Notes that the last call of a record has ended its worker, for `PartitionWork.ended`."""
         self.is_quiet = False
-        self.failed.charge(offset)
+        self.failed.ended[offset] = how
 
     def _advance(self, stable: int) -> None:
         if stable > self.stable:
@@ -968,7 +964,8 @@ class Partition:
 
     def _work_of(self, cursor: SlotCursor, offsets: OffsetRanges) -> PartitionWork:
         attempts, added = self.failed.attempts_of(offsets), self.failed.headers_of(offsets)
-        return PartitionWork(tuple(offsets.pairs()), attempts, self._blocked(cursor), added)
+        ended = self.failed.ended_of(offsets)
+        return PartitionWork(tuple(offsets.pairs()), attempts, self._blocked(cursor), added, ended)
 
     def _blocked(self, cursor: SlotCursor) -> dict[int, int]:
         """Returns the lowest waiting record of each lane: no higher one of the lane may start."""

@@ -142,7 +142,7 @@ class RealTimeRuns:
 
     def reported(self, running: Running, report: SlotReport, now: float) -> None:
         """Takes the final report of a slot."""
-        why = report.end.read_error or report.end.channel_error
+        why = report.end.read_error or report.end.channel_error or report.end.error
         if why:
             running.epoch_state.look_again()
             self.end(running, f"slot {report.slot}: {why}", now, failed=True)

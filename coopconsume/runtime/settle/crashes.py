@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from commits import OffsetRanges
 from coopconsume.runtime.settle.poison_bisect import PoisonBisect
@@ -13,10 +14,40 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from coopconsume.runtime.plan import Partition
+    from coopconsume.worker.report import SlotEnd
 
     ByIndex = Mapping[int, OffsetRanges]
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AtWork:
+    """The records at work in a worker that has ended, by the index of their partition.
+
+    Attributes:
+        culprits: Those that certainly ended it.
+        suspects: Those that may have ended it, if that is not certain.
+        how: How it ended, for people.
+    """
+
+    culprits: ByIndex
+    suspects: ByIndex
+    how: str
+
+    @classmethod
+    def of(cls, end: SlotEnd, indexes: Sequence[int]) -> Self:
+        """Returns what the end of a slot says.
+
+        Args:
+            end: Of a slot whose worker has ended.
+            indexes: The index of each partition, by part.
+        """
+        what = "did not end in time" if end.overdue else "died with it"
+        return cls(
+            _by_index(end.culprits, indexes), _by_index(end.suspects, indexes),
+            f"its worker was ended: the handler {what}",
+        )  # fmt: skip
 
 
 class Crashes:
@@ -71,39 +102,59 @@ class Crashes:
         self._bisects[slot].passed({index: o - cursors[index].todo for index, o in given.items()})
 
     def crashed(
-        self,
-        partitions: Sequence[Partition],
-        slot: int,
-        given: ByIndex,
-        at_work: ByIndex | None,
-        *,
-        charged: bool,
+        self, partitions: Sequence[Partition], slot: int, given: ByIndex, at_work: AtWork | None
     ) -> None:
         """Takes the crash of a worker of a slot.
 
         Args:
             partitions: Of the epoch.
             slot: The slot.
-            given: What it might have started, by partition.
+            given: What it might have started and no report has named, by partition.
             at_work: The records at work in it, if they are known.
-            charged: Whether the record that killed it was found and charged.
         """
         suspects = self._bisects.setdefault(slot, PoisonBisect())
-        suspects.crashed(given, at_work, charged=charged)
-        culprit = suspects.culprit
-        if culprit is not None:
-            index, offset = culprit
-            partition = partitions[index]
-            partition.charge(offset)
-            log.warning(
-                "%s-%d@%d crashed its worker repeatedly: attempt %d",
-                partition.topic, partition.partition, offset, partition.failed.attempts[offset],
-            )  # fmt: skip
-            if self._max_attempts is None:
-                suspects.passed({index: OffsetRanges([(offset, offset)])})
+        if at_work is None:
+            suspects.crashed(given, None, charged=False)
+        else:
+            # A worker may die after it reported a record and before it noted that none is at work.
+            culprits = _left_of(at_work.culprits, given)
+            for index, offsets in culprits.items():
+                for offset in offsets.offsets():
+                    partitions[index].charge(int(offset), at_work.how)
+            suspects.crashed(given, _left_of(at_work.suspects, given), charged=bool(culprits))
+        if suspects.culprit is not None:
+            self._charge_found(partitions, suspects, *suspects.culprit)
+
+    def _charge_found(
+        self, partitions: Sequence[Partition], suspects: PoisonBisect, index: int, offset: int
+    ) -> None:
+        """Charges the record that is left of those that were suspected."""
+        partition = partitions[index]
+        partition.charge(offset, "its worker crashed each time that it was handled")
+        attempt = partition.failed.attempts.get(offset, 0) + 1
+        log.warning(
+            "%s-%d@%d crashed its worker repeatedly: attempt %d",
+            partition.topic, partition.partition, offset, attempt,
+        )  # fmt: skip
+        if self._max_attempts is None:
+            suspects.passed({index: OffsetRanges([(offset, offset)])})
+
+
+def _left_of(offsets: ByIndex, given: ByIndex) -> ByIndex:
+    """Returns those of some offsets that were left to do."""
+    left = {index: some & given.get(index, OffsetRanges()) for index, some in offsets.items()}
+    return {index: some for index, some in left.items() if some}
 
 
 def _open_of(
     partitions: Sequence[Partition], slot: int, index: int, offsets: OffsetRanges
 ) -> OffsetRanges:
     return partitions[index].open_of(slot, offsets)
+
+
+def _by_index(at_work: Sequence[tuple[int, int]], indexes: Sequence[int]) -> ByIndex:
+    """Returns records at work, which are named by part, by the index of their partition."""
+    found: dict[int, list[int]] = {}
+    for part, offset in at_work:
+        found.setdefault(indexes[part], []).append(offset)
+    return {index: OffsetRanges.from_offsets(offsets) for index, offsets in found.items()}

@@ -48,13 +48,7 @@ def log_lost_slot(slot: int, pid: int, may_run_for: float) -> None:
 
 
 def _why(report: SlotReport, names: Sequence[tuple[str, int]]) -> str:
-    charged = [
-        (*names[part], failure.offset)
-        for part, outcome in report.partitions.items()
-        for failure in outcome.failed
-    ]
-    charged += [(letter.topic, letter.partition, letter.offset) for letter in report.dead]
-    at_work = charged or [(*names[part], offset) for part, offset in report.end.suspects]
+    at_work = [(*names[part], at) for part, at in report.end.culprits or report.end.suspects]
     if not at_work:
         return "no handler was running"
     shown = ", ".join(f"{t}-{partition}@{offset}" for t, partition, offset in at_work[:_SHOWN])

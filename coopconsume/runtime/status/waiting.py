@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Reason = Literal[
     "group", "handOver", "handlers", "slots", "stop", "paused", "circuitBreaker", "commitLog",
-    "kafka", "lostMember", "lostSlots", "state", "limit", "retry", "decision", "otherMembers",
+    "kafka", "lostMember", "lostSlots", "failedSlots", "limit", "retry", "decision", "otherMembers",
     "trigger", "newRecords", "nextBatch",
 ]  # fmt: skip
 
@@ -113,7 +113,7 @@ class JobFacts:
         kafka: Why the last look at Kafka failed; empty if it did not.
         commit_log: Why the commit log does not confirm the epoch; empty if it does.
         barred: Until when slots may be at work on what is lost, by slot.
-        without_state: Slots that could not read the state, and until when they get no batch.
+        failing: Slots that have failed: until when they get no batch, and why they have failed.
         next_trigger: Until when no batch starts, by the trigger's interval.
     """
 
@@ -128,7 +128,7 @@ class JobFacts:
     kafka: str = ""
     commit_log: str = ""
     barred: Mapping[int, float] = field(default_factory=dict)
-    without_state: Mapping[int, float] = field(default_factory=dict)
+    failing: Mapping[int, tuple[float, str]] = field(default_factory=dict)
     next_trigger: float = 0.0
 
 
@@ -185,13 +185,11 @@ def _of_slots(facts: JobFacts) -> Iterator[WaitingFor]:
             f"waiting for {_count(len(facts.barred), 'lost slot')} until {_until(left)}: the "
             "handlers may still run",
         )
-    if facts.without_state:
-        left = max(facts.without_state.values())
-        slots = _count(len(facts.without_state), "slot")
+    if facts.failing:
+        left, why = max(facts.failing.values())
+        slots = _count(len(facts.failing), "failed slot")
         yield WaitingFor(
-            "state",
-            f"waiting for the state until {_until(left)}: {slots} could not read it; the log says "
-            "why",
+            "failedSlots", f"waiting to start {slots} again until {_until(left)}: {why}"
         )
 
 

@@ -88,6 +88,8 @@ class SlotChannel:
         self._lock = threading.Lock()
         self._ready = threading.Event()
         self._error = ""
+        #: The error of the library's own code that has ended the channel.
+        self.failure: Exception | None = None
         self._halted: tuple[str, float] | None = None
         #: Those of the slot, once it has records.
         self._outcome: TaskOutcome | None = None
@@ -173,6 +175,7 @@ class SlotChannel:
             self._lost(f"{type(error).__name__}: {error}")
         except Exception as error:  # a defect here must not let a slot run without leases
             log.exception("the channel of slot %d has failed", self._identity.slot)
+            self.failure = error
             self._lost(f"{type(error).__name__}: {error}")
         finally:
             for one in (sock, self._waker, self._woken):

@@ -158,6 +158,7 @@ def encode_chunks(work: Mapping[int, PartitionWork]) -> bytes:
             one.ranges,
             list(one.attempts.items()),
             [[offset, _put_headers(added, parts)] for offset, added in one.added.items()],
+            list(one.ended.items()),
         ]
         for part, one in work.items()
     ]
@@ -177,8 +178,9 @@ def decode_chunks(data: bytes) -> dict[int, PartitionWork]:
                 tuple((_count(first), _count(last)) for first, last in ranges),
                 {_count(offset): _count(failures) for offset, failures in attempts},
                 added={_count(offset): _taken_headers(some, parts) for offset, some in added},
+                ended={_count(offset): str(how) for offset, how in ended},
             )
-            for part, ranges, attempts, added in header
+            for part, ranges, attempts, added, ended in header
         }
         parts.end()
     except (TypeError, ValueError, RecursionError, struct.error) as error:

@@ -6,7 +6,6 @@ The handlers run as in a batch, over rows that end when the time of the run is o
 from __future__ import annotations
 
 import gc
-import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from coopconsume.worker.realtime.host_source import open_source
 from coopconsume.worker.realtime.reader import SlotReader
 from coopconsume.worker.realtime.slot_reading import SlotReading
 from coopconsume.worker.realtime.wanted import NOTHING
-from coopconsume.worker.report import Reads, SlotEnd, SlotReport
+from coopconsume.worker.report import Reads
 from coopconsume.worker.slot import SlotRunner
 
 if TYPE_CHECKING:
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
 
     from coopconsume.worker.channel.client import SlotChannel
     from coopconsume.worker.outcome import TaskOutcome
+    from coopconsume.worker.report import SlotReport
     from coopconsume.worker.time_box import TimeBox
-
-log = logging.getLogger(__name__)
 
 #: Seconds for which one poll waits for records; between polls the slot checks whether it is to end.
 _POLL = 0.05
@@ -45,13 +43,10 @@ class RealTimeRunner(SlotRunner):
     #: Opens the source of a slot; tests replace it.
     open_source = staticmethod(open_source)
 
-    def _try(self, slot: int, batches: Iterator[pa.RecordBatch], *, is_first: bool) -> SlotReport:
+    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
-        if is_first:
-            return self.run(slot, ())
-        # Only the driver knows what the first attempt has read.
-        return SlotReport(self._spec.batch, slot, end=SlotEnd(unknown=True))
+        return iter(())
 
     def _run(
         self, slot: int, rows: Iterator[pa.RecordBatch], channel: SlotChannel | None
@@ -81,9 +76,9 @@ class RealTimeRunner(SlotRunner):
         assert channel is not None
         reading = SlotReading(outcome)
         channel.begin(outcome, time_box, reading)
-        return self._rows(reading, outcome, time_box)
+        return self._read(reading, outcome, time_box)
 
-    def _rows(
+    def _read(
         self, reading: SlotReading, outcome: TaskOutcome, time_box: TimeBox
     ) -> Iterator[pa.RecordBatch]:
         spec = self._spec
@@ -128,10 +123,9 @@ class RealTimeRunner(SlotRunner):
                     yield rows
         except ReadFailed as error:
             outcome.report.end.read_error = str(error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends the slot
             # Raised here, it would end the task while handlers run.
-            log.exception("slot %d cannot read", slot)
-            outcome.report.end.read_error = f"{type(error).__name__}: {error}"
+            outcome.fail(error)
         finally:
             if source is not None:
                 with outcome.lock:

@@ -32,13 +32,21 @@ def test_the_last_failure_of_a_record_counts_until_it_is_done():
     assert (records.attempts, records.last(5)) == ({}, None)
 
 
-def test_a_crash_is_an_attempt_without_a_failure():
-    """A record that is replayed has its attempts again, and keeps its headers."""
+def test_a_crash_counts_as_a_failure_with_the_next_batch():
+    """Until then it has no attempt; a record that is done or has failed has no crash to count."""
     records = FailedRecords()
-    records.charge(4)
-    records.charge(4)
-    assert records.last(4) is None
-    assert records.attempts_of(OffsetRanges([(4, 4)])) == {4: 2}
+    records.ended |= {4: "it died", 5: "it died", 6: "it died"}
+    assert records.attempts == {}
+    assert records.ended_of(OffsetRanges([(4, 5)])) == {4: "it died", 5: "it died"}
+    records.add(waiting(4, 1))
+    records.remove(5)
+    records.remove_all(OffsetRanges([(6, 6)]))
+    assert records.ended == {}
+
+
+def test_a_record_that_is_replayed_has_its_attempts_again_and_keeps_its_headers():
+    """As an operator asks for it."""
+    records = FailedRecords()
     records.add(waiting(4, 3))
     records.restart(4)
     assert records.attempts == {}

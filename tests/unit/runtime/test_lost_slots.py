@@ -7,20 +7,21 @@ import logging
 import pytest
 
 from coopconsume.runtime.settle.lost_slots import log_ended_worker, log_lost_slot
-from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotEnd, SlotReport
+from coopconsume.worker.report import SlotEnd, SlotReport
 
 NAMES = [("orders", 1), ("orders", 2)]
-FAILED = {1: PartitionReport(failed=[Failure(5, 1, b"k", 1, 0.1, "WorkerEnded: it died")])}
-DEAD = DeadLetter("orders", 1, 9, b"k", b"v", 0, (), 3, "WorkerEnded: it died", "")
 
 
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
         ({}, "no handler was running"),
-        ({"partitions": FAILED}, "the handler of orders-2@5 was running"),
         (
-            {"partitions": FAILED, "dead": [DEAD], "end": SlotEnd(crashed=True, overdue=True)},
+            {"end": SlotEnd(crashed=True, culprits=[(1, 5)])},
+            "the handler of orders-2@5 was running",
+        ),
+        (
+            {"end": SlotEnd(crashed=True, overdue=True, culprits=[(1, 5), (0, 9)])},
             "the handler of orders-2@5, orders-1@9 did not end in time",
         ),
         (

@@ -571,12 +571,13 @@ def test_headers_that_were_added_to_a_record_go_with_its_next_attempt():
     more = (*added, ("more", b"1"))
     again = Failure(3, 80, b"k", 2, 0.0, "no", headers=more)
     p.progressed(0, PartitionReport(packed(), None, [again]), 2.0)
-    p.charge(2)
+    p.charge(2, "it died")
     p.unknown(0)
     plan = plan_batch([p], [0], 3.0, LIMITS)
     assert plan is not None
     work = plan.work[0][0]
-    assert (work.attempts, work.added) == ({2: 1, 3: 2}, {2: added, 3: more})
+    assert (work.attempts, work.added) == ({3: 2}, {2: added, 3: more})
+    assert work.ended == {2: "it died"}
     p.reported(0, PartitionReport(packed(2, 3)), 3.0)
     assert p.failed.last(2) is None
     assert p.failed.last(3) is None

@@ -67,7 +67,10 @@ CASES = {
     "commitLog": (JobFacts(commit_log="no answer"), "the commit table: no answer"),
     "lostMember": (JobFacts(partitions=[partition(doubt=70.0)]), "(70 s): it did not hand over"),
     "lostSlots": (JobFacts(barred={1: 8.0}), "1 lost slot until"),
-    "state": (JobFacts(without_state={0: 2.0, 1: 1.0}), "(2 s): 2 slots could not read it"),
+    "failedSlots": (
+        JobFacts(failing={0: (2.0, "no answer"), 1: (1.0, "no")}),
+        "2 failed slots again until",
+    ),
     "trigger": (JobFacts(partitions=[partition()], next_trigger=4.0), "interval until"),
     "limit": (JobFacts(partitions=[partition(max_ranges=1, delay=5.0)]), "maxNumRanges is 1"),
     "retry": (JobFacts(partitions=[partition(delay=5.0)]), "(5 s), 1 pending"),

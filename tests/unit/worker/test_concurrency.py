@@ -524,3 +524,53 @@ def test_a_coroutine_that_nobody_awaits_is_reported():
     report = run(lambda record: inner(), keyed(1, 1))
     (failure,) = report.partitions[0].failed
     assert "async def" in failure.error
+
+
+def test_a_coroutine_that_cancels_all_tasks_of_its_loop_ends_no_seat():
+    """While all others wait for a record: four of the next ones are at work at once."""
+    cancelled, busy, together = threading.Event(), set(), Together(4)
+
+    async def handler(record):
+        if record.offset < 4:
+            busy.add(record.offset)
+            await together.awaited(len(busy))
+        elif record.offset == 4:
+            await asyncio.sleep(0.1)  # The others wait for a record.
+            for task in asyncio.all_tasks():
+                task.cancel()
+            busy.clear()
+            cancelled.set()
+        else:
+            busy.add(record.offset)
+            await again.awaited(len(busy))
+
+    again = Together(4)
+    slot, batches = prepared(handler, keyed(9, 9), concurrency=4, batch_rows=5)
+
+    def one_after_another():
+        yield batches[0]
+        assert cancelled.wait(PATIENCE)
+        yield from batches[1:]
+
+    begun = time.monotonic()
+    report = slot.run(3, one_after_another())
+    assert time.monotonic() - begun < PATIENCE / 2
+    assert done(report) == list(range(9))
+    assert not report.end.error
+
+
+def test_time_in_which_another_blocked_the_loop_is_not_charged():
+    """A call that takes moments has its time limit for itself."""
+    begun = threading.Event()
+
+    async def handler(record):
+        if record.offset == 0:
+            await asyncio.sleep(0)
+            assert begun.is_set()
+            time.sleep(1.5)  # noqa: ASYNC251 - that is the defect
+        begun.set()
+        await asyncio.sleep(0.05)
+
+    report = run(handler, keyed(4, 4), concurrency=4, policy=RetryPolicy(timeout=1.0))
+    failed = [failure.offset for failure in report.partitions[0].failed]
+    assert failed in ([], [0]), "the call that blocked the loop is late at most"

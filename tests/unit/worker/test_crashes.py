@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import os
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +23,8 @@ from coopconsume.runtime.settle.crashes import Crashes
 from coopconsume.runtime.settle.poison_bisect import PoisonBisect
 from coopconsume.worker.crash_journal import CrashJournal, read_journal
 from coopconsume.worker.frame_runner import FrameHandler
+from coopconsume.worker.left_report import DAMAGED
+from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import PartitionWork
 from coopconsume.worker.time_box import OUTLIVED, TimeBox
 from tests.unit.worker.slot_harness import PATIENCE, WAYS, done, in_way, prepared, run
@@ -67,47 +71,55 @@ def test_the_record_that_killed_its_worker_is_charged_an_attempt(concurrency, tm
     rows = ROWS if concurrency == 1 else [(0, o, b"a") for o in range(8)]
     slot, batches = prepared(dies_at(3), rows, concurrency=concurrency, run_id="r1")
     assert in_a_worker(slot, batches) == 9
-    report = slot.after_a_crash(3, batches)
+    report = slot.after_a_crash(3)
     assert report.end.crashed
     assert (report.pid, report.end.overdue) == (_workers[0], False)
     assert not report.end.unknown
-    assert not report.end.suspects
-    (failure,) = report.partitions[0].failed
-    assert (failure.offset, failure.attempts, failure.key) == (3, 1, rows[3][2])
-    assert "worker" in failure.error
+    assert (report.end.culprits, report.end.suspects) == ([(0, 3)], [])
     assert done(report) == []
     assert report.partitions[0].resume == 0
     assert not list(tmp_path.iterdir()), "the box is taken away"
 
 
-def test_the_second_run_settles_no_filtered_record():
-    """Progressive reports of the first one may have had it: it would be counted again."""
-    slot, batches = prepared(dies_at(1), ROWS, filtered={(0, 0), (0, 3), (0, 5)}, run_id="r0")
-    assert in_a_worker(slot, batches) == 9
-    report = slot.after_a_crash(3, batches)
-    (part,) = report.partitions.values()
-    assert [failure.offset for failure in part.failed] == [1]
-    assert (report.stats.filtered, part.filtered, part.resume) == (0, b"", 0)
+@pytest.mark.parametrize("way", [*WAYS, "frames"])
+def test_a_call_that_ended_its_worker_counts_once_without_another_call(way):
+    """The next batch has the whole record: it decides as about any other failure."""
+    called = []
+    handler, concurrency = in_way(way, lambda record: called.append(record.offset))
+    if way == "frames":
+        handler = FrameHandler(lambda frame: called.extend(frame.column("offset").to_pylist()), 4)
+    work = {0: PartitionWork(((0, 99),), attempts={3: 1}, ended={2: "it died", 3: "it died"})}
+    policy = RetryPolicy(max_attempts=2, backoff=1_000, max_backoff=1_000)
+    more = {"concurrency": concurrency, "work": work, "break_after": 9}
+    report = run(handler, ROWS, policy=policy, **more)
+    failed = [(one.offset, one.attempts, one.key, one.error) for one in report.partitions[0].failed]
+    assert failed == [(2, 1, b"a", "WorkerEnded: it died")]
+    assert report.partitions[0].failed[0].delay >= 1_000
+    assert [(d.offset, d.value, d.attempts) for d in report.dead] == [(3, b"v3", 2)]
+    assert sorted(called) == [0, 1, 5, 7]
+    assert (done(report), report.stats.failures) == ([0, 1, 3, 5, 7], 2)
 
 
-def test_it_becomes_a_dead_letter_by_policy():
-    """Out of attempts, the record is given up whole, without another call."""
-    slot, batches = prepared(
-        dies_at(3), ROWS, run_id="r2", policy=RetryPolicy(max_attempts=1)
-    )  # fmt: skip
-    in_a_worker(slot, batches)
-    report = slot.after_a_crash(3, batches)
-    assert [(d.offset, d.value, d.attempts) for d in report.dead] == [(3, b"v3", 1)]
-    assert done(report) == [3]
+def test_calls_that_ended_their_workers_count_for_the_circuit_breaker():
+    """With those of the batch before, and with the calls that fail after them."""
+
+    def handler(record):
+        raise ValueError(record.offset)
+
+    work = {0: PartitionWork(((0, 99),), ended={0: "it died"})}
+    for concurrency in (1, 2):
+        more = {"concurrency": concurrency, "work": work, "streaks": {3: 3}}
+        assert run(handler, ROWS[:1], break_after=4, **more).end.tripped == "WorkerEnded: it died"
+        assert run(handler, ROWS[:2], break_after=5, **more).end.tripped == "ValueError: 1"
 
 
 def test_of_several_at_work_none_is_charged_but_all_are_suspects():
     """Nobody knows which of them it was."""
     slot, batches = prepared(slow_but_for(3), ROWS[2:4], concurrency=2, run_id="r3")
     assert in_a_worker(slot, batches) == 9
-    report = slot.after_a_crash(3, batches)
+    report = slot.after_a_crash(3)
     assert sorted(report.end.suspects) == [(0, 2), (0, 3)]
-    assert report.partitions[0].failed == []
+    assert report.end.culprits == []
     assert report.partitions[0].resume == 0
 
 
@@ -136,12 +148,64 @@ def test_a_thread_that_never_ends_has_its_worker_ended_and_is_charged():
         handler, rows, concurrency=2, run_id="r4", policy=RetryPolicy(timeout=3.0, jitter=0)
     )  # fmt: skip
     assert in_a_worker(slot, batches) == OUTLIVED
-    report = slot.after_a_crash(3, batches)
-    (failure,) = report.partitions[0].failed
-    assert failure.offset == 2
-    assert "did not end in time" in failure.error
+    report = slot.after_a_crash(3)
+    assert report.end.culprits == [(0, 2)]
     assert (report.pid, report.end.overdue) == (_workers[0], True)
     assert not report.end.suspects
+
+
+@pytest.mark.parametrize("by_policy", [True, False])
+def test_a_coroutine_that_blocks_its_loop_is_charged_alone(by_policy):
+    """The others cannot end: by the time limit of a call, and at the end of the batch's time."""
+
+    async def handler(record):
+        if record.offset == 2:
+            await asyncio.sleep(0.2)  # All others have begun.
+            time.sleep(600)  # noqa: ASYNC251 - that is the defect
+        await asyncio.sleep(600)
+
+    policy, life = (RetryPolicy(timeout=1.0), 40.0) if by_policy else (RetryPolicy(), 1.0)
+    times = {"batch_time": life, "handler_timeout": life}
+    rows = [(0, o, b"%d" % o) for o in range(8)]
+    slot, batches = prepared(handler, rows, concurrency=8, run_id="r8", policy=policy, **times)
+    begun = time.monotonic()
+    assert in_a_worker(slot, batches) == OUTLIVED
+    assert not by_policy or time.monotonic() - begun < 2 * life, "its time limit has ended it"
+    end = slot.after_a_crash(3).end
+    assert (end.culprits, end.suspects, end.overdue) == ([(0, 2)], [], True)
+
+
+def test_a_worker_whose_own_code_fails_leaves_its_report_and_ends(monkeypatch, tmp_path):
+    """What runs in it next would fail as well; the second attempt of the task reports it."""
+
+    def broken(*_):
+        raise ZeroDivisionError("it is damaged")
+
+    for concurrency, crashed in ((1, True), (2, False)):
+        monkeypatch.setattr(TaskOutcome, "settle", broken)
+        slot, batches = prepared(_fails_at(3), ROWS, concurrency=concurrency, run_id="r9")
+        worker = os.fork()
+        if worker == 0:
+            try:
+                slot.first_attempt(3, iter(batches))
+            finally:
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == DAMAGED
+        report = slot.after_a_crash(3)
+        assert report.end.error == "ZeroDivisionError: it is damaged"
+        assert (report.end.crashed, report.pid) == (crashed, worker)
+        assert [*report.end.culprits, *report.end.suspects] == [], "no record is charged"
+        assert report.partitions[0].resume == 0
+        assert 3 not in done(report)
+        assert not list(tmp_path.iterdir())
+
+
+def _fails_at(offset):
+    def handler(record):
+        if record.offset == offset:
+            raise OSError
+
+    return handler
 
 
 def test_what_outlives_its_batch_is_charged_too():
@@ -150,7 +214,7 @@ def test_what_outlives_its_batch_is_charged_too():
         lambda record: time.sleep(600), ROWS[:1], run_id="r5", batch_time=0.1, handler_timeout=0.2
     )
     assert in_a_worker(slot, batches) == OUTLIVED
-    assert [f.offset for f in slot.after_a_crash(3, batches).partitions[0].failed] == [0]
+    assert slot.after_a_crash(3).end.culprits == [(0, 0)]
 
 
 def boxed(way, monkeypatch, *, is_closed=False):
@@ -213,7 +277,7 @@ def test_a_worker_that_is_only_late_to_report_is_not_ended(way, monkeypatch):
 def test_no_handler_starts_once_the_time_of_running_ones_is_over(way, monkeypatch):
     """A thread may stand still between its look at the clock and its start: then it is too late."""
     slot, batches, handled, boxes, ends = boxed(way, monkeypatch, is_closed=True)
-    with pytest.raises(SystemExit):
+    with suppress(SystemExit):  # It is no end of this process.
         slot.run(3, batches)
     assert set(ends) == {OUTLIVED}
     assert not boxes[0].journal.is_at_work, "no record is charged"
@@ -232,8 +296,7 @@ def test_a_worker_with_a_running_handler_is_ended():
 
 def test_without_a_box_nothing_is_known():
     """As on another host: the outcome is unknown, and nobody is charged."""
-    slot, batches = prepared(dies_at(3), ROWS, run_id="r6")
-    report = slot.after_a_crash(3, batches)
+    report = prepared(dies_at(3), ROWS, run_id="r6")[0].after_a_crash(3)
     assert report.end.unknown
     assert not report.end.crashed
 
@@ -352,7 +415,7 @@ def test_a_slot_is_of_concern_until_it_is_through_with_what_its_worker_had():
     """Then it is relieved, and dealt key ranges, as any other."""
     crashes, partitions = Crashes(None), two_partitions()
     given = {0: OffsetRanges([(0, 9)])}
-    crashes.crashed(partitions, 1, given, None, charged=False)
+    crashes.crashed(partitions, 1, given, None)
     assert [crashes.concern(slot) for slot in (0, 1)] == [False, True]
     crashes.passed(partitions, 1, given)
     assert not crashes.concern(1)
@@ -362,7 +425,7 @@ def test_what_was_given_up_is_not_suspected_any_more():
     """Nobody handles it here; a slot would start nothing else for ever."""
     crashes, partitions = Crashes(None), two_partitions()
     for _ in range(2):
-        crashes.crashed(partitions, 1, {0: OffsetRanges([(0, 9)])}, None, charged=False)
+        crashes.crashed(partitions, 1, {0: OffsetRanges([(0, 9)])}, None)
     assert crashes.confine(partitions, (0, 1)) == {1: {0: OffsetRanges([(0, 4)])}}
     assert partitions[1].cursors[1].only == OffsetRanges()
     partitions[0].leave([KeyRange()])
@@ -377,7 +440,7 @@ def test_what_was_done_or_deleted_elsewhere_is_not_suspected_any_more():
     """Retention deletes what a failed batch had: no slot is ever through with it."""
     crashes, partitions = Crashes(None), two_partitions()
     for _ in range(2):
-        crashes.crashed(partitions, 1, {0: OffsetRanges([(0, 9)])}, None, charged=False)
+        crashes.crashed(partitions, 1, {0: OffsetRanges([(0, 9)])}, None)
     partitions[0].amend(OffsetRanges([(0, 6)]))
     crashes.drop_settled(partitions)
     assert crashes.confine(partitions, (0, 1)) == {1: {0: OffsetRanges([(7, 7)])}}

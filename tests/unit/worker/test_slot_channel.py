@@ -465,6 +465,29 @@ def test_side_by_side_the_clock_decides_before_each_record():
     assert scheduler.is_finished(5.0)
 
 
+def test_an_error_in_the_channel_ends_the_worker(monkeypatch):
+    """A handler may have damaged what it stands on: what runs in the worker next would fail."""
+    handled = []
+    damaged = threading.Event()
+
+    def broken(_report):
+        damaged.set()
+        raise ZeroDivisionError("it is damaged")
+
+    def handler(offset):
+        handled.append(offset)
+        if offset == 1:
+            monkeypatch.setattr("coopconsume.worker.channel.client.encode_report", broken)
+            assert damaged.wait(PATIENCE)
+
+    with a_driver() as driver:
+        slot, batches = runner(driver, "threads", handler, [(0, o, b"a") for o in range(3)])
+        report = slot.run(3, batches)
+    assert report.end.error == "ZeroDivisionError: it is damaged"
+    assert not report.end.crashed
+    assert handled[:2] == [0, 1]
+
+
 def test_failures_that_are_tried_again_are_counted_although_nothing_was_reported():
     """A report that would hold nothing else is not made; the next one counts them."""
     policy = RetryPolicy(max_attempts=None, backoff=0.2, max_backoff=0.2, jitter=0)

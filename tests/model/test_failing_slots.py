@@ -1,0 +1,105 @@
+"""Slots that fail for a cause outside of the handler: nothing is in doubt, and the job says why."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from coopconsume.errors import SlotFailed
+from coopconsume.record import RetryPolicy
+from coopconsume.worker.slot import SlotRunner
+from tests.model.job_world import Calls, World, until
+
+LONG = "300 seconds"
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    """Return a world with a channel, whose slots fail as long as `failing` says why."""
+    log = {offset: b"k%d" % (offset % 5) for offset in range(20)}
+    made = World(monkeypatch, tmp_path, log, channel=True, handlerTimeout=LONG)
+    made.failing = []
+    handle = SlotRunner._handle
+
+    def fails(self, slot, batches, channel):
+        if made.failing:
+            raise OSError(made.failing[-1])
+        return handle(self, slot, batches, channel)
+
+    run = SlotRunner.run
+
+    def run_or_fail(self, slot, batches):
+        # As the second attempt of a task reports it.
+        try:
+            return run(self, slot, batches)
+        except OSError as error:
+            report = self._outcome(slot).failed(error)
+            report.end.crashed = True
+            return report
+
+    monkeypatch.setattr(SlotRunner, "_handle", fails)
+    monkeypatch.setattr(SlotRunner, "run", run_or_fail)
+    monkeypatch.setattr("coopconsume.runtime.dispatch.dispatcher._PAUSE", 0.05)
+    yield made
+    made.close()
+
+
+def test_slots_that_fail_in_four_batches_in_a_row_end_the_job_with_the_reason(world, monkeypatch):
+    """They pause meanwhile, are not considered lost, and no record is charged."""
+    batches = []
+    pauses = []
+    launched = "coopconsume.runtime.status.progress.Meter.launched"
+    monkeypatch.setattr(launched, lambda _, number, plan: batches.append((number, plan.slots)))
+    world.failing.append("the folder is damaged")
+    handler = Calls()
+    job = world.run(world.claim(), handler)
+
+    def has_ended():
+        found = dict(job._dispatcher.failing)
+        if any(at > time.monotonic() for at, _ in found.values()):
+            pauses.append(found)
+        return job.ended.is_set()
+
+    until(has_ended)
+    assert isinstance(job.error, SlotFailed)
+    assert job.error.cause == "OSError: the folder is damaged"
+    assert len(batches) >= 4
+    assert pauses
+    assert all(why == job.error.cause for one in pauses for _, why in one.values())
+    assert not handler.calls
+    assert not job._dispatcher.barred
+
+
+def test_slots_go_on_at_once_when_the_cause_is_gone(world):
+    """Batches in which something was handled are no failures in a row; the reason is shown."""
+    world.failing.append("the folder is damaged")
+    handler = Calls()
+    member = world.claim()
+    job = world.run(member, handler, policy=RetryPolicy(max_attempts=1))
+    until(lambda: job._dispatcher.failing)
+    assert "OSError: the folder is damaged" in job._meter.message
+    world.failing.clear()
+    world.until(lambda: world.done(member) == set(range(20)))
+    assert handler.count.total() == 20
+
+
+def test_a_task_that_fails_before_its_slot_begins_leaves_nothing_in_doubt(world, monkeypatch):
+    """Spark has run it a second time, and the first attempt has not connected."""
+    run, failed = SlotRunner.run, []
+
+    def never_begins(self, slot, batches):
+        if slot == 1 and not failed:
+            failed.append(slot)
+            from coopconsume.worker.report import SlotEnd, SlotReport
+
+            return SlotReport(self._spec.batch, slot, end=SlotEnd(unknown=True))
+        return run(self, slot, batches)
+
+    monkeypatch.setattr(SlotRunner, "run", never_begins)
+    member, handler = world.claim(), Calls()
+    job = world.run(member, handler)
+    world.until(lambda: world.done(member) == set(range(20)))
+    assert failed == [1]
+    assert not job._dispatcher.barred
+    assert handler.count.total() == 20

@@ -1,0 +1,166 @@
+"""Mutants of workers that end, are damaged, or run hostile handlers."""
+
+# ruff: noqa: E501 - lines of the sources and names of tests are quoted whole
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_CRASHES = "tests/unit/worker/test_crashes.py::"
+_ODD = "tests/unit/worker/test_odd_answers.py::"
+_FAILED = "tests/unit/runtime/test_failed_records.py::"
+_REAL_TIME = "tests/model/test_real_time_model.py::"
+_CHARGED = _REAL_TIME + (
+    "test_a_record_that_ends_the_worker_of_a_real_time_slot_is_charged_as_in_batches"
+)
+_FAILING = "tests/model/test_failing_slots.py::"
+_HOSTILE = "tests/unit/worker/test_hostile.py::test_a_hostile_handler_costs_what_the_table_says"
+_SLOT = "coopconsume/worker/slot.py"
+_OUTCOME = "coopconsume/worker/outcome.py"
+_ASYNC = "coopconsume/worker/async_runner.py"
+_DISPATCHER = "coopconsume/runtime/dispatch/dispatcher.py"
+
+WORKERS = [
+    Mutant(
+        "crash-not-counted",
+        "A record that ends its worker is charged an attempt.",
+        _OUTCOME,
+        "return (row.part, row.offset) in self._ended_with or self.is_spent(attempt)",
+        "return self.is_spent(attempt)",
+        (_CRASHES + "test_a_call_that_ended_its_worker_counts_once_without_another_call",),
+    ),
+    Mutant(
+        "crash-counted-again-and-again",
+        "The end of a worker counts once.",
+        "coopconsume/runtime/plan/failed_records.py",
+        "        self.ended.pop(record.offset, None)\n        self._last[record.offset]",
+        "        self._last[record.offset]",
+        (_FAILED + "test_a_crash_counts_as_a_failure_with_the_next_batch",),
+    ),
+    Mutant(
+        "crash-no-failure-of-the-breaker",
+        "A call that ended its worker counts for the circuit breaker.",
+        _OUTCOME,
+        "            self._count_before_calls(error_text(ended))\n",
+        "",
+        (_CRASHES + "test_calls_that_ended_their_workers_count_for_the_circuit_breaker",),
+    ),
+    Mutant(
+        "begun-record-of-a-crash-unknown",
+        "The record that ended a real-time worker is charged, also if the driver had not heard of it.",
+        "coopconsume/runtime/plan/partition.py",
+        "            cursor.had_begun(last)",
+        "            pass",
+        (_CHARGED,),
+    ),
+    Mutant(
+        "real-time-crash-is-a-loss",
+        "What batches know of a crash holds in real time.",
+        _DISPATCHER,
+        "running.partitions[part].has_read(report.slot, outcome, now)",
+        "running.partitions[part].is_quiet = False",
+        (_CHARGED,),
+    ),
+    Mutant(
+        "failed-slot-looked-at-all",
+        "What a failed slot does not name is left to do.",
+        _OUTCOME,
+        "        if self.report.end.error:\n            self.resume_from_start()\n",
+        "",
+        (_ODD + "test_an_error_of_the_slot_itself_ends_its_task_at_once",),
+    ),
+    Mutant(
+        "error-in-a-runner-waits",
+        "An error in a runner's own thread ends the slot.",
+        "coopconsume/worker/thread_runner.py",
+        "            self._outcome.fail(error)\n",
+        "",
+        (_ODD + "test_an_error_of_the_slot_itself_ends_its_task_at_once",),
+    ),
+    Mutant(
+        "error-in-the-channel-forgotten",
+        "A worker whose channel has failed by its own code ends itself.",
+        _SLOT,
+        "            report.end.error = report.end.error or error_text(channel.failure)",
+        "            pass",
+        ("tests/unit/worker/test_slot_channel.py::test_an_error_in_the_channel_ends_the_worker",),
+    ),
+    Mutant(
+        "damaged-worker-goes-on",
+        "A worker in which the library's own code has failed ends itself.",
+        _SLOT,
+        "            if not report.end.error:\n                return self._answer(slot, report)",
+        "            return self._answer(slot, report)",
+        (_CRASHES + "test_a_worker_whose_own_code_fails_leaves_its_report_and_ends",),
+    ),
+    Mutant(
+        "error-of-a-slot-not-counted",
+        "Slots that fail in four batches in a row end the job.",
+        _DISPATCHER,
+        "        elif error is None and not running.failure:",
+        "        elif error is None:",
+        (_FAILING + "test_slots_that_fail_in_four_batches_in_a_row_end_the_job_with_the_reason",),
+    ),
+    Mutant(
+        "failing-slot-not-paused",
+        "A slot that has failed waits before its next batch.",
+        _DISPATCHER,
+        "self.failing[slot] = now + _PAUSE * _LONGER**self._failures.count, why",
+        "self.failing[slot] = now, why",
+        (_FAILING + "test_slots_that_fail_in_four_batches_in_a_row_end_the_job_with_the_reason",),
+    ),
+    Mutant(
+        "slot-that-never-began-is-lost",
+        "A slot whose task fails before it begins leaves nothing in doubt.",
+        _DISPATCHER,
+        "        elif report.end.unknown and self._cannot_have_begun(running, report.slot):",
+        "        elif False:",
+        (_FAILING + "test_a_task_that_fails_before_its_slot_begins_leaves_nothing_in_doubt",),
+    ),
+    Mutant(
+        "stopped-loop-stays-stopped",
+        "A handler that stops its event loop stops no other.",
+        _ASYNC,
+        "            loop.run_forever()\n        except (SystemExit",
+        "            loop.run_forever()\n            return\n        except (SystemExit",
+        (_HOSTILE + "[stops its loop-coroutines]",),
+    ),
+    Mutant(
+        "cancelled-seat-ends",
+        "A coroutine that cancels all tasks of its loop reaches handlers alone.",
+        _ASYNC,
+        "                    if self._is_given_up:\n                        return\n                    await _stay(task)\n                continue",
+        "                    return\n                continue",
+        (
+            "tests/unit/worker/test_concurrency.py::test_a_coroutine_that_cancels_all_tasks_of_its_loop_ends_no_seat",
+        ),
+    ),
+    Mutant(
+        "all-calls-of-a-blocked-loop-charged",
+        "Of a loop that is blocked, only the call that blocks it is charged.",
+        _ASYNC,
+        "        return [] if seat is None else [seat]",
+        "        return None",
+        (
+            "tests/unit/worker/test_crashes.py::test_a_coroutine_that_blocks_its_loop_is_charged_alone",
+        ),
+    ),
+    Mutant(
+        "blocked-time-charged-to-all",
+        "Time in which another handler blocked the loop does not count for a call's limit.",
+        _ASYNC,
+        "                self._began[seat] = at\n",
+        "                at -= blocked  # noqa: PLW2901\n",
+        (
+            "tests/unit/worker/test_concurrency.py::test_time_in_which_another_blocked_the_loop_is_not_charged",
+        ),
+    ),
+    Mutant(
+        "blocked-loop-not-watched",
+        "A coroutine that blocks its loop has its worker ended after twice its time limit.",
+        _ASYNC,
+        "                self._time_box.end_worker(self._culprits())",
+        "                pass",
+        (_CRASHES + "test_a_coroutine_that_blocks_its_loop_is_charged_alone",),
+    ),
+]
