@@ -26,6 +26,8 @@ MAX_KEY_HASH = 2**63 - 1
 
 HASH_SEED = 42
 """Seed of Spark's ``xxhash64``."""
+HASH_VERSION = 1
+"""Version of how records are hashed; members and commits of a group have the same."""
 
 
 def key_hash(key: bytes | None) -> int | None:

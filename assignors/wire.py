@@ -42,8 +42,9 @@ class Subscription:
     """The message that a member sends to the leader when it joins.
 
     Attributes:
-        store: Id of its commit store.
-        cluster: Id of the Kafka cluster it reads from.
+        terms: What all members agree on, as text by its name: ``store`` is the id of its commit
+            store, ``cluster`` that of the Kafka cluster. The others depend on the version of the
+            library; a member that does not say one leaves it out.
         slots: How many tasks it runs in parallel, from 1.
         allow_key_share: Whether it may get parts of partitions.
         owned: Its shares before it joined.
@@ -55,13 +56,9 @@ class Subscription:
         seen: Number of partitions and Kafka's id, as text, of subscribed topics that the last
             assignment omitted, in whole or in part.
         continues: Whether it still works on `owned`, and joins without having handed it over.
-        record_filter: Which records its handlers get, as text; empty for all.
-        sharing: How it shares partitions, as text; empty for by key range.
-        ordering_key: What it deals records by, as text; empty for their keys.
     """
 
-    store: str
-    cluster: str
+    terms: Mapping[str, str]
     slots: int = 1
     allow_key_share: bool = False
     owned: tuple[Share, ...] = ()
@@ -71,17 +68,13 @@ class Subscription:
     attempt: int = 0
     seen: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     continues: bool = False
-    record_filter: str = ""
-    sharing: str = ""
-    ordering_key: str = ""
 
     def to_bytes(self) -> bytes:
         """Return the subscription as `user_data`."""
         return _pack(
             "S",
             {
-                "store": self.store,
-                "cluster": self.cluster,
+                **self.terms,
                 "slots": self.slots,
                 "share": self.allow_key_share,
                 "owned": _pack_shares(self.owned),
@@ -91,9 +84,6 @@ class Subscription:
                 "attempt": self.attempt,
                 "seen": dict(self.seen),
                 **({"held": True} if self.continues else {}),
-                **({"filter": self.record_filter} if self.record_filter else {}),
-                **({"sharing": self.sharing} if self.sharing else {}),
-                **({"ordering_key": self.ordering_key} if self.ordering_key else {}),
             },
         )
 
@@ -104,10 +94,12 @@ class Subscription:
         Raises:
             ProtocolMismatch: If the data is foreign, damaged or of a newer version.
         """
-        fields = _Fields("subscription", _unpack("subscription", "S", data))
+        unpacked = _unpack("subscription", "S", data)
+        fields = _Fields("subscription", unpacked)
         return cls(
-            store=fields.text("store"),
-            cluster=fields.text("cluster"),
+            # A term that this version does not know is kept, and compared by nobody.
+            terms={name: said for name, said in unpacked.items() if _is_term(name, said)}
+            | {name: fields.text(name) for name in ("store", "cluster")},
             slots=fields.number("slots", least=1),
             allow_key_share=fields.flag("share"),
             owned=fields.shares("owned"),
@@ -117,9 +109,6 @@ class Subscription:
             attempt=fields.number("attempt", default=0),
             seen=fields.seen("seen"),
             continues=fields.flag("held", default=False),
-            record_filter=fields.text("filter", default=""),
-            sharing=fields.text("sharing", default=""),
-            ordering_key=fields.text("ordering_key", default=""),
         )
 
 
@@ -250,6 +239,10 @@ def _unpack(what: str, kind: str, data: bytes) -> Mapping[str, Any]:
     if not whole or not isinstance(fields, dict):
         raise _damaged(what, f"{len(data)} bytes with a cut or foreign body")
     return fields
+
+
+def _is_term(name: str, said: object) -> bool:
+    return isinstance(said, str) and name != "nonce"
 
 
 def _damaged(what: str, found: str) -> ProtocolMismatch:

@@ -26,6 +26,7 @@ from coopconsume.runtime.dispatch.slot_leases import lease_seconds
 from coopconsume.runtime.job_spec import HandlerSettings
 from coopconsume.runtime.poll.poller import Poller
 from coopconsume.runtime.read.expressions import check_filter, check_ordering_key
+from coopconsume.runtime.read.session_settings import with_session_settings
 from coopconsume.state.schema import StateSchema
 from coopconsume.ui.page import LivePage
 from coopconsume.worker.frame_runner import FrameHandler
@@ -91,6 +92,7 @@ class CooperativeConsumer(Closing):
         quiet_group_warning(self.spark)
         check_ordering_key(self.spark, self.options.ordering_key)
         check_filter(self.spark, self.options.record_filter)
+        self.options = with_session_settings(self.spark, self.options)
         self._poller = Poller(self.spark, self.options, self.slots)
         self._membership: Membership | None = None
         self._query: CooperativeQuery | None = None

@@ -319,7 +319,9 @@ def varying_part(expression: str) -> str | None:
         is_word = kind == "word" and name in _VARYING_WORDS | _QUERIES
         if is_varying or is_now or is_word or (kind == "text" and _is_special(plain[i])):
             return text
-    return None
+    # Spark replaces it by a setting of the session, in texts as well.
+    variable = re.search(r"\$\{\S+?\}", expression)
+    return variable.group() if variable else None
 
 
 def _is_special(literal: str) -> bool:

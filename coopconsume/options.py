@@ -333,6 +333,9 @@ class Options:
     )  # fmt: skip
     #: What the options named Filter come to.
     record_filter: RecordFilter = field(default_factory=RecordFilter)
+    #: The settings of the session that `where` and `orderingKey` depend on, as text; None without
+    #: both. See `coopconsume.runtime.read.session_settings`.
+    expression_settings: str | None = None
 
     @classmethod
     def parse(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from assignors import KeyRange, Share, coverage
 from coopconsume.errors import ConsumerRangeFetchNotAccepted, TopicRangeFetchNotAllowed
+from coopconsume.group.agreement import agree, log_changes, terms_of
 from coopconsume.group.claims import ClaimKeeper, ClaimWatch
-from coopconsume.group.ordering_keys import agree_on_ordering_key
 from coopconsume.group.owned import EpochGrant
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import session_ms
@@ -55,7 +55,7 @@ def claim_key_ranges(
         TopicNotFound: A topic or partition does not exist.
         TopicRangeFetchNotAllowed: A part was asked for, and the topic is not open to sharing.
         ConsumerRangeFetchNotAccepted: A part was asked for in spite of allowKeyShare=false.
-        GroupRefused: Others of the group work with another ordering key.
+        GroupRefused: The group does not work with the terms of this consumer.
         commits.ClaimConflict: A process that lives holds part of it, and ``takeover`` is false.
             It is waited for a sign of life of another claim, for its session at most.
     """
@@ -88,9 +88,8 @@ def claim_key_ranges(
     )
     row = repeated(lambda: store.assignment(group, epoch), "look at the claim", limit)
     waits = tuple((share_of(d.share), d.life_ms / 1000) for d in (row.doubts if row else ()))
-    compare_filters(options, store)
     try:
-        _agree_on_ordering_key(options, store, epoch)
+        _agree(options, store, cluster, epoch)
     except BaseException:
         store.release(group, epoch, member)
         raise
@@ -98,33 +97,24 @@ def claim_key_ranges(
     return EpochGrant(epoch, member, tuple(shares), topic_ids, waits, life_ms), keeper
 
 
-def compare_filters(options: Options, store: CommitStore) -> None:
-    """Warns if the epoch in force or another claim has another filter than this claim."""
-    mine, group = str(options.record_filter), options.group_id
-    rows = repeated(
-        lambda: [*store.claims(group), store.assignment(group)],
-        "look at the filters of the group", options.batch_life,
-    )  # fmt: skip
-    for other in sorted({row.record_filter for row in rows if row is not None} - {mine}):
-        log.warning(
-            "group %s: other shares are processed with the filter %s, these with %s; what was "
-            "filtered before stays done", group, other or "none", mine or "none",
-        )  # fmt: skip
-
-
-def _agree_on_ordering_key(options: Options, store: CommitStore, mine: Epoch) -> None:
-    """Compares the ordering key of a claim with that of others, or makes it the group's.
+def _agree(options: Options, store: CommitStore, cluster: Cluster, mine: Epoch) -> None:
+    """Compares the terms of a claim with those of others, or makes them the group's.
 
     The claim is in the log already: of two that come at once, one sees the other.
 
     Raises:
-        GroupRefused: Another claim, or the group, works with another one.
+        GroupRefused: Another claim, or the group, works with others.
     """
-    group, row = options.group_id, store.assignment(options.group_id)
-    others = [one.epoch for one in store.claims(group) if one.epoch != mine]
+    group, terms = options.group_id, terms_of(options, store, cluster)
+    others = [one for one in store.claims(group) if one.epoch != mine]
+    row = store.assignment(group)
+    logged: set[tuple[str, str]] = set()
+    for one in [*others, *([] if row is None else [row])]:
+        log_changes(group, "other shares", one, terms, logged)
+    at_work = [one.epoch for one in others]
     if row is not None and not row.members.keys() <= row.fenced.keys() | row.heirs.keys():
-        others.append(row.epoch)
-    agree_on_ordering_key(store, group, options.ordering_key, at_work=others)
+        at_work.append(row.epoch)
+    agree(store, group, terms, at_work=at_work)
 
 
 def _check_ranges(

@@ -11,7 +11,6 @@ No socket, no clock, no log: those are in `coopconsume.group.member`.
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from assignors.wire import MemberAssignment, Refusal, Subscription, read_answer,
 from commits import Epoch, OwnedShare
 from commits.acquisitions import COOPERATIVE
 from coopconsume.errors import ConsumerRangeFetchNotAccepted, GroupRefused
+from coopconsume.group.agreement import refusals
 from coopconsume.group.owned import EpochGrant
 from coopconsume.group.shares import common, leave_with_owners, share_of, without
 
@@ -119,22 +119,16 @@ class GroupCore:
 
     Args:
         group: The group's id.
-        store: Id of the commit store.
-        cluster: Id of the Kafka cluster.
+        terms: What it agrees on with the other members, see `coopconsume.group.agreement`.
         slots: Tasks side by side.
         allow_key_share: Whether parts of partitions are accepted; a change counts from the next
             join on.
         life_ms: How long our work may go on after our death; a change counts from the next join on.
         by_pattern: Whether it subscribes to a pattern.
-        record_filter: Which records its handlers get, as text; empty for all.
-        sharing: ``cooperative`` if the members acquire chunks of whole partitions; empty if each
-            has key ranges of its own.
-        ordering_key: What records are dealt by, as text; empty for their keys.
     """
 
     group: str
-    store: str
-    cluster: str
+    terms: dict[str, str]
     slots: int
     allow_key_share: bool
     life_ms: int
@@ -152,9 +146,6 @@ class GroupCore:
     #: Whether the shares owned until now are still worked on while the member joins.
     is_continuing: bool = False
     attempt: int = 0
-    record_filter: str = ""
-    sharing: str = ""
-    ordering_key: str = ""
 
     # -- joining
 
@@ -168,8 +159,7 @@ class GroupCore:
         self.noted, self.joined_to_share = in_force, self.allow_key_share
         self.joined_with_seen = dict(self.seen)
         return Subscription(
-            self.store,
-            self.cluster,
+            dict(self.terms),
             self.slots,
             self.allow_key_share,
             self.owned if with_owned or self.is_continuing else (),
@@ -179,9 +169,6 @@ class GroupCore:
             self.attempt,
             self.joined_with_seen,
             self.is_continuing,
-            self.record_filter,
-            self.sharing,
-            self.ordering_key,
         ).to_bytes()
 
     @property
@@ -273,25 +260,16 @@ class GroupCore:
                 theirs for now, see `coopconsume.group.shares`.
 
         Raises:
-            GroupRefused: The leader itself works with another store, cluster, filter or ordering
-                key than most, or shares partitions in another way. Members that work under an
-                epoch are counted before others, so that who joins a group at work is refused and
-                not the group.
+            GroupRefused: The leader itself does not agree with most members. Members that work
+                under an epoch are counted before others, so that who joins a group at work is
+                refused and not the group.
 
         A member whose data this version of the library cannot read is refused, nobody else.
         """
         subscriptions, refused = _read(joined)
-        setups = Counter(map(_setup_of, subscriptions.values()))
-        at_work = Counter(
-            _setup_of(subscriptions[member]) for member in subscriptions if _is_at_work(member, row)
-        )
-        mine = (self.store, self.cluster, self.record_filter, self.sharing, self.ordering_key)
-        setup = max(setups, key=lambda one: (at_work[one], setups[one], one == mine))
-        refused |= {
-            member: _other_setup(self.group, _setup_of(said), setup)
-            for member, said in subscriptions.items()
-            if _setup_of(said) != setup
-        }
+        shares_chunks = self.terms.get("sharing") == COOPERATIVE
+        terms = {member: said.terms for member, said in subscriptions.items()}
+        refused |= refusals(self.group, terms, () if row is None else row.members, me)
         if me in refused:
             raise GroupRefused(self.group, refused[me])
         members = []
@@ -312,12 +290,12 @@ class GroupCore:
             )  # fmt: skip
         accepted = [said for member, said in subscriptions.items() if member not in refused]
         partitions, topic_ids = _with_reports(accepted, partitions, topic_ids, hidden)
-        if self.sharing == COOPERATIVE:
+        if shares_chunks:
             shares = {member.id: _all_of(member, partitions) for member in members}
         else:
             shares = assignor.assign(partitions, members, shareable_topics=shareable)
         # Who acquires chunks of a partition needs all of it.
-        splits = () if self.sharing == COOPERATIVE else shareable
+        splits = () if shares_chunks else shareable
         if claimed:
             shares = {
                 member.id: _around(shares[member.id], claimed, member, splits) for member in members
@@ -329,7 +307,7 @@ class GroupCore:
         }
         takes_parts = {member.id for member in members if member.allow_key_share}
         moving: dict[str, tuple[Share, ...]] = {}
-        if self.sharing != COOPERATIVE:
+        if not shares_chunks:
             shares, moving = leave_with_owners(
                 shares, owned, lambda member, topic: member in takes_parts and topic in shareable
             )
@@ -498,49 +476,12 @@ def _with_reports(
     return counts, ids
 
 
-#: What must be the same for all members: commit store, cluster, filter, sharing, ordering key.
-_Setup = tuple[str, str, str, str, str]
-
-
-def _setup_of(said: Subscription) -> _Setup:
-    return said.store, said.cluster, said.record_filter, said.sharing, said.ordering_key
-
-
-def _is_at_work(member: str, row: EpochRow | None) -> bool:
-    """Whether a member has shares of the epoch in force, or had them until it joined."""
-    return row is not None and member in row.members
-
-
 def _all_of(member: Member, partitions: Mapping[str, int]) -> tuple[Share, ...]:
     """Returns all partitions of a member's topics, as a cooperative epoch gives them to it."""
     return tuple(
         Share(topic, partition)
         for topic in sorted(set(member.topics))
         for partition in range(partitions.get(topic, 0))
-    )
-
-
-def _other_setup(group: str, found: _Setup, most: _Setup) -> str:
-    same = "commitTable and kafka.bootstrap.servers"
-    if found[:4] == most[:4]:
-        what, here, there = "orderingKey", found[4] or "none", most[4] or "none"
-        same = "orderingKey; to change it, stop all members first"
-    elif found[:3] == most[:3]:
-        what, here, there = "sharing", found[3] or "keyRanges", most[3] or "keyRanges"
-        same = "sharing; to change it, stop all members first"
-    elif found[:2] == most[:2]:
-        what, here, there = "filter", found[2] or "none", most[2] or "none"
-        same = (
-            "filter; to change it, stop all members first and wait until Kafka has removed them "
-            "(static ones after kafka.session.timeout.ms)"
-        )
-    elif found[0] != most[0]:
-        what, here, there = "commit table", found[0], most[0]
-    else:
-        what, here, there = "Kafka cluster", found[1], most[1]
-    return (
-        f"it works with the {what} {here}, the other members of group {group!r} with {there}: "
-        f"give all members the same {same}"
     )
 
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from commits import AcquireRequest, CommitRefused, MaxIndividualCommitsReached, OffsetRanges
 from commits.affordable import affordable
 from coopconsume.errors import ExternalReset
+from coopconsume.group.agreement import check, terms_of
 from coopconsume.group.assigned_logs import AssignedLogs
 from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.chunks import AcquiredChunks, ChunkReader, failures_in
-from coopconsume.group.ordering_keys import check_ordering_key
 from coopconsume.group.owned import LEASE, Failed, Owned, left_ms
 from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.group.repeating import repeated
@@ -68,7 +68,7 @@ class EpochAssignment:
     Raises:
         DataLoss: Records were deleted before they were done, and ``failOnDataLoss`` is true.
         ExternalReset: Somebody moved the group's offsets in Kafka, and ``onExternalReset`` is fail.
-        GroupRefused: The group deals records by another ordering key.
+        GroupRefused: The group has other terms.
         commits.FencedMember: The epoch has passed.
     """
 
@@ -134,8 +134,7 @@ class EpochAssignment:
     def _begin(self, owned: Collection[TopicPartition]) -> None:
         """Writes into the log where our partitions begin, and which offsets were found in Kafka."""
         store, group, epoch, member = self.store, self.options.group_id, self.epoch, self.member
-        # A static member may have come back with another one, without a word of the leader's.
-        check_ordering_key(store, group, self.options.ordering_key)
+        check(store, group, terms_of(self.options, store, self.cluster))
         row = store.assignment(group, epoch)
         topics = {topic for topic, _ in owned}
         dealt = {

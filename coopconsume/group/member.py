@@ -26,11 +26,10 @@ from kafka.structs import OffsetAndMetadata
 
 from assignors import AssignmentConflict, Share
 from commits import ClaimConflict, CommitLogUnavailable, EpochConflict, FencedMember
-from commits.acquisitions import COOPERATIVE
 from coopconsume.errors import CoopConsumeError, GroupRefused, TopicNotFound
+from coopconsume.group.agreement import agree, log_changes, terms_of
 from coopconsume.group.claims import LOOK_EVERY, ClaimWatch
 from coopconsume.group.core import GroupCore, MemberReplaced, Rejoin, TakeOver, waits_of
-from coopconsume.group.ordering_keys import agree_on_ordering_key
 from coopconsume.group.owned import EpochGrant, left_ms
 from coopconsume.group.plugin import plugins
 from coopconsume.group.repeating import repeated
@@ -143,13 +142,10 @@ class GroupMember:
         self._owner = owner
         self._group = options.group_id
         self._core = GroupCore(
-            self._group, store.id, cluster.cluster_id, slots, options.allow_key_share,
-            life_ms=life_ms, record_filter=str(options.record_filter),
-            sharing=COOPERATIVE if options.uses_chunks else "",
-            ordering_key=options.ordering_key or "",
-        )  # fmt: skip
+            self._group, terms_of(options, store, cluster), slots, options.allow_key_share, life_ms
+        )
         self._instance = options.kafka.get("group.instance.id")
-        self._seen_filter = self._core.record_filter  # of the last epoch that was reported
+        self._logged: set[tuple[str, str]] = set()
         self._config = consumer_config(options, application)
         self._topics: tuple[str, ...] = ()
         self._pattern: TopicPattern | None = None
@@ -410,14 +406,9 @@ class GroupMember:
         """Returns what to join with; notes the epoch that is in force now."""
         is_continuing = self._core.is_continuing
         row = self._follow() if is_continuing else self._store.assignment(self._group)
-        known = (self._core.record_filter, self._seen_filter)
-        if row is not None and row.record_filter not in known:
-            self._seen_filter = row.record_filter
-            log.warning(
-                "group %s: the filter of epoch %d was %s, this member's is %s; what was filtered "
-                "before stays done", self._group, row.epoch.number, row.record_filter or "none",
-                self._core.record_filter or "none",
-            )  # fmt: skip
+        if row is not None:
+            whose = f"epoch {row.epoch.number}"
+            log_changes(self._group, whose, row, self._core.terms, self._logged)
         return self._core.subscription(row.epoch if row else None, with_owned=with_owned)
 
     def _follow(self) -> EpochRow | None:
@@ -479,10 +470,9 @@ class GroupMember:
             claimed=self._claims.claimed(),
             row=self._store.assignment(self._group),
         )
-        agree_on_ordering_key(
-            self._store, self._group, self._options.ordering_key,
-            at_work=[claim.epoch for claim in self._store.claims(self._group)],
-        )  # fmt: skip
+        terms = self._core.terms
+        claims = [claim.epoch for claim in self._store.claims(self._group)]
+        agree(self._store, self._group, terms, at_work=claims)
         for topic in sorted(set(hidden) - deal.topic_ids.keys()):
             log.warning(
                 "group %s: this member leads the group and has no right to see topic %r: nobody is "
@@ -493,8 +483,8 @@ class GroupMember:
                 self._group, deal.shares, previous=deal.previous, generation=place.generation_id,
                 topic_ids=deal.topic_ids, member=place.member_id, nonce=deal.nonce,
                 life_ms=deal.life_ms, partitions=deal.initial,
-                record_filter=self._core.record_filter, continues=deal.continues,
-                sharing=self._core.sharing, lives=deal.lives,
+                record_filter=terms.get("filter", ""), continues=deal.continues,
+                sharing=terms.get("sharing", ""), lives=deal.lives,
             ),
             f"epoch of {len(deal.shares)} members", self._lead_within / 2,
         )  # fmt: skip

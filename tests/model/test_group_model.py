@@ -96,7 +96,7 @@ class GroupMachine(RuleBasedStateMachine):
         static = at % 2 == 1
         # Batches of some go on for a shorter time, as under leases.
         life = LIFE if at % 4 < 2 else LEASE + 1
-        core = GroupCore("g", "store", "cluster", slots, True, life_ms=life)
+        core = GroupCore("g", {"store": "store", "cluster": "cluster"}, slots, True, life_ms=life)
         self.processes[at] = Process(next(self.started), core, f"i{at}" if static else None)
 
     @rule(at=NUMBER, late=st.booleans())
@@ -495,7 +495,7 @@ class GroupMachine(RuleBasedStateMachine):
         row = self.log.state.claims[epoch.nonce].assignment()
         waits = [(Share(*d.share[:2], KeyRange(*d.share[2:])), self.now + d.life_ms)
                  for d in row.doubts]  # fmt: skip
-        core = GroupCore("g", "store", "cluster", 1, True, life_ms=LIFE)
+        core = GroupCore("g", {"store": "store", "cluster": "cluster"}, 1, True, life_ms=LIFE)
         grant = EpochGrant(epoch, member, (share,), dict(self.topic_ids), (), LIFE)
         self.claimants[at] = Process(
             number, core, None, member, "claim", grant=grant, waits=waits, checked=self.now

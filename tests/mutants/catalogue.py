@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.acquisitions import ACQUISITIONS
+from tests.mutants.agreement import AGREEMENT
 from tests.mutants.channel import CHANNEL, CHANNEL_DRIVER
 from tests.mutants.checks import ASSIGNORS, CHECKER, CLOCKS, SHOWN
 from tests.mutants.commits import ANSWERS, COMMITS, SNAPSHOTS
@@ -49,6 +50,7 @@ GROUPS = [
     ACQUISITIONS,
     SHOWN,
     STATE,
+    AGREEMENT,
     FILTERS,
     ORDERING_KEYS,
     REALTIME,

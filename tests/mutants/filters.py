@@ -65,22 +65,6 @@ FILTERS = [
         (_FILTERS + "test_progressive_reports_have_what_is_filtered_once",),
     ),
     Mutant(
-        "filter-not-compared",
-        "Members of a group have the same filter.",
-        "coopconsume/group/core.py",
-        "return said.store, said.cluster, said.record_filter",
-        'return said.store, said.cluster, ""',
-        (_FILTERS + "test_members_with_another_filter_are_refused",),
-    ),
-    Mutant(
-        "filter-not-sent",
-        "A member sends the leader its filter.",
-        "assignors/wire.py",
-        '**({"filter": self.record_filter} if self.record_filter else {}),',
-        "",
-        (_FILTERS + "test_members_with_another_filter_are_refused",),
-    ),
-    Mutant(
         "filtered-of-a-poll-never-committed",
         "What a poll filters is committed, with the user's commit or without one.",
         "coopconsume/runtime/poll/positions.py",
@@ -203,14 +187,6 @@ FILTERS = [
         (
             "tests/unit/runtime/test_breaker.py::test_a_trial_that_has_handled_nothing_is_followed_by_a_longer_one",
         ),
-    ),
-    Mutant(
-        "filter-of-other-claims-not-reported",
-        "A claim warns of other filters in its group.",
-        "coopconsume/group/claiming.py",
-        " - {mine}):",
-        " & {mine}):",
-        (_FILTERS + "test_a_claim_is_warned_of_other_filters_in_its_group",),
     ),
     Mutant(
         "poll-looks-for-no-holes",

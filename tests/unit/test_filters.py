@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
-from assignors import KeyRange, RoundRobinKeyRangeAssignor
-from commits import CommitStore, Epoch, OffsetRanges
-from coopconsume.errors import AlreadyClosed, GroupRefused, InvalidOption, PollWokenUp
+from assignors import KeyRange
+from commits import OffsetRanges
+from coopconsume.errors import AlreadyClosed, InvalidOption, PollWokenUp
 from coopconsume.filters import MOST_KEYS, RecordFilter, varying_part, words_of
-from coopconsume.group.claiming import compare_filters
-from coopconsume.group.core import GroupCore, Joined
-from coopconsume.group.member import GroupMember
 from coopconsume.group.owned import Failed
 from coopconsume.options import Options
 from coopconsume.runtime.plan import Limits, Partition, plan_batch
@@ -161,6 +157,8 @@ def test_headers_are_read_where_a_condition_is_about_them():
         ("unix_timestamp() > 5", "unix_timestamp"),
         ("key IN (SELECT k FROM t)", "SELECT"),
         ("/* no */ `now`() > timestamp", "`now`"),
+        ("topic = '${spark.app.name}'", "${spark.app.name}"),
+        ("partition > ${env:PARTITION}", "${env:PARTITION}"),
     ],
 )
 def test_what_may_change_between_two_reads_is_refused(where, part):
@@ -380,70 +378,3 @@ def test_a_poll_of_filtered_records_ends_with_its_window(polling, end, error):
     with pytest.raises(error):
         member.poller.poll(member, 60.0)
     assert (len(windows), log.commits[0].stable_offset) == (3, 6)
-
-
-# -- in a group
-
-
-def member_with(record_filter):
-    """A member with a filter."""
-    return GroupCore("g", "store", "cluster", 1, True, life_ms=1, record_filter=record_filter)
-
-
-def lead(leader, filters):
-    """What the member `a` deals to members, given by id with their filters."""
-    joined = [
-        Joined(name, ("t",), member_with(of).subscription(None, with_owned=False))
-        for name, of in filters.items()
-    ]
-    return leader.lead(
-        "a", 1, joined, RoundRobinKeyRangeAssignor(), {"t": 9}, {"t": "id"}, (), noted=None
-    )
-
-
-def test_members_with_another_filter_are_refused():
-    """Most members decide, the leader if there are as many; the error names both filters."""
-    deal = lead(
-        member_with("where=a"), {"a": "where=a", "b": "where=a", "c": "denyKeys=k", "d": ""}
-    )
-    assert set(deal.shares) == {"a", "b"}
-    for member, found in {"c": "denyKeys=k", "d": "none"}.items():
-        assert deal.refused[member] == (
-            f"it works with the filter {found}, the other members of group 'g' with where=a: give "
-            "all members the same filter; to change it, stop all members first and wait until "
-            "Kafka has removed them (static ones after kafka.session.timeout.ms)"
-        )
-    assert set(lead(member_with("x"), {"a": "x", "b": "y"}).refused) == {"b"}
-    with pytest.raises(GroupRefused, match=r"the filter where=a, the other members .* with none"):
-        lead(member_with("where=a"), {"a": "where=a", "b": "", "c": ""})
-
-
-@pytest.mark.parametrize("before", ["", "denyKeys=k", "where=now"])
-def test_a_filter_that_has_changed_is_logged(before, caplog):
-    """The next start may have another one than the epoch in force; the log names both."""
-    row = SimpleNamespace(epoch=Epoch(3, "n"), record_filter=before)
-    member = SimpleNamespace(
-        _core=member_with("denyKeys=k"), _group="g", _seen_filter="denyKeys=k",
-        _store=SimpleNamespace(assignment=lambda _: row),
-    )  # fmt: skip
-    with caplog.at_level(logging.WARNING):
-        GroupMember.subscription(member, with_owned=False)
-    assert member._core.noted == Epoch(3, "n")
-    changed = [f"the filter of epoch 3 was {before or 'none'}, this member's is denyKeys=k"]
-    assert [text for text in changed if text in caplog.text] == changed * (before != "denyKeys=k")
-
-
-@pytest.mark.parametrize("mine", ["where=a", "denyKeys=k", ""])
-def test_a_claim_is_warned_of_other_filters_in_its_group(mine, tmp_path, caplog):
-    """Claims are not refused; the log names each filter that is not the claim's own, once."""
-    store = CommitStore.open(tmp_path, cluster="c")
-    store.open_epoch("g", {"m": [("t", 0)]}, previous=None, record_filter="where=a")
-    for partition, found in enumerate(["denyKeys=k", "where=a", ""], start=1):
-        store.claim("g", f"claim {partition}", [("t", partition)], record_filter=found)
-    options = SimpleNamespace(record_filter=mine, group_id="g", batch_life=1.0)
-    with caplog.at_level(logging.WARNING):
-        compare_filters(options, store)
-    others = [other or "none" for other in ("", "denyKeys=k", "where=a") if other != mine]
-    assert [record.args[1:] for record in caplog.records] == [
-        (other, mine or "none") for other in others
-    ]

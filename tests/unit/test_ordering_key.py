@@ -8,21 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from assignors import RoundRobinKeyRangeAssignor, key_hash
-from commits import CommitStore, Epoch, OffsetRanges, Pending
+from assignors import key_hash
+from commits import CommitStore, OffsetRanges, Pending
 from coopconsume.admin.dead_letters.actions import REPLAY_OF, _replayed
 from coopconsume.admin.offsets.document import read_document, write_document
 from coopconsume.admin.offsets.moves import Kept
 from coopconsume.admin.offsets.status import PartitionStatus
 from coopconsume.admin.overview.data import plain
 from coopconsume.cli.offset_text import status_document
-from coopconsume.errors import GroupRefused, InvalidOption, StateNeedsKey
-from coopconsume.group.core import GroupCore, Joined
-from coopconsume.group.ordering_keys import (
-    agree_on_ordering_key,
-    agreed_ordering_key,
-    check_ordering_key,
-)
+from coopconsume.errors import InvalidOption, StateNeedsKey
 from coopconsume.group.owned import Failed
 from coopconsume.kafka.blocker_records import BlockerRecord
 from coopconsume.options import Options
@@ -283,69 +277,6 @@ def test_a_dead_letter_is_logged_by_its_ordering_key(caplog):
     with caplog.at_level("WARNING"):
         FailureLog().take(report, [("t", 0)])
     assert "key=customer-7: no (dead-lettered after attempt 1)" in caplog.text
-
-
-# -- in a group
-
-
-def member_with(ordering_key):
-    """A member with an ordering key."""
-    return GroupCore("g", "store", "cluster", 1, True, life_ms=1, ordering_key=ordering_key)
-
-
-def test_members_with_another_ordering_key_are_refused():
-    """Most members decide; the error names both."""
-    joined = [
-        Joined(name, ("t",), member_with(of).subscription(None, with_owned=False))
-        for name, of in {"a": "topic", "b": "topic", "c": "", "d": "value"}.items()
-    ]
-    deal = member_with("topic").lead(
-        "a", 1, joined, RoundRobinKeyRangeAssignor(), {"t": 9}, {"t": "id"}, (), noted=None
-    )
-    assert set(deal.shares) == {"a", "b"}
-    for member, found in {"c": "none", "d": "value"}.items():
-        assert deal.refused[member] == (
-            f"it works with the orderingKey {found}, the other members of group 'g' with topic: "
-            "give all members the same orderingKey; to change it, stop all members first"
-        )
-
-
-@pytest.fixture
-def store(tmp_path):
-    """A commit store."""
-    return CommitStore.open(tmp_path, cluster="c")
-
-
-def test_a_group_has_the_ordering_key_that_it_agreed_on(store):
-    """It may change while nobody works with the one before, and nothing depends on it."""
-    check_ordering_key(store, "g", None)
-    with pytest.raises(GroupRefused, match="with orderingKey topic, the group with none"):
-        check_ordering_key(store, "g", "topic")
-    agree_on_ordering_key(store, "g", "topic")
-    check_ordering_key(store, "g", "topic")
-    check_ordering_key(store, "another", None)
-    with pytest.raises(GroupRefused, match="with orderingKey none, the group with topic; stop all"):
-        check_ordering_key(store, "g", None)
-    others = [Epoch(1, "n")]
-    agree_on_ordering_key(store, "g", "topic", at_work=others)
-    with pytest.raises(GroupRefused, match="stop all of its members and claims"):
-        agree_on_ordering_key(store, "g", "value", at_work=others)
-    assert agreed_ordering_key(store, "g") == "topic"
-    agree_on_ordering_key(store, "g", None)
-    check_ordering_key(store, "g", None)
-
-
-def test_pending_records_keep_the_ordering_key(store):
-    """Their hashes are in the log: by another key they would come to no slot."""
-    epoch = store.open_epoch("g", {"m": [("t", 0)]}, previous=None)
-    failed = Pending(5, 7, 1, 0, "no")
-    store.commit("g", epoch, "m", {}, pending={("t", 0): [failed]})
-    with pytest.raises(GroupRefused, match=r"such as t-0@5: .* or set the group's offsets"):
-        agree_on_ordering_key(store, "g", "topic")
-    agree_on_ordering_key(store, "g", None)
-    store.commit("g", epoch, "m", {("t", 0): [(0, 5)]})
-    agree_on_ordering_key(store, "g", "topic")
-    check_ordering_key(store, "g", "topic")
 
 
 def test_letters_that_a_queue_writes_have_no_hash():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from coopconsume.admin.offsets.status import PartitionStatus, times_of
 from coopconsume.errors import GroupNotFound
-from coopconsume.group.ordering_keys import agreed_ordering_key
+from coopconsume.group.agreement import ORDERING_KEY
 from coopconsume.kafka.identity import is_other_topic
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def read_statuses(
     state, primary = store.state(group), cluster.primary()
     wanted = sorted(choose({*state, *primary}))
     pending, ids, times = store.pending(group), store.topic_ids(group), times_of(history)
-    has_ordering_keys = agreed_ordering_key(store, group) is not None
+    has_ordering_keys = bool(ORDERING_KEY.noted(store.settings(), group))
     topics = {t.name: t for t in cluster.topics({tp[0] for tp in wanted}, missing_ok=True)}
     there = [tp for tp in wanted if tp[0] in topics and tp[1] < topics[tp[0]].partitions]
     starts, ends = cluster.log_starts(there), cluster.ends(there)

@@ -254,9 +254,9 @@ def _notes(facts: GroupFacts, partitions: Sequence[PartitionOverview]) -> Iterab
         yield f"commit table {facts.table} has no rows of the group"
     for member in facts.kafka.members:
         found = member.subscription
-        if found is not None and found.store != facts.store:
+        if found is not None and (store := found.terms["store"]) != facts.store:
             yield (
-                f"{member.id} uses another commit table: its store id is {found.store}, that of "
+                f"{member.id} uses another commit table: its store id is {store}, that of "
                 f"{facts.table} is {facts.store}"
             )
         elif found is None and facts.kafka.state == _STABLE:

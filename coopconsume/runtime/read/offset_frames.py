@@ -28,6 +28,7 @@ from coopconsume.runtime.read.hashing import (
     slot_sql,
     task_numbers,
 )
+from coopconsume.runtime.read.session_settings import check_session_settings
 from coopconsume.runtime.read.spans import Span
 from coopconsume.runtime.read.timestamp_overflow import (
     TIMESTAMP_OVERFLOWS,
@@ -269,6 +270,7 @@ def batch_frame(
     """
     from pyspark.sql import functions as F  # noqa: N812
 
+    check_session_settings(spark, options)
     record_filter = options.record_filter
     shown = "CASE WHEN _passes THEN {} END" if record_filter else "{}"
     columns = [
@@ -361,6 +363,7 @@ def poll_frame(
     """
     from pyspark.sql import functions as F  # noqa: N812
 
+    check_session_settings(spark, options)
     record_filter, key = options.record_filter, key_column(options)
     headers = options.include_headers or record_filter.needs_headers
     read = read_spans(spark, options, spans, slices, headers=headers)
@@ -426,6 +429,7 @@ def poll_offsets(
     Returns:
         One for each of ``wanted``.
     """
+    check_session_settings(spark, options)
     record_filter = options.record_filter
     tasks = range(1 + max(slot for one in wanted for _, slot in one.slots))
     part = _by_partition(wanted, [str(i) for i in range(len(wanted))])

@@ -38,7 +38,9 @@ def store(tmp_path: Path) -> CommitStore:
 
 def member(store: CommitStore, name: str, slots: int = 1, table: str | None = None) -> KafkaMember:
     """A member of ours as Kafka describes it."""
-    subscription = Subscription(table or store.id, "c", slots, allow_key_share=True)
+    subscription = Subscription(
+        {"store": table or store.id, "cluster": "c"}, slots, allow_key_share=True
+    )
     return KafkaMember(name, None, f"client-{name}", "10.0.0.7", subscription)
 
 
@@ -260,7 +262,7 @@ def test_the_document_is_plain(store: CommitStore) -> None:
 
 def test_only_members_of_ours_have_a_subscription() -> None:
     """What others joined with, damaged data and none at all are no errors."""
-    subscription = Subscription("s", "c", 3)
+    subscription = Subscription({"store": "s", "cluster": "c"}, 3)
     metadata = ConsumerProtocolSubscription(0, ["t"], subscription.to_bytes()).encode()
     assert read_subscription(metadata) == subscription
     plain = ConsumerProtocolSubscription(0, ["t"], None).encode()

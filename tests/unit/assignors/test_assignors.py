@@ -319,7 +319,9 @@ SHARES = (Share("t", 0), Share("t", 3, HALVES[1]), Share("é", 1, HALVES[0]))
 
 def test_the_wire_carries_subscription_and_assignment() -> None:
     """What a member and the leader send each other is read back as it was written."""
-    subscription = Subscription("store", "cluster", 4, True, SHARES, 12, "nonce", 70_000)
+    subscription = Subscription(
+        {"store": "store", "cluster": "cluster"}, 4, True, SHARES, 12, "nonce", 70_000
+    )
     assignment = MemberAssignment("m", SHARES, 13, "nonce", {"t": "id", "é": "id2"})
     assert Subscription.from_bytes(subscription.to_bytes()) == subscription
     assert MemberAssignment.from_bytes(assignment.to_bytes()) == assignment
@@ -345,7 +347,7 @@ def packed(kind: str, body: bytes, version: int = VERSION) -> bytes:
     return bytes((MAGIC, ord(kind), version)) + zlib.compress(body)
 
 
-GOOD = Subscription("store", "cluster").to_bytes()
+GOOD = Subscription({"store": "store", "cluster": "cluster"}).to_bytes()
 
 
 @pytest.mark.parametrize(

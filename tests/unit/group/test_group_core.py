@@ -18,7 +18,7 @@ from coopconsume.group.shares import by_partition, leave_with_owners
 
 def a_core():
     """A member with one slot that shares partitions."""
-    return GroupCore("g", "store", "cluster", 1, True, life_ms=1)
+    return GroupCore("g", {"store": "store", "cluster": "cluster"}, 1, True, life_ms=1)
 
 
 def deal(leader, members, partitions, hidden=()):
@@ -73,7 +73,13 @@ def test_a_leader_with_old_metadata_takes_the_members_word_for_grown_topics():
 
 def test_a_refused_member_reports_no_topics():
     """It may be of another cluster, where a topic of that name has other partitions."""
-    a, b, stranger = a_core(), a_core(), GroupCore("g", "other", "cluster", 1, True, life_ms=1)
+    a, b, stranger = (
+        a_core(),
+        a_core(),
+        GroupCore(
+            "g", {"store": "store", "cluster": "cluster"} | {"store": "other"}, 1, True, life_ms=1
+        ),
+    )
     members = {"a": (a, ("t",)), "b": (b, ("t",)), "c": (stranger, ("t",))}
     row = row_of(deal(a, {"a": members["a"], "b": members["b"]}, {"t": 1}))
     assert stranger.unassigned(row, {"t": (3, "id of t")}) == ["t-1", "t-2"]
@@ -110,12 +116,16 @@ def test_a_row_without_a_whole_partition_is_a_conflict():
 
 def test_subscriptions_of_members_that_report_nothing_are_read():
     """Members of earlier versions do not know the field."""
-    subscription = Subscription("s", "c", seen={"t": (2, "id")})
+    subscription = Subscription({"store": "s", "cluster": "c"}, seen={"t": (2, "id")})
     assert Subscription.from_bytes(subscription.to_bytes()) == subscription
 
-    fields = wire._unpack("subscription", "S", Subscription("s", "c").to_bytes())
+    fields = wire._unpack(
+        "subscription", "S", Subscription({"store": "s", "cluster": "c"}).to_bytes()
+    )
     old = {name: value for name, value in fields.items() if name != "seen"}
-    assert Subscription.from_bytes(wire._pack("S", old)) == Subscription("s", "c")
+    assert Subscription.from_bytes(wire._pack("S", old)) == Subscription(
+        {"store": "s", "cluster": "c"}
+    )
 
 
 def test_a_leader_deals_around_claims():
@@ -312,7 +322,13 @@ def test_who_takes_whole_partitions_gets_them_once_they_are_released():
 
 def cooperative(slots=1):
     """A member that shares partitions by chunks."""
-    return GroupCore("g", "store", "cluster", slots, True, life_ms=1, sharing="cooperative")
+    return GroupCore(
+        "g",
+        {"store": "store", "cluster": "cluster", "sharing": "cooperative"},
+        slots,
+        True,
+        life_ms=1,
+    )
 
 
 def test_members_of_a_cooperative_epoch_have_all_partitions():

@@ -172,7 +172,7 @@ def dealt(leader, joined, topics=("t",)):
 
 def a_core():
     """The core of a member of group g."""
-    return GroupCore("g", "store", "cluster", 1, True, 1_000)
+    return GroupCore("g", {"store": "store", "cluster": "cluster"}, 1, True, 1_000)
 
 
 def test_only_a_member_that_cannot_be_read_is_refused():

@@ -27,7 +27,9 @@ def take(*ranges):
     row = EpochRow(EPOCH, 1, members, {}, {})
     share = Share("t", 0, KeyRange(*ranges[0]))
     data = MemberAssignment("m0", (share,), EPOCH.number, EPOCH.nonce, {}).to_bytes()
-    core = GroupCore("g", "store", "cluster", slots=1, allow_key_share=True, life_ms=1000)
+    core = GroupCore(
+        "g", {"store": "store", "cluster": "cluster"}, slots=1, allow_key_share=True, life_ms=1000
+    )
     return core.take("m0", data, row)
 
 

@@ -110,6 +110,8 @@ def test_topics_that_a_group_waits_for_start_at_their_first_record(
     initial: dict[str, int],
 ) -> None:
     """So do topics that its pattern matches later; the log keeps the first count of a topic."""
-    leader = GroupCore("g", "store", "cluster", 1, True, 1_000, by_pattern=by_pattern)
+    leader = GroupCore(
+        "g", {"store": "store", "cluster": "cluster"}, 1, True, 1_000, by_pattern=by_pattern
+    )
     subscription = leader.subscription(noted, with_owned=True)
     assert dealt(leader, [subscription], ("t", "missing")).initial == initial
