@@ -96,7 +96,7 @@ class CooperativeConsumer(Closing):
         self._poller = Poller(self.spark, self.options, self.slots)
         self._membership: Membership | None = None
         self._query: CooperativeQuery | None = None
-        self._whole_partitions = False
+        self._prepare: Callable[[Membership], None] | None = None
         self._closed = self._is_closing = False
         self._joining = threading.Lock()
         #: How to join again after maxPollInterval.
@@ -209,7 +209,8 @@ class CooperativeConsumer(Closing):
                 self.options, self.slots(), self._poller.session, self.spark
             )
         try:
-            membership.need_whole_partitions(needed=self._whole_partitions)
+            if self._prepare is not None:
+                self._prepare(membership)
             membership.work_under_leases(lease_seconds(self.spark, self.options))
             join(membership)
         except BaseException:
@@ -255,26 +256,23 @@ class CooperativeConsumer(Closing):
         finally:
             self._poller.session.forget()
 
-    def membership(self, *, whole_partitions: bool = False) -> Membership:
+    def membership(self, prepare: Callable[[Membership], None] | None = None) -> Membership:
         """Returns the member's place in the group; joins first where an option names the topics.
 
         Args:
-            whole_partitions: Whether the member is about to need whole partitions.
-
-        Raises:
-            InvalidOption: It does, and parts of partitions are assigned by hand.
+            prepare: Sets what the member says when it joins; what it raises is raised.
         """
         if self._closed:
             raise AlreadyClosed("the consumer")
         if self._membership is None:
-            self._whole_partitions = whole_partitions
+            self._prepare = prepare
             if self._join_again is not None:
                 self._subscribe(self._join_again)
             else:
                 self.subscribe()
+        elif prepare is not None:
+            prepare(self._membership)
         assert self._membership is not None
-        if whole_partitions:
-            self._membership.need_whole_partitions(needed=True)
         return self._membership
 
     def assignment(self) -> dict[TopicPartition, list[KeyRange]]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coopconsume.consumer import CooperativeConsumer
+    from coopconsume.group.membership import Membership
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.monitoring.listener import QueryProgressEvent
     from coopconsume.runtime.commit.state_log import StateLog
@@ -337,6 +338,7 @@ class CooperativeForeach:
         Raises:
             AlreadyClosed: The consumer was closed.
             CoopConsumeError: The group cannot be joined.
+            GroupRefused: The group has another state than the job, or none.
             InvalidOption: ``ordering="partition"`` with parts of partitions assigned by hand; or a
                 setting that a job in real time cannot follow.
             RealTimeUnavailable: A job in real time lacks a package or a way to its slots.
@@ -348,7 +350,13 @@ class CooperativeForeach:
     def _start(self) -> CooperativeQuery:
         consumer, job_spec = self._consumer, self._job_spec
         consumer.check_no_query("foreach")
-        membership = consumer.membership(whole_partitions=job_spec.ordering == "partition")
+
+        def prepare(member: Membership) -> None:
+            if job_spec.ordering == "partition":
+                member.need_whole_partitions(needed=True)
+            member.keep_state(None if job_spec.state is None else job_spec.state.changelog)
+
+        membership = consumer.membership(prepare)
         slots = consumer.slots(spare=0 if job_spec.real_time is None else 1)
         group = membership.options.group_id
         _check_topics(membership.cluster, job_spec.dead_letters, job_spec.outputs)

@@ -10,13 +10,14 @@ import click
 
 from coopconsume.cli.catalog import session_for
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, example, reported
-from coopconsume.cli.place import Shown, shown, spark_conf_option
+from coopconsume.cli.place import Shown, shown, spark_conf_option, with_admin
 from coopconsume.cli.text import shown_time, table, text_of, time_of
 from coopconsume.state.reading import CommittedState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from coopconsume.admin.client import Admin
     from coopconsume.state.reading import Place
 
 _COLUMNS = ("TOPIC", "PARTITION", "KEY", "OFFSET", "VALUE")
@@ -29,7 +30,7 @@ _RANGE_COLUMNS = ("PARTITION", "FIRST HASH", "LAST HASH", "KEYS", "BYTES")
 
 @click.group(epilog=EXIT_CODES)
 def state() -> None:
-    """Show the state per key of a group, as its committed records left it."""
+    """Show the state per key of a group, or let the group begin with another one."""
 
 
 def _of_a_group(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,6 +166,32 @@ def diff(committed: CommittedState, *, topic: str | None, start: Place, end: Pla
         for row in rows
     ]  # fmt: skip
     return Shown(lambda: [_plain(row) for row in rows], table(_DIFF_COLUMNS, cells))
+
+
+@state.command(
+    epilog=example(
+        "coopconsume state switch billing --bootstrap-servers localhost:9092 "
+        "--commit-table /data/commits"
+    )
+)
+@click.argument("group")
+@click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
+@reported
+@with_admin
+@shown
+def switch(*, group: str, execute: bool, admin: Admin) -> Shown:
+    """Let a group begin with another state, with an empty one, or without one (default: dry run).
+
+    The next job or poll of the group begins with the state that it has, and the commit table notes
+    that. The offsets do not change. The command is refused while the group has members.
+    """
+    with admin.offsets(group) as of_group:
+        note = of_group.switch_state(execute=execute)
+    document = {"group": group, "executed": execute, "state": note.path, "table": note.id}
+    before = "no state is noted" if note.path is None else f"the state at {note.path} is noted"
+    then = "the next job begins with the state that it has, or without one"
+    lines = [f"group {group}: {before}", then if execute else f"with --execute {then}"]
+    return Shown(lambda: document, lines)
 
 
 def _plain(value: Any) -> Any:

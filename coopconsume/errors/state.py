@@ -54,7 +54,7 @@ class StateAhead(DeclaredError):
     message = (
         "the state at {path} has a change by {topic}-{partition}@{offset}, which the group has not "
         "committed: its offsets were set back. Set the state back, too, with 'coopconsume offsets "
-        "reset' and --restore-state or --clear-state, or give another path for a new state"
+        "reset' and --restore-state or --clear-state"
     )
 
     path: str

@@ -93,6 +93,8 @@ TERMS: Final = (
         "hash", "hash version", "version of the library", absent=str(HASH_VERSION), setting="hash",
         at_start=Start.REFUSED,
     ),
+    # Its note has a path as well: `coopconsume.state.note` compares and writes it at a start.
+    Term("state", "state (id of its table)", f"state; {_STOP} and run 'coopconsume state switch'"),
     Term("sharing", "sharing", f"sharing; {_STOP}", absent="", empty="keyRanges"),
     Term(
         "filter", "filter",
@@ -166,7 +168,7 @@ def agree(store: CommitStore, group: str, mine: Terms, *, at_work: Collection[Ep
     changed = []
     for term, found, value, at_start in _unlike(store, group, mine):
         if found is not None and at_start is Start.LOGGED:
-            _warn(group, term, "group", found, value)
+            _warn(group, term, "the group", found, value)
         elif found is not None:
             if at_start is Start.REFUSED or at_work:
                 raise _other(group, term, found, value, at_start)

@@ -27,6 +27,7 @@ from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.group.repeating import repeated
 from coopconsume.group.shares import by_partition, common, shares_of, without
 from coopconsume.kafka.identity import LOG_IDENTITIES, LogIdentity
+from coopconsume.state.note import begin_with_state, note_start_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from coopconsume.group.primary import WritePrimary
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.options import Options
+    from coopconsume.state.changelog import Changelog
 
 log = logging.getLogger(__name__)
 
@@ -153,6 +155,8 @@ class EpochAssignment:
         found = beginning(owned, dealt, facts, primary, self.topic_ids)
         starts = found.from_primary | self.cluster.starting(found.from_options)
         starts |= self.cluster.log_starts(found.from_earliest)
+        if found.from_primary:
+            note_start_elsewhere(store, group)
         if starts:
             store.start(group, epoch, member, starts)
         if found.noted:
@@ -190,6 +194,16 @@ class EpochAssignment:
     def life_ms(self) -> int:
         """How long the next owners of our shares wait for what we do not hand over."""
         return self._grant.life_ms
+
+    def begin_with_state(self, changelog: Changelog | None) -> None:
+        """Makes sure that work begins with the state of the group; None: it has none.
+
+        Raises:
+            GroupRefused, ResetNotFinished, OutputNotWritten, StateNotReadable, TableUnusable: As
+                for `coopconsume.state.note.begin_with_state`.
+        """
+        cluster = self.cluster.cluster_id
+        begin_with_state(self.store, self.options.group_id, cluster, self.member, changelog)
 
     def follow(self, epoch: Epoch, member: str, waits: Iterable[tuple[Share, float]] = ()) -> None:
         """Moves our shares to a later epoch whose assignment is not known.

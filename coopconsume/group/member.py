@@ -183,6 +183,11 @@ class GroupMember:
         """Sets whether the next join accepts parts of partitions."""
         self._core.allow_key_share = allowed
 
+    def keep_state(self, table: str | None) -> None:
+        """Sets the id of the state that the next join says; empty: none, None: not known."""
+        self._core.terms.pop("state", None)
+        self._core.terms |= {} if table is None else {"state": table}
+
     def work_may_last(self, life_ms: int) -> None:
         """Sets what the next join says of how long the member's work may go on after its death."""
         self._core.life_ms = life_ms

@@ -29,6 +29,7 @@ from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import lease_of, session_ms
 from coopconsume.group.shares import by_partition, common, without
 from coopconsume.kafka.connection import Connection
+from coopconsume.state.note import check_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from coopconsume.group.claims import ClaimKeeper
     from coopconsume.group.owned import EpochGrant, Owned
     from coopconsume.options import Options
+    from coopconsume.state.changelog import Changelog
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,8 @@ class Membership:
         self._listener: RebalanceListener | None = None
         self._is_announced = self._is_revoked = False
         self._allow_key_share = options.allow_key_share
+        #: The id of the state that its work keeps, see `keep_state`.
+        self._state: str | None = None
         self._group: GroupMember | None = None
         self._claim: ClaimKeeper | None = None
         self._assignment: EpochAssignment | None = None
@@ -128,6 +132,7 @@ class Membership:
             self._application,
         )  # fmt: skip
         self._group.allow_key_share(allowed=self._allow_key_share)
+        self._group.keep_state(self._state)
         self._group.start(names, pattern)
         self._joining_since = time.monotonic()
         due = self._joining_since + _FIRST_WARNING
@@ -170,6 +175,18 @@ class Membership:
         self._allow_key_share = self.options.allow_key_share and not needed
         if self._group is not None:
             self._group.allow_key_share(allowed=self._allow_key_share)
+
+    def keep_state(self, changelog: Changelog | None) -> None:
+        """Sets the state that a job is about to keep; the next join says it.
+
+        Raises:
+            GroupRefused, ResetNotFinished, StateNotReadable, TableUnusable: As for `check_state`.
+        """
+        check_state(self.store, self.options.group_id, self.cluster.cluster_id, changelog)
+        # Without an id its table is created when the job begins.
+        self._state = "" if changelog is None else changelog.id or None
+        if self._group is not None:
+            self._group.keep_state(self._state)
 
     def work_under_leases(self, lease: float | None) -> None:
         """Sets how long the next join says that work may go on after the death of this process.

@@ -129,6 +129,8 @@ class EpochState:
         )
         if job_spec.state is not None:
             job_spec.state.begin(assignment)
+        else:
+            assignment.begin_with_state(None)
         waits = isinstance(sink, TransactionalTopic)
         self._most_waiting = assignment.options.max_outputs_waiting if waits else None
         #: All partitions since the epoch began, by index; also those that were given up.

@@ -20,7 +20,7 @@ from assignors import MAX_KEY_HASH, key_hash
 from commits.conflicts import repeated_write
 from commits.program_end import table_calls
 from commits.secrets import hidden
-from coopconsume.errors import TableUnusable
+from coopconsume.errors import OutputNotWritten, TableUnusable
 from coopconsume.state.rows import Origin, alive, counted, newest
 from coopconsume.state.schema import ORIGIN, StateSchema
 from coopconsume.state.snapshots import Snapshots
@@ -66,56 +66,71 @@ class Changelog:
         self.path = path.rstrip("/")
         self._table = StateTable(self.path, "changelog")
         found = self._table.open()
-        if found is None and schema is None:
-            raise TableUnusable("state", hidden(self.path), "there is no state here")
         if found is not None:
-            known = pa.schema(found.schema().to_arrow())
-            if "value" not in known.names or set(ORIGIN.names) - set(known.names):
-                raise TableUnusable("state", hidden(self.path), "its columns are not of a state")
-            kind = known.field("value").type
-            if schema is not None and kind != schema.type:
-                raise TableUnusable(
-                    "state", hidden(self.path),
-                    f"its values are {kind}, not {schema.type}; give the same state_schema, or "
-                    "another path",
-                )  # fmt: skip
-            schema = schema or StateSchema(kind)
-        assert schema is not None
-        self.schema = schema
-        self.snapshots = Snapshots(self.path, schema.changelog)
+            schema = self._schema_of(found, schema)
+        if schema is None:
+            raise TableUnusable("state", hidden(self.path), "there is no state here")
+        self.schema: StateSchema = schema
+        self.snapshots = Snapshots(self.path, self.schema.changelog)
         #: The id of the table, which changes if it is made again; empty: no table yet.
         self.id = "" if found is None else str(found.metadata().id)
         self._owner = ""
 
+    def _schema_of(self, table: DeltaTable, wanted: StateSchema | None) -> StateSchema:
+        known = pa.schema(table.schema().to_arrow())
+        if "value" not in known.names or set(ORIGIN.names) - set(known.names):
+            raise TableUnusable("state", hidden(self.path), "its columns are not of a state")
+        kind = known.field("value").type
+        if wanted is not None and kind != wanted.type:
+            raise TableUnusable(
+                "state", hidden(self.path),
+                f"its values are {kind}, not {wanted.type}; give the same state_schema, or "
+                "another path",
+            )  # fmt: skip
+        return wanted or StateSchema(kind)
+
     def belong_to(self, group: str) -> None:
-        """Notes the group that the state belongs to, before anything is written.
+        """Looks at the table again, and notes the group that the state belongs to.
 
         Raises:
             StateNotReadable: The table cannot be read.
-            TableUnusable: It belongs to another group.
+            TableUnusable: It belongs to another group, or has another schema.
         """
         self._owner = group
         found = self._table.open()
-        owner = group if found is None else found.metadata().description
-        if owner != group:
-            raise TableUnusable("state", hidden(self.path), f"it belongs to the group {owner}")
+        self.id = "" if found is None else str(found.metadata().id)
+        if found is not None:
+            self._schema_of(found, self.schema)
+            owner = found.metadata().description
+            if owner != group:
+                raise TableUnusable("state", hidden(self.path), f"it belongs to the group {owner}")
 
     def create(self) -> DeltaTable:
         """Opens the changelog, which is created if it does not exist.
 
         Raises:
-            OutputNotWritten: It cannot be created.
+            OutputNotWritten: It cannot be created, or the table that there was is gone.
         """
         from deltalake import DeltaTable
 
         table = self._table.open()
-        if table is not None:
-            return table
-        with self._table.writing():
-            return DeltaTable.create(
-                self._table.path, self.schema.changelog, mode="ignore",
-                partition_by=PARTITION, configuration=RETENTION, description=self._owner,
+        if table is None and not self.id:
+            with self._table.writing():
+                table = repeated_write(
+                    lambda: DeltaTable.create(
+                        self._table.path, self.schema.changelog, mode="ignore",
+                        partition_by=PARTITION, configuration=RETENTION, description=self._owner,
+                    )
+                )  # fmt: skip
+        found = "" if table is None else str(table.metadata().id)
+        if table is None or (self.id and found != self.id):
+            raise OutputNotWritten(
+                "changes of the state", hidden(self.path),
+                f"its table {self.id} was removed, and now there is {found or 'none'}: bring it "
+                "back, or stop the job and run 'coopconsume state switch'",
             )  # fmt: skip
+        self.id = found
+        return table
 
     # -- writing
 

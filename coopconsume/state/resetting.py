@@ -1,16 +1,17 @@
 """Sets the state of a group back together with its offsets.
 
-The commit table notes the path of a group's state, and the partitions whose reset has begun. As
-long as one is noted, no job of the group begins, so a reset that was interrupted is repeated first.
+The commit table notes the state of the group, and the partitions whose reset has begun. As long as
+one is noted, no job of the group begins, so a reset that was interrupted is repeated first.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from commits.secrets import hidden
 from coopconsume.errors import ResetNotFinished, StateNotChosen
 from coopconsume.state.changelog import Changelog
+from coopconsume.state.note import StateNote
 from coopconsume.state.rows import Origin, alive
 
 if TYPE_CHECKING:
@@ -21,35 +22,6 @@ if TYPE_CHECKING:
 
 StateAction: TypeAlias = Literal["restore", "clear", "keep"]
 """What a reset of offsets does to the state: it sets it back, removes it, or leaves it."""
-
-
-def noted_state(store: CommitStore, group: str) -> str | None:
-    """Returns the path of a group's state, without secrets; None: no job with state has run."""
-    path: str | None = _note(store, group).get("path")
-    return path
-
-
-def note_state(store: CommitStore, group: str, path: str) -> None:
-    """Notes the path of a group's state in the commit table; each job with state does so.
-
-    Raises:
-        ResetNotFinished: A reset of the group's offsets and state was interrupted.
-    """
-    found = _note(store, group)
-    if found.get("resetting"):
-        topic, partition = found["resetting"][0]
-        raise ResetNotFinished(group, topic, partition)
-    if found.get("path") != hidden(path):
-        store.set_setting(_name(group), {"path": hidden(path)})
-
-
-def _name(group: str) -> str:
-    return f"state:{group}"
-
-
-def _note(store: CommitStore, group: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = store.settings().get(_name(group), {})
-    return found
 
 
 class StateMove(NamedTuple):
@@ -93,13 +65,12 @@ class StateReset:
         below: Mapping[TopicPartition, int],
     ) -> None:
         self._store, self._group = store, group
-        noted = noted_state(store, group)
-        path = path or noted
+        note = StateNote.of(store, group)
+        path = path or note.path
         if path is None:
             raise StateNotChosen(group, "a path that its commit table does not note")
-        left = _note(store, group).get("resetting")
-        if left and hidden(path) != noted:
-            raise ResetNotFinished(group, *left[0])
+        if note.resetting and hidden(path) != note.path:
+            raise ResetNotFinished(group, *note.resetting[0])
         self._path = path
         self._changelog = Changelog(path)
         self._changelog.belong_to(f"{cluster}/{group}")
@@ -125,7 +96,7 @@ class StateReset:
             OutputNotWritten: The state is not set back in all partitions; repeat it.
             StateNotReadable: The same.
         """
-        before = {tuple(one) for one in _note(self._store, self._group).get("resetting", ())}
+        before = set(StateNote.of(self._store, self._group).resetting)
         self._note(left := before | set(self._origins))
         change_offsets()
         for tp, origin in self._origins.items():
@@ -136,6 +107,6 @@ class StateReset:
             left.discard(tp)
         self._note(left)
 
-    def _note(self, left: set[tuple[Any, ...]]) -> None:
-        value = {"path": hidden(self._path), "resetting": [list(one) for one in sorted(left)]}
-        self._store.set_setting(_name(self._group), value)
+    def _note(self, left: set[TopicPartition]) -> None:
+        note = StateNote(self._changelog.id, hidden(self._path), tuple(sorted(left)))
+        note.write(self._store, self._group)

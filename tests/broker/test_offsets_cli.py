@@ -21,8 +21,8 @@ from coopconsume.cli import main
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 from coopconsume.state.changelog import Changelog
+from coopconsume.state.note import begin_with_state
 from coopconsume.state.reading import CommittedState
-from coopconsume.state.resetting import note_state
 from coopconsume.state.schema import StateSchema
 
 if TYPE_CHECKING:
@@ -273,8 +273,8 @@ def test_a_reset_says_what_becomes_of_the_state(cli: OffsetsCli, tmp_path: Path)
     """A group with state is not moved without a choice; the state goes back with the offsets."""
     topic, group, store = cli.harness.topic, cli.harness.group, cli.harness.store
     changelog = Changelog(str(tmp_path / "state"), StateSchema(pa.int64()))
-    changelog.belong_to(f"{cli.cluster.cluster_id}/{group}")
-    note_state(store, group, changelog.path)
+    cli.harness.store.set_setting(f"state:{group}", {"any_next": True})
+    begin_with_state(store, group, cli.cluster.cluster_id, "m", changelog)
     commit = next(iter(store.counted_commits(group)))
     rows = [
         {

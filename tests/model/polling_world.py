@@ -164,6 +164,7 @@ class FakeAssignment:
         }  # fmt: skip
         self.shares = tuple(Share(TOPIC, p, r) for p, of in ranges.items() for r in of)
         self.topic_ids = {}
+        self.begin_with_state = lambda _: None
         self.options = log.options
         self.cluster = types.SimpleNamespace(
             log_ends=lambda tps: {tp: LogEnd(log.ends[tp[1]], None) for tp in tps},

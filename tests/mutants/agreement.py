@@ -173,3 +173,158 @@ AGREEMENT = [
         ("tests/unit/test_filters.py::test_what_may_change_between_two_reads_is_refused",),
     ),
 ]
+
+_NOTE = "coopconsume/state/note.py"
+_CHANGELOG = "coopconsume/state/changelog.py"
+_STATES = "tests/unit/state/test_state_note.py::"
+_OTHER = _STATES + "test_another_state_is_refused_with_both"
+_ONE_STATE = "tests/spark/test_state_of_a_group.py::"
+
+STATE_OF_A_GROUP = [
+    Mutant(
+        "state-not-compared",
+        "A job begins with the state of its group.",
+        _NOTE,
+        "        is_same = mine == noted\n    if is_same",
+        "        is_same = True\n    if is_same",
+        (_OTHER, _STATES + "test_a_state_that_was_removed_is_refused"),
+    ),
+    Mutant(
+        "state-compared-by-path",
+        "A state is known by the id of its table, however its path is spelt.",
+        _NOTE,
+        "        is_same = mine == noted\n    if is_same",
+        "        is_same = path == note.path\n    if is_same",
+        (
+            _STATES + "test_a_group_has_the_state_that_it_began_with",
+            _STATES + "test_a_state_that_was_removed_is_refused",
+        ),
+    ),
+    Mutant(
+        "state-over-committed-records-begun",
+        "State over records that were processed without it is an explicit choice.",
+        _NOTE,
+        '        is_same = mine == "" or not has_committed\n',
+        "        is_same = True\n",
+        (_STATES + "test_a_state_over_committed_records_is_an_explicit_choice",),
+    ),
+    Mutant(
+        "state-changed-beside-others",
+        "A state does not change while others work.",
+        _NOTE,
+        "if is_same or (may_change and",
+        "if is_same or (may_change is not None and",
+        (
+            _STATES + "test_a_group_that_has_committed_nothing_may_change_while_nobody_else_works",
+            _STATES + "test_a_member_without_state_is_noted_so_that_one_with_state_is_refused",
+            _STATES + "test_of_two_that_note_at_the_same_time_one_begins",
+        ),
+    ),
+    Mutant(
+        "state-changed-over-committed-records",
+        "The state of a group that has committed records changes by a command alone.",
+        _NOTE,
+        "not note.is_started and not _has_committed(store, group)):",
+        "not note.is_started):",
+        (_OTHER,),
+    ),
+    Mutant(
+        "start-at-other-offsets-not-noted",
+        "State over another consumer's offsets is an explicit choice.",
+        "coopconsume/group/epoch_assignment.py",
+        "        if found.from_primary:\n            note_start_elsewhere(store, group)\n",
+        "",
+        (_ONE_STATE + "test_a_state_that_is_added_later_is_an_explicit_choice",),
+    ),
+    Mutant(
+        "start-at-other-offsets-forgotten",
+        "State over another consumer's offsets stays an explicit choice.",
+        _NOTE,
+        "not note.is_started and not _has_committed(store, group)):",
+        "not _has_committed(store, group)):",
+        (_STATES + "test_a_state_over_another_consumers_offsets_is_an_explicit_choice",),
+    ),
+    Mutant(
+        "state-of-an-earlier-note-not-compared",
+        "A note of an earlier version means the table at its path.",
+        _NOTE,
+        "        is_same = mine is not None and mine == noted\n",
+        "        is_same = True\n",
+        (_STATES + "test_a_note_of_the_version_before_means_the_table_at_its_path",),
+    ),
+    Mutant(
+        "state-note-not-looked-at-again",
+        "Of two that note a state at the same time one begins.",
+        _NOTE,
+        "        check_state(store, group, cluster, changelog, may_change=False)\n",
+        "",
+        (_STATES + "test_of_two_that_note_at_the_same_time_one_begins",),
+    ),
+    Mutant(
+        "state-schema-of-a-new-table-not-compared",
+        "A member with another schema is refused, also if both have found no table.",
+        _NOTE,
+        "        changelog.create()\n        # Another member may have created it meanwhile, with "
+        'another schema.\n        changelog.belong_to(f"{cluster}/{group}")\n',
+        "        changelog.create()\n",
+        (_STATES + "test_a_table_that_another_member_creates_meanwhile_is_compared",),
+    ),
+    Mutant(
+        "state-schema-not-compared-at-a-start",
+        "A job whose table has come to another schema is refused.",
+        _CHANGELOG,
+        "            self._schema_of(found, self.schema)\n",
+        "",
+        (_STATES + "test_a_member_with_another_schema_is_refused",),
+    ),
+    Mutant(
+        "removed-state-made-again",
+        "A state that is removed under a job is not made again.",
+        _CHANGELOG,
+        "if table is None and not self.id:",
+        "if table is None:",
+        (_STATES + "test_a_state_that_is_removed_under_a_job_is_not_made_again",),
+    ),
+    Mutant(
+        "replaced-state-written",
+        "A job does not write to a table that was put in the place of its state.",
+        _CHANGELOG,
+        "if table is None or (self.id and found != self.id):",
+        "if table is None:",
+        (_STATES + "test_a_state_that_is_removed_under_a_job_is_not_made_again",),
+    ),
+    Mutant(
+        "job-without-state-not-compared",
+        "A job without state is refused in a group that has one.",
+        "coopconsume/runtime/epoch_state.py",
+        "            assignment.begin_with_state(None)\n",
+        "            pass\n",
+        (
+            "tests/model/test_moving_state.py::test_a_job_without_state_is_refused_in_a_group_with_one",
+        ),
+    ),
+    Mutant(
+        "poll-not-compared",
+        "A poll is refused in a group that has state.",
+        "coopconsume/runtime/poll/poller.py",
+        "                                assignment.begin_with_state(None)\n",
+        "",
+        (_ONE_STATE + "test_a_group_has_one_state_over_members_and_starts",),
+    ),
+    Mutant(
+        "job-compared-after-joining",
+        "A job with another state does not disturb the group.",
+        "coopconsume/query.py",
+        "member.keep_state(None if",
+        "(None if",
+        (_ONE_STATE + "test_a_group_has_one_state_over_members_and_starts",),
+    ),
+    Mutant(
+        "state-not-said",
+        "A member says its state when it joins.",
+        "coopconsume/group/member.py",
+        '{} if table is None else {"state": table}',
+        "{}",
+        ("tests/unit/group/test_group_member.py::test_a_member_says_the_state_that_it_keeps",),
+    ),
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.acquisitions import ACQUISITIONS
-from tests.mutants.agreement import AGREEMENT
+from tests.mutants.agreement import AGREEMENT, STATE_OF_A_GROUP
 from tests.mutants.channel import CHANNEL, CHANNEL_DRIVER
 from tests.mutants.checks import ASSIGNORS, CHECKER, CLOCKS, SHOWN
 from tests.mutants.commits import ANSWERS, COMMITS, SNAPSHOTS
@@ -51,6 +51,7 @@ GROUPS = [
     SHOWN,
     STATE,
     AGREEMENT,
+    STATE_OF_A_GROUP,
     FILTERS,
     ORDERING_KEYS,
     REALTIME,

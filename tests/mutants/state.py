@@ -14,6 +14,7 @@ _WRITTEN = _TESTS + "test_a_slot_shows_what_is_written_and_keeps_only_what_is_de
 _OLDER = _TESTS + "test_a_store_of_an_older_version_is_restored_after_rows_were_removed"
 _RULES = "coopconsume/testing/history/rules.py"
 _PLANTED = "tests/model/test_checker_planted.py::test_a_fault_planted_in_a_right_run_is_found"
+_NOTE = "coopconsume/state/note.py"
 _RESETTING = "coopconsume/state/resetting.py"
 _RESET = "tests/unit/state/test_state_reset.py::"
 _RUNNER = "coopconsume/worker/slot.py"
@@ -300,9 +301,9 @@ STATE = [
     Mutant(
         "job-begins-after-half-a-reset",
         "No job begins with a state whose reset was interrupted.",
-        _RESETTING,
-        'if found.get("resetting"):',
-        'if found.get("resetting") == "":',
+        _NOTE,
+        "if note.resetting:",
+        'if note.resetting == "":',
         (_INTERRUPTED,),
     ),
     Mutant(
@@ -463,7 +464,7 @@ STATE = [
         "another-state-ends-a-reset",
         "A reset that was interrupted is repeated with its own state.",
         "coopconsume/state/resetting.py",
-        "if left and hidden(path) != noted:",
+        "if note.resetting and hidden(path) != note.path:",
         "if False:",
         (_RESET + "test_an_interrupted_reset_is_repeated_with_its_state",),
     ),

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from coopconsume.admin.offsets.counting import count_records
 from coopconsume.admin.offsets.moves import Kept, Move, marked, replaced, to_offset, unmoved
 from coopconsume.admin.offsets.reading import read_statuses, unknown_group
-from coopconsume.errors import GroupActive, InvalidOption, StateNotChosen
+from coopconsume.errors import GroupActive, InvalidOption, ResetNotFinished, StateNotChosen
 from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.cluster import primary_mark
 from coopconsume.kafka.connection import Connection
 from coopconsume.kafka.identity import is_other_topic
 from coopconsume.options import Options
-from coopconsume.state.resetting import StateReset, noted_state
+from coopconsume.state.note import StateNote
+from coopconsume.state.resetting import StateReset
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -264,7 +265,7 @@ class OffsetAdmin(Connection):
             TableUnusable: There is no state at the path, or it belongs to another group.
         """
         planned = list(moves)
-        noted = noted_state(self.store, self.group)
+        noted = StateNote.of(self.store, self.group).path
         if action is None and noted is not None and any(move.changes_log for move in planned):
             raise StateNotChosen(self.group, noted)
         if action is None or action == "keep":
@@ -280,6 +281,27 @@ class OffsetAdmin(Connection):
             kept = move.stable_offset if not move.done else (move.done.last or 0) + 1
             below[move.before.topic, move.before.partition] = 0 if action == "clear" else kept
         return StateReset(path, self.store, self.cluster_id, self.group, below)
+
+    def switch_state(self, *, execute: bool) -> StateNote:
+        """Lets the next job or poll of the group begin with any state, or without one.
+
+        Args:
+            execute: Whether to do it; otherwise it is only checked.
+
+        Returns:
+            The note of its state before.
+
+        Raises:
+            GroupActive: The group has a member or a live claim.
+            ResetNotFinished: A reset of its offsets and state was interrupted.
+        """
+        self.check_idle()
+        note = StateNote.of(self.store, self.group)
+        if note.resetting:
+            raise ResetNotFinished(self.group, *note.resetting[0])
+        if execute:
+            StateNote(any_next=True).write(self.store, self.group)
+        return note
 
     def execute(
         self,

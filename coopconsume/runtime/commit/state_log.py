@@ -19,7 +19,6 @@ from commits.ids import CommitIds
 from commits.secrets import hidden
 from coopconsume.errors import OutputNotWritten, StateAhead, StateNotReadable
 from coopconsume.state.changelog import Changelog
-from coopconsume.state.resetting import note_state
 from coopconsume.state.rows import Origin
 from coopconsume.state.slot_state import StateSpec
 from coopconsume.state.store import FOLDER
@@ -90,6 +89,11 @@ class StateLog:
         self._snapshots: dict[Origin, tuple[int, int, int, int]] = {}
         self._over = threading.Event()
 
+    @property
+    def changelog(self) -> Changelog:
+        """Where the changes are written."""
+        return self._changelog
+
     def begin(self, assignment: EpochAssignment) -> None:
         """Finds out which changes count; for each epoch, before its first batch.
 
@@ -98,6 +102,7 @@ class StateLog:
         later does not count.
 
         Raises:
+            GroupRefused: The group has another state, or none.
             ResetNotFinished: A reset of the group's offsets and state was interrupted.
             StateAhead: The group's offsets were set back, the state was not.
             StateNotReadable: The changelog cannot be read.
@@ -106,8 +111,7 @@ class StateLog:
         """
         with self._lock:
             self._assignment = None
-        self._changelog.belong_to(f"{assignment.cluster.cluster_id}/{assignment.options.group_id}")
-        note_state(assignment.store, assignment.options.group_id, self.path)
+        assignment.begin_with_state(self._changelog)
         self._forget_snapshots(assignment)
         version, counted = self._look(assignment)
         with self._lock:

@@ -110,6 +110,8 @@ class Poller:
         self._is_reading = False
         self._kafka_limit = CallLimit()
         self._found_records = False
+        #: The last assignment whose state was compared.
+        self._begun: EpochAssignment | None = None
         #: When the first `poll` began that had no answer; infinite after one that had.
         self._away_since = math.inf
 
@@ -149,6 +151,9 @@ class Poller:
                         and assignment.owned
                     ):
                         with self._rejoining(membership, assignment), away:
+                            if assignment is not self._begun:
+                                assignment.begin_with_state(None)
+                                self._begun = assignment
                             if assignment is not checked:
                                 is_checked = self._check_starts(membership, assignment, deadline)
                                 checked = assignment if is_checked else None

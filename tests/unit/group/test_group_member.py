@@ -8,6 +8,7 @@ import types
 import pytest
 
 from assignors import KeyRange, Share, StickyKeyRangeAssignor, wire
+from assignors.wire import Subscription
 from commits import CommitStore, Epoch
 from coopconsume.errors import InvalidOption
 from coopconsume.group.core import GroupCore, Joined
@@ -239,6 +240,21 @@ def test_the_order_of_a_partition_needs_all_of_it(tmp_path, monkeypatch):
     membership.need_whole_partitions(needed=False)
     owned.is_whole = True
     membership.need_whole_partitions(needed=True)
+
+
+def test_a_member_says_the_state_that_it_keeps(tmp_path, monkeypatch):
+    """From the next join on; a state whose table is not there yet is not said."""
+    cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None, limit=CallLimit())
+    monkeypatch.setattr("coopconsume.kafka.connection.Cluster", lambda _: cluster)
+    membership = Membership(options_of(tmp_path), 1, Idle())
+    member = membership._group = GroupMember(
+        membership.options, membership.store, cluster, 1, membership, 1
+    )
+    for table, said in (("", {"state": ""}), ("id", {"state": "id"}), (None, {})):
+        state = types.SimpleNamespace(id=table, path="p", belong_to=lambda _: None)
+        membership.keep_state(None if table == "" else state)
+        joining = Subscription.from_bytes(member._core.subscription(None, with_owned=False))
+        assert {n: one for n, one in joining.terms.items() if n == "state"} == said
 
 
 def test_work_that_outlives_the_announced_life_waits_for_a_rebalance(tmp_path, monkeypatch):

@@ -625,6 +625,7 @@ class Epoch:
             has_counted=lambda _group, commit_id: commit_id in self.counted,
             set_setting=lambda *_: None,
         )  # fmt: skip
+        self.begin_with_state = Changelog.create
         self.check = lambda: None
         self.owned = {
             ("t", 0): SimpleNamespace(

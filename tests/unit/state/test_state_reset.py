@@ -20,7 +20,8 @@ from coopconsume.errors import (
     StateNotReadable,
 )
 from coopconsume.runtime.commit.state_log import StateLog
-from coopconsume.state.resetting import StateReset, noted_state
+from coopconsume.state.note import StateNote, begin_with_state
+from coopconsume.state.resetting import StateReset
 from coopconsume.state.store import LocalStore
 from tests.unit.state.test_state_reading import ORIGIN, PLACE, Job
 
@@ -52,6 +53,7 @@ def begin(job: Job, log: StateLog | None = None) -> Any:
         cluster=SimpleNamespace(cluster_id="c"),
         store=job.store, topic_ids={"t": ORIGIN.topic_id}, owned={PLACE: owned},
         check=lambda within: None,
+        begin_with_state=lambda found: begin_with_state(job.store, "g", "c", "m", found),
     )  # fmt: skip
     log = log or StateLog(job.changelog.path, job.changelog.schema)
     try:
@@ -214,8 +216,8 @@ def _write_deltalake() -> Callable[..., Any]:
 
 def test_the_commit_table_notes_the_state_of_a_group(job: Job) -> None:
     """So that a reset asks for it, and finds it."""
-    assert noted_state(job.store, "g") == job.changelog.path
-    assert noted_state(job.store, "another") is None
+    assert StateNote.of(job.store, "g").path == job.changelog.path
+    assert StateNote.of(job.store, "another") == StateNote()
     with pytest.raises(StateNotChosen, match="does not note"):
         StateReset(None, job.store, "c", "another", {PLACE: 0})
 
