@@ -204,7 +204,7 @@ def test_a_group_agrees_on_one_ordering_key(spark, kafka, topic, producer, tmp_p
         until(retried)
     with (
         CooperativeConsumer(others, spark) as other,
-        pytest.raises(GroupRefused, match=r"such as \S+-0@1: process them with the ordering key"),
+        pytest.raises(GroupRefused, match=r"such as \S+-0@1: process them with the orderingKey"),
     ):
         other.poll(PATIENCE)
 
