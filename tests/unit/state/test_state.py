@@ -45,6 +45,7 @@ from coopconsume.state.table import RETENTION
 from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
 from coopconsume.worker.report import SlotReport
+from tests.unit.worker.slot_harness import prepared
 
 LONG = StateSchema(pa.int64())
 ORIGIN = Origin("id-of-t", 0)
@@ -259,6 +260,22 @@ def spec(changelog, **more):
         CommitIds(changelog.commits(version)), ranges=ranges,
     )  # fmt: skip
     return replace(found, **more)
+
+
+def test_a_state_that_a_slot_cannot_use_ends_its_worker_with_the_reason(tmp_path, monkeypatch):
+    """No record is charged, and nothing is in doubt: the job shows the reason, or ends with it."""
+    reports = []
+    monkeypatch.setattr(
+        "coopconsume.worker.slot.end_worker_with", lambda report, _: reports.append(report)
+    )
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    changelog.append(change(b"a", 0, 1, "c1"))
+    slot, batches = prepared(lambda _: None, [(0, 0, b"a")])
+    slot._spec = replace(slot._spec, state=spec(changelog, schema=StateSchema(pa.string())))
+    slot.first_attempt(3, iter(batches))
+    (end,) = [report.end for report in reports]
+    assert (end.crashed, end.culprits, end.suspects) == (True, [], [])
+    assert end.error.startswith("TableUnusable: state at")
 
 
 def record(key, offset=0, value=b""):

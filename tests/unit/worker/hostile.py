@@ -8,6 +8,7 @@ or is done.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -89,6 +90,10 @@ def _uses_all_threads() -> None:
     threading.Thread.start = start  # type: ignore[method-assign]
 
 
+def _breaks_json() -> None:
+    json.dumps = None  # type: ignore[assignment]
+
+
 def _closes_all_files() -> None:
     os.closerange(3, 1_024)
 
@@ -113,6 +118,7 @@ HOSTILE = {
     "stops its loop": Hostile(_stops_its_loop, fails=False, kinds=("coroutines",)),
     "breaks the clock": Hostile(_breaks_the_clock, once=True, fails=False, ends_worker=True),
     "uses all threads": Hostile(_uses_all_threads, once=True, fails=False, ends_worker=True),
+    "breaks json": Hostile(_breaks_json, once=True, fails=False, ends_worker=True),
     "closes all files": Hostile(_closes_all_files, once=True, fails=False, ends_worker=True),
 }  # fmt: skip
 
