@@ -23,7 +23,7 @@ from coopconsume.errors.queue import NotHeld, QueueUnavailable
 from coopconsume.kafka.cluster import Cluster, primary_mark
 from coopconsume.kafka.kafka_python_compat import connected
 from coopconsume.queue.range_reader import RangeReader, RangesRead
-from coopconsume.queue.rows import minus
+from coopconsume.queue.rows import MOST_LISTED, minus
 from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueReplica, QueueSettings
 from coopconsume.queue.source_log import NEW_AFTER
@@ -430,7 +430,7 @@ class QueueConsumer(Closing):
         stable, above = self._session.member.done(partition)
         if start <= stable:
             return
-        lost = above.complement(stable, start - 1)
+        lost = above.complement(stable, min(start, stable + MOST_LISTED) - 1)  # the rest later
         for state in self._session.member.states_of(partition):
             lost -= state.held(partition)
         if not lost:

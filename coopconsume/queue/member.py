@@ -44,13 +44,22 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from commits import OffsetRanges
+from commits import OffsetRanges, PartitionCommits
 from commits.offsets import MAX_OFFSET
 from coopconsume.backoff import Backoff
 from coopconsume.queue.hold_watch import HoldWatch
 from coopconsume.queue.incarnation import NOT_KNOWN
 from coopconsume.queue.replica import ReplicaAnswer, ReplicaState
-from coopconsume.queue.rows import Beginning, Kind, Offsets, ReplicaRow, common, minus, union
+from coopconsume.queue.rows import (
+    MOST_LISTED,
+    Beginning,
+    Kind,
+    Offsets,
+    ReplicaRow,
+    common,
+    minus,
+    union,
+)
 from coopconsume.queue.source_log import keep_below
 from coopconsume.queue.timing import MARGIN, QuorumLimit
 
@@ -296,8 +305,11 @@ class QueueMember:
         read = [r for r in readable if self.states[r].log(partition) == source.log]
         if known and len(read) < self._majority and len(readable) < len(self.states):
             return None
-        done = self._done(known, partition, 0) if known else _below(source.start)
-        return done, Beginning(source.epoch, log)
+        done = _all_done(known, partition) if known else PartitionCommits(source.start)
+        if done.stable_offset > MOST_LISTED:
+            return done.ranges, Beginning(source.epoch, log, start=done.stable_offset)
+        below = OffsetRanges([(0, done.stable_offset - 1)] if done.stable_offset else [])
+        return below | done.ranges, Beginning(source.epoch, log)
 
     def has_begun(self, partitions: Iterable[int]) -> bool:
         """Return whether a majority of the replicas has these partitions."""
@@ -447,11 +459,8 @@ class QueueMember:
         states = self.states_of(partition)
         if not states:
             return 0, OffsetRanges()
-        whole = self._done(states, partition, states[0].done(partition).stable_offset)
-        stable = max(state.done(partition).stable_offset for state in states)
-        end = whole.range_end(stable)
-        stable = stable if end is None else end + 1
-        return stable, whole.clip(stable, whole.last or 0)
+        done = _all_done(states, partition)
+        return done.stable_offset, done.ranges
 
     def deliveries(self, partition: int, offset: int) -> int:
         """Return how often a record was handed out before without being done, as far as known.
@@ -655,18 +664,21 @@ class QueueMember:
         return rows
 
     def _done(self, states: Iterable[ReplicaState], partition: int, start: int) -> OffsetRanges:
-        """Return what is done on at least one replica, from an offset on."""
+        """Return what is done on at least one replica, from an offset on; a part if it is much."""
         whole = OffsetRanges()
         for state in states:
             done = state.done(partition)
             if done.stable_offset > start:
-                whole |= OffsetRanges([(start, done.stable_offset - 1)])
+                whole |= OffsetRanges([(start, min(done.stable_offset, start + MOST_LISTED) - 1)])
             whole |= done.ranges
         return whole.clip(start, whole.last or 0)
 
 
-def _below(start: int) -> OffsetRanges:
-    return OffsetRanges([(0, start - 1)] if start else [])
+def _all_done(states: Iterable[ReplicaState], partition: int) -> PartitionCommits:
+    """Return what is done on at least one replica."""
+    done = [state.done(partition) for state in states]
+    stable = max(one.stable_offset for one in done)
+    return PartitionCommits(stable, OffsetRanges.union(one.ranges for one in done), max_ranges=None)
 
 
 def _at_least(count: int, found: list[Offsets]) -> Offsets:

@@ -215,7 +215,8 @@ class ReplicaState:
 
     def _begin(self, p: int, done: OffsetRanges, row: ReplicaRow) -> None:
         log, beginning = row.log(p), row.beginnings.get(p, Beginning())
-        partition, commits = self._partitions.get(p), PartitionCommits(0, done, max_ranges=None)
+        partition = self._partitions.get(p)
+        commits = PartitionCommits(beginning.start, done, max_ranges=None)
         if partition is None:
             self._partitions[p] = _ReplicaPartition(commits, log, beginning.epoch)
         elif partition.log == log:

@@ -1,4 +1,4 @@
-"""The rows of a replica's log, and their wire format 1: one JSON object per record."""
+"""The rows of a replica's log, and their wire format: one JSON object per record."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-FORMAT = 1
-"""The version of the wire format. A reader stops at a newer one."""
+FORMAT, FAR_FORMAT = 1, 2
+"""The version of the wire format, and that of rows with `Beginning.start`. Rows have the lowest one
+that says what they mean. A reader stops at one that it does not know."""
+
+MOST_LISTED = 1 << 32
+"""The largest number of done offsets that a row lists: more take a second to read."""
 
 Kind: TypeAlias = Literal[
     "begin", "acquire", "renew", "accept", "reject", "release", "tombstone", "expire", "snapshot",
@@ -38,11 +42,13 @@ class Beginning:
         before: The identity that the partition has until then; None: it has not begun. The row has
             no effect on a partition with another one.
         keep_below: What is done below this offset stays done: it is the same log up to there.
+        start: All offsets below it are done; so many that a row does not list them.
     """
 
     epoch: int = -1
     before: LogIncarnation | None = None
     keep_below: int = 0
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +90,10 @@ class ReplicaRow:
 
 def encode(row: ReplicaRow) -> bytes:
     """Return the bytes of a row."""
+    is_far = any(beginning.start for beginning in row.beginnings.values())
     document: dict[str, Any] = {
-        "format": FORMAT, "kind": row.kind, "holder": row.holder, "request": row.request,
+        "format": FAR_FORMAT if is_far else FORMAT, "kind": row.kind, "holder": row.holder,
+        "request": row.request,
     }  # fmt: skip
     if row.offsets:
         document["offsets"] = plain_offsets(row.offsets)
@@ -124,9 +132,9 @@ def decode(value: bytes | None, place: str) -> ReplicaRow | None:
     try:
         found = json.loads((value or b"").decode())
         kind, version = found["kind"], found["format"]
-        if type(version) is int and version > FORMAT:
-            raise QueueLogFormat(place, f"format {version}", f"format {FORMAT}")
-        if version != FORMAT or kind not in _KINDS:
+        if type(version) is int and version > FAR_FORMAT:
+            raise QueueLogFormat(place, f"format {version}", f"format {FORMAT} or {FAR_FORMAT}")
+        if version not in (FORMAT, FAR_FORMAT) or kind not in _KINDS:
             return None
         return ReplicaRow(
             kind,
@@ -163,12 +171,14 @@ def log_of(plain: Any) -> LogIncarnation:
 
 def _plain_beginning(found: Beginning) -> dict[str, Any]:
     before = None if found.before is None else plain_log(found.before)
-    return {"epoch": found.epoch, "before": before, "keep_below": found.keep_below}
+    plain = {"epoch": found.epoch, "before": before, "keep_below": found.keep_below}
+    return plain | {"start": found.start} if found.start else plain
 
 
 def _beginning(plain: Mapping[str, Any]) -> Beginning:
     before = None if plain["before"] is None else log_of(plain["before"])
-    return Beginning(int(plain["epoch"]), before, int(plain["keep_below"]))
+    start = int(plain.get("start", 0))
+    return Beginning(int(plain["epoch"]), before, int(plain["keep_below"]), start)
 
 
 def watched_of(found: Mapping[str, Any]) -> dict[int, float]:

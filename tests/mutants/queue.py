@@ -46,6 +46,22 @@ QUEUE = [
         (_COMMIT + "test_what_is_done_counts_while_dead_letters_cannot_be_written",),
     ),
     Mutant(
+        "queue-far-start-in-the-first-format",
+        "A row that earlier versions cannot mean has a format that these refuse.",
+        "coopconsume/queue/rows.py",
+        '"format": FAR_FORMAT if is_far else FORMAT',
+        '"format": FORMAT',
+        (_RULES + "test_a_queue_begins_at_any_offset",),
+    ),
+    Mutant(
+        "queue-lists-all-done-offsets",
+        "A queue begins at any offset: a row does not list all that are done.",
+        _MEMBER,
+        "if done.stable_offset > MOST_LISTED:",
+        "if done.stable_offset > 2**40:",
+        (_RULES + "test_a_queue_begins_at_any_offset",),
+    ),
+    Mutant(
         "queue-watch-begins-again",
         "A consumer counts on from the time for which others have watched a hold.",
         _WATCH,

@@ -13,12 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
-from commits.offsets import MAX_OFFSET
 from coopconsume.group.owned import Failed
 from coopconsume.record import checked_headers, with_added, without_ordering_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from coopconsume.record import Headers
 
@@ -151,7 +150,7 @@ class RetryBuffer:
             record.due = now
             self._attempts[offset] = 0
 
-    def mark_done(self, offsets: OffsetRanges, now: float) -> None:
+    def mark_done(self, offsets: Container[int], now: float) -> None:
         """Removes done records; keys that wait for nothing else continue."""
         for offset in [o for o in self._records if o in offsets]:
             record = self._records[offset]
@@ -163,4 +162,4 @@ class RetryBuffer:
     def forget_below(self, stable: int) -> None:
         """Forgets all below ``stable``: the log begins there, or it is done."""
         if any(offset < stable for offset in self._records):
-            self.mark_done(OffsetRanges([(0, min(stable, MAX_OFFSET) - 1)]), 0.0)
+            self.mark_done(range(stable), 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -12,7 +13,7 @@ from coopconsume.errors import QueueLogFormat
 from coopconsume.queue.incarnation import NOT_KNOWN
 from coopconsume.queue.member import AppendRow, QueueMember
 from coopconsume.queue.replica import NOBODY, ReplicaAnswer, ReplicaState
-from coopconsume.queue.rows import ReplicaRow, decode, encode
+from coopconsume.queue.rows import Beginning, ReplicaRow, decode, encode
 from coopconsume.queue.source_log import SourceLog
 from coopconsume.queue.timing import MARGIN, QuorumLimit
 
@@ -205,8 +206,8 @@ def test_what_others_write_into_a_log_is_passed_over(data):
 
 def test_a_newer_format_is_refused():
     """It may mean something that this version does not know."""
-    with pytest.raises(QueueLogFormat, match="a log has format 2, expected format 1"):
-        decode(b'{"format":2,"kind":"accept"}', "a log")
+    with pytest.raises(QueueLogFormat, match="a log has format 3, expected format 1 or 2"):
+        decode(b'{"format":3,"kind":"accept"}', "a log")
 
 
 class Logs:
@@ -622,3 +623,42 @@ def test_back_off_doubles_with_jitter_and_starts_again():
         assert most / 2 <= wait <= most
     backoff.succeeded()
     assert backoff.failed(0.0) <= 1.0
+
+
+@pytest.mark.parametrize("start", [2**31 + 1, 2**32, 2**32 + 1, 2**36 + 5, 2**62, 2**63 - 10])
+def test_a_queue_begins_at_any_offset(start):
+    """Rows that earlier versions cannot mean have a format that these refuse; others have not."""
+    logs = Logs(3)
+    for log in logs.logs:
+        log.clear()
+    one = logs.member("one")
+    logs.run(one.begin(found({0: start}), [0, 1, 2]), 0.0)
+    assert {json.loads(encode(log[0]))["format"] for log in logs.logs} == {1 + (start > 2**32)}
+    assert [decode(encode(log[0]), "a log") for log in logs.logs] == [log[0] for log in logs.logs]
+    assert one.done(0) == (start, OffsetRanges())
+    granted = logs.acquire(one, 3, end=start + 9)
+    assert granted == some((start, start + 2))
+    settled, rows = one.settle("accept", some((start + 1, start + 1)), 1.0)
+    logs.run(rows, 1.0)
+    assert settled.is_complete
+    again = ReplicaState.restore(json.loads(json.dumps(one.states[0].snapshot())))
+    assert again.snapshot() == one.states[0].snapshot()
+    logs.logs[2].clear()
+    two = logs.member("two")
+    two.follow(found({0: start}))
+    logs.run(two.begin(found({0: start}), [0, 1, 2]), 1.0)
+    assert two.states[2].done(0) == two.states[0].done(0)
+    for now in (1.0, 20.0, 40.0):
+        logs.run(two.tick(now), now)
+    assert two.done(0) == (start, OffsetRanges([(start + 1, start + 1)]))
+
+
+def test_a_replica_that_is_far_behind_catches_up_in_parts():
+    """A set of offsets has a limit."""
+    logs = Logs(3)
+    far = {"offsets": {0: OffsetRanges()}, "beginnings": {0: Beginning(start=2**33 + 7)}}
+    logs.logs[0][0] = ReplicaRow("begin", "", **far)
+    one = logs.member("one")
+    for now in range(0, 150, 15):
+        logs.run(one.tick(float(now)), float(now))
+    assert [state.done(0).stable_offset for state in one.states] == [2**33 + 7] * 3

@@ -23,6 +23,18 @@ def owned(stable: int = 0, committed=(), pending=()) -> Owned:
     return Owned("t", 0, (KeyRange(),), stable, OffsetRanges(committed), list(pending))
 
 
+def test_a_log_that_begins_at_any_offset_ends_the_wait_of_what_is_gone():
+    """However many offsets lie below it."""
+    for stable in (2**31 + 1, 2**36 + 1, 2**62, 2**63):
+        retries = RetryBuffer()
+        retries.hold_back(3, 7, 10.0, "a")
+        retries.hold_back(stable - 1, 8, 10.0, "b")
+        retries.forget_below(stable - 1)
+        assert retries.due(0.0, 2**63).keys() == {7}
+        retries.forget_below(stable)
+        assert retries.due(0.0, 2**63).keys() == {7, 8}
+
+
 def test_a_key_waits_for_the_record_that_is_due_last():
     """Two failed records of a key come together, in order, with what passed by meanwhile."""
     retries = RetryBuffer()
