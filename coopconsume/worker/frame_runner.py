@@ -193,8 +193,8 @@ class FrameRunner:
     def _call(self, frame: Any, count: int) -> Sequence[Any] | None:
         """Returns the outcome of each row, as in `TaskOutcome.checked`; None: all are done."""
         timeout, outcome = self._outcome.policy.timeout, self._outcome
-        try:
-            with _time_limit(timeout, self._time_box):
+        with _time_limit(timeout, self._time_box):
+            try:
                 answer = self._handler(frame)
                 if iscoroutine(answer):
                     within = _in_time(answer, timeout)
@@ -203,8 +203,8 @@ class FrameRunner:
                 if isinstance(answers, BaseException):
                     return [answers] * count
                 return answers and [_taken_of(outcome, answer) for answer in answers]
-        except BaseException as error:  # noqa: BLE001 - SystemExit too costs its records alone
-            return [error] * count
+            except BaseException as error:  # noqa: BLE001 - SystemExit too costs its records alone
+                return [error] * count
 
     def _settle(self, part: int, batch: pa.RecordBatch, answers: Sequence[Any]) -> None:
         """Settles the answers row by row; a row behind a failed one of its key is blocked."""

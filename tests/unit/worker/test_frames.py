@@ -214,3 +214,16 @@ def test_any_frames_keep_the_order_and_settle_every_row(keys, fails, most):
     assert done(report) == sorted(expected)
     accounted = [*expected, *(f.offset for f in outcome.failed), *(o for o, _ in outcome.blocked)]
     assert sorted(accounted) == list(range(len(rows)))
+
+
+def test_a_time_limit_that_cannot_be_watched_is_no_failure_of_the_records(monkeypatch):
+    """Without another thread the slot fails, and its worker with it; the handler is not called."""
+
+    def start(_self):
+        raise RuntimeError("can't start new thread")
+
+    called = []
+    monkeypatch.setattr("threading.Timer.start", start)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        run(FrameHandler(called.append, 4), [(0, 0, b"a")], policy=RetryPolicy(timeout=9.0))
+    assert not called
