@@ -1,0 +1,1 @@
+"""One suite of situations that runs over every part that reads records or keeps offsets."""
