@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
 from chispa import assert_df_equality
 from pyspark.sql import functions as F
 
-from assignors import KeyRange, key_hash
+from assignors import MAX_KEY_HASH, KeyRange, key_hash
 from assignors.ranges import offset_hash
 from commits import OffsetRanges
+from coopconsume.runtime.read.by_partition import (
+    by_part_sql,
+    number_sql,
+    part_sql,
+    task_sql,
+    wanted_sql,
+)
 from coopconsume.runtime.read.hashing import (
     deal_hash_sql,
     in_ranges_sql,
     key_hash_sql,
-    slot_sql,
+    pieces_of,
+    search_sql,
     task_numbers,
 )
 
@@ -64,15 +73,71 @@ def test_every_slot_gets_its_own_spark_task(spark):
 def test_a_hash_finds_its_range(spark):
     """The search over key ranges agrees with KeyRange.contains, holes give null."""
     pieces = KeyRange().split(7)
-    ranges = [(piece, i) for i, piece in enumerate(pieces) if i != 3]
+    ranges = [(piece.first, piece.last, i) for i, piece in enumerate(pieces) if i != 3]
     edges = [e for p in pieces for e in (p.first, p.last)] + [random.Random(1).getrandbits(63)]
     frame = spark.createDataFrame([(e,) for e in edges], "h bigint")
-    found = {
-        r.h: r.slot for r in frame.selectExpr("h", f"{slot_sql('h', ranges)} AS slot").collect()
-    }
+    searched = search_sql("h", pieces_of(ranges))
+    found = {r.h: r.slot for r in frame.selectExpr("h", f"{searched} AS slot").collect()}
     for edge in edges:
         (at,) = [i for i, piece in enumerate(pieces) if piece.contains(edge)]
         assert found[edge] == (None if at == 3 else at)
+
+
+@pytest.mark.parametrize("topics", [1, 2, 40])
+def test_values_by_partition(spark, strict_words, topics):
+    """Each row gets the values of its own partition: texts, numbers, tasks, wanted offsets."""
+    dice = random.Random(topics)
+    places = [(f"topic-{t}", p) for t in range(topics) for p in range(120 // topics)]
+    places = dice.sample(places, len(places) - topics)
+    texts = [dice.choice(["'a'", "'b'", "'c'"]) for _ in places]
+    numbers = [dice.getrandbits(62) for _ in places]
+    cuts = [sorted({dice.getrandbits(63) for _ in range(dice.randrange(5))}) for _ in places]
+    ranges = [
+        [(a, b - 1, dice.choice([0, 7, 300])) for a, b in itertools.pairwise(of)] for of in cuts
+    ]
+    spans, wanted = zip(*(_spans_and_wanted(dice) for _ in places), strict=True)
+    rows = []
+    for part, place in enumerate(places):
+        ends = [o for first, last in spans[part] for o in (first, last)]
+        inside = [dice.randint(*dice.choice(spans[part])) for _ in range(20)]
+        inside += [o + d for o in wanted[part].bounds()[0].tolist() for d in (-1, 0)]
+        inside = [o for o in inside if any(a <= o <= b for a, b in spans[part])]
+        hashes = [0, MAX_KEY_HASH, *(cut + d for cut in cuts[part] for d in (-1, 0))]
+        rows += [(*place, o, dice.choice(hashes)) for o in ends + inside]
+    frame = spark.createDataFrame(rows, "topic string, partition int, `offset` bigint, h bigint")
+    part = part_sql(places)
+    found = frame.selectExpr(
+        "*",
+        f"{part} AS part",
+        f"{by_part_sql(part, texts)} AS text",
+        f"{number_sql(part, numbers)} AS number",
+        f"{task_sql(part, 'h', list(map(pieces_of, ranges)))} AS task",
+        f"{wanted_sql(part, spans, wanted)} AS wanted",
+    ).collect()
+    assert len(found) == len(rows)
+    for row in found:
+        at = places.index((row.topic, row.partition))
+        assert row.part == at
+        assert f"'{row.text}'" == texts[at]
+        assert row.number == numbers[at]
+        assert row.task == next((n for a, b, n in ranges[at] if a <= row.h <= b), None)
+        assert row.wanted == (row.offset in wanted[at])
+
+
+def _spans_and_wanted(dice):
+    """Spans, some of which are longer than a page, and offsets in them that are wanted."""
+    start = dice.randrange(2**40)
+    spans = [(start, start + dice.randrange(10_000))]
+    for _ in range(dice.randrange(3)):
+        first = spans[-1][1] + 1 + dice.randrange(10**9)
+        spans.append((first, first + dice.randrange(10_000)))
+    some = [
+        (first, last) if dice.random() < 0.3 else
+        tuple(sorted(dice.randint(first, last) for _ in range(2)))
+        for first, last in spans
+    ]  # fmt: skip
+    singles = [dice.randint(*span) for span in spans for _ in range(dice.randrange(50))]
+    return spans, OffsetRanges(some[: dice.randrange(4)]) | OffsetRanges.from_offsets(singles)
 
 
 FAR = [

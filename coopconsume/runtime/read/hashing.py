@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -19,9 +19,10 @@ from assignors import MAX_KEY_HASH
 from commits import OffsetRanges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from assignors import KeyRange
+#: The last value of a piece of all values, and its task number; None: no task wants it.
+Piece: TypeAlias = "tuple[int, int | None]"
 
 _U32 = 0xFFFFFFFF
 #: Up to this number, ranges are compared one by one; more are looked up in bit sets.
@@ -76,30 +77,42 @@ def task_numbers(tasks: int) -> tuple[int, ...]:
     return tuple(found[task] for task in range(tasks))
 
 
-def slot_sql(deal_hash: str, ranges: Sequence[tuple[KeyRange, int | None]]) -> str:
-    """Returns the SQL of the value of the range that has a hash; null outside all ranges.
+def pieces_of(ranges: Iterable[tuple[int, int, int | None]]) -> list[Piece]:
+    """Returns values from 0 to the largest bigint as pieces, ascending.
 
     Args:
-        deal_hash: The hashes.
-        ranges: Disjoint key ranges, each with its value.
+        ranges: (first, last, task number), disjoint; between them there is none.
+
+    Returns:
+        The last value and the task number of each piece.
     """
-    pieces: list[tuple[int, int | None]] = []
+    pieces: list[Piece] = []
     at = 0
-    for key_range, value in sorted(ranges, key=lambda piece: piece[0]):
-        if key_range.first > at:
-            pieces.append((key_range.first - 1, None))
-        pieces.append((key_range.last, value))
-        at = key_range.last + 1
+    for first, last, number in sorted(ranges):
+        if first > at:
+            pieces.append((first - 1, None))
+        pieces.append((last, number))
+        at = last + 1
     if at <= MAX_KEY_HASH:
         pieces.append((MAX_KEY_HASH, None))
+    return pieces
+
+
+def search_sql(value: str, pieces: Sequence[Piece]) -> str:
+    """Returns the SQL of the task number of the piece that has a value; null: it has none.
+
+    Args:
+        value: SQL of the value, a bigint from 0 on.
+        pieces: See `pieces_of`.
+    """
 
     def search(low: int, high: int) -> str:
         if low == high:
-            value = pieces[low][1]
-            return "CAST(NULL AS INT)" if value is None else str(value)
+            number = pieces[low][1]
+            return "CAST(NULL AS INT)" if number is None else str(number)
         middle = (low + high) // 2
         below, above = search(low, middle), search(middle + 1, high)
-        return f"CASE WHEN {deal_hash} <= {pieces[middle][0]}L THEN {below} ELSE {above} END"
+        return f"CASE WHEN {value} <= {pieces[middle][0]}L THEN {below} ELSE {above} END"
 
     return search(0, len(pieces) - 1)
 
@@ -110,8 +123,6 @@ def slice_sql(slices: Sequence[tuple[OffsetRanges, int]]) -> str:
     Args:
         slices: Disjoint sets of offsets, each with its value.
     """
-    if not slices:
-        return "CAST(NULL AS INT)"
     cases = [f"WHEN {in_ranges_sql(offsets)} THEN {value}" for offsets, value in slices]
     return f"CASE {' '.join(cases)} END"
 

@@ -13,6 +13,14 @@ import numpy as np
 from commits import OffsetRanges
 from coopconsume.kafka.identity import LOG_IDENTITIES
 from coopconsume.record import SHOWN_KEY_BYTES
+from coopconsume.runtime.read.by_partition import (
+    MOST_PIECES,
+    by_part_sql,
+    part_sql,
+    progress_sql,
+    task_sql,
+    wanted_sql,
+)
 from coopconsume.runtime.read.expressions import (
     KAFKA_COLUMNS,
     ORDERING_COLUMN,
@@ -24,8 +32,9 @@ from coopconsume.runtime.read.hashing import (
     deal_hash_sql,
     in_ranges_sql,
     key_hash_sql,
+    pieces_of,
+    search_sql,
     slice_sql,
-    slot_sql,
     task_numbers,
 )
 from coopconsume.runtime.read.session_settings import check_session_settings
@@ -195,49 +204,55 @@ def _json(spans: Iterable[Span], value: object) -> str:
     return json.dumps(offsets)
 
 
-def _by_partition(wanted: Sequence[WantedRows], values: Sequence[str]) -> str:
-    """Returns SQL of a value that depends on the row's partition; plain where there is only one."""
-    if len(wanted) == 1:
-        return values[0]
-    here = [f"partition = {w.partition}" for w in wanted]
-    if len({w.topic for w in wanted}) > 1:
-        # No letter of a topic's name needs an escape.
-        here = [f"{at} AND topic = '{w.topic}'" for at, w in zip(here, wanted, strict=True)]
-    cases = [f"WHEN {at} THEN {value}" for at, value in zip(here, values, strict=True)]
-    return f"CASE {' '.join(cases)} END"
+def _part_sql(wanted: Sequence[WantedRows]) -> str:
+    return part_sql([(one.topic, one.partition) for one in wanted])
 
 
-def _by_part(wanted: Sequence[WantedRows], values: Sequence[str]) -> str:
-    """Returns SQL of a value that depends on the column ``part``, where there is more than one."""
-    if len(wanted) == 1:
-        return values[0]
-    cases = [f"WHEN part = {i} THEN {value}" for i, value in enumerate(values)]
-    return f"CASE {' '.join(cases)} END"
+def _task_sql(wanted: Sequence[WantedRows], tasks: Sequence[int], deal: str, part: str) -> str:
+    """Returns SQL of the number that `task_numbers` sends to a row's slot; null: none wants it.
 
-
-def _task_sql(
-    wanted: Sequence[WantedRows],
-    tasks: Sequence[int],
-    deal: str,
-    by: Callable[[Sequence[WantedRows], Sequence[str]], str],
-) -> str:
-    """Returns SQL of the number that `task_numbers` sends to a row's slot; null: none wants it."""
+    Args:
+        wanted: The wanted rows.
+        tasks: The slots, by the index of the task they get.
+        deal: SQL of the hash that a row is dealt by.
+        part: SQL of the index of its partition.
+    """
     numbers = task_numbers(len(tasks))
     number_of = {slot: numbers[i] for i, slot in enumerate(tasks)}
-    each = [
-        slice_sql([(some, number_of[slot]) for some, slot in w.slices if slot in number_of])
-        if w.slices
-        else slot_sql(deal, [(r, number_of.get(slot)) for r, slot in w.slots])
+    value = "`offset`" if any(w.slices for w in wanted) else deal
+    pieces = [
+        pieces_of(
+            [(r.first, r.last, number_of.get(slot)) for r, slot in w.slots]
+            + [(*pair, number_of.get(slot)) for some, slot in w.slices for pair in some.pairs()]
+        )
         for w in wanted
     ]
-    return each[0] if all(task == each[0] for task in each) else by(wanted, each)
+    if all(of == pieces[0] for of in pieces) and not (
+        wanted[0].slices and len(pieces[0]) > MOST_PIECES
+    ):
+        return search_sql(value, pieces[0])
+    if max(map(len, pieces)) <= MOST_PIECES:
+        return task_sql(part, value, pieces)
+    each = [
+        slice_sql([(some, number_of[slot]) for some, slot in w.slices if slot in number_of])
+        if w.slices and len(of) > MOST_PIECES
+        else search_sql(value, of)
+        for w, of in zip(wanted, pieces, strict=True)
+    ]
+    return by_part_sql(part, each)
 
 
-def _kept(frame: DataFrame, wanted: Sequence[WantedRows]) -> DataFrame:
+def _kept(frame: DataFrame, spans: Sequence[Span], wanted: Sequence[WantedRows]) -> DataFrame:
     """Rows at offsets that are wanted, where not all that are read are."""
     if all(w.offsets.range_count <= 1 for w in wanted):
         return frame
-    return frame.where(_by_partition(wanted, [in_ranges_sql(w.offsets) for w in wanted]))
+    if len(wanted) == 1:
+        return frame.where(in_ranges_sql(wanted[0].offsets))
+    read: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for span in spans:
+        read.setdefault((span.topic, span.partition), []).append((span.first, span.last))
+    each = [sorted(read[w.topic, w.partition]) for w in wanted]
+    return frame.where(wanted_sql(_part_sql(wanted), each, [w.offsets for w in wanted]))
 
 
 def batch_frame(
@@ -287,14 +302,8 @@ def batch_frame(
         columns.append(f"NOT _passes AS {FILTERED}")
     order = ["`offset`"]
     if len(wanted) > 1:
-        columns.insert(0, f"{_by_partition(wanted, [str(i) for i in range(len(wanted))])} AS part")
-        # Partitions are worked on side by side, each by how far it is through its window.
-        through = [
-            f"CAST(`offset` - {first}L AS DOUBLE) / {last - first + 1}"
-            for w in wanted
-            for first, last in [(w.offsets.first or 0, w.offsets.last or 0)]
-        ]
-        order = [_by_part(wanted, through), "part", "`offset`"]
+        columns.insert(0, f"{_part_sql(wanted)} AS part")
+        order = [progress_sql("part", [w.offsets for w in wanted]), "part", "`offset`"]
     headers = headers or record_filter.needs_headers
     # With such records a span takes several reads.
     has_overflows = bool(TIMESTAMP_OVERFLOWS.within(options, spans))
@@ -304,12 +313,12 @@ def batch_frame(
     else:
         reads = [read_spans(spark, options, [span], 1, headers=headers) for span in by_task]
         read = functools.reduce(lambda one, other: one.unionAll(other), reads)
-    frame = _kept(read, wanted)
+    frame = _kept(read, spans, wanted)
     if record_filter:
         frame = frame.selectExpr("*", f"{record_filter.sql()} AS _passes")
     if by_task is not None:
         return frame.selectExpr(*columns)
-    task = F.expr(_task_sql(wanted, tasks, "key_hash", _by_part))
+    task = F.expr(_task_sql(wanted, tasks, "key_hash", "part"))
     return (
         frame.selectExpr(*columns)
         .where(task.isNotNull())
@@ -374,7 +383,7 @@ def poll_frame(
     if added and options.include_headers:
         read = read.withColumn("headers", F.expr(added_headers_sql(added)))
     return (
-        _polled_rows(read, wanted, tasks, choose, key, f"{key_hash_sql(key)} AS key_hash")
+        _polled_rows(read, spans, wanted, tasks, choose, key, f"{key_hash_sql(key)} AS key_hash")
         .repartition(len(tasks), F.col("_task"))
         .sortWithinPartitions("topic", "partition", "offset")
         .select(*names, "key_hash")
@@ -432,7 +441,7 @@ def poll_offsets(
     check_session_settings(spark, options)
     record_filter = options.record_filter
     tasks = range(1 + max(slot for one in wanted for _, slot in one.slots))
-    part = _by_partition(wanted, [str(i) for i in range(len(wanted))])
+    part = _part_sql(wanted)
     key = key_column(options)
     dealt = f"{deal_hash_sql(key)} AS _dealt"
     passes = f"{record_filter.sql()} AS _passes"
@@ -442,7 +451,7 @@ def poll_offsets(
 
     def look() -> pa.Table:
         read = read_spans(spark, options, spans, slices, headers=record_filter.needs_headers)
-        rows = _polled_rows(read, wanted, tasks, choose, key, dealt)
+        rows = _polled_rows(read, spans, wanted, tasks, choose, key, dealt)
         return rows.selectExpr(*columns).toArrow()
 
     table = retried(options, spans, look)
@@ -458,6 +467,7 @@ def poll_offsets(
 
 def _polled_rows(
     frame: DataFrame,
+    spans: Sequence[Span],
     wanted: Sequence[WantedRows],
     tasks: Sequence[int],
     choose: Mapping[tuple[str, int], Callable[[str], str]],
@@ -465,14 +475,15 @@ def _polled_rows(
     column: str,
 ) -> DataFrame:
     """Returns the rows of a frame for ``poll``, with one more column and their task."""
+    part = _part_sql(wanted)
     if choose:
         chosen = [
             choose[at](deal_hash_sql(key)) if at in choose else "true"
             for at in [(w.topic, w.partition) for w in wanted]
         ]
-        frame = frame.where(_by_partition(wanted, chosen))
-    task = _task_sql(wanted, tasks, deal_hash_sql(key), _by_partition)
-    rows = _kept(frame, wanted).selectExpr("*", column, f"{task} AS _task")
+        frame = frame.where(by_part_sql(part, chosen))
+    task = _task_sql(wanted, tasks, deal_hash_sql(key), part)
+    rows = _kept(frame, spans, wanted).selectExpr("*", column, f"{task} AS _task")
     return rows.where("_task IS NOT NULL")
 
 
