@@ -32,6 +32,7 @@ from tests.bench.slots import slots
 from tests.bench.state import state
 from tests.bench.store import store
 from tests.bench.throughput import throughput
+from tests.bench.wide import wide
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +63,7 @@ _BENCHMARKS: dict[str, Callable[[Harness, Callable[[str], None]], list[Report]]]
     "chunks": chunks,
     "cooperative": cooperative,
     "queue": queue,
+    "wide": wide,
 }
 _PLACE = r"(<!-- bench:{0} -->\n).*?(<!-- end of bench:{0} -->)"
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,25 @@ class SparkTotal(StatefulProcessor):
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class FirstCall:
+    """Does nothing, but for a file that the first call in each process makes, if there is none.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.noted_by = 0
+
+    def __call__(self, record: Record) -> None:
+        """Do nothing."""
+        if self.noted_by != os.getpid():
+            self.noted_by = os.getpid()
+            with suppress(FileExistsError):
+                Path(self.path).touch(exist_ok=False)
 
 
 class Sleeper:

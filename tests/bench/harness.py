@@ -69,15 +69,16 @@ class Harness:
         return self.folder / f"{name}-{next(self._numbers)}"
 
     def load(
-        self, topic: str, records: int, keys: int, value_bytes: int, *, zipf: bool = False
-    ) -> None:
-        """Create a topic of one partition and fill it through Spark's Kafka sink, in order.
+        self, topic: str, records: int, keys: int, value_bytes: int, *, zipf: bool = False,
+        partitions: int = 1,
+    ) -> None:  # fmt: skip
+        """Create a topic, of one partition if not said otherwise, and fill it by Spark, in order.
 
         Keys come in turn, or by Zipf's law of exponent 1, the same in every run.
         """
         from pyspark.sql import functions as F
 
-        self.broker.create_topic(topic, 1)
+        self.broker.create_topic(topic, partitions)
         number = F.col("id").cast("string")
         # The inverse of Zipf's distribution, with the sum of 1/k replaced by a logarithm.
         rank = F.floor(F.pow(F.lit(float(keys)), F.rand(7))) if zipf else F.col("id") % keys
@@ -90,7 +91,7 @@ class Harness:
             .write.format("kafka")
             .option("kafka.bootstrap.servers", self.broker.bootstrap_servers)
             .option("kafka.linger.ms", "20")
-            .option("kafka.batch.size", str(512 << 10))
+            .option("kafka.batch.size", str(max(16 << 10, (512 << 10) // partitions)))
             .option("topic", topic)
             .save()
         )

@@ -21,11 +21,13 @@ from tests.mutants.realtime import REALTIME
 from tests.mutants.state import STATE
 from tests.mutants.ui import UI
 from tests.mutants.values import VALUES
+from tests.mutants.wide import WIDE
 from tests.mutants.workers import WORKERS
 
 #: The mutants by what they break.
 GROUPS = [
     ORDER,
+    WIDE,
     CONTINUING,
     COOPERATIVE_JOBS,
     DRAIN,

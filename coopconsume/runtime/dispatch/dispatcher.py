@@ -12,6 +12,7 @@ import logging
 import math
 import pickle
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commits import CommitLogUnavailable, FencedMember
@@ -400,7 +401,8 @@ class Dispatcher:
         if young >= BATCHES_AT_ONCE:
             return
         free = self._free_slots(epoch_state)
-        limits = Limits(self.window.offsets, self._options.max_pending)
+        handlers = self._slots * self._job_spec.concurrency
+        limits = Limits(self.window.offsets, self._options.max_pending, handlers)
         if not free or not self._is_ours(epoch_state) or not self._may_work(epoch_state):
             return
         plan = self._plan(epoch_state, free, now, limits)
@@ -512,10 +514,10 @@ class Dispatcher:
             deal_stock(epoch_state.busy, free, sizes, now)
             # Slices are as large as is good; reads may have to pass over what lies between.
             window = 2 * self._sizes.total(most) + MAX_READS * MERGE_GAP
-            limits = Limits(window, limits.max_pending)
+            limits = replace(limits, window=window)
         if self.breaker.state == "trial":
             window = min(self.breaker.trial_offsets, limits.window)
-            few = Limits(window, limits.max_pending)
+            few = replace(limits, window=window)
             plans = (plan_batch(epoch_state.busy, [slot], now, few) for slot in free)
             plan = next((found for found in plans if found is not None), None)
         else:

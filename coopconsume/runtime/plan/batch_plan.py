@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from assignors import MAX_KEY_HASH
 from commits import OffsetRanges
-from coopconsume.runtime.plan.range_limit import Limits
 from coopconsume.runtime.plan.reads import Read, covering
+from coopconsume.runtime.plan.turns import in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from coopconsume.runtime.plan.partition import Partition
+    from coopconsume.runtime.plan.range_limit import Limits
     from coopconsume.worker.report import PartitionWork
 
 K = TypeVar("K")
@@ -76,16 +77,16 @@ def plan_batch(
     partitions: Sequence[Partition], slots: Sequence[int], now: float, limits: Limits
 ) -> BatchPlan | None:
     """Returns the next batch for these free slots; None if there is no work for them."""
-    windows = deal_window({p.index: p.backlog(slots, now) for p in partitions}, limits.window)
+    backlogs = {p.index: p.backlog(slots, now) for p in partitions}
+    chosen = in_turn(partitions, backlogs, limits.window, limits.handlers)
+    windows = deal_window({p.index: backlogs[p.index] for p in chosen}, limits.window)
     work: dict[int, dict[int, PartitionWork]] = {}
     wanted: dict[int, OffsetRanges] = {}
     reads: list[Read] = []
     hashes = 0
-    for partition in partitions:
+    for partition in chosen:
         index = partition.index
-        if index not in windows:
-            continue
-        own = Limits(windows[index], limits.max_pending)
+        own = replace(limits, window=windows[index])
         planned = partition.plan(slots, now, own)
         union = OffsetRanges()
         for slot, offsets in planned.items():

@@ -81,6 +81,8 @@ class Partition:
         self.undelivered = OffsetRanges()
         #: Whether what they gave cannot be written for now: they count as pending.
         self.is_stalled = False
+        #: When it was last planned for a batch, on the monotonic clock.
+        self.planned_at = -math.inf
         self._end = stable
         #: Nothing is left to do, commit or wait for. Whatever changes that sets it to false.
         self.is_quiet = False
@@ -921,7 +923,7 @@ class Partition:
 
     def plan(self, slots: Iterable[int], now: float, limits: Limits) -> dict[int, OffsetRanges]:
         """Offsets wanted by each free slot that has work; marks them as dispatched."""
-        self.is_quiet = False
+        self.is_quiet, self.planned_at = False, now
         mine = [self.cursors[slot] for slot in slots if slot in self.cursors]
         mine = [cursor for cursor in mine if cursor.staying]
         cursors = [

@@ -32,10 +32,12 @@ class Limits:
     Attributes:
         window: Offsets in a batch.
         max_pending: Pending records of a partition, and records that wait behind them.
+        handlers: Handlers side by side, of all slots.
     """
 
     window: int
     max_pending: int
+    handlers: int = 1
 
 
 def read_limit(max_ranges: int) -> int:

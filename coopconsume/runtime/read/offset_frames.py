@@ -67,6 +67,8 @@ _SHORT = 300
 #: Slots up to which each has a read of its own: a read costs the driver some milliseconds.
 _UNIONS = 16
 _SCATTERED = 3
+#: Tasks of a read for each slice that is asked for. Spark's source has one for each partition.
+_TASKS_A_SLICE = 4
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,8 @@ def read_spans(
     frame = frames[0]
     for other in frames[1:]:
         frame = frame.unionAll(other)
+    if len(spans) > _TASKS_A_SLICE * slices:
+        frame = frame.coalesce(_TASKS_A_SLICE * slices)
     return with_ordering_key(frame, options.ordering_key, headers=headers)
 
 

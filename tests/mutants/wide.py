@@ -1,0 +1,85 @@
+"""Mutants of topics with many partitions: turns, and expressions by partition."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_TURNS = "tests/unit/runtime/test_turns.py::"
+_CODE = "tests/unit/runtime/test_by_partition.py::test_all_but_the_contents_of_arrays_is_the_same"
+_VALUES = "tests/spark/test_hashing.py::test_values_by_partition"
+_BY_PARTITION = "coopconsume/runtime/read/by_partition.py"
+
+WIDE = [
+    Mutant(
+        "wide-topic-read-at-once",
+        "A batch of a wide topic reads some partitions.",
+        "coopconsume/runtime/plan/turns.py",
+        "if len(chosen) >= most or (",
+        "if (",
+        (_TURNS + "test_a_batch_of_a_wide_topic_reads_some_partitions_in_turn",),
+    ),
+    Mutant(
+        "turn-not-noted",
+        "A partition waits for one round of the others.",
+        "coopconsume/runtime/plan/partition.py",
+        "self.is_quiet, self.planned_at = False, now",
+        "self.is_quiet = False",
+        (_TURNS + "test_turns_are_fair_where_new_records_come_all_the_time",),
+    ),
+    Mutant(
+        "short-reads-of-much",
+        "Where much is left, each read is long.",
+        "coopconsume/runtime/plan/turns.py",
+        "size += min(backlogs[one.index], LONG)",
+        "size += 1",
+        (_TURNS + "test_where_much_is_left_each_read_is_long",),
+    ),
+    Mutant(
+        "handlers-without-a-partition",
+        "A batch has partitions for all handlers.",
+        "coopconsume/runtime/plan/turns.py",
+        "max(FEWEST, 4 * handlers)",
+        "FEWEST",
+        (_TURNS + "test_a_batch_has_partitions_for_all_handlers",),
+    ),
+    Mutant(
+        "more-partitions-than-offsets",
+        "A batch has no more offsets than its window.",
+        "coopconsume/runtime/plan/turns.py",
+        "min(window, max(MOST, fewest))",
+        "max(MOST, fewest)",
+        (_TURNS + "test_a_batch_has_no_more_offsets_than_its_window",),
+    ),
+    Mutant(
+        "order-compiled-for-each-batch",
+        "Generated code does not change with the offsets of a batch.",
+        _BY_PARTITION,
+        "`offset` - {number_sql(part, firsts)}",
+        "`offset` - {firsts[0]}L",
+        (_CODE,),
+    ),
+    Mutant(
+        "branch-for-each-partition",
+        "Partitions with the same SQL share a branch.",
+        _BY_PARTITION,
+        'cases = [f"WHEN {kind} THEN {value}" for kind, value in enumerate(firsts)]',
+        'cases = [f"WHEN {kind} THEN {value}" for kind, value in enumerate(values)]',
+        (_CODE,),
+    ),
+    Mutant(
+        "part-of-another-topic",
+        "A row has the part of its topic.",
+        _BY_PARTITION,
+        "parts[starts[topic] + number] = index",
+        "parts[number] = index",
+        (_VALUES,),
+    ),
+    Mutant(
+        "page-without-an-offset-kept",
+        "What is read and not wanted is dropped.",
+        _BY_PARTITION,
+        "pages.append(_ALL if page[0] else _NONE)",
+        "pages.append(_ALL)",
+        (_VALUES,),
+    ),
+]
