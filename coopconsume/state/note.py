@@ -93,12 +93,11 @@ def begin_with_state(
             return
     else:
         changelog.create()
-        # Another member may have created it meanwhile, with another schema.
-        changelog.belong_to(f"{cluster}/{group}")
         mine = StateNote(changelog.id, hidden(changelog.path))
     if mine != note:
         mine.write(store, group)
-        # Of two that note at the same time, the later one counts.
+        # Of two that note at the same time, the later one counts. Another member may also have
+        # created the table meanwhile, with another schema.
         check_state(store, group, cluster, changelog, may_change=False)
 
 

@@ -7,7 +7,6 @@ from tests.mutants.mutant import Mutant
 _LIST = "coopconsume/group/agreement.py"
 _SETTINGS = "coopconsume/runtime/read/session_settings.py"
 _TESTS = "tests/unit/group/test_agreement.py::"
-_LIVE = _TESTS + "test_members_that_do_not_agree_are_refused"
 _START = _TESTS + "test_a_group_has_the_terms_that_it_agreed_on"
 _PENDING = _TESTS + "test_pending_records_keep_the_ordering_key_and_its_settings"
 _SPARK = "tests/spark/test_session_settings.py::"
@@ -32,9 +31,18 @@ AGREEMENT = [
             _LIST,
             f'"{field}", "',
             f'"no {field}", "',
-            (_LIVE,),
+            (_TESTS + "test_a_newcomer_is_refused_and_not_the_group",),
         )
-        for field in ("store", "cluster", "hash", "sharing", "filter", "ordering_key", "settings")
+        for field in (
+            "store",
+            "cluster",
+            "hash",
+            "state",
+            "sharing",
+            "filter",
+            "ordering_key",
+            "settings",
+        )
     ),
     _never_said("store", "commit table", "store.id"),
     _never_said("cluster", "Kafka cluster", "cluster.cluster_id"),
@@ -259,15 +267,6 @@ STATE_OF_A_GROUP = [
         "        check_state(store, group, cluster, changelog, may_change=False)\n",
         "",
         (_STATES + "test_of_two_that_note_at_the_same_time_one_begins",),
-    ),
-    Mutant(
-        "state-schema-of-a-new-table-not-compared",
-        "A member with another schema is refused, also if both have found no table.",
-        _NOTE,
-        "        changelog.create()\n        # Another member may have created it meanwhile, with "
-        'another schema.\n        changelog.belong_to(f"{cluster}/{group}")\n',
-        "        changelog.create()\n",
-        (_STATES + "test_a_table_that_another_member_creates_meanwhile_is_compared",),
     ),
     Mutant(
         "state-schema-not-compared-at-a-start",
