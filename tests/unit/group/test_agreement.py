@@ -98,7 +98,7 @@ def test_a_term_does_not_count_for_members_that_are_refused_before():
     """Two of another filter do not decide on the ordering key of the others."""
     of_others = {"filter": "x", "ordering_key": "value"}
     members = {"a": {"ordering_key": "value"}, "c": of_others, "e": of_others}
-    with pytest.raises(GroupRefused, match="orderingKey value, the other members .* with topic"):
+    with pytest.raises(GroupRefused, match=r"orderingKey value, the other members .* with topic"):
         lead(member(), members | {m: {"ordering_key": "topic"} for m in "bd"})
 
 
