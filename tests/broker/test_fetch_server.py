@@ -146,7 +146,7 @@ def slots(monkeypatch):
     yield start
     for one in running:
         one.end()
-    for server in host_link._started:
+    for server in host_link._started.values():
         server.kill()
         server.wait()
     host_link._started.clear()
@@ -162,7 +162,7 @@ def use_server(these):
 
 def alive():
     """The process ids of the servers that live."""
-    return [server.pid for server in host_link._started if server.poll() is None]
+    return [server.pid for server in host_link._started.values() if server.poll() is None]
 
 
 def records(first, count, size=10):
@@ -361,6 +361,29 @@ def test_a_server_that_stops_before_it_answers_is_ended(kafka, topic, produce, s
     assert all_of(these) == Counter((0, o) for o in range(100))
 
 
+def test_a_server_that_stops_as_its_run_ends_is_ended_by_the_next_run(
+    kafka, topic, produce, slots, monkeypatch
+):
+    """The slot that started it is gone, and it keeps the lock without which no other starts."""
+    monkeypatch.setattr(host_link, "SILENCE", SILENCE)
+    name = topic(1)
+    spec = spec_of(kafka.bootstrap_servers, name, 2)
+    these = slots(spec)
+    until(alive)
+    (pid,) = alive()
+    os.kill(pid, signal.SIGSTOP)
+    for one in these:
+        one.end()
+    monkeypatch.setattr(host_link, "STARTS_WITHIN", 3.0)
+    these = slots(spec)
+    until(lambda: pid not in alive())
+    monkeypatch.setattr(host_link, "STARTS_WITHIN", PATIENCE)
+    until(lambda: use_server(these))
+    produce(name, records(0, 100), 0)
+    until(lambda: all(one.position() == 100 for one in these))
+    assert all_of(these) == Counter((0, o) for o in range(100))
+
+
 def test_a_slot_far_behind_reads_for_itself_and_catches_up(kafka, topic, produce, slots):
     """The limit holds, other slots go on, and every record comes."""
     name = topic(1)
@@ -484,7 +507,7 @@ def test_a_server_ends_without_slots_and_with_its_parent(kafka, topic, slots):
     """It leaves no socket behind."""
     these = slots(spec_of(kafka.bootstrap_servers, topic(1), 2))
     until(lambda: use_server(these))
-    (server,) = host_link._started
+    (server,) = host_link._started.values()
     path = Path(these[0].source._link._spec.path)
     for one in these:
         one.end()
@@ -492,8 +515,9 @@ def test_a_server_ends_without_slots_and_with_its_parent(kafka, topic, slots):
     assert not path.exists()
     again = slots(spec_of(kafka.bootstrap_servers, topic(1), 2, run="again"))
     until(lambda: use_server(again))
-    host_link._started[-1].stdin.close()
-    assert host_link._started[-1].wait(PATIENCE) == 0
+    (server,) = (one for one in host_link._started.values() if one.poll() is None)
+    server.stdin.close()
+    assert server.wait(PATIENCE) == 0
 
 
 KINDS = {"without-a-server": (0, "record"), "by-a-server": (64 << 20, "record"),

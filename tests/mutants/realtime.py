@@ -32,6 +32,16 @@ _EXTENDS = _UNIT + "test_a_slot_that_reads_on_extends_what_is_in_flight"
 
 REALTIME = [
     Mutant(
+        "stopped-server-of-an-earlier-run",
+        "A silent fetch server that an earlier run of the process has started is ended.",
+        "coopconsume/worker/realtime/host_link.py",
+        "self._server, self._heard_at = known, time.monotonic()",
+        "pass",
+        (
+            "tests/broker/test_fetch_server.py::test_a_server_that_stops_as_its_run_ends_is_ended_by_the_next_run",
+        ),
+    ),
+    Mutant(
         "watch-of-a-quick-handler-never-ends",
         "If a handler call takes long, another thread takes the next record.",
         _RUNNER,

@@ -45,15 +45,16 @@ log = logging.getLogger(__name__)
 
 #: Seconds beyond `Fetch.max_wait` after which a server that does not answer counts as lost.
 SILENCE: Final = 3.0
-#: Seconds in which a started server must answer; otherwise the slot that has started it kills it.
+#: Seconds in which a started server must answer; otherwise a slot of its process kills it.
 STARTS_WITHIN: Final = 30.0
 #: Seconds between two attempts to connect. Each failure of a server doubles them, up to a limit.
 _RETRY: Final = 0.1
 _LONGEST_RETRY: Final = 30.0
 #: Characters of a Unix socket's path, at most.
 _PATH_LIMIT: Final = 100
-#: Servers that this process has started; it keeps their standard input open until it ends.
-_started: list[subprocess.Popen[bytes]] = []
+#: The last server of each path that this process has started. It keeps their standard input open
+#: until it ends; links of later runs end one that is silent: a stopped server keeps its lock.
+_started: dict[str, subprocess.Popen[bytes]] = {}
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class HostLink:
         self._schema = schema
         self._fetches: queue.SimpleQueue[Fetch | None] = queue.SimpleQueue()
         self._server: subprocess.Popen[bytes] | None = None
-        #: When the server was started by this slot, or has answered it last.
+        #: When the server of this process was started or found, or has answered this slot last.
         self._heard_at = 0.0
         self._sock: socket.socket | None = None
         self._is_closed = threading.Event()
@@ -158,7 +159,7 @@ class HostLink:
                 sock.close()
 
     def _has_failed(self) -> bool:
-        """Whether the server that this slot has started has ended; kills a silent one."""
+        """Whether the server that this process has started has ended; kills a silent one."""
         server = self._server
         if server is None:
             return False
@@ -172,7 +173,7 @@ class HostLink:
         return True
 
     def _forget(self, error: Exception) -> None:
-        """Reports that the server is lost; kills a silent one that this slot has started."""
+        """Reports that the server is lost; kills a silent one that this process has started."""
         if self._is_closed.is_set():
             return
         while not self._fetches.empty():
@@ -195,6 +196,9 @@ class HostLink:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                known = _started.get(self._spec.path)
+                if self._server is None and known is not None and known.poll() is None:
+                    self._server, self._heard_at = known, time.monotonic()
                 return
             # The server inherits the lock, and its end gives it back.
             self._server, self._heard_at = _start(self._spec, lock), time.monotonic()
@@ -229,14 +233,15 @@ class HostLink:
 
 def _start(spec: ServerSpec, lock: int) -> subprocess.Popen[bytes]:
     """Starts a server that inherits a lock."""
-    _started[:] = [one for one in _started if one.poll() is None]
+    for path in [path for path, one in _started.items() if one.poll() is not None]:
+        del _started[path]
     paths = [path for path in sys.path if path]
     server = subprocess.Popen(
         [sys.executable, "-m", "coopconsume.worker.realtime.fetch_server"],
         stdin=subprocess.PIPE, pass_fds=(lock,), cwd="/",
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
     )  # fmt: skip
-    _started.append(server)
+    _started[spec.path] = server
     log.info("started the fetch server of this host, process %d", server.pid)
     assert server.stdin is not None
     data = spec.encode()
