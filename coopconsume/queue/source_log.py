@@ -135,7 +135,7 @@ def log_note(states: Iterable[ReplicaState], partition: int, found: SourceLog) -
 
 
 class TopicIds:
-    """Tells a topic that was created again from an old answer of a broker that is behind."""
+    """Distinguishes a topic that was created again from an old answer of a slow broker."""
 
     def __init__(self) -> None:
         self._seen = ""

@@ -173,7 +173,7 @@ class PartitionReport:
             are not among ``done``.
         read: Offsets of the records that a real-time slot has begun to work on since its last
             report. Its progressive reports have ``blocked``, too. After a crash: those that were at
-            work, of which the driver may not have heard.
+            work, as the driver may not have heard of them.
         position: Everything below was read by a real-time slot, and is in ``read`` if it is the
             slot's own. None: no other one than before.
         reached: How far the log reached in which leader epoch, by the last record that a real-time

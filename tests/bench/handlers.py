@@ -63,7 +63,7 @@ class SparkTotal(StatefulProcessor):
 
 
 class FirstCall:
-    """Does nothing, but for a file that the first call in each process makes, if there is none.
+    """Does nothing, but for a file that the first call in each process makes, unless it exists.
 
     Args:
         path: The file.

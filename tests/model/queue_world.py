@@ -262,7 +262,7 @@ class World:
 
     @property
     def topic(self) -> str:
-        """The id of the topic; empty if there is none."""
+        """The id of the topic; empty without one."""
         return self.topics[-1]
 
     def described(self) -> str:

@@ -626,7 +626,7 @@ QUEUE = [
     ),
     Mutant(
         "queue-stale-broker-brings-a-former-topic-back",
-        "A former topic is not taken for the topic because one broker still describes it.",
+        "A former topic does not count as the topic because one broker still describes it.",
         _SOURCES,
         "            wait = _RETURNS_AFTER\n",
         "            pass\n",

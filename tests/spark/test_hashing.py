@@ -125,7 +125,7 @@ def test_values_by_partition(spark, strict_words, topics):
 
 
 def _spans_and_wanted(dice):
-    """Spans, some of which are longer than a page, and offsets in them that are wanted."""
+    """Spans, some longer than a page, and offsets in them that are wanted."""
     start = dice.randrange(2**40)
     spans = [(start, start + dice.randrange(10_000))]
     for _ in range(dice.randrange(3)):

@@ -1,7 +1,7 @@
 """Values that depend on a row's partition, as Spark SQL whose size does not depend on their number.
 
 A branch for each partition would have Spark generate, compile and keep code that grows with them,
-in each task anew once a method is too large. Here the values are literal arrays: generated code
+in each task again once a method is too large. Here the values are literal arrays: generated code
 refers to them, and is the same for any number of partitions, for any offsets, and in each batch.
 """
 
@@ -61,10 +61,10 @@ def part_sql(places: Sequence[tuple[str, int]]) -> str:
         parts[starts[topic] + number] = index
     at = "partition"
     if len(topics) > 1:
-        shifts, cells = _perfect_hash(topics)
+        moves, cells = _perfect_hash(topics)
         found = [0 if topic is None else starts[topic] for topic in cells]
-        shift = f"get({array_sql(shifts, 'INT')}, CAST({_BUCKET.format(len(shifts))} AS INT))"
-        cell = f"CAST(pmod({_HIGH} + {shift}, {len(cells)}) AS INT)"
+        move = f"get({array_sql(moves, 'INT')}, CAST({_BUCKET.format(len(moves))} AS INT))"
+        cell = f"CAST(pmod({_HIGH} + {move}, {len(cells)}) AS INT)"
         at = f"get({array_sql(found, 'INT')}, {cell}) + partition"
     return f"get({array_sql(parts, 'INT')}, {at})"
 
@@ -75,9 +75,9 @@ _BUCKET: Final = "pmod(xxhash64(topic) & 4294967295L, {})"
 
 @lru_cache(maxsize=16)
 def _perfect_hash(topics: tuple[str, ...]) -> tuple[list[int], list[str | None]]:
-    """Returns a hash table of topics without collisions: shifts by bucket, and topics by cell.
+    """Returns a hash table of topics without collisions: moves by bucket, and topics by cell.
 
-    The lower half of a topic's hash names its bucket. Its upper half and the shift of the bucket
+    The lower half of a topic's hash names its bucket. Its upper half and the move of the bucket
     are, modulo the number of cells, its cell.
     """
     import xxhash
@@ -90,22 +90,22 @@ def _perfect_hash(topics: tuple[str, ...]) -> tuple[list[int], list[str | None]]
         buckets[(hashed & 0xFFFFFFFF) % len(buckets)].append(topic)
     for size in itertools.count(2 * len(topics)):
         cells: list[str | None] = [None] * size
-        shifts = [0] * len(buckets)
+        moves = [0] * len(buckets)
         for bucket in sorted(range(len(buckets)), key=lambda one: -len(buckets[one])):
             at = [(hashes[topic] >> 32) % size for topic in buckets[bucket]]
             fits = (
-                shift
-                for shift in range(size if len(set(at)) == len(at) else 0)
-                if all(cells[(one + shift) % size] is None for one in at)
+                move
+                for move in range(size if len(set(at)) == len(at) else 0)
+                if all(cells[(one + move) % size] is None for one in at)
             )
-            shift = next(fits, None)
-            if shift is None:
+            move = next(fits, None)
+            if move is None:
                 break
-            shifts[bucket] = shift
+            moves[bucket] = move
             for topic, one in zip(buckets[bucket], at, strict=True):
-                cells[(one + shift) % size] = topic
+                cells[(one + move) % size] = topic
         else:
-            return shifts, cells
+            return moves, cells
     raise AssertionError
 
 
@@ -197,12 +197,12 @@ def wanted_sql(
         spans: By part, (first, last) of the offsets that rows may have, ascending and disjoint.
         wanted: By part, the wanted offsets.
     """
-    shifts: list[int] = []
+    moves: list[int] = []
     pages: list[int] = []
     words = [np.zeros(_PAGE // 64, "<i8")]
     for of, offsets in zip(spans, wanted, strict=True):
         for first, last in of:
-            shifts.append(len(pages) * _PAGE - first)
+            moves.append(len(pages) * _PAGE - first)
             for page in _bits(offsets.clip(first, last), first, last):
                 if page.all() or not page.any():
                     pages.append(_ALL if page[0] else _NONE)
@@ -210,7 +210,7 @@ def wanted_sql(
                     pages.append(len(words))
                     words.append(np.packbits(page, bitorder="little").view("<i8"))
     piece = piece_sql(part, "`offset`", [[last for _, last in of] for of in spans])
-    at = f"(`offset` + {number_sql(piece, shifts)})"
+    at = f"(`offset` + {number_sql(piece, moves)})"
     page = number_sql(f"CAST(shiftright({at}, {_PAGE.bit_length() - 1}) AS INT)", pages, "INT")
     word = f"{page} * {_PAGE // 64} + CAST(shiftright({at}, 6) & {_PAGE // 64 - 1} AS INT)"
     bit = f"getbit({number_sql(word, np.concatenate(words).tolist())}, CAST({at} & 63 AS INT))"
@@ -220,7 +220,7 @@ def wanted_sql(
 def _bits(offsets: OffsetRanges, first: int, last: int) -> npt.NDArray[np.bool_]:
     """Returns pages of whether each offset from the first on is in a set.
 
-    Offsets beyond the last one, of which there are no rows, are as the last one is.
+    Offsets beyond the last one have no rows; they are as the last one is.
     """
     count = -(-(last - first + 1) // _PAGE)
     steps = np.zeros(count * _PAGE + 1, np.int8)

@@ -81,7 +81,7 @@ def pieces_of(ranges: Iterable[tuple[int, int, int | None]]) -> list[Piece]:
     """Returns values from 0 to the largest bigint as pieces, ascending.
 
     Args:
-        ranges: (first, last, task number), disjoint; between them there is none.
+        ranges: (first, last, task number), disjoint and contiguous.
 
     Returns:
         The last value and the task number of each piece.

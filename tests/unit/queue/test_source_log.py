@@ -300,7 +300,7 @@ def test_a_cut_reaches_all_replicas():
     assert two.begin(late, [0, 1, 2]) == []
 
 
-def test_the_status_tells_what_is_noted_of_a_log():
+def test_the_status_shows_what_is_noted_of_a_log():
     """One word a log."""
     found = SourceLog(SECOND)
     cut = LogIncarnation("second", 3)

@@ -30,7 +30,7 @@ def _partitions(count: int, records: int, slots: int = 1) -> list[Partition]:
 
 
 def _run(partitions: list[Partition], limits: Limits) -> list[BatchPlan]:
-    """Plans batch after batch, each of which does all of its records, until nothing is left."""
+    """Plans batch after batch, does all records of each, until nothing is left."""
     plans = []
     for now in itertools.count():
         plan = plan_batch(partitions, [0], float(now), limits)
@@ -45,7 +45,7 @@ def _run(partitions: list[Partition], limits: Limits) -> list[BatchPlan]:
 
 @pytest.mark.parametrize(("count", "records"), [(1, 500), (31, 50), (300, 50), (1_000, 20)])
 def test_a_batch_of_a_wide_topic_reads_some_partitions_in_turn(count: int, records: int) -> None:
-    """Each partition has its turn once before any has its second, and each record is read once."""
+    """Each partition is read once before any is read twice, and each record is read once."""
     partitions = _partitions(count, records)
     plans = _run(partitions, Limits(1_000_000, 1_000))
     assert [len(plan.wanted) for plan in plans[:-1]] == [MOST] * (len(plans) - 1)
