@@ -162,10 +162,18 @@ def audit(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) ->
     """
     found: QueueStatus = queue_status(options, topic, replicas)
     rows = [
-        (r.replica, "yes" if r.is_readable else "no", r.rows, r.passed_over, r.lacking, r.log)
+        (
+            r.replica,
+            "yes" if r.is_readable else "no",
+            r.rows,
+            r.passed_over,
+            r.lacking,
+            r.log,
+            r.problem,
+        )
         for r in found.replicas
     ]
-    head = ("REPLICA", "READABLE", "ROWS", "PASSED OVER", "LACKING", "LOG")
+    head = ("REPLICA", "READABLE", "ROWS", "PASSED OVER", "LACKING", "LOG", "PROBLEM")
     return _table(head, rows)._replace(code=OK if found.is_sound else FAILED)
 
 

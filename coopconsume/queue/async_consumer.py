@@ -25,6 +25,7 @@ class AsyncQueueConsumer:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._consumer = QueueConsumer(*args, **kwargs)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-queue")
+        self._is_closed = False
 
     async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[Record]:  # noqa: ASYNC109
         """Acquire free records; see `QueueConsumer.poll`."""
@@ -54,18 +55,24 @@ class AsyncQueueConsumer:
         try:
             await self._run(self._consumer.close)
         finally:
-            self._thread.shutdown(wait=False)
+            self._end_thread()
 
     async def __aenter__(self) -> Self:
         try:
             await self._run(self._consumer.__enter__)
         except BaseException:
-            self._thread.shutdown(wait=False)
+            self._end_thread()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def _end_thread(self) -> None:
+        self._is_closed = True
+        self._thread.shutdown(wait=False)
+
     async def _run(self, call: Callable[..., Any], *args: Any) -> Any:
+        if self._is_closed:
+            return call(*args)  # a closed consumer answers at once
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -92,6 +93,8 @@ class QueueCommit:
 @dataclass(slots=True)
 class _Held:
     record: Record
+    #: When the hold ends, on the monotonic clock.
+    until: float
     kind: AcknowledgeType | None = None
     delay: float = 0.0
     reason: str = ""
@@ -163,6 +166,7 @@ class QueueConsumer(Closing):
         self._stable: dict[int, int] = {}
         self._stable_at = 0.0
         self._is_closed = False
+        self._pid: int | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -187,7 +191,7 @@ class QueueConsumer(Closing):
             The records; empty if nothing is free in time.
 
         Raises:
-            AlreadyClosed: The consumer is closed.
+            AlreadyClosed: The consumer is closed, or the process that opened it was forked.
             BrokerUnreachable: The brokers of the topic have not answered for 15 s.
             DataLoss: Records were deleted before they were done, with ``failOnDataLoss=true``.
             InvalidOption: An argument is out of range.
@@ -283,6 +287,7 @@ class QueueConsumer(Closing):
         self._settle(session, ACCEPT, RELEASE, RENEW)
         problem: OutputNotWritten | None = None
         try:
+            self._confirm_rejected(session, timeout)
             self._write_letters()
             self._settle(session, REJECT)
         except OutputNotWritten as error:
@@ -293,8 +298,7 @@ class QueueConsumer(Closing):
         settled, self._unsettled = self._unsettled, []
         for one in settled:
             if one.row.kind == "renew":
-                for place in _places(one.refused):
-                    self._held.pop(place, None)
+                self._renewed(one)
         done = sum(len(found) for one in settled for found in one.done.values())
         lost = [place for one in settled for place in _places(one.refused)]
         lost, self._not_counted = lost + self._not_counted, []
@@ -315,6 +319,9 @@ class QueueConsumer(Closing):
         """
         if self._is_closed:
             return
+        if self._is_forked():
+            self._is_closed = True  # the connections are those of the other process
+            return
         try:
             if self._session is not None and self._ends:
                 for held in self._held.values():
@@ -331,11 +338,19 @@ class QueueConsumer(Closing):
     def _opened(self) -> QueueSession:
         if self._is_closed:
             raise AlreadyClosed(f"the queue consumer of {self._settings.name}")
+        if self._is_forked():
+            what = f"the queue consumer of {self._settings.name}, opened before a fork,"
+            raise AlreadyClosed(what)
         if self._session is None or not self._ends:
             return self._open()
         return self._session
 
+    def _is_forked(self) -> bool:
+        """Whether another process has connected this consumer: its threads are not here."""
+        return self._pid not in (None, os.getpid())
+
     def _open(self) -> QueueSession:
+        self._pid = os.getpid()
         options, topic = self._settings.options, self._settings.topic
         if self._topic is None:
             self._cluster = self._cluster or Cluster(options)
@@ -451,7 +466,7 @@ class QueueConsumer(Closing):
             return []
         records = self._read(session, granted, patience)
         for record in records:
-            self._held[record.partition, record.offset] = _Held(record)
+            self._held[record.partition, record.offset] = _Held(record, granted.until)
         return self._without_exhausted(records)
 
     def _read(self, session: QueueSession, granted: Granted, patience: float) -> list[Record]:
@@ -506,6 +521,31 @@ class QueueConsumer(Closing):
             raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.timestamp, headers,
             attempt,
         )  # fmt: skip
+
+    def _renewed(self, settled: Settled) -> None:
+        """Note what was renewed, and drop what was not."""
+        for place in _places(settled.refused):
+            self._held.pop(place, None)
+        for place in _places(settled.done):
+            if place in self._held:
+                self._held[place].until = settled.until
+
+    def _confirm_rejected(self, session: QueueSession, timeout: float) -> None:
+        """Hold rejected records for longer if their holds have ended, or may end soon.
+
+        A record that another consumer has by now gets no dead letter.
+        """
+        soon = time.monotonic() + self._settings.hold / 2
+        ending: dict[int, list[int]] = {}
+        for (partition, offset), held in self._held.items():
+            if held.kind is REJECT and held.until < soon:
+                ending.setdefault(partition, []).append(offset)
+        if ending:
+            offsets = {p: OffsetRanges.from_offsets(found) for p, found in ending.items()}
+            settled = session.settle("renew", offsets)
+            session.wait([settled], timeout)
+            self._renewed(settled)
+            self._not_counted += _places(settled.refused)
 
     def _write_letters(self) -> None:
         rejected = [held for held in self._held.values() if held.kind is REJECT]

@@ -86,6 +86,7 @@ class ReplicaStatus:
         passed_over: The number of records in the log that are no rows.
         lacking: The number of records that are done on another replica and not here.
         log: What it notes of the logs of the topic; see `QueuePartition`.
+        problem: Why it is not readable; empty if it is.
     """
 
     replica: str
@@ -94,6 +95,7 @@ class ReplicaStatus:
     passed_over: int
     lacking: int
     log: LogNote = "same"
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def queue_status(
 
     Raises:
         OptionError: The options are not valid.
-        QueueLogFormat: Its log cannot be read.
+        QueueLogFormat: The logs of so many replicas cannot be read that no majority is left.
         QueueNotFound: The queue does not exist.
         QueueUnavailable: No majority of the replicas can be read.
         TopicNotFound: The topic does not exist.
@@ -202,6 +204,12 @@ def _holds(session: QueueSession) -> list[HoldStatus]:
     ]  # fmt: skip
 
 
+def _problem(session: QueueSession, number: int) -> str:
+    if session.is_read(number):
+        return ""
+    return str(session.problem(number) or "no answer in time")
+
+
 def _replica(session: QueueSession, number: int, look: SourceLook) -> ReplicaStatus:
     rows, state = session.rows[number], session.member.states[number]
     notes = [log_note([state], partition, source) for partition, source in look.logs.items()]
@@ -217,5 +225,5 @@ def _replica(session: QueueSession, number: int, look: SourceLook) -> ReplicaSta
         lacking += len((missing | above) - done.ranges)
     return ReplicaStatus(
         session.replicas[number].place, session.is_read(number), rows.length, rows.passed_over,
-        lacking, max(notes, key=get_args(LogNote).index, default="new"),
+        lacking, max(notes, key=get_args(LogNote).index, default="new"), _problem(session, number),
     )  # fmt: skip

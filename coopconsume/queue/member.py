@@ -621,6 +621,7 @@ class QueueMember:
             del self._settling[row.request]
             held = {p: found for p, found in settled.done.items() if self._is_of(p, row)}
             if row.kind == "renew" and held:
+                self._mine = [(at, minus(earlier, held)) for at, earlier in self._mine]
                 self._mine.append((settled.until + self._hold * MARGIN, held))
 
     def _end_mine(self, now: float) -> list[AppendRow]:

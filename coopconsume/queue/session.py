@@ -10,6 +10,7 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from coopconsume.errors.base import CoopConsumeError
 from coopconsume.errors.queue import QueueUnavailable
 from coopconsume.queue.log import LogRows
 from coopconsume.queue.member import AppendRow, QueueMember
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 _LONGEST_WAIT = 0.5
 _KEPT_ROWS = 256
 _ALL_REPLICAS = 5.0
+#: Seconds after which a log that could not be understood is read anew.
+_ANEW = 10.0
 #: Seconds after which a row that begins a partition is written again where it was lost.
 _BEGIN_EVERY = 5.0
 
@@ -70,6 +73,8 @@ class QueueSession:
             LogRows(replica.place, settings.name, self._written) for replica in self.replicas
         ]
         self._failures: dict[int, ReplicaFailed] = {}
+        #: Replicas of whose log a part is missing here until they are read anew.
+        self._halves: set[int] = set()
         self._read: set[int] = set()
         #: By replica, the position up to which a snapshot replaces the log that was not read yet,
         #: and the length of the log when it was written.
@@ -79,11 +84,12 @@ class QueueSession:
         self._is_started = False
 
     def open(self, timeout: float) -> None:
-        """Read the replicas: all of them, or after a while a majority.
+        """Read the replicas: all of them that can be read, or after a while a majority.
 
         Raises:
+            CoopConsumeError: So many logs cannot be read that the others are no majority; the
+                error of one of them.
             QueueUnavailable: No majority can be read in time.
-            QueueLogFormat: A log is not one of this queue, or a newer version wrote it.
         """
         if not self._is_started:
             self._is_started = True
@@ -91,7 +97,10 @@ class QueueSession:
                 replica.start()
         count = len(self.replicas)
         patient = time.monotonic() + min(_ALL_REPLICAS, timeout / 2)
-        self._until(lambda: len(self._read) == count, patient - time.monotonic())
+        self._until(
+            lambda: all(n in self._read or self._is_broken(n) for n in range(count)),
+            patient - time.monotonic(),
+        )
         if not self._until(lambda: len(self._read) > count // 2, timeout):
             raise self._unavailable("reading their logs", timeout)
 
@@ -107,6 +116,22 @@ class QueueSession:
             self._send(self.member.begin(logs, self._read))
         if not self._until(lambda: self.member.has_begun(logs), timeout):
             raise self._unavailable("beginning partitions", timeout)
+
+    def problem(self, replica: int) -> BaseException | None:
+        """Return why the log of a replica cannot be read; None if it was read, or not yet."""
+        failure = self._failures.get(replica)
+        return None if failure is None else failure.error
+
+    def _is_broken(self, replica: int) -> bool:
+        failure = self._failures.get(replica)
+        return failure is not None and failure.is_permanent
+
+    def _check_majority(self) -> None:
+        """Raises the error of a broken replica if the others are no majority."""
+        count = len(self.replicas)
+        broken = [n for n in range(count) if self._is_broken(n)]
+        if count - len(broken) <= count // 2:
+            raise self._failures[broken[0]].error
 
     def is_read(self, replica: int) -> bool:
         """Return whether the log of a replica was read up to its end."""
@@ -171,6 +196,8 @@ class QueueSession:
                 self._drain()
                 return is_so()
             self._step(left)
+            if self._events.empty():
+                self._check_majority()
         return True
 
     def _step(self, seconds: float) -> None:
@@ -190,12 +217,42 @@ class QueueSession:
                 self._take(self._events.get_nowait())
             except queue.Empty:
                 break
+        self._check_majority()
         self._tick()
 
     def _tick(self) -> None:
         self._send(self.member.tick(time.monotonic()))
 
     def _take(self, event: ReaderEvent) -> None:
+        """Take what a reader saw. A replica of which a part could not be taken is read anew."""
+        replica = event.replica
+        if isinstance(event, Began):
+            self._halves.discard(replica)
+        elif replica in self._halves and not isinstance(event, ReplicaFailed):
+            return
+        try:
+            self._follow(event)
+        except CoopConsumeError as error:
+            self._drop(replica, event.at, _ANEW)
+            self._fail(ReplicaFailed(replica, event.at, error, is_permanent=True))
+        except BaseException:  # also an interrupt
+            self._drop(replica, event.at, 0.0)
+            raise
+
+    def _drop(self, replica: int, at: float, pause: float) -> None:
+        """Forgets a log of which a part was not taken, until it is read anew."""
+        self._halves.add(replica)
+        self._read.discard(replica)
+        self.member.restore(replica, ReplicaState(), at)
+        self.replicas[replica].read_anew(pause)
+
+    def _fail(self, failure: ReplicaFailed) -> None:
+        before = self._failures.get(failure.replica)
+        self._failures[failure.replica] = failure
+        if failure.is_permanent and (before is None or str(before.error) != str(failure.error)):
+            log.warning("%s is not used: %s", self.replicas[failure.replica].place, failure.error)
+
+    def _follow(self, event: ReaderEvent) -> None:
         replica, at = event.replica, event.at
         rows = self.rows[replica]
         if isinstance(event, Began):
@@ -208,9 +265,7 @@ class QueueSession:
             if len(self._read) > len(self.replicas) // 2:
                 self._send(self.member.begin(self._logs, self._read))
         elif isinstance(event, ReplicaFailed):
-            if event.is_permanent:
-                raise event.error
-            self._failures[replica] = event
+            self._fail(event)
         elif isinstance(event, RecordsRead):
             for offset, key, value in event.records:
                 for step in rows.take(offset, key, value):

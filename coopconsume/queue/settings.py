@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ MOST_REPLICAS = 5
 _APPLY = frozenset({"startingOffsets", "failOnDataLoss", "deadLetter", "commitTable"})
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
+_SHOWN = 200  # characters of a group and a topic in a name with a digest
 _SHORTEST, _LONGEST = 1.0, 3600.0
 
 
@@ -180,11 +182,33 @@ def _parsed(options: Mapping[str, Any]) -> Options:
 
 def _given(replicas: Any, group: str, topic: str) -> Iterable[Any]:
     if replicas is None:
-        return [f"__queue.{group}.{topic}"]
+        return [QueueReplica(_default_topic(group, topic))]
     if isinstance(replicas, str):
         raise InvalidOption("replicas", repr(replicas), "give a list of topics or tables")
     found: Iterable[Any] = replicas
     return found
+
+
+def _default_topic(group: str, topic: str) -> str:
+    """Returns the topic of the default replica; a group may have names that no topic may have."""
+    name = f"__queue.{group}.{topic}"
+    if _TOPIC.fullmatch(name):
+        return name
+    path = Path(name).absolute()
+    if "/" in group and _exists(path):
+        # Earlier versions have taken the name for a path.
+        remedy = f"the log of this queue is a table there: give replicas=[{str(path)!r}]"
+        raise InvalidOption("replicas", repr(name), remedy)
+    digest = hashlib.sha256(f"{group}\0{topic}".encode()).hexdigest()[:16]
+    shown = re.sub(r"[^a-zA-Z0-9._-]", "_", f"{group}.{topic}")
+    return f"__queue.{shown[:_SHOWN]}.{digest}"
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # the name is too long for a path
+        return False
 
 
 def _uri_of(table: str) -> str:

@@ -344,7 +344,14 @@ def test_a_replica_in_a_table_may_be_away(
         for record in before:
             one.acknowledge(record)
         assert one.commit().done == 10
+        words = [name, "--group", group, *(x for r in replicas for x in ("--replica", r))]
+        servers = ("--bootstrap-servers", kafka.bootstrap_servers)
         during = polled(one, 5)
+        for shown in ("list", "holds"):
+            found = CliRunner().invoke(main, ["queue", shown, *words, *servers])
+            assert (found.exit_code, found.stderr) == (0, "")
+        found = CliRunner().invoke(main, ["queue", "audit", *words, *servers])
+        assert (found.exit_code, found.stdout.count("does not exist")) == (1, 1)
         two.acknowledge(*polled(two, 1))
         assert two.commit().done == 1
         log = one._opened().replicas[0]._client
@@ -352,12 +359,10 @@ def test_a_replica_in_a_table_may_be_away(
             log.prepare(create=True)
         assert not table.exists()
         (tmp_path / "away").rename(table)
-        words = ["audit", name, "--group", group, *(x for r in replicas for x in ("--replica", r))]
-        servers = ("--bootstrap-servers", kafka.bootstrap_servers)
 
         def is_audited() -> bool:
             one.poll(1, timeout=0.1)
-            return CliRunner().invoke(main, ["queue", *words, *servers]).exit_code == 0
+            return CliRunner().invoke(main, ["queue", "audit", *words, *servers]).exit_code == 0
 
         until(is_audited)
         assert not places(during) & places(before)

@@ -20,6 +20,8 @@ _WATCH = "coopconsume/queue/hold_watch.py"
 _WATCHES = "tests/unit/queue/test_hold_watch.py::"
 _READER = "coopconsume/queue/range_reader.py"
 _READS = "tests/unit/queue/test_range_reader.py::"
+_SESSION = "coopconsume/queue/session.py"
+_SESSIONS = "tests/unit/queue/test_queue_session.py::"
 _SOURCES = "coopconsume/queue/source_log.py"
 _SOURCE = "tests/unit/queue/test_source_log.py::"
 _LOGS = "tests/broker/test_queue_logs.py::"
@@ -476,8 +478,8 @@ QUEUE = [
         "queue-replica-read-again-counts-as-read",
         "What a replica has is not known before its end is read again.",
         "coopconsume/queue/session.py",
-        "self._read.discard(replica)",
-        "pass",
+        "self._read.discard(replica)  # what it has",
+        "pass  # what it has",
         (_SETTINGS + "test_a_replica_that_is_read_again_is_not_known_before_its_end",),
     ),
     Mutant(
@@ -695,5 +697,93 @@ QUEUE = [
         "            self._source.close()\n            self._source = None\n",
         "            pass\n",
         (_LOGS + "test_a_topic_that_was_created_again_is_handed_out_from_its_start",),
+    ),
+    Mutant(
+        "queue-half-of-a-log-is-used",
+        "After an error in a replica's log nothing of it is used until it is read anew.",
+        _SESSION,
+        "elif replica in self._halves and not isinstance(event, ReplicaFailed):",
+        "elif False:",
+        (_SESSIONS + "test_a_log_with_an_error_is_not_used_until_it_is_read_anew",),
+    ),
+    Mutant(
+        "queue-read-half-grants",
+        "What was read of a log before an error in it counts no more.",
+        _SESSION,
+        "        self.member.restore(replica, ReplicaState(), at)\n        self.replicas[replica].read_anew",
+        "        self.replicas[replica].read_anew",
+        (_SESSIONS + "test_a_log_with_an_error_is_not_used_until_it_is_read_anew",),
+    ),
+    Mutant(
+        "queue-broken-replica-stops-a-majority",
+        "A replica whose log is broken stops nobody while the others are a majority.",
+        _SESSION,
+        "if count - len(broken) <= count // 2:",
+        "if broken:",
+        (_SESSIONS + "test_a_broken_minority_stops_nobody",),
+    ),
+    Mutant(
+        "queue-broken-majority-is-forgotten",
+        "Every call raises the error of a broken majority.",
+        _SESSION,
+        "                break\n        self._check_majority()\n",
+        "                break\n",
+        (_SESSIONS + "test_a_log_with_an_error_is_not_used_until_it_is_read_anew",),
+    ),
+    Mutant(
+        "queue-group-is-a-path",
+        "The default replica is a topic, whatever the name of the group.",
+        "coopconsume/queue/settings.py",
+        "    if _TOPIC.fullmatch(name):\n        return name\n",
+        "    return name\n",
+        (_SETTINGS + "test_any_group_has_a_topic_as_its_default_replica",),
+    ),
+    Mutant(
+        "queue-groups-share-a-topic",
+        "Groups whose names differ in what no topic may have do not share a replica.",
+        "coopconsume/queue/settings.py",
+        'return f"__queue.{shown[:_SHOWN]}.{digest}"',
+        'return f"__queue.{shown[:_SHOWN]}"',
+        (_SETTINGS + "test_any_group_has_a_topic_as_its_default_replica",),
+    ),
+    Mutant(
+        "queue-log-in-a-folder-is-forgotten",
+        "A queue whose log an earlier version has put into a folder begins no other one.",
+        "coopconsume/queue/settings.py",
+        'if "/" in group and _exists(path):',
+        "if False:",
+        (_SETTINGS + "test_a_log_that_an_earlier_version_has_put_into_a_folder_is_not_forgotten",),
+    ),
+    Mutant(
+        "queue-letter-of-a-record-that-another-has",
+        "A rejected record whose hold has ended gets a letter only if nobody else has it.",
+        _CONSUMER,
+        "if held.kind is REJECT and held.until < soon:",
+        "if False:",
+        (_COMMIT + "test_a_rejected_record_that_another_consumer_has_gets_no_letter",),
+    ),
+    Mutant(
+        "queue-fork-shares-a-consumer",
+        "A forked process does not use the connections of the other one.",
+        _CONSUMER,
+        "return self._pid not in (None, os.getpid())",
+        "return False",
+        (_COMMIT + "test_a_forked_process_cannot_use_the_consumer_of_the_other_one",),
+    ),
+    Mutant(
+        "queue-closed-async-consumer-has-no-thread",
+        "Calls of a closed consumer for asyncio end as documented.",
+        "coopconsume/queue/async_consumer.py",
+        "        if self._is_closed:\n            return call(*args)",
+        "        if False:\n            return call(*args)",
+        (_COMMIT + "test_a_closed_consumer_for_asyncio_answers_as_documented",),
+    ),
+    Mutant(
+        "queue-renewals-are-kept",
+        "A renewed hold takes the place of the one before.",
+        _MEMBER,
+        "self._mine = [(at, minus(earlier, held)) for at, earlier in self._mine]",
+        "pass",
+        (_RULES + "test_a_renewed_hold_takes_the_place_of_the_one_before",),
     ),
 ]

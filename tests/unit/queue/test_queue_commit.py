@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import os
 import time
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -11,8 +13,14 @@ import pytest
 
 from commits import OffsetRanges
 from coopconsume import QueueConsumer
-from coopconsume.errors import BrokerUnreachable, InvalidOption, OutputNotWritten
-from coopconsume.queue import REJECT
+from coopconsume.errors import (
+    AlreadyClosed,
+    BrokerUnreachable,
+    InvalidOption,
+    NotHeld,
+    OutputNotWritten,
+)
+from coopconsume.queue import REJECT, AsyncQueueConsumer
 from coopconsume.queue.member import Granted, Settled
 from coopconsume.queue.replica_log import ReplicaLog
 from coopconsume.queue.rows import ReplicaRow, decode
@@ -178,3 +186,62 @@ def test_a_timeout_that_is_no_time_is_refused(consumer, timeout):
         consumer.poll(timeout=timeout)
     with pytest.raises(InvalidOption, match="option timeout"):
         consumer.commit(timeout=timeout)
+
+
+def test_a_rejected_record_that_another_consumer_has_gets_no_letter(consumer):
+    """Its hold has ended. The holds of the others are renewed before their letters are written."""
+    mine, lost, fresh = consumer.poll(3)[:3]
+    session = consumer._session
+    consumer._letters.is_open = True
+    for record in (mine, lost, fresh):
+        consumer.acknowledge(record, REJECT)
+    for record in (mine, lost):
+        consumer._held[0, record.offset].until = 0.0
+    settle = session.settle
+
+    def settled(kind, offsets, delay=0.0, **more):
+        if kind != "renew":
+            return settle(kind, offsets, delay, **more)
+        assert offsets[0].offsets().tolist() == [mine.offset, lost.offset]
+        taken = {0: OffsetRanges([(lost.offset, lost.offset)])}
+        row = ReplicaRow(kind, "me", 1, offsets)
+        return Settled(row, done={0: offsets[0] - taken[0]}, refused=taken, until=math.inf)
+
+    session.settle = settled
+    result = consumer.commit()
+    assert consumer._letters.offsets == [mine.offset, fresh.offset]
+    assert (result.done, result.not_held) == (2, ((0, lost.offset),))
+
+
+def test_a_forked_process_cannot_use_the_consumer_of_the_other_one(consumer):
+    """Nor close its connections: the threads that read and write are not there."""
+    consumer._pid = os.getpid()
+    child = os.fork()
+    if not child:  # pragma: no cover - another process
+        code = 1
+        try:
+            consumer.poll()
+        except AlreadyClosed as error:
+            consumer.close()
+            code = 0 if "before a fork" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(consumer.poll(4)) == 4
+
+
+def test_a_closed_consumer_for_asyncio_answers_as_documented(consumer):
+    """A second `close` has no effect; other calls raise `AlreadyClosed`."""
+    (record, *_) = consumer.poll(1)
+
+    async def use():
+        made = AsyncQueueConsumer(OPTIONS, "t")
+        await made.close()
+        calls = [made.close, made.poll, made.commit, made.__aenter__]
+        outcomes = await asyncio.gather(
+            *(call() for call in calls), made.acknowledge(record), return_exceptions=True
+        )
+        return [type(outcome) for outcome in outcomes]
+
+    found = asyncio.run(use())
+    assert found == [type(None), AlreadyClosed, AlreadyClosed, AlreadyClosed, NotHeld]

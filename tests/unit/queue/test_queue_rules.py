@@ -558,6 +558,22 @@ def test_a_renewed_hold_outlives_the_end_of_the_first_one():
     assert logs.acquire(two, 2, HOLD) == some((2, 3))
 
 
+def test_a_renewed_hold_takes_the_place_of_the_one_before():
+    """A consumer that renews often keeps no trace of each time."""
+    logs = Logs(3)
+    one = logs.member("one")
+    granted = logs.acquire(one, 2)
+    kept = logs.acquire(one, 1)
+    for n in range(100):
+        settled, rows = one.settle("renew", granted, n / 100)
+        logs.run(rows, n / 100)
+        assert settled.done == granted
+        logs.run(one.tick(n / 100), n / 100)
+    held = [offsets for _, offsets in one._mine if offsets]
+    assert held == [kept, granted]
+    assert len(one._mine) == 2
+
+
 def test_replicas_that_lack_tombstones_get_them():
     """At the second comparison in a row, so that rows on their way are not repeated."""
     logs = Logs(3)

@@ -253,3 +253,37 @@ def test_why_rows_are_not_written_is_shown():
     session._take(AtEnd(0, 0.0))
     session.replicas[0].problem = PermissionError("no right to write")
     assert "no right to write" in str(session._unavailable("an answer", 1.0))
+
+
+@pytest.mark.parametrize("group", ["team/g", "a b", "g\u00e9", "g" * 300, "..", "/", "g:1"])
+def test_any_group_has_a_topic_as_its_default_replica(group):
+    """Its own one: a group is no path, and no option that nobody gave is refused."""
+    options = OPTIONS | {"kafka.group.id": group}
+    (replica,) = QueueSettings.parse(options, "orders").replicas
+    assert (replica.table, replica.topic[:8]) == ("", "__queue.")
+    assert QueueSettings.parse(options, "orders").replicas == (replica,)
+    others = [
+        (group + "_", "orders"),
+        (group, "orders2"),
+        (group.replace("/", "_") + ".", "orders"),
+    ]
+    topics = {replica.topic}
+    for other, topic in others:
+        settings = QueueSettings.parse(OPTIONS | {"kafka.group.id": other}, topic)
+        topics.add(settings.replicas[0].topic)
+    assert len(topics) == 4
+    (legal,) = QueueSettings.parse(OPTIONS, "orders").replicas
+    assert legal.topic == "__queue.g.orders"
+
+
+def test_a_log_that_an_earlier_version_has_put_into_a_folder_is_not_forgotten(
+    tmp_path, monkeypatch
+):
+    """The error names it, as the replica to give."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "__queue.team" / "g.orders").mkdir(parents=True)
+    options = OPTIONS | {"kafka.group.id": "team/g"}
+    with pytest.raises(InvalidOption, match=f"{tmp_path}/__queue.team/g.orders"):
+        QueueSettings.parse(options, "orders")
+    (replica,) = QueueSettings.parse(options, "orders", ["__queue.team/g.orders"]).replicas
+    assert replica.table == str(tmp_path / "__queue.team" / "g.orders")
