@@ -133,6 +133,8 @@ def commit_held(state: PartitionState, part: Part, member: str) -> CommitResult:
     part = replace(part, offsets=part.offsets - taken, pending=pending)
     result = replace(commit_part(state, part), not_held=taken | before)
     state.acquisitions.remove(OffsetRanges.from_offsets([one.offset for one in pending]))
+    # What another member has acquired is open, so a commit with it is not too old.
+    is_lost = is_lost or (bool(taken) and result.status == "too_old")
     return replace(result, status="not_held") if is_lost else result
 
 

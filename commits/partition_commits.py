@@ -30,8 +30,8 @@ class CommitResult:
         duplicates: The number of offsets that were committed before.
         range_count: The number of separate ranges above the stable offset.
         status: `committed`; `duplicate` if nothing was new; `too_old` if all of it was below the
-            stable offset; `not_held` if other members have acquired all of it; `refused` if it does
-            not count.
+            stable offset; `not_held` if other members have acquired all of it that is not
+            committed; `refused` if it does not count.
         reason: Why it was refused; otherwise empty.
         not_held: Offsets of the commit that do not count, because another member of a cooperative
             epoch has acquired or committed them since.

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import SessionUnusable
+from coopconsume.spark_versions import check_connector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The logger of Spark that warns of ``kafka.group.id``.
-_SOURCE_LOGGER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+#: Spark's Kafka source, and the logger that warns of ``kafka.group.id``.
+_KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 #: Jobs of a group that may run at once, and are looked at for running tasks.
 _NEWEST_JOBS = 8
 
@@ -45,7 +46,8 @@ def usable_session(spark: SparkSession | Callable[[], SparkSession] | None) -> S
     """Returns the given session, that of the given function, or else the active one.
 
     Raises:
-        SessionUnusable: There is no session, or its settings let Spark run handlers twice.
+        SessionUnusable: There is no session, its settings let Spark run handlers twice, or its
+            Kafka source is of another version of Spark.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession as Session
@@ -60,7 +62,21 @@ def usable_session(spark: SparkSession | Callable[[], SparkSession] | None) -> S
     elif callable(spark):
         spark = spark()
     refuse_second_runs(spark.conf.get, classic=is_classic(spark))
+    if is_classic(spark):
+        check_connector(connector_version(spark), spark.version)
     return spark
+
+
+def connector_version(session: SparkSession) -> str | None:
+    """Returns the version of the Kafka source of a classic session; None if it is unknown."""
+    try:
+        jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - PySpark has no public way to ask
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        found = loader.loadClass(_KAFKA_SOURCE).getPackage().getImplementationVersion()
+    except Exception as error:  # noqa: BLE001 - no such class, or no right to the JVM
+        log.debug("the version of Spark's Kafka source is unknown: %s", error)
+        return None
+    return None if found is None else str(found)
 
 
 def refuse_second_runs(setting: Callable[[str, str], str | None], *, classic: bool) -> None:
@@ -106,8 +122,8 @@ def quiet_group_warning(session: SparkSession) -> None:
         jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - PySpark sets only the root's level
         log4j = jvm.org.apache.logging.log4j
         configured = log4j.LogManager.getContext(False).getConfiguration().getLoggers()
-        if not configured.containsKey(_SOURCE_LOGGER):
-            log4j.core.config.Configurator.setLevel(_SOURCE_LOGGER, log4j.Level.ERROR)
+        if not configured.containsKey(_KAFKA_SOURCE):
+            log4j.core.config.Configurator.setLevel(_KAFKA_SOURCE, log4j.Level.ERROR)
     except Exception as error:  # noqa: BLE001 - another logging library, or no right to the JVM
         log.debug("Spark goes on to warn of kafka.group.id at each read: %s", error)
 

@@ -11,7 +11,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Final
 
-from coopconsume.errors import SparkVersionUnsupported
+from coopconsume.errors import SessionUnusable, SparkVersionUnsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def minor_of(version: str) -> SparkMinor:
     Raises:
         SparkVersionUnsupported: It is older than the oldest supported version, or no version.
     """
-    wanted = ".".join(version.split(".")[:2])
+    wanted = _minor(version)
     for known in SUPPORTED:
         if known.version == wanted:
             return known
@@ -78,6 +78,29 @@ def minor_of(version: str) -> SparkMinor:
         stacklevel=2,
     )
     return SparkMinor(wanted, newest.connector, None, newest.pandas, newest.pyarrow)
+
+
+def check_connector(connector: str | None, spark: str) -> None:
+    """Checks that a Kafka source is the one for a version of Spark: others lack its classes.
+
+    Args:
+        connector: The version of the source; None: unknown.
+        spark: The version of Spark.
+
+    Raises:
+        SessionUnusable: It is the source of another minor version.
+    """
+    minors = {_minor(spark)}
+    minors |= {_minor(one.connector) for one in SUPPORTED if one.version in minors}
+    if connector is not None and _minor(connector) not in minors:
+        raise SessionUnusable(
+            f"Spark's Kafka source has version {connector}, and Spark has version {spark}: give "
+            f"org.apache.spark:spark-sql-kafka-0-10_2.13:{spark}"
+        )
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def _numbers(version: str) -> tuple[int, ...]:

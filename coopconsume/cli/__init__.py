@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import click
 
@@ -30,7 +33,20 @@ except PackageNotFoundError:  # The package runs from a zip, as with spark-submi
     _VERSION = "unknown"
 
 
-@click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+class _Program(click.Group):
+    """The program, whose text any terminal shows."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs it; what the terminal's encoding lacks, such as an ellipsis, is shown as "?"."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
+        return super().main(*args, **kwargs)
+
+
+@click.group(
+    cls=_Program, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(_VERSION, message="coopconsume %(version)s")
 def main() -> None:
     """Cooperative consumption of Kafka on Spark.

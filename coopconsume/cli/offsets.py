@@ -172,6 +172,7 @@ offsets.add_command(lag)
 @click.argument("group")
 @some_topics
 @click.option("--all-topics", is_flag=True, help="All partitions of the group.")
+@click.option("--create", is_flag=True, help="The group may be new: give its first offsets.")
 @click.option("--to-earliest", is_flag=True, help="Move to the first record of the log.")
 @click.option("--to-latest", is_flag=True, help="Move to the end of the log; skips the rest.")
 @click.option("--to-offset", type=click.IntRange(0, 2**63 - 1), help="Move to an offset.")
@@ -196,6 +197,7 @@ def reset(
     group: str,
     topics: Mapping[str, list[int]] | None,
     all_topics: bool,
+    create: bool,
     admin: Admin,
     how: Execution,
     **target: Any,
@@ -209,7 +211,8 @@ def reset(
         raise click.UsageError("give --topic, or --all-topics")
     plan = target_of(target)
     with admin.offsets(group) as of_group:
-        return how.carry_out(of_group, plan(of_group, of_group.statuses(topics, times=False)))
+        statuses = of_group.statuses(topics, times=False, may_be_new=create)
+        return how.carry_out(of_group, plan(of_group, statuses))
 
 
 @offsets.command(epilog=example("coopconsume offsets export shop shop.json", _PLACE))

@@ -251,6 +251,20 @@ def test_a_group_moves_to_another_table_exactly(cli: OffsetsCli, tmp_path: Path)
     assert json.loads(again)["partitions"] == json.loads(document.read_text())["partitions"]
 
 
+@pytest.mark.parametrize("command", ["reset", "show", "gaps", "lag", "export"])
+def test_a_misspelt_group_is_an_error(cli: OffsetsCli, command: str, tmp_path: Path) -> None:
+    """With the close name, also beside a topic; a new one is named so."""
+    wrong = f"{cli.harness.group[:-1]}x"
+    more = {"reset": ["--to-earliest"], "export": [str(tmp_path / "out.json")]}.get(command, [])
+    words = ("offsets", command, wrong, *more, "--topic", f"{cli.harness.topic}:0")
+    refused = cli.call(*words)
+    assert refused.exit_code != 0
+    assert f"did you mean '{cli.harness.group}'?" in refused.stderr
+    assert refused.stdout == ""
+    if command == "reset":
+        assert [move["partition"] for move in cli.answer(*words, "--create")["partitions"]] == [0]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

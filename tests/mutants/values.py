@@ -14,6 +14,10 @@ _ODD = "tests/unit/worker/test_odd_answers.py::"
 _NAMES = "tests/unit/values/test_schema.py::"
 _FRAMES = "tests/unit/worker/test_frames.py::"
 
+_LATE = (
+    "tests/unit/commits/test_acquisitions.py::test_a_late_commit_counts_for_what_nobody_else_has"
+)
+
 VALUES = [
     Mutant(
         "fraction-is-cut",
@@ -163,8 +167,8 @@ VALUES = [
         "names-that-differ-in-case",
         "No two fields of a struct have names that differ in case only.",
         _SCHEMA,
-        "            seen[name.lower()] = name",
-        "            seen[name] = name",
+        "seen.get(name.lower())",
+        "seen.get(name)",
         (_NAMES + "test_fields_of_one_struct_that_differ_in_case_are_refused",),
     ),
     Mutant(
@@ -214,5 +218,37 @@ VALUES = [
         'is_frame = hasattr(answer, "columns")',
         "is_frame = False",
         (_FRAMES + "test_a_returned_frame_is_refused_with_what_to_return",),
+    ),
+    Mutant(
+        "open-offset-is-too-old",
+        "A commit with an offset that another member has acquired is not too old.",
+        "commits/fold.py",
+        'is_lost = is_lost or (bool(taken) and result.status == "too_old")',
+        "pass",
+        (_LATE,),
+    ),
+    Mutant(
+        "connector-of-another-spark",
+        "A Kafka source of another minor version of Spark is refused.",
+        "coopconsume/spark_versions.py",
+        "if connector is not None and _minor(connector) not in minors:",
+        "if connector is not None and _minor(connector) in ():",
+        ("tests/unit/test_classic.py::test_a_kafka_source_of_another_spark_is_refused",),
+    ),
+    Mutant(
+        "terminal-without-utf8",
+        "The help is shown on any terminal.",
+        "coopconsume/cli/__init__.py",
+        'stream.reconfigure(errors="replace")',
+        "pass",
+        ("tests/unit/test_cli.py::test_a_terminal_without_utf8_shows_the_help",),
+    ),
+    Mutant(
+        "misspelt-group-is-new",
+        "Offsets of a group that nothing knows are an error unless it is said to be new.",
+        "coopconsume/admin/offsets/admin.py",
+        "(may_be_new or self.group in self.store.groups())",
+        "True",
+        ("tests/broker/test_offsets_cli.py::test_a_misspelt_group_is_an_error",),
     ),
 ]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
+from coopconsume.classic import connector_version
+from coopconsume.spark_versions import minor_of
 from coopconsume.testing.local import class_data, jars
 from coopconsume.testing.local.session import build_conf, local_session
 from tests.spark.support import PATIENCE
@@ -215,3 +219,34 @@ def test_foreign_session_is_refused_until_it_is_gone() -> None:
     )
     out, _ = program.communicate(timeout=PATIENCE)
     assert out.splitlines() == [f"{len(jars.spark_jars())} local[1]", "local[1,4]"]
+
+
+_REFUSED = """
+import sys
+from pyspark.sql import SparkSession
+from coopconsume.classic import usable_session
+from coopconsume.errors import SessionUnusable
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.jars", sys.argv[1]).getOrCreate()
+try:
+    usable_session(spark)
+except SessionUnusable as error:
+    print(error)
+"""
+
+
+def test_a_kafka_source_of_another_spark_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Its version is in its jar: a program with the jar of an older Spark does not start."""
+    assert connector_version(spark) == minor_of(spark.version).connector
+    (own,) = [jar for jar in jars.spark_jars() if jar.name.startswith("spark-sql-kafka")]
+    other = tmp_path / "spark-sql-kafka.jar"
+    with zipfile.ZipFile(own) as source, zipfile.ZipFile(other, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if name == "META-INF/MANIFEST.MF":
+                content = re.sub(rb"(Implementation-Version: )\S+", rb"\g<1>3.5.6", content)
+            target.writestr(name, content)
+    words = [sys.executable, "-c", _REFUSED, str(other)]
+    found = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert f"has version 3.5.6, and Spark has version {spark.version}: give" in found.stdout

@@ -10,6 +10,7 @@ import pytest
 from coopconsume import CooperativeConsumer, classic
 from coopconsume.classic import driver_address, refuse_second_runs, usable_session
 from coopconsume.errors import AlreadyClosed, MissingOption, SessionUnusable
+from coopconsume.spark_versions import check_connector
 
 _ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 
@@ -38,6 +39,23 @@ def test_a_session_that_would_run_handlers_twice_is_refused(
 def test_a_session_that_would_not_is_taken(settings: dict[str, str]) -> None:
     """Where no executor can be lost, its setting does not matter."""
     refuse_second_runs(settings.get, classic=True)
+
+
+@pytest.mark.parametrize("connector", ["4.1.1", "4.3.0", "3.5.6"])
+def test_a_kafka_source_of_another_spark_is_refused(connector: str) -> None:
+    """With both versions and the one to give; its classes would fail in each task."""
+    with pytest.raises(
+        SessionUnusable, match=f"version {connector}, .* version 4.2.1: give .*4.2.1"
+    ):
+        check_connector(connector, "4.2.1")
+
+
+@pytest.mark.parametrize(
+    ("connector", "spark"), [("4.2.0", "4.2.1"), (None, "4.2.1"), ("4.2.0", "4.3.0")]
+)
+def test_a_kafka_source_that_fits_is_taken(connector: str | None, spark: str) -> None:
+    """Of the same minor version, or as tested; an unknown one is not judged."""
+    check_connector(connector, spark)
 
 
 def test_on_spark_connect_only_what_is_known_is_judged() -> None:

@@ -23,10 +23,9 @@ LAYERS = [
         "coopconsume.errors",
         "coopconsume.interrupts",
     },
-    {"coopconsume.values"},
+    {"coopconsume.values", "coopconsume.spark_versions"},
     {
         "coopconsume.classic",
-        "coopconsume.spark_versions",
         "coopconsume.kafka.security",
         "coopconsume.kafka.partitioner",
     },

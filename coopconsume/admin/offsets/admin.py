@@ -68,6 +68,7 @@ class OffsetAdmin(Connection):
         *,
         times: bool = True,
         keys: bool = False,
+        may_be_new: bool = False,
     ) -> list[PartitionStatus]:
         """Returns the status of the group in each partition, ascending.
 
@@ -76,14 +77,15 @@ class OffsetAdmin(Connection):
                 default the partitions that the commit log or Kafka has offsets for.
             times: Whether to read the whole log for the age of gaps and blockers.
             keys: Whether to read the records of the blockers for their keys.
+            may_be_new: Whether the group may be one that nothing knows, if topics are given.
 
         Raises:
-            GroupNotFound: Neither Kafka nor the commit log knows the group, and no topics are
-                given.
+            GroupNotFound: Neither Kafka nor the commit log knows the group.
         """
 
         def choose(known: Collection[TopicPartition]) -> Collection[TopicPartition]:
-            if not known and not topics:
+            is_known = known or (topics and (may_be_new or self.group in self.store.groups()))
+            if not is_known:
                 raise unknown_group(self.options, self.store)
             return known if topics is None else self._chosen(topics, known)
 
@@ -173,7 +175,7 @@ class OffsetAdmin(Connection):
             topics.setdefault(topic, []).append(partition)
         current = self.cluster.topic_ids(topics)
         moves = []
-        for one in self.statuses(topics, times=False) if topics else []:
+        for one in self.statuses(topics, times=False, may_be_new=True) if topics else []:
             given = wanted[one.topic, one.partition]
             is_other = is_other_topic(given.topic_id, current.get(one.topic, ""))
             note = "the document belongs to a topic with another id" if is_other else ""

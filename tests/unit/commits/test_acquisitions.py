@@ -195,6 +195,10 @@ def test_a_late_commit_counts_for_what_nobody_else_has() -> None:
     assert log.group.not_held["late"][P0].pairs() == [(40, 42)]
     again = log.commit("late", "a", (40, 44)).results[P0]
     assert again.not_held.pairs() == [(40, 42)]
+    mixed = log.commit("mixed", "a", (40, 42)).results[P0]
+    assert mixed.stable_offset == 41
+    assert mixed.status == "not_held", "41 is open: the commit is not too old"
+    assert "mixed" not in log.group.counted
     lost = log.commit("later", "a", (41, 42), pending=[41]).results[P0]
     assert (lost.status, lost.not_held.pairs()) == ("not_held", [(41, 42)])
     assert "later" not in log.group.counted
