@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Number(NamedTuple):
@@ -89,6 +92,26 @@ GAUGES = (
         "Time for which an earlier owner is still waited for.",
     ),
 )
+#: Gauges of what a member has of a partition: each member reports its own.
+_OF_MEMBER = {"inDoubtSeconds"}
+#: The same, unless the members share the partition by chunks: then these are of all members.
+_OF_KEY_RANGES = {"pending", "parked"}
+
+
+def is_reported(number: Number, partition: Mapping[str, Any]) -> bool:
+    """Whether a member reports a gauge of a partition.
+
+    What holds for the whole partition is reported by one of the members that share it, so that a
+    sum over members counts it once.
+
+    Args:
+        number: The gauge.
+        partition: The partition's entry in progress.
+    """
+    own = _OF_MEMBER if partition["sharesChunks"] else _OF_MEMBER | _OF_KEY_RANGES
+    return partition["ownsFirst"] or number.field in own
+
+
 #: The gauges of a job.
 JOB_GAUGES = (
     Number("epoch", "coopconsume.epoch", "{epoch}", "The group's epoch in the commit log."),

@@ -14,6 +14,7 @@ from coopconsume.monitoring.numbers import (
     HISTOGRAMS,
     JOB_GAUGES,
     PHASES,
+    is_reported,
 )
 from coopconsume.worker.histogram import BOUNDS, Histogram
 
@@ -45,7 +46,8 @@ class PrometheusListener(QueryListener):
         registry = registry or prometheus_client.REGISTRY
         self._lock = threading.Lock()
         self._totals: dict[str, dict[str, int]] = {}
-        self._partitions: dict[str, set[tuple[str, ...]]] = {}
+        #: The gauges of partitions that a run reports: name and labels.
+        self._series: dict[str, set[tuple[str, tuple[str, ...]]]] = {}
         self._counters = {
             n.field: Counter(_name(n), n.doc, _OF_QUERY, registry=registry) for n in COUNTERS
         }
@@ -80,22 +82,26 @@ class PrometheusListener(QueryListener):
             by_labels = {
                 (*query, p["topic"], str(p["partition"])): p for p in progress["partitions"]
             }
-            self._remove(self._partitions.get(run, set()) - set(by_labels))
-            self._partitions[run] = set(by_labels)
-            for labels, partition in by_labels.items():
-                for name, gauge in self._gauges.items():
-                    gauge.labels(*labels).set(partition[name])
+            now = {
+                (number.field, labels): partition[number.field]
+                for labels, partition in by_labels.items()
+                for number in GAUGES
+                if is_reported(number, partition)
+            }
+            self._remove(self._series.get(run, set()) - now.keys())
+            self._series[run] = set(now)
+            for (name, labels), value in now.items():
+                self._gauges[name].labels(*labels).set(value)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Remove the gauges of the query's partitions."""
         with self._lock:
             self._totals.pop(event.runId, None)
-            self._remove(self._partitions.pop(event.runId, set()))
+            self._remove(self._series.pop(event.runId, set()))
 
-    def _remove(self, partitions: set[tuple[str, ...]]) -> None:
-        for labels in partitions:
-            for gauge in self._gauges.values():
-                gauge.remove(*labels)
+    def _remove(self, series: set[tuple[str, tuple[str, ...]]]) -> None:
+        for name, labels in series:
+            self._gauges[name].remove(*labels)
 
 
 class _Histograms:

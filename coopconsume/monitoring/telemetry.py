@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.monitoring.listener import QueryListener
-from coopconsume.monitoring.numbers import COUNTERS, GAUGES, JOB_GAUGES, PHASES
+from coopconsume.monitoring.numbers import COUNTERS, GAUGES, JOB_GAUGES, PHASES, is_reported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,8 @@ class OpenTelemetryListener(QueryListener):
                     "messaging.destination.name": partition["topic"],
                     "messaging.destination.partition.id": str(partition["partition"]),
                 }
-                yield Observation(partition[number.field], of_query | attributes)
+                if is_reported(number, partition):
+                    yield Observation(partition[number.field], of_query | attributes)
 
 
 def _of_query(progress: dict[str, Any]) -> dict[str, str]:

@@ -163,7 +163,7 @@ class EpochState:
                 [(slot, ranges) for slot in range(self._slots)] if owned.uses_chunks
                 else deal(ranges, self._slots, index, self._job_spec.ordering)
             ),
-            stock=Stock() if owned.uses_chunks else None,
+            stock=Stock(leads=owned.leads) if owned.uses_chunks else None,
             ordering=self._job_spec.ordering, whole=owned.is_whole and not later,
             max_ranges=owned.max_ranges, max_outputs_waiting=self._most_waiting,
         )  # fmt: skip

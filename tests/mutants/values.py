@@ -14,6 +14,7 @@ _ODD = "tests/unit/worker/test_odd_answers.py::"
 _NAMES = "tests/unit/values/test_schema.py::"
 _FRAMES = "tests/unit/worker/test_frames.py::"
 
+_MONITORING = "tests/unit/monitoring/test_monitoring.py::"
 _LATE = (
     "tests/unit/commits/test_acquisitions.py::test_a_late_commit_counts_for_what_nobody_else_has"
 )
@@ -250,5 +251,24 @@ VALUES = [
         "(may_be_new or self.group in self.store.groups())",
         "True",
         ("tests/broker/test_offsets_cli.py::test_a_misspelt_group_is_an_error",),
+    ),
+    Mutant(
+        "shared-partition-is-counted-by-each",
+        "What holds for a whole partition is reported by one member.",
+        "coopconsume/monitoring/numbers.py",
+        'return partition["ownsFirst"] or number.field in own',
+        "return True",
+        (
+            _MONITORING + "test_sums_over_members_count_a_shared_partition_once",
+            _MONITORING + "test_opentelemetry_reports_a_shared_partition_once",
+        ),
+    ),
+    Mutant(
+        "pending-records-of-chunks-are-counted-by-each",
+        "In a partition that is shared by chunks, one member reports what is pending.",
+        "coopconsume/monitoring/numbers.py",
+        'own = _OF_MEMBER if partition["sharesChunks"] else',
+        "own = _OF_MEMBER | _OF_KEY_RANGES if True else",
+        (_MONITORING + "test_sums_over_members_count_a_shared_partition_once",),
     ),
 ]

@@ -160,6 +160,15 @@ class Partition:
         return max(0, self.end - self.stable - len(done) - self.stock.pending)
 
     @property
+    def owns_first(self) -> bool:
+        """Whether this member has hash 0, or leads: it speaks for the whole partition."""
+        if self.stock is not None:
+            return self.stock.leads
+        ranges = [one for gain in self.dealer.gains for one in gain.ranges]
+        ranges += [one for cursor in self.cursors.values() for one in cursor.ranges]
+        return any(one.contains(0) for one in ranges)
+
+    @property
     def pending(self) -> int:
         """The number of our failed records that are not done, as the commit log has them.
 

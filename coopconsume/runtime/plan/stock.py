@@ -26,6 +26,7 @@ class Stock:
         failing: Offsets that have failed; they are held until the failure is in the commit log.
         parked: Records of the partition that wait for a decision, as of the last read of the log.
         pending: How many records of the partition are pending, of all members.
+        leads: As in `Owned`.
     """
 
     acquired: OffsetRanges = field(default_factory=OffsetRanges)
@@ -33,6 +34,7 @@ class Stock:
     failing: OffsetRanges = field(default_factory=OffsetRanges)
     pending: int = 0
     parked: list[Failed] = field(default_factory=list)
+    leads: bool = False
 
     def add(self, offsets: OffsetRanges) -> None:
         """Adds newly acquired offsets."""

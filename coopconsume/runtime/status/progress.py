@@ -281,6 +281,7 @@ class Meter:
             partition.end,
             partition.log_ranges,
             partition.unpublished,
+            partition.owns_first,
         )
         known = self._quiet.get(at)
         if known is None or known[0] != state:
@@ -319,6 +320,8 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
     return {
         "topic": partition.topic,
         "partition": partition.partition,
+        "ownsFirst": partition.owns_first,
+        "sharesChunks": partition.stock is not None,
         "stableOffset": partition.stable,
         "highestDone": top,
         "endOffset": partition.end,

@@ -17,6 +17,7 @@ import pytest
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.cli.logs import LogScreen, TextScreen
+from coopconsume.group.owned import Failed
 from coopconsume.monitoring import (
     JsonFormatter,
     LoggingListener,
@@ -26,6 +27,7 @@ from coopconsume.monitoring import (
 )
 from coopconsume.runtime.events import CommitAnswered
 from coopconsume.runtime.plan import BatchPlan, Partition
+from coopconsume.runtime.plan.stock import Stock
 from coopconsume.runtime.status import progress as progress_module
 from coopconsume.runtime.status.progress import Meter
 from coopconsume.worker.report import (
@@ -235,6 +237,79 @@ def test_prometheus_reports_the_same_numbers():
     assert value("coopconsume_records_done_total", query) == 7
     run([listener])  # Of another run of the query.
     assert value("coopconsume_latency_start_seconds_count", query) == 6
+
+
+class Member:
+    """A member of a group of several, with a listener of its own."""
+
+    def __init__(self, make, listener, ranges=(), stock=None):
+        self.listener = make(listener)
+        self.meter = Meter(IDENTITY | {"runId": f"run-{id(self)}"}, 1, [self.listener])
+        self.meter.started()
+        self.meter.joined(4)
+        self.partition = Partition(
+            0, "orders", 0, stable=2, committed=OffsetRanges([(5, 5)]), stock=stock,
+            slots=[(0, tuple(ranges))], ordering="none" if stock else "key", whole=False,
+        )  # fmt: skip
+        self.partition.end = 10
+
+    def report(self):
+        """Reports progress."""
+        self.meter.progressed(1, (0.0, 0.0), [self.partition])
+
+
+@pytest.mark.parametrize("by_chunks", [False, True])
+def test_sums_over_members_count_a_shared_partition_once(by_chunks):
+    """By one member, also after its share has moved; each member reports what is its own."""
+    client = pytest.importorskip("prometheus_client")
+    registries = [client.CollectorRegistry() for _ in range(3)]
+    pieces = KeyRange().split(3)
+    members = [
+        Member(PrometheusListener, registry, (), Stock(leads=i == 1, pending=2))
+        if by_chunks
+        else Member(PrometheusListener, registry, pieces[i : i + 1])
+        for i, registry in enumerate(registries)
+    ]
+    place = {"group": "shop", "query": "billing", "topic": "orders", "partition": "0"}
+
+    def found(name):
+        return [registry.get_sample_value(f"coopconsume_{name}", place) for registry in registries]
+
+    if not by_chunks:
+        for member, offset in zip(members, (2, 3, 4), strict=True):
+            failed = Failed(offset, pieces[offset - 2].first, 1, 0.0, "no")
+            member.partition.restore([failed])
+    for member in members:
+        member.report()
+    first = 1 if by_chunks else 0
+    for name, value in (("lag", 7), ("stable_offset", 2), ("gap_ranges", 1)):
+        assert found(name) == [value if i == first else None for i in range(3)]
+    assert found("in_doubt_seconds") == [0, 0, 0]
+    assert found("pending") == ([None, 2, None] if by_chunks else [1, 1, 1])
+    if by_chunks:
+        return
+    for member, ranges in zip(members, (pieces[1:2], pieces[:1], pieces[2:]), strict=True):
+        member.partition.cursors[0].ranges = tuple(ranges)
+        member.report()
+    assert found("lag") == [None, 7, None], "the series of the former owner is gone"
+    members[1].meter.ended(None)
+    assert found("pending")[1] is None
+
+
+def test_opentelemetry_reports_a_shared_partition_once():
+    """As for Prometheus."""
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    points = []
+    for piece in KeyRange().split(2):
+        reader = InMemoryMetricReader()
+        Member(OpenTelemetryListener, MeterProvider([reader]), [piece]).report()
+        metrics = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+        points.append({one.name: len(list(one.data.data_points)) for one in metrics})
+    assert [found.get("coopconsume.lag", 0) for found in points] == [1, 0]
+    assert [found["coopconsume.pending"] for found in points] == [1, 1]
 
 
 def test_opentelemetry_reports_the_same_numbers():
