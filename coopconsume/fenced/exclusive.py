@@ -53,8 +53,9 @@ _LOOK = 0.25  # seconds; a store says earlier when something changed
 class ExclusiveProducer(Acquired):
     """A producer of one partition that shares it, has it alone, or waits to have it alone.
 
-    The registry grants access; the log itself fences former owners. A fenced producer is not
-    notified: its next append raises `ProducerFenced`, permanently. A producer that only lost its
+    The registry grants access; the log itself fences former owners, from the moment at which the
+    next owner opens it, before its first append. A fenced producer is not notified: its next append
+    raises `ProducerFenced`, permanently. A producer that only lost its
     place in the registry continues under its epoch if nobody had the log in between.
 
     Example:
@@ -186,7 +187,9 @@ class ExclusiveProducer(Acquired):
         """Publishes records, all or nothing: see `FencedWriter.append`.
 
         Raises:
-            ProducerFenced: Another one has, or had, its turn; nothing of it is in the log.
+            ProducerFenced: Another one has, or had, its turn; nothing of it is in the log. One that
+                was granted the log and has not opened it yet does not fence: the append is in the
+                log, before all of the next owner's.
             ProducerBusy, OwnershipUnavailable: As for `check`; all other errors are as there.
         """
         self.check()

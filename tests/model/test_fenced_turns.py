@@ -89,6 +89,35 @@ def test_a_shared_writer_that_is_paused_in_a_transaction_keeps_nobody_out() -> N
     assert not problems(world.broker.visible(), outcomes)
 
 
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+def test_an_owner_that_wakes_writes_before_the_next_one_opens_the_log_or_never(
+    visibility: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry has given the log away: what still arrives is before all of the next owner's."""
+    world, outcomes = World(visibility), Outcomes()
+    former = world.producer(AccessMode.EXCLUSIVE).acquire()
+    following = world.producer(FENCING)
+    take_turn = following._take_turn
+
+    def granted(timeout: float | None) -> object:
+        grant = take_turn(timeout)
+        early = former.append([b"early"], batch_id="early")
+        outcomes.acked["early"] = (early.first_offset, early.first_seq, early.count)
+        return grant
+
+    monkeypatch.setattr(following, "_take_turn", granted)
+    following.acquire()
+    begin = following.confirm()
+    assert begin > outcomes.acked["early"][0], "the next owner reads it as it begins"
+    with pytest.raises(ProducerFenced):
+        former.append([b"late"], batch_id="late")
+    outcomes.refused.add("late")
+    done = following.append([b"mine"], batch_id="mine")
+    outcomes.acked["mine"] = (done.first_offset, done.first_seq, done.count)
+    assert done.first_offset >= begin
+    assert not problems(world.broker.visible(), outcomes)
+
+
 def test_an_append_does_not_wait_for_a_sign_of_life() -> None:
     """The registry takes long for a heartbeat; meanwhile the owner appends."""
     world = World("read_committed")
