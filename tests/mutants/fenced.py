@@ -264,14 +264,6 @@ FENCED = [
         (_TURNS + "test_a_shared_writer_that_is_paused_in_a_transaction_keeps_nobody_out",),
     ),
     Mutant(
-        "granted-log-is-not-opened",
-        "An owner that the registry has granted a log fences the former one before it writes.",
-        "coopconsume/fenced/exclusive.py",
-        '"fence_owner": None if shared else True,',
-        '"fence_owner": None,',
-        (_TURNS + "test_an_owner_that_wakes_writes_before_the_next_one_opens_the_log_or_never",),
-    ),
-    Mutant(
         "append-waits-for-a-heartbeat",
         "An append does not wait while the registry is asked.",
         "coopconsume/fenced/ownership/registry.py",
