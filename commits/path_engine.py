@@ -199,6 +199,11 @@ class PathEngine:
         return configuration
 
     @property
+    def table_id(self) -> str:
+        """The id of the table; one that takes its place has another."""
+        return str(self._table.metadata().id)
+
+    @property
     def columns(self) -> Mapping[str, str]:
         """The names and types of the table's columns."""
         return _columns_of(self._table.schema())

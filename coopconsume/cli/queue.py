@@ -169,11 +169,12 @@ def audit(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) ->
             r.passed_over,
             r.lacking,
             r.log,
+            r.replaced,
             r.problem,
         )
         for r in found.replicas
     ]
-    head = ("REPLICA", "READABLE", "ROWS", "PASSED OVER", "LACKING", "LOG", "PROBLEM")
+    head = ("REPLICA", "READABLE", "ROWS", "PASSED OVER", "LACKING", "LOG", "REPLACED", "PROBLEM")
     return _table(head, rows)._replace(code=OK if found.is_sound else FAILED)
 
 

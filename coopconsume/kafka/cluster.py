@@ -21,7 +21,7 @@ from coopconsume.kafka.pattern import INTERNAL, TopicPattern
 from coopconsume.kafka.security import access
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from commits import Epoch
     from commits.model import TopicPartition
@@ -64,18 +64,26 @@ class Primary:
         ours: Whether this library wrote it.
         topic_id: Id of the topic it was written for; empty if not ours.
         outputs: The topic whose transactions commit it; empty without transactions.
+        replicas: The identities of a queue's replicas, in their order; empty without a queue.
     """
 
     offset: int
     ours: bool
     topic_id: str
     outputs: str = ""
+    replicas: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, offset: int, metadata: str | None) -> Primary:
         """Decode an offset and its metadata."""
         mark = _read_mark(metadata)
-        return cls(offset, bool(mark), mark.get("topic_id", ""), mark.get("outputs", ""))
+        return cls(
+            offset,
+            bool(mark),
+            mark.get("topic_id", ""),
+            mark.get("outputs", ""),
+            tuple(map(str, mark.get("replicas", ()))),
+        )
 
 
 class Cluster:
@@ -522,18 +530,23 @@ def _unknown_hosts(servers: str) -> str:
     return f"no address is known for {', '.join(hosts)}"
 
 
-def primary_mark(topic_id: str, epoch: Epoch | None, outputs: str = "") -> str:
+def primary_mark(
+    topic_id: str, epoch: Epoch | None, outputs: str = "", replicas: Sequence[str] = ()
+) -> str:
     """Return the metadata that marks a primary offset as written by this library.
 
     Args:
         topic_id: Id of the topic.
         epoch: The epoch of the writer; None for an operator.
         outputs: The topic whose transactions commit it.
+        replicas: The identities of a queue's replicas.
     """
     number, nonce = (epoch.number, epoch.nonce) if epoch else (0, "")
     mark = {"coopconsume": 1, "topic_id": topic_id, "epoch": number, "nonce": nonce}
     if outputs:
         mark["outputs"] = outputs
+    if replicas:
+        mark["replicas"] = replicas
     return json.dumps(mark, separators=(",", ":"))
 
 

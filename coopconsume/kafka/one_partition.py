@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.kafka.creation import WITHOUT_RETENTION, make_topic
+from coopconsume.kafka.identity import is_other_topic
 from coopconsume.kafka.kafka_python_compat import connected, end_producer
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class OnePartition:
 
     _producer: Any = None
     _consumer: Any = None
+    #: The id of the topic when `partitions` was called last.
+    topic_id = ""
 
     def __init__(
         self, topic: str, config: dict[str, Any], *, answer_ms: int, fetch_ms: int, **producer: Any
@@ -66,6 +69,7 @@ class OnePartition:
                 make_topic(admin, self._topic, 1, WITHOUT_RETENTION, replicas)
             admin.wait_for_topics([self._topic], timeout_ms=self._answer_ms)
             (found,) = admin.describe_topics([self._topic])
+        self.topic_id = str(found.get("topic_id", ""))
         return len(found["partitions"])
 
     def delete_before(self, position: int) -> None:
@@ -112,6 +116,14 @@ class OnePartition:
         except OffsetOutOfRangeError:
             return None
         return [(record.offset, record.key, record.value) for record in found.get(self._at, [])]
+
+    def is_other_topic(self) -> bool:
+        """Returns whether the topic that is read was created again since `partitions` was called.
+
+        It costs no request: the client learns of it as a fetch fails.
+        """
+        found = self._consumer._client.cluster.topic_id(self._topic)  # noqa: SLF001 - no public way
+        return is_other_topic(self.topic_id, "" if found is None else str(found))
 
     def end_reading(self) -> None:
         """Closes the consumer; harmless when repeated."""

@@ -384,6 +384,7 @@ class QueueConsumer(Closing):
                 return
             look = self._topic.look(topic, member.states, self._stable)
         self._report_cuts(look)
+        self._session.note_former(look.replicas)
         self._topic_id = look.topic.id
         self._follow(member.follow(look.logs), look)
         self._session.begin(look.logs, patience)
@@ -602,7 +603,8 @@ class QueueConsumer(Closing):
         if not moved:
             return
         assert self._cluster is not None
-        mark, topic = primary_mark(self._topic_id, None), self._settings.topic
+        replicas = [session.identities.get(n, "") for n in range(len(self._settings.replicas))]
+        mark, topic = primary_mark(self._topic_id, None, replicas=replicas), self._settings.topic
         offsets = {(topic, p): (at, mark) for p, at in moved.items()}
         try:
             # Holds end while a commit waits for the cluster of the records.

@@ -10,6 +10,7 @@ from commits import OffsetRanges, PartitionCommits
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.queue.incarnation import NOT_KNOWN
 from coopconsume.queue.replica import NOBODY
+from coopconsume.queue.replica_notes import times_replaced
 from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueSettings
 from coopconsume.queue.source_log import LogNote, SourceLog, log_note
@@ -87,6 +88,8 @@ class ReplicaStatus:
         lacking: The number of records that are done on another replica and not here.
         log: What it notes of the logs of the topic; see `QueuePartition`.
         problem: Why it is not readable; empty if it is.
+        replaced: How often its log was deleted and created again.
+        is_news: Whether no consumer has noticed the last time yet.
     """
 
     replica: str
@@ -96,6 +99,8 @@ class ReplicaStatus:
     lacking: int
     log: LogNote = "same"
     problem: str = ""
+    replaced: int = 0
+    is_news: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,10 +121,10 @@ class QueueStatus:
 
     @property
     def is_sound(self) -> bool:
-        """Whether all replicas are readable, agree, have only rows, and note today's logs."""
+        """Whether all replicas are readable, agree, have only rows, and note the present logs."""
         is_noted = all(partition.log != "replaced" for partition in self.partitions)
         return is_noted and all(
-            r.is_readable and not r.lacking and not r.passed_over for r in self.replicas
+            r.is_readable and not (r.lacking or r.passed_over or r.is_news) for r in self.replicas
         )
 
 
@@ -150,9 +155,12 @@ def queue_status(
             session.open(_OPENING)
             source = SourceTopic(cluster, topic)
             look = source.look(source.described(), session.member.states, {})
+            former = source.noted_replicas()
         session.member.follow(_noted_logs(session.member.states, look.logs))
         partitions = tuple(_partition(session, p, look) for p in look.ends)
-        replicas_found = tuple(_replica(session, n, look) for n in range(len(session.replicas)))
+        replicas_found = tuple(
+            _replica(session, n, look, former) for n in range(len(session.replicas))
+        )
         return QueueStatus(settings.name, partitions, tuple(_holds(session)), replicas_found)
     finally:
         session.close()
@@ -210,7 +218,9 @@ def _problem(session: QueueSession, number: int) -> str:
     return str(session.problem(number) or "no answer in time")
 
 
-def _replica(session: QueueSession, number: int, look: SourceLook) -> ReplicaStatus:
+def _replica(
+    session: QueueSession, number: int, look: SourceLook, former: Mapping[int, str]
+) -> ReplicaStatus:
     rows, state = session.rows[number], session.member.states[number]
     notes = [log_note([state], partition, source) for partition, source in look.logs.items()]
     lacking = 0
@@ -226,4 +236,5 @@ def _replica(session: QueueSession, number: int, look: SourceLook) -> ReplicaSta
     return ReplicaStatus(
         session.replicas[number].place, session.is_read(number), rows.length, rows.passed_over,
         lacking, max(notes, key=get_args(LogNote).index, default="new"), _problem(session, number),
+        *times_replaced(session.member.states, session.identities, former, number),
     )  # fmt: skip

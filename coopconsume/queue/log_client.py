@@ -38,10 +38,13 @@ class LogClient(ABC):
 
     Attributes:
         place: The log, for messages; without secrets.
+        identity: The id of the topic or table, which one that takes its place does not have; empty
+            before `prepare`.
         snapshot_every: The number of rows after which a snapshot replaces the start of the log.
     """
 
     place: str
+    identity = ""
     snapshot_every: ClassVar[int]
 
     @abstractmethod
@@ -131,11 +134,17 @@ class KafkaLog(OnePartition, LogClient):
             raise QueueNotFound(self._queue, self.place)
         if count != 1:
             raise QueueLogFormat(self.place, f"{count} partitions", "one partition")
+        self.identity = self.topic_id
 
     def write(self, rows: Sequence[bytes]) -> None:
         """Sends rows."""
         for row in rows:
             self.send(row, self._key)
+
+    def read(self, seconds: float) -> Sequence[LogRecord] | None:
+        """Waits for the next records; None also if they are of a topic that was created again."""
+        found = super().read(seconds)
+        return None if self.is_other_topic() else found
 
     def write_now(self, row: bytes) -> bool:
         """Sends a row once the topic's partition is known: without it `send` waits."""

@@ -133,6 +133,8 @@ class ReplicaState:
         self.holds: dict[int, Hold] = {}
         self._partitions: dict[int, _ReplicaPartition] = {}
         self._by_holder: dict[str, dict[int, Hold]] = {}
+        #: By number of a replica: the identity of its log, and how often it was replaced.
+        self.replicas: dict[int, tuple[str, int]] = {}
 
     @property
     def partitions(self) -> list[int]:
@@ -211,6 +213,10 @@ class ReplicaState:
         elif row.kind == "begin":
             for partition, done in row.offsets.items():
                 self._begin(partition, done, row)
+            for number, (before, now) in row.replicas.items():
+                known, times = self.replicas.get(number, (before, 0))
+                if known == before != now:
+                    self.replicas[number] = now, times + bool(before)
         return ReplicaAnswer(ok=dict(row.offsets))
 
     def _begin(self, p: int, done: OffsetRanges, row: ReplicaRow) -> None:
@@ -368,6 +374,7 @@ class ReplicaState:
                 }
                 for p, found in self._partitions.items()
             },
+            "replicas": {str(n): found for n, found in self.replicas.items()},
             "holds": [
                 [at, hold.holder, hold.request, hold.seconds, plain_offsets(hold.offsets)]
                 for at, hold in self.holds.items()
@@ -394,6 +401,8 @@ class ReplicaState:
                 partition.past = tuple(map(str, found["past"]))
             partition.counts = {int(n): offsets_of(at)[p] for n, at in found["counts"].items()}
             new._partitions[p] = partition
+        for number, (identity, times) in state.get("replicas", {}).items():
+            new.replicas[int(number)] = str(identity), int(times)
         for position, holder, request, seconds, offsets in state["holds"]:
             new._add(
                 Hold(int(position), str(holder), int(request), float(seconds), offsets_of(offsets))

@@ -43,9 +43,15 @@ class ReaderEvent:
 
 @dataclass(frozen=True, slots=True)
 class Began(ReaderEvent):
-    """The log is read from its first offset on."""
+    """The log is read from its first offset on.
+
+    Attributes:
+        start: That offset.
+        identity: The identity of the log; empty if it is not known.
+    """
 
     start: int
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +210,7 @@ class ReplicaLog:
         client.prepare(create=self._create)
         try:
             position, end = client.begin_reading()
-            self._put(Began(self._number, time.monotonic(), position))
+            self._put(Began(self._number, time.monotonic(), position, client.identity))
             is_behind = True
             while not (self._ended.is_set() or self._anew.is_set()):
                 if is_behind and position >= end:

@@ -68,6 +68,8 @@ class ReplicaRow:
         cuts: By partition, `LogIncarnation.cut` of its log; without an entry it is 0.
         beginnings: For ``begin``, by partition.
         watched: For ``expire``, by position: the seconds for which a hold has lasted at least.
+        replicas: For ``begin``, by number of the replica: the identity of its log before, empty if
+            there was none, and now.
     """
 
     kind: Kind
@@ -82,10 +84,18 @@ class ReplicaRow:
     cuts: Mapping[int, int] = field(default_factory=dict)
     beginnings: Mapping[int, Beginning] = field(default_factory=dict)
     watched: Mapping[int, float] = field(default_factory=dict)
+    replicas: Mapping[int, tuple[str, str]] = field(default_factory=dict)
 
     def log(self, partition: int) -> LogIncarnation:
         """Return the identity of the log whose offsets of a partition these are."""
         return LogIncarnation(self.topic_id, self.cuts.get(partition, 0))
+
+
+#: Fields that are written as they are, unless they are empty. A version that does not know
+#: ``watched`` ends these holds later.
+_PLAIN = (
+    "seconds", "delivered", "positions", "state", "topic_id", "cuts", "watched", "replicas",
+)  # fmt: skip
 
 
 def encode(row: ReplicaRow) -> bytes:
@@ -97,22 +107,11 @@ def encode(row: ReplicaRow) -> bytes:
     }  # fmt: skip
     if row.offsets:
         document["offsets"] = plain_offsets(row.offsets)
-    if row.seconds:
-        document["seconds"] = row.seconds
-    if row.delivered:
-        document["delivered"] = True
-    if row.positions:
-        document["positions"] = row.positions
-    if row.state is not None:
-        document["state"] = row.state
-    if row.topic_id:
-        document["topic_id"] = row.topic_id
-    if row.cuts:
-        document["cuts"] = row.cuts
     if row.beginnings:
         document["beginnings"] = {p: _plain_beginning(b) for p, b in row.beginnings.items()}
-    if row.watched:  # a version without it ends these holds later
-        document["watched"] = row.watched
+    for name in _PLAIN:
+        if value := getattr(row, name):
+            document[name] = value
     return _encode(document).encode()
 
 
@@ -149,6 +148,7 @@ def decode(value: bytes | None, place: str) -> ReplicaRow | None:
             {int(p): int(cut) for p, cut in found.get("cuts", {}).items()},
             {int(p): _beginning(plain) for p, plain in found.get("beginnings", {}).items()},
             watched_of(found.get("watched", {})),
+            {int(n): (str(a), str(b)) for n, (a, b) in found.get("replicas", {}).items()},
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

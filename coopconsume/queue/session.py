@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from coopconsume.errors.base import CoopConsumeError
 from coopconsume.errors.queue import QueueUnavailable
+from coopconsume.kafka.identity import is_other_topic
 from coopconsume.queue.log import LogRows
 from coopconsume.queue.member import AppendRow, QueueMember
 from coopconsume.queue.replica import ReplicaState
@@ -23,6 +24,7 @@ from coopconsume.queue.replica_log import (
     ReplicaFailed,
     ReplicaLog,
 )
+from coopconsume.queue.replica_notes import replica_notes
 from coopconsume.queue.rows import ReplicaRow, encode
 
 if TYPE_CHECKING:
@@ -75,6 +77,11 @@ class QueueSession:
         self._failures: dict[int, ReplicaFailed] = {}
         #: Replicas of whose log a part is missing here until they are read anew.
         self._halves: set[int] = set()
+        #: The identities of the logs that are read, and those that are noted outside of the logs.
+        self.identities: dict[int, str] = {}
+        self._former: dict[int, str] = {}
+        self._is_compared = False
+        self._named: set[tuple[int, str]] = set()
         self._read: set[int] = set()
         #: By replica, the position up to which a snapshot replaces the log that was not read yet,
         #: and the length of the log when it was written.
@@ -246,6 +253,38 @@ class QueueSession:
         self.member.restore(replica, ReplicaState(), at)
         self.replicas[replica].read_anew(pause)
 
+    def _began(self, event: Began) -> None:
+        replica = event.replica
+        before = self.identities.get(replica, "")
+        if is_other_topic(before, event.identity):
+            self._former[replica] = before
+        self.identities[replica] = event.identity
+        self.member.restore(replica, self.rows[replica].begin(event.start), event.at)
+
+    def note_former(self, identities: Mapping[int, str]) -> None:
+        """Compare replicas with those that are noted elsewhere: a single replica may be lost."""
+        is_first, self._is_compared = not self._is_compared, True
+        self._former = {**identities, **self._former}
+        if is_first or identities:
+            self._note_replicas()
+
+    def _note_replicas(self) -> None:
+        """Note which logs the replicas have; name those that were replaced."""
+        now = {n: identity for n, identity in self.identities.items() if identity}
+        notes = replica_notes(self.member.states, now, self._former, self._read)
+        for number in sorted({n for row in notes.values() for n, (was, _) in row.items() if was}):
+            if (number, now[number]) not in self._named:
+                self._named.add((number, now[number]))
+                log.warning(
+                    "%s was deleted and created again; what only it had noted is lost",
+                    self.replicas[number].place,
+                )
+        holder = self.member.holder
+        self._send(
+            AppendRow(replica, ReplicaRow("begin", holder, replicas=row))
+            for replica, row in notes.items()
+        )
+
     def _fail(self, failure: ReplicaFailed) -> None:
         before = self._failures.get(failure.replica)
         self._failures[failure.replica] = failure
@@ -257,13 +296,15 @@ class QueueSession:
         rows = self.rows[replica]
         if isinstance(event, Began):
             self._read.discard(replica)  # what it has is not known before its end is read again
-            self.member.restore(replica, rows.begin(event.start), at)
+            self._began(event)
         elif isinstance(event, AtEnd):
             rows.check()
             self._read.add(replica)
             self._failures.pop(replica, None)
             if len(self._read) > len(self.replicas) // 2:
                 self._send(self.member.begin(self._logs, self._read))
+                if self._is_compared:
+                    self._note_replicas()
         elif isinstance(event, ReplicaFailed):
             self._fail(event)
         elif isinstance(event, RecordsRead):

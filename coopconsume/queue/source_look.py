@@ -34,12 +34,15 @@ class SourceLook:
         logs: The logs of its partitions.
         starts: The first offset of each log.
         ends: The end of each log.
+        replicas: The identities of the replicas that are noted with the group's offsets; empty if
+            these were not looked up.
     """
 
     topic: Topic
     logs: dict[int, SourceLog]
     starts: dict[int, int]
     ends: dict[int, int]
+    replicas: dict[int, str]
 
 
 class SourceTopic:
@@ -53,6 +56,7 @@ class SourceTopic:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster, self._name = cluster, name
         self._ids = TopicIds()
+        self._replicas: dict[int, str] = {}
 
     def described(self) -> Topic:
         """Return the topic.
@@ -90,9 +94,20 @@ class SourceTopic:
         if epochs:
             asked = {(topic.name, p): epoch for p, epoch in epochs.items()}
             kept = {p: end for (_, p), end in self._cluster.epoch_ends(asked).items()}
+        self._replicas = {}
         begin = {**self._beginnings(topic, states, starts), **stable}
         logs = source_logs(states, topic.id, ends, kept, begin)
-        return SourceLook(topic, logs, starts, {p: end.offset for p, end in ends.items()})
+        offsets = {p: end.offset for p, end in ends.items()}
+        return SourceLook(topic, logs, starts, offsets, self._replicas)
+
+    def noted_replicas(self) -> dict[int, str]:
+        """Return the identities of the replicas that are noted with the group's offsets."""
+        noted = [
+            held.replicas
+            for (name, _), held in sorted(self._cluster.primary().items())
+            if name == self._name and held.replicas
+        ]
+        return dict(enumerate(noted[0])) if noted else {}
 
     def _beginnings(
         self, topic: Topic, states: Sequence[ReplicaState], starts: Mapping[int, int]
@@ -103,6 +118,7 @@ class SourceTopic:
         begin = {p: starts[p] for p, known in logs.items() if known}  # known as other logs
         if not new:
             return begin
+        self._replicas = self.noted_replicas()
         primary = {
             p: held.offset
             for (name, p), held in self._cluster.primary().items()

@@ -92,6 +92,7 @@ class TableLog(LogClient):
         if not self._was_there:
             self._vacuumed = self._reader.version // (_SEGMENT * _VACUUM_SEGMENTS)
         self._was_there = True
+        self.identity = self._reader.table_id
         self._is_ready.set()
 
     def write(self, rows: Sequence[bytes]) -> None:

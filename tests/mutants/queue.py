@@ -22,6 +22,8 @@ _READER = "coopconsume/queue/range_reader.py"
 _READS = "tests/unit/queue/test_range_reader.py::"
 _SESSION = "coopconsume/queue/session.py"
 _SESSIONS = "tests/unit/queue/test_queue_session.py::"
+_NOTED = "coopconsume/queue/replica_notes.py"
+_NOTES = "tests/unit/queue/test_replica_notes.py::"
 _SOURCES = "coopconsume/queue/source_log.py"
 _SOURCE = "tests/unit/queue/test_source_log.py::"
 _LOGS = "tests/broker/test_queue_logs.py::"
@@ -394,9 +396,9 @@ QUEUE = [
     Mutant(
         "queue-expires-early",
         "A hold expires once it was watched for its whole duration.",
-        _MEMBER,
-        "self._watched[replica][position] = now + hold.seconds\n",
-        "self._watched[replica][position] = now + hold.seconds / 2\n",
+        "coopconsume/queue/hold_watch.py",
+        "ended = self._begun[position] + self._holds[position].seconds",
+        "ended = self._begun[position] + self._holds[position].seconds / 2",
         (_RULES + "test_a_hold_ends_once_somebody_has_watched_it_for_its_duration", _MODEL),
     ),
     Mutant(
@@ -419,8 +421,8 @@ QUEUE = [
         "queue-lost-replica-begins-empty",
         "A replica that lost its log learns what is done before it grants.",
         _MEMBER,
-        "done = self._done(known, partition, 0) if known else",
-        "done = _below(source.start) if known else",
+        "done = _all_done(known, partition) if known else",
+        "done = PartitionCommits(source.start) if known else",
         (_RULES + "test_a_replica_without_its_log_learns_what_is_done_before_it_grants",),
     ),
     Mutant(
@@ -785,5 +787,29 @@ QUEUE = [
         "self._mine = [(at, minus(earlier, held)) for at, earlier in self._mine]",
         "pass",
         (_RULES + "test_a_renewed_hold_takes_the_place_of_the_one_before",),
+    ),
+    Mutant(
+        "queue-replaced-replica-is-not-noted",
+        "Replicas note that another log has taken the place of one of them.",
+        _NOTED,
+        "if known is None or before != identity:",
+        "if known is None:",
+        (_NOTES + "test_a_replaced_replica_is_noted_by_all",),
+    ),
+    Mutant(
+        "queue-single-replica-is-not-compared",
+        "A single replica is compared with the one that is noted with the group's offsets.",
+        _NOTED,
+        'return noted[0] if noted else former.get(number, "")',
+        'return noted[0] if noted else ""',
+        (_NOTES + "test_a_single_replica_is_noted_elsewhere",),
+    ),
+    Mutant(
+        "queue-late-note-of-a-replica-counts",
+        "A note about a replica replaces only the one that it names.",
+        _REPLICA,
+        "if known == before != now:",
+        "if known != now:",
+        (_NOTES + "test_a_replaced_replica_is_noted_by_all",),
     ),
 ]

@@ -39,6 +39,7 @@ class Session:
     def __init__(self):
         self.acknowledged = []
         self.delivered = {}
+        self.identities = {0: "a log"}
         self.member = SimpleNamespace(holder="me", done=lambda _partition: (5, OffsetRanges()))
         self.member.deliveries = lambda _partition, _offset: 0
 
