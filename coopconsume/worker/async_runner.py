@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 import threading
 import time
@@ -174,6 +175,8 @@ class AsyncRunner:
         """Ends all coroutines."""
         self._is_given_up = True
         self._over.set()
+        if self._timeout is not None:
+            self._time_box.limit_calls(math.inf)
         with suppress(RuntimeError):  # The loop is closed.
             self._loop.call_soon_threadsafe(self._end)
 
@@ -394,6 +397,8 @@ class AsyncRunner:
             return
         wait = max(0.005, min(self._period, self._scheduler.deadline - now))
         self._tick_at, self._blocker = now + wait, None
+        if self._timeout is not None:  # A call may keep the interpreter lock from the next tick.
+            self._time_box.limit_calls(self._tick_at + 2 * self._timeout)
         self._loop.call_later(wait, self._tick)
 
     def _look_at_limits(self, now: float, timeout: float) -> None:

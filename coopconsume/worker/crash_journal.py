@@ -8,6 +8,7 @@ code: the standard library alone.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import socket
@@ -15,14 +16,38 @@ import tempfile
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from coopconsume.worker.process_timer import clock
 
 if TYPE_CHECKING:
     from coopconsume.worker.report import BatchSpec
 
-_HEAD = 3  # Cells: process, place, seats.
+#: Cells: process, place, seats, and the times of the worker's deadlines (see `FailStop`).
+_TIMES = 3
+_HEAD = _TIMES + 4
 _CELL = 8
+_NANO = 1_000_000_000
+
+
+class Deadline(IntEnum):
+    """What ends a worker's process at a time, whatever its threads do.
+
+    Attributes:
+        SLOT: The time of the slot is over, and that of its running handlers.
+        CALL: The time of a handler call is over.
+        LEASE: Nothing was heard of the driver for too long.
+    """
+
+    SLOT = 0
+    CALL = 1
+    LEASE = 2
+
+
+#: Of the times: when the worker's Python was last seen to run.
+_SEEN = len(Deadline)
 
 
 @dataclass(frozen=True)
@@ -33,11 +58,26 @@ class AtCrash:
         running: Their (part, offset).
         overdue: Those of them whose handlers ran longer than their time limit.
         pid: The process id of the worker.
+        deadline: The deadline that has ended the worker; None: something else has.
+        stood_still: Seconds before that deadline for which no Python code of the worker was seen
+            to run.
     """
 
     running: list[tuple[int, int]] = field(default_factory=list)
     overdue: list[tuple[int, int]] = field(default_factory=list)
     pid: int = 0
+    deadline: Deadline | None = None
+    stood_still: float = 0.0
+
+    @property
+    def culprits(self) -> list[tuple[int, int]]:
+        """The records that certainly ended the worker: overdue ones, or the only running one."""
+        return self.overdue or (self.running if len(self.running) == 1 else [])
+
+    @property
+    def was_overdue(self) -> bool:
+        """Whether the worker was ended as a handler did not end in time."""
+        return bool(self.overdue) or self.deadline in (Deadline.SLOT, Deadline.CALL)
 
 
 class CrashJournal:
@@ -67,6 +107,15 @@ class CrashJournal:
         at = _HEAD + 2 * seat
         self.cells[at + 1] = offset
         self.cells[at] = part + 1
+
+    def note_deadline(self, of: Deadline, at: float) -> None:
+        """Notes when the process ends, on the clock of its timer; infinity: it does not."""
+        self.cells[_TIMES + of] = int(at * _NANO) if at < math.inf else 0
+
+    def note_seen(self, at: float) -> None:
+        """Notes that Python code of the worker runs, on the clock of its timer."""
+        with suppress(ValueError):  # The cells are released.
+            self.cells[_TIMES + _SEEN] = int(at * _NANO)
 
     def leave(self, seat: int) -> None:
         """The handler has ended."""
@@ -108,14 +157,19 @@ def journal_path(spec: BatchSpec, slot: int) -> Path | None:
     return Path(tempfile.gettempdir(), f"coopconsume-{spec.run}-{spec.batch}-{slot}")
 
 
-def read_journal(path: Path | None) -> AtCrash | None:
+def read_journal(path: Path | None, now: float | None = None) -> AtCrash | None:
     """Reads the journal of a worker that died, and removes it.
+
+    Args:
+        path: The journal; None: the worker had no journal.
+        now: The time on the clock of the worker's timer; None: now.
 
     Returns:
         None without one, or if the worker may still run.
     """
     if path is None:
         return None
+    now = clock() if now is None else now
     try:
         data = path.read_bytes()
     except OSError:
@@ -129,11 +183,21 @@ def read_journal(path: Path | None) -> AtCrash | None:
         path.unlink()
     seats = zip(cells[_HEAD::2].tolist(), cells[_HEAD + 1 :: 2].tolist(), strict=True)
     busy = [(code, offset) for code, offset in seats if code]
+    deadline, at = _passed(cells, now)
     return AtCrash(
         [(abs(code) - 1, offset) for code, offset in busy],
         [(-code - 1, offset) for code, offset in busy if code < 0],
         cells[0],
+        deadline,
+        at - cells[_TIMES + _SEEN] / _NANO,
     )
+
+
+def _passed(cells: memoryview[int], now: float) -> tuple[Deadline | None, float]:
+    """Returns the first deadline of a worker that has passed, and when that was."""
+    times = [(cells[_TIMES + of] / _NANO, of) for of in Deadline if cells[_TIMES + of]]
+    at, of = min(times, default=(math.inf, None))
+    return (of, at) if at <= now else (None, now)
 
 
 def _mapped(path: Path, size: int) -> mmap.mmap | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from contextlib import contextmanager
@@ -277,8 +278,10 @@ def _time_limit(timeout: float | None, time_box: TimeBox) -> Iterator[None]:
     if timer is not None:
         timer.daemon = True
         timer.start()
+        time_box.limit_calls(time.monotonic() + timer.interval)
     try:
         yield
     finally:
         if timer is not None:
             timer.cancel()
+            time_box.limit_calls(math.inf)

@@ -28,6 +28,7 @@ from coopconsume.record import Record
 from coopconsume.state.value import State
 from coopconsume.worker.async_runner import run_coroutines
 from coopconsume.worker.crash_journal import CrashJournal, journal_path, read_journal
+from coopconsume.worker.fail_stop import FailStop
 from coopconsume.worker.frame_runner import FrameHandler, run_frames
 from coopconsume.worker.handler_answers import error_text
 from coopconsume.worker.input_rows import (
@@ -41,6 +42,7 @@ from coopconsume.worker.input_rows import (
 )
 from coopconsume.worker.left_report import end_worker_with, take_left_report
 from coopconsume.worker.outcome import TaskOutcome
+from coopconsume.worker.process_timer import process_timer
 from coopconsume.worker.report import SlotEnd, SlotReport, pack_offsets
 from coopconsume.worker.thread_runner import run_threads
 from coopconsume.worker.time_box import TimeBox
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
     from coopconsume.record import RetryPolicy
     from coopconsume.state.slot_state import SlotState
     from coopconsume.worker.channel.client import SlotChannel
-    from coopconsume.worker.crash_journal import AtCrash
     from coopconsume.worker.report import BatchSpec
 
     Handler = Callable[[Record], Any]
@@ -261,14 +262,15 @@ class SlotRunner:
         seats = handler.max_records if isinstance(handler, FrameHandler) else spec.concurrency
         journal = CrashJournal(journal_path(spec, slot), seats)
         time_box = TimeBox(spec, journal)
+        time_box.fail_stop = FailStop(journal, process_timer())
         _current_slot = slot
         left: list[SlotReport] = []
-        if channel is not None:
-            time_box.may_start = channel.may_start
-        rows = self._begin(batches, outcome, time_box, channel)
-        if state is not None:
-            rows = _prefetched(rows, state, spec.partitions)
         try:
+            if channel is not None:
+                time_box.may_start = channel.may_start
+            rows = self._begin(batches, outcome, time_box, channel)
+            if state is not None:
+                rows = _prefetched(rows, state, spec.partitions)
             _runner_of(handler, outcome)(rows, handler, outcome, time_box)
         finally:
             _current_slot = -1
@@ -315,7 +317,7 @@ class SlotRunner:
             offsets = sorted(offset for at, offset in words.running if at == part)
             found.read = pack_offsets(pa.array(offsets, pa.int64()))
         end, report.pid = report.end, words.pid
-        end.crashed, end.overdue, end.culprits = True, bool(words.overdue), culprits_of(words)
+        end.crashed, end.overdue, end.culprits = True, words.was_overdue, words.culprits
         end.suspects = [] if end.culprits else words.running
         return report
 
@@ -350,11 +352,6 @@ def _prefetched(
         for part in parts.unique().to_pylist():
             state.prefetch(places[part], keys.filter(pc.equal(parts, part)))
         yield batch
-
-
-def culprits_of(words: AtCrash) -> list[tuple[int, int]]:
-    """Returns the records that certainly ended a worker: overdue ones, or the only running one."""
-    return words.overdue or (words.running if len(words.running) == 1 else [])
 
 
 def _runner_of(handler: Handler, outcome: TaskOutcome) -> Callable[..., None]:

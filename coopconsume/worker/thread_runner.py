@@ -224,8 +224,15 @@ class ThreadRunner:
 
     def _watch(self, timeout: float) -> None:
         """Ends the worker if a handler runs for twice its time limit."""
-        while not self._over.wait(min(0.5, timeout / 4)):
+        while True:
             now = time.monotonic()
-            late = [seat for seat, at in list(self._began.items()) if now - at > 2 * timeout]
+            began = list(self._began.items())
+            # A call may begin at any moment until the next look.
+            oldest = min((at for _, at in began), default=now)
+            self._time_box.limit_calls(oldest + 2 * timeout)
+            late = [seat for seat, at in began if now - at > 2 * timeout]
             if late:
                 self._time_box.end_worker(late)
+            if self._over.wait(min(0.5, timeout / 4)):
+                self._time_box.limit_calls(math.inf)
+                return

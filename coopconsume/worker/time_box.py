@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.worker.crash_journal import Deadline
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from coopconsume.worker.crash_journal import CrashJournal
+    from coopconsume.worker.fail_stop import FailStop
     from coopconsume.worker.report import BatchSpec
 
 #: Exit status of a worker that is ended because a handler ran too long, or would start too late.
 #: Its task fails, and the driver plans its records again.
 OUTLIVED = 70
+#: Seconds behind a time limit after which the process ends although no thread of it has ended it:
+#: native code keeps the interpreter lock. A loaded host may start a thread so late.
+_SPARE = 2.0
 
 
 class TimeBox:
@@ -35,6 +42,7 @@ class TimeBox:
             itself where much time has passed between two reads of the clock.
         culprits: Returns the seats whose handlers keep the others from ending; None: no handler
             does, and each that runs too long does so by itself.
+        fail_stop: Ends the process where no thread of it can; None: nothing does.
 
     Args:
         spec: The batch.
@@ -62,6 +70,7 @@ class TimeBox:
         self.started = 0.0
         self.may_start: Callable[[float], bool] = lambda _now: True
         self.culprits: Callable[[], Sequence[int] | None] = lambda: None
+        self.fail_stop: FailStop | None = None
 
     def begin(self) -> float:
         """Starts the time box at the first record; later calls only return its end.
@@ -74,6 +83,7 @@ class TimeBox:
             self._deadline = time.monotonic() + self._time
             self.is_over = self.is_over or self._time <= 0
             if not self.stopped:  # Otherwise no handler runs, so nothing needs watching.
+                self._end_by(Deadline.SLOT, self._deadline + self._grace)
                 threading.Thread(
                     target=self._watch, name="coopconsume-time-box", daemon=True
                 ).start()
@@ -92,6 +102,7 @@ class TimeBox:
         # A thread cannot be stopped, so only the end of the process ends a handler for certain.
         if self.journal.is_at_work:
             self.end_worker(self.culprits())
+        self._end_by(Deadline.SLOT, math.inf)
 
     def halt(self, why: str, since: float) -> None:
         """Starts nothing more; called from any thread.
@@ -108,6 +119,8 @@ class TimeBox:
             self.stopped = self.stopped or why
             self.is_over = True
             calls = list(self._on_halt)
+            if self._deadline is not None:
+                self._end_by(Deadline.SLOT, since + self._grace)
         self._woken.set()
         for call in calls:
             call()
@@ -138,6 +151,18 @@ class TimeBox:
             self.journal.mark_overdue(seat)
         self._end_process(OUTLIVED)
 
+    def limit_calls(self, until: float) -> None:
+        """Has the process end if the running handler calls outlast an instant.
+
+        Args:
+            until: When a thread would end it, on the monotonic clock; infinity: never.
+        """
+        self._end_by(Deadline.CALL, until)
+
+    def _end_by(self, of: Deadline, until: float) -> None:
+        if self.fail_stop is not None:
+            self.fail_stop.end_in(of, max(0.0, until - time.monotonic()) + _SPARE)
+
     def enter(self, seat: int, part: int, offset: int) -> None:
         """A handler starts with a record."""
         self.enter_all([(part, offset)], seat)
@@ -158,3 +183,5 @@ class TimeBox:
         """The slot has finished: no handler is watched any more."""
         self._ended.set()
         self._woken.set()
+        if self.fail_stop is not None:
+            self.fail_stop.close()

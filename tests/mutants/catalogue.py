@@ -9,6 +9,7 @@ from tests.mutants.checks import ASSIGNORS, CHECKER, CLOCKS, SHOWN
 from tests.mutants.commits import ANSWERS, COMMITS, SNAPSHOTS
 from tests.mutants.continuing import CONTINUING
 from tests.mutants.cooperative import COOPERATIVE_JOBS
+from tests.mutants.fail_stop import FAIL_STOP
 from tests.mutants.fenced import FENCED, OWNERS
 from tests.mutants.filters import FILTERS
 from tests.mutants.group import DRAIN, GROUP, POLLING, TOPICS
@@ -32,6 +33,7 @@ GROUPS = [
     COOPERATIVE_JOBS,
     DRAIN,
     CHANNEL_DRIVER,
+    FAIL_STOP,
     GROUP,
     COMMITS,
     SNAPSHOTS,
