@@ -104,7 +104,7 @@ class ReplicaLog:
         self._patience = patience
         self._create = create
         self._ended = threading.Event()
-        self._anew, self._pause = threading.Event(), _RETRY
+        self._again, self._pause = threading.Event(), _RETRY
         #: The time of each row; a position up to which to delete; None at the end.
         self._rows: queue.SimpleQueue[tuple[float, bytes | int | None]] = queue.SimpleQueue()
         #: What was ever put in the queue, and how much of it the writing thread has finished.
@@ -126,10 +126,10 @@ class ReplicaLog:
         if self._queued != self._finished or not self._client.write_now(row):
             self._put_row(row)
 
-    def read_anew(self, pause: float) -> None:
+    def read_again(self, pause: float) -> None:
         """Read the log from its start again, after a pause."""
         self._pause = pause
-        self._anew.set()
+        self._again.set()
 
     def shorten(self, upto: int) -> None:
         """Delete the rows below a position that a snapshot replaces."""
@@ -195,7 +195,7 @@ class ReplicaLog:
             except BaseException as error:
                 log.exception("%s cannot be read", self.place)
                 self._put(ReplicaFailed(self._number, time.monotonic(), error, is_permanent=True))
-            self._ended.wait(self._pause if self._anew.is_set() else _RETRY)
+            self._ended.wait(self._pause if self._again.is_set() else _RETRY)
 
     def _put(self, event: ReaderEvent) -> None:
         # A queue with a bound hands over more slowly.
@@ -206,13 +206,13 @@ class ReplicaLog:
 
     def _read(self) -> None:
         client = self._client
-        self._anew.clear()
+        self._again.clear()
         client.prepare(create=self._create)
         try:
             position, end = client.begin_reading()
             self._put(Began(self._number, time.monotonic(), position, client.identity))
             is_behind = True
-            while not (self._ended.is_set() or self._anew.is_set()):
+            while not (self._ended.is_set() or self._again.is_set()):
                 if is_behind and position >= end:
                     is_behind = False
                     self._put(AtEnd(self._number, time.monotonic()))

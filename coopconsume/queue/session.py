@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 _LONGEST_WAIT = 0.5
 _KEPT_ROWS = 256
 _ALL_REPLICAS = 5.0
-#: Seconds after which a log that could not be understood is read anew.
-_ANEW = 10.0
+#: Seconds after which a log that could not be understood is read again from its start.
+_READ_AGAIN = 10.0
 #: Seconds after which a row that begins a partition is written again where it was lost.
 _BEGIN_EVERY = 5.0
 
@@ -75,7 +75,7 @@ class QueueSession:
             LogRows(replica.place, settings.name, self._written) for replica in self.replicas
         ]
         self._failures: dict[int, ReplicaFailed] = {}
-        #: Replicas of whose log a part is missing here until they are read anew.
+        #: Replicas whose log has a part that is missing here, until they are read again.
         self._halves: set[int] = set()
         #: The identities of the logs that are read, and those that are noted outside of the logs.
         self.identities: dict[int, str] = {}
@@ -231,7 +231,7 @@ class QueueSession:
         self._send(self.member.tick(time.monotonic()))
 
     def _take(self, event: ReaderEvent) -> None:
-        """Take what a reader saw. A replica of which a part could not be taken is read anew."""
+        """Take what a reader saw. A broken replica is read again."""
         replica = event.replica
         if isinstance(event, Began):
             self._halves.discard(replica)
@@ -240,18 +240,18 @@ class QueueSession:
         try:
             self._follow(event)
         except CoopConsumeError as error:
-            self._drop(replica, event.at, _ANEW)
+            self._drop(replica, event.at, _READ_AGAIN)
             self._fail(ReplicaFailed(replica, event.at, error, is_permanent=True))
         except BaseException:  # also an interrupt
             self._drop(replica, event.at, 0.0)
             raise
 
     def _drop(self, replica: int, at: float, pause: float) -> None:
-        """Forgets a log of which a part was not taken, until it is read anew."""
+        """Forgets a broken log until it is read again from its start."""
         self._halves.add(replica)
         self._read.discard(replica)
         self.member.restore(replica, ReplicaState(), at)
-        self.replicas[replica].read_anew(pause)
+        self.replicas[replica].read_again(pause)
 
     def _began(self, event: Began) -> None:
         replica = event.replica

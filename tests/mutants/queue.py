@@ -702,19 +702,19 @@ QUEUE = [
     ),
     Mutant(
         "queue-half-of-a-log-is-used",
-        "After an error in a replica's log nothing of it is used until it is read anew.",
+        "After an error in a replica's log nothing of it is used until it is read again.",
         _SESSION,
         "elif replica in self._halves and not isinstance(event, ReplicaFailed):",
         "elif False:",
-        (_SESSIONS + "test_a_log_with_an_error_is_not_used_until_it_is_read_anew",),
+        (_SESSIONS + "test_a_log_with_an_error_is_not_used_until_it_is_read_again",),
     ),
     Mutant(
         "queue-read-half-grants",
         "What was read of a log before an error in it counts no more.",
         _SESSION,
-        "        self.member.restore(replica, ReplicaState(), at)\n        self.replicas[replica].read_anew",
-        "        self.replicas[replica].read_anew",
-        (_SESSIONS + "test_a_log_with_an_error_is_not_used_until_it_is_read_anew",),
+        "        self.member.restore(replica, ReplicaState(), at)\n        self.replicas[replica].read_again",
+        "        self.replicas[replica].read_again",
+        (_SESSIONS + "test_a_log_with_an_error_is_not_used_until_it_is_read_again",),
     ),
     Mutant(
         "queue-broken-replica-stops-a-majority",
@@ -730,7 +730,7 @@ QUEUE = [
         _SESSION,
         "                break\n        self._check_majority()\n",
         "                break\n",
-        (_SESSIONS + "test_a_log_with_an_error_is_not_used_until_it_is_read_anew",),
+        (_SESSIONS + "test_a_log_with_an_error_is_not_used_until_it_is_read_again",),
     ),
     Mutant(
         "queue-group-is-a-path",

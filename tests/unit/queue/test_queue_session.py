@@ -38,7 +38,7 @@ def read(session, replica, *rows, start=0):
     session._events.put(AtEnd(replica, 0.0))
 
 
-def test_a_log_with_an_error_is_not_used_until_it_is_read_anew():
+def test_a_log_with_an_error_is_not_used_until_it_is_read_again():
     """Rows behind the error are no log, and neither are the ones before it."""
     session = session_of(1)
     read(session, 0, BEGIN, b'{"format":9,"kind":"x"}')
@@ -49,14 +49,14 @@ def test_a_log_with_an_error_is_not_used_until_it_is_read_anew():
         assert session.member.done(0) == (0, OffsetRanges())
         assert session.member.states[0].partitions == []
         assert not session.is_read(0)
-    assert session.replicas[0]._anew.is_set()
+    assert session.replicas[0]._again.is_set()
     read(session, 0, BEGIN, DONE)
     session.run(0)
     assert session.member.done(0) == (10, OffsetRanges())
     assert session.problem(0) is None
 
 
-def test_an_interrupted_call_reads_the_log_anew(monkeypatch):
+def test_an_interrupted_call_reads_the_log_again(monkeypatch):
     """Rows that it did not take are missing."""
     session = session_of(1)
     read(session, 0, BEGIN, DONE)
@@ -70,7 +70,7 @@ def test_an_interrupted_call_reads_the_log_anew(monkeypatch):
             session.run(0)
     session.run(0)
     assert not session.is_read(0)
-    assert session.replicas[0]._anew.is_set()
+    assert session.replicas[0]._again.is_set()
     read(session, 0, BEGIN, DONE)
     session.run(0)
     assert session.is_read(0)
