@@ -314,14 +314,6 @@ TOPICS = [
         "(reached.get(part.topic_partition),)",
         (_FOLD,),
     ),
-    Mutant(
-        "deleted-topic-is-a-cut-log",
-        "A deleted topic is no log that was cut.",
-        "coopconsume/runtime/epoch_state.py",
-        "self._check_topics()  # Brokers may",
-        "pass  # Brokers may",
-        (_JOB + "test_a_deleted_topic_whose_log_seems_cut_ends_no_job",),
-    ),
 ]
 
 POLLING = [

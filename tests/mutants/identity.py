@@ -7,10 +7,9 @@ from tests.mutants.mutant import Mutant
 _SERVED = "tests/broker/test_fetch_server.py::"
 _RECREATED = _SERVED + "test_a_topic_that_is_created_again_is_another_log"
 _CUT = _SERVED + "test_a_log_that_was_cut_is_another_log_above_the_cut"
-_LONGER = (
-    "tests/model/test_job_model.py::"
-    "test_no_record_is_read_of_a_topic_that_is_created_again_with_a_longer_log"
-)
+_JOB = "tests/model/test_job_model.py::"
+_LONGER = _JOB + "test_no_record_is_read_of_a_topic_that_is_created_again_with_a_longer_log"
+_DELETED = _JOB + "test_a_deleted_topic_whose_log_seems_cut_ends_no_job"
 _REPORTED = (
     "tests/model/test_real_time_model.py::"
     "test_what_slots_report_above_the_end_of_the_log_does_not_count"
@@ -55,7 +54,7 @@ IDENTITY = [
         "coopconsume/runtime/epoch_state.py",
         "            self._check_topics()\n            found = {tp",
         "            found = {tp",
-        (_LONGER,),
+        (_LONGER, _DELETED),
     ),
     Mutant(
         "unknown-topic-ids-differ",
