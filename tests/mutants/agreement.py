@@ -190,7 +190,7 @@ _ONE_STATE = "tests/spark/test_state_of_a_group.py::"
 
 STATE_OF_A_GROUP = [
     Mutant(
-        "state-not-compared",
+        "noted-state-not-compared",
         "A job begins with the state of its group.",
         _NOTE,
         "        is_same = mine == noted\n    if is_same",
