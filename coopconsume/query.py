@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.admin.overview.drawing import progress_html, settings_html
-from coopconsume.errors import InvalidOption, TopicNotFound
+from coopconsume.errors import InvalidOption
 from coopconsume.interrupts import interruptible
 from coopconsume.monitoring.listener import Progress, QueryListener
 from coopconsume.option_values import seconds_of
@@ -18,6 +18,7 @@ from coopconsume.runtime.loop import Job
 from coopconsume.runtime.realtime.checks import check_settings as check_settings_of_real_time
 from coopconsume.runtime.status.progress import Meter
 from coopconsume.sinks import open_dead_letters, open_output
+from coopconsume.sinks.base import required_topics
 from coopconsume.sinks.transactional import TransactionalTopic
 
 if TYPE_CHECKING:
@@ -25,11 +26,9 @@ if TYPE_CHECKING:
 
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.group.membership import Membership
-    from coopconsume.kafka.cluster import Cluster
     from coopconsume.monitoring.listener import QueryProgressEvent
     from coopconsume.runtime.commit.state_log import StateLog
     from coopconsume.runtime.job_spec import HandlerSettings
-    from coopconsume.sinks import DeadLetterSink, OutputSink
     from coopconsume.ui.page import LivePage
 
 #: Seconds of a real-time run.
@@ -264,6 +263,7 @@ class CooperativeForeach:
             )
         self._consumer = consumer
         self._dead_letter_place = place
+        self._required_topics = required_topics(place, settings.output, options)
         self._job_spec = JobSpec(
             handler, settings.concurrency, settings.ordering, settings.policy,
             dead_letters, settings.on_dead == "park", outputs, state=state,
@@ -342,7 +342,8 @@ class CooperativeForeach:
             InvalidOption: ``ordering="partition"`` with parts of partitions assigned by hand; or a
                 setting that a job in real time cannot follow.
             RealTimeUnavailable: A job in real time lacks a package or a way to its slots.
-            TopicNotFound: A topic for dead letters or outputs does not exist.
+            TopicNotFound: A topic for dead letters or outputs does not exist, and is not created
+                by ``deadLetterPartitions`` either.
         """
         with self._consumer.in_use():
             return self._start()
@@ -359,7 +360,7 @@ class CooperativeForeach:
         membership = consumer.membership(prepare)
         slots = consumer.slots(spare=0 if job_spec.real_time is None else 1)
         group = membership.options.group_id
-        _check_topics(membership.cluster, job_spec.dead_letters, job_spec.outputs)
+        membership.cluster.check_topics(self._required_topics)
         stable_id = uuid.uuid5(
             uuid.NAMESPACE_URL, f"coopconsume:{membership.cluster.cluster_id}:{group}:{self._name}"
         )
@@ -391,11 +392,3 @@ class _Progressing(QueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - PySpark's name
         """Call it."""
         self._function(event.progress)
-
-
-def _check_topics(cluster: Cluster, *sinks: DeadLetterSink | OutputSink | None) -> None:
-    wanted = [sink.topic for sink in sinks if sink is not None and sink.topic is not None]
-    known = cluster.topic_names() if wanted else []
-    for topic in wanted:
-        if topic not in known:
-            raise TopicNotFound(topic, cluster.servers)

@@ -29,7 +29,7 @@ from coopconsume.options import TABLE, Options
 from coopconsume.record import RetryPolicy
 from coopconsume.runtime.checks import check_handler, check_settings
 from coopconsume.runtime.job_spec import HandlerSettings
-from coopconsume.sinks.base import topic_of
+from coopconsume.sinks.base import required_topics
 from coopconsume.testing.local.java import find_java
 from coopconsume.testing.local.session import local_session, stop_session
 from coopconsume.worker.histogram import Histogram
@@ -182,10 +182,8 @@ def run(
     session = given_session()
     if session is None and master is None and not spark_conf and is_named(parsed.commit_table):
         raise no_catalog(parsed.commit_table)  # That of a local session ends with the command.
-    letters = topic_of(dead_letter or parsed.dead_letter)
-    if parsed.dead_letter_partitions:
-        letters = None  # The job creates it.
-    _check_before_starting(parsed, session, filter(None, (letters, topic_of(output))))
+    required = required_topics(settings.place_of_letters(parsed), output, parsed)
+    _check_before_starting(parsed, session, required)
     with ExitStack() as stack:
         # First, as what Spark's JVM writes is logged, too.
         as_json = log_format == "json"

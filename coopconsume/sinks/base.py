@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
+    from coopconsume.options import Options
     from coopconsume.worker.report import DeadLetter
 
 #: The prefix of a topic where a path is possible as well.
@@ -29,6 +30,21 @@ def topic_of(place: Any) -> str | None:
     """Returns the topic of a place that is written as ``kafka:TOPIC``; None for other places."""
     is_topic = isinstance(place, str) and place.startswith(TOPIC_PREFIX)
     return place.removeprefix(TOPIC_PREFIX) if is_topic else None
+
+
+def required_topics(dead_letter: str | None, output: Any, options: Options) -> list[str]:
+    """Returns the topics that must exist before a job starts.
+
+    They are the topic of outputs, and that of dead letters unless ``deadLetterPartitions`` creates
+    it.
+
+    Args:
+        dead_letter: The place of dead letters.
+        output: The place of outputs.
+        options: The options of the consumer.
+    """
+    places = (None if options.dead_letter_partitions else dead_letter, output)
+    return [topic for place in places if (topic := topic_of(place)) is not None]
 
 
 #: The number of a row among the rows of its record, from 0.
@@ -170,10 +186,6 @@ class OutputSink(Protocol):
     #: Whether the sink is also called for commits without rows.
     hears_all: ClassVar[bool]
 
-    @property
-    def topic(self) -> str | None:
-        """The Kafka topic of the sink, if it has one."""
-
     def write(self, outputs: Outputs) -> None:
         """Writes rows durably.
 
@@ -187,10 +199,6 @@ class OutputSink(Protocol):
 
 class DeadLetterSink(Protocol):
     """A sink for dead letters; it is called before the commit of their records."""
-
-    @property
-    def topic(self) -> str | None:
-        """The Kafka topic of the sink, if it has one."""
 
     def append(
         self, letters: Sequence[DeadLetter], topic_ids: Mapping[str, str], commit_id: str

@@ -35,7 +35,6 @@ class OutputFunction:
         spark: The session.
     """
 
-    topic: str | None = None
     hears_all: ClassVar[bool] = False
 
     def __init__(

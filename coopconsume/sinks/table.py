@@ -37,7 +37,6 @@ class Table:
 
     what = "table"
     beside = ORIGIN
-    topic: str | None = None
     hears_all: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:

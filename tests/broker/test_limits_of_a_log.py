@@ -90,7 +90,6 @@ class Sink:
     """Remembers the offsets of the rows that it was given, by commit."""
 
     schema = pa.schema([("n", pa.int64())])
-    topic = None
     hears_all = False
 
     def __init__(self) -> None:

@@ -27,7 +27,6 @@ class Answering(Gate):
 class Watching:
     """A sink that looks at the commit log as it is written to."""
 
-    topic = None
     hears_all = False
     schema = pa.schema([("text", pa.string())])
 
@@ -53,8 +52,6 @@ class Watching:
 
 class Unreliable:
     """A place for dead letters that hangs, is away, or never takes some of them."""
-
-    topic = None
 
     def __init__(self, *, hangs=False, away=False, denied=False, never=()):
         self.back = threading.Event()

@@ -124,8 +124,6 @@ class Asked:
 class Letters:
     """Takes dead letters."""
 
-    topic = None
-
     def append(self, _letters, _topic_ids, _commit_id):
         """Nobody looks at them."""
 

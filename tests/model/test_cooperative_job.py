@@ -239,8 +239,6 @@ def test_a_batch_waits_for_the_chunks_that_its_slots_are_about_to_get(world, mon
 class Letters:
     """Takes dead letters of all members."""
 
-    topic = None
-
     def __init__(self):
         self.lock = threading.Lock()
         self.offsets = []

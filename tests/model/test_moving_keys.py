@@ -46,8 +46,6 @@ def begun(world):
 class Letters:
     """Takes dead letters."""
 
-    topic = None
-
     def __init__(self):
         self.offsets = []
 

@@ -131,8 +131,6 @@ def test_a_parked_record_holds_the_records_of_its_ordering_key(world):
 class Letters:
     """A sink of dead letters."""
 
-    topic = None
-
     def __init__(self):
         self.all = []
 

@@ -213,6 +213,14 @@ RETRIES = [
 
 OUTPUTS = [
     Mutant(
+        "a-topic-that-is-created-must-exist",
+        "A job starts without the topic that `deadLetterPartitions` creates.",
+        "coopconsume/sinks/base.py",
+        "(None if options.dead_letter_partitions else dead_letter, output)",
+        "(dead_letter, output)",
+        ("tests/unit/sinks/test_sinks.py::test_topics_that_a_job_creates_need_not_exist",),
+    ),
+    Mutant(
         "commit-before-letter",
         "Dead letters and output rows are written before the commit that they count with.",
         "coopconsume/runtime/commit/outbox.py",

@@ -162,13 +162,17 @@ def done(folder: Path, kafka: LocalKafka, topic: str) -> int:
 def test_a_handler_of_the_users_folder_drains_a_topic(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
 ) -> None:
-    """Quiet plain lines, exit code 0, one output row a record, everything committed."""
+    """Quiet plain lines, exit code 0, one output row a record, everything committed.
+
+    The topic of dead letters is made when there is one, so it need not exist.
+    """
     name = topic()
     produce(name, ((b"k%d" % (n % 7), b"x" * n) for n in range(100)))
     output = folder / "out"
     command = Running(folder, *arguments(
         kafka, folder, name, "length", "--available-now", "--name", "lengths", "--output",
-        str(output), "--output-schema", "key string, length int",
+        str(output), "--output-schema", "key string, length int", "--max-attempts", "2",
+        "--dead-letter", f"kafka:{name}-dead", "-o", "deadLetterPartitions=1",
     ))  # fmt: skip
     assert command.end() == 0, command.said.read_text()
     assert "drained: 100 records done" in command.said.read_text()

@@ -9,6 +9,7 @@ import pytest
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy, committed_rows
 from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.dead_letters.choice import Choice
+from coopconsume.errors import TopicNotFound
 from coopconsume.testing.history import check, read_history
 from tests.odd import ODD_ERRORS
 from tests.spark.support import PATIENCE, Recorded, done_book, options, pending_book, until
@@ -100,6 +101,33 @@ def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
         (c.offset, c.attempt) for c in read_history(tmp_path / "history") if c.offset in (3, 5)
     ]
     assert sorted(calls) == [(3, 1), (3, 1), (5, 1), (5, 2)]
+
+
+def reject(record):
+    """Rejects each record."""
+    raise Reject("refused")
+
+
+@pytest.mark.parametrize("given", ["option", "argument"])
+def test_a_job_creates_the_topic_of_its_dead_letters(spark, kafka, topic, produce, tmp_path, given):
+    """With `deadLetterPartitions` the job starts without it; without them, the start names it."""
+    name = topic(1)
+    produce(name, [(b"k", b"v")])
+    place = f"kafka:{name}-dead"
+    words = {"deadLetter": place} if given == "option" else {}
+    more = {} if words else {"dead_letter": place}
+    with (
+        CooperativeConsumer(options(kafka, tmp_path, name, **words), spark) as consumer,
+        pytest.raises(TopicNotFound, match=f"{name}-dead"),
+    ):
+        consumer.foreach(reject, **more).start()
+    creating = options(kafka, tmp_path, name, deadLetterPartitions=2, **words)
+    letters = DeadLetters({**creating, "deadLetter": place})
+    assert letters.letters() == [], "there is none yet"
+    with CooperativeConsumer(creating, spark) as consumer:
+        query = consumer.foreach(reject, **more).trigger(availableNow=True).start()
+        assert query.awaitTermination(PATIENCE)
+    assert [letter.offset for letter in letters.letters()] == [0]
 
 
 def odd_by_offset(record):

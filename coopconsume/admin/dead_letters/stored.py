@@ -224,6 +224,8 @@ class _TopicStore:
         )  # fmt: skip
         with closing(consumer):
             numbers = consumer.partitions_for_topic(self._topic)
+            if not numbers and self._options.dead_letter_partitions:
+                return  # The first letter creates it.
             if not numbers:
                 raise TopicNotFound(self._topic, servers)
             places = [TopicPartition(self._topic, number) for number in sorted(numbers)]

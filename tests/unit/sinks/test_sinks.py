@@ -21,6 +21,7 @@ from coopconsume.sinks import (
     committed_rows,
     open_output,
 )
+from coopconsume.sinks.base import required_topics
 from tests.late_chunk import COUNTING, write_late_chunk
 
 SCHEMA = pa.schema([("text", pa.string())])
@@ -146,6 +147,16 @@ def test_an_invalid_sink_is_refused(place, mode, words):
     """A place or a mode that cannot be used names what can."""
     with pytest.raises(InvalidOption, match=words):
         open_output(place, mode, SCHEMA, OPTIONS, None)
+
+
+def test_topics_that_a_job_creates_need_not_exist():
+    """Those of dead letters alone are created, and only if it is said with how many partitions."""
+    words = {"kafka.bootstrap.servers": "b:1", "kafka.group.id": "g", "commitTable": "/t"}
+    given = Options.parse(words)
+    creating = Options.parse({**words, "deadLetterPartitions": 2})
+    assert required_topics("kafka:dead", "kafka:out", given) == ["dead", "out"]
+    assert required_topics("kafka:dead", "kafka:out", creating) == ["out"]
+    assert required_topics("/dead", "/out", given) == required_topics(None, None, given) == []
 
 
 def test_columns_of_a_topic_are_those_of_kafka():
