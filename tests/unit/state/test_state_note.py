@@ -123,8 +123,9 @@ def test_a_state_that_is_removed_under_a_job_is_not_made_again(group: Group) -> 
     before = changelog.id
     shutil.rmtree(group.folder / "state")
     rows = LONG.changelog.empty_table()
-    with pytest.raises(OutputNotWritten, match=f"its table {before} was removed, and now"):
+    with pytest.raises(OutputNotWritten, match=f"{before} was removed, and now there is none"):
         changelog.append(rows)
+    assert not (group.folder / "state").exists()
     group.create("state")
     with pytest.raises(OutputNotWritten, match=f"its table {before} was removed"):
         changelog.append(rows)
