@@ -58,7 +58,8 @@ class Source:
                 continue
             if first < self.start[p]:
                 raise OffsetOutOfRangeError({TopicPartition("t", p): first})
-            offsets = [offset for offset in log if offset >= first][: min(max_records, self.most)]
+            skipped = max(0, -(-(first - log.start) // log.step))
+            offsets = log[skipped : skipped + min(max_records, self.most)]
             if offsets:
                 self.positions[p] = offsets[-1] + 1
                 self.read += [(p, offset) for offset in offsets]
