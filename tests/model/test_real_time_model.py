@@ -147,7 +147,8 @@ def test_a_record_that_is_tried_again_in_its_slot_is_seen_and_keeps_its_attempts
 
     there.until(lambda: blocker() and blocker()["attempts"] >= 3)
     assert (blocker()["offset"], blocker()["key"]) == (22, "k2")
-    assert (blocker()["error"], blocker()["state"]) == ("ValueError: not yet", "in flight")
+    assert blocker()["error"] == "ValueError: not yet"
+    there.until(lambda: blocker()["state"] == "failed" and blocker()["dueInSeconds"] is not None)
     there.dying = 2
     there.read_errors += ["gone", "gone"]
     there.until(lambda: job._meter.totals["lostSlots"])

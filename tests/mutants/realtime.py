@@ -30,7 +30,68 @@ _ONE_BY_ONE = (
 )
 _EXTENDS = _UNIT + "test_a_slot_that_reads_on_extends_what_is_in_flight"
 
+_PLAN = "tests/unit/runtime/test_plan_rules.py::"
+_WAITS = "tests/unit/runtime/test_waiting.py::"
+_IDLE = _WAITS + "test_an_idle_real_time_run_waits_for_new_records"
+_RETRY = _WAITS + "test_a_record_that_its_slot_tries_again_waits_as_in_batches"
+
 REALTIME = [
+    Mutant(
+        "idle-slot-at-work",
+        "A real-time slot that has nothing to do leaves its partition drained.",
+        _CURSOR,
+        "bool(self.dispatched) if self.is_real_time else self.dispatched is not None",
+        "self.dispatched is not None",
+        (_IDLE,),
+    ),
+    Mutant(
+        "retry-in-flight",
+        "A record that waits in its real-time slot for its next attempt is shown as failed.",
+        "coopconsume/runtime/plan/blocker.py",
+        "if slot is not None and failed is not None and is_between_attempts(failed, now):",
+        "if False:",
+        (_RETRY,),
+    ),
+    Mutant(
+        "late-attempt-waits",
+        "A record whose next attempt is due is in flight, and its slot may be at work.",
+        "coopconsume/runtime/plan/attempts.py",
+        "return failed.due > now",
+        "return True",
+        (_RETRY,),
+    ),
+    Mutant(
+        "retry-is-silence",
+        "A real-time slot that waits for the next attempt of a record is not silent.",
+        "coopconsume/runtime/dispatch/batch.py",
+        "attempts_in(partition, slot, now) for partition in own",
+        "False for partition in own",
+        (_RETRY,),
+    ),
+    Mutant(
+        "long-call-beside-a-retry",
+        "A slot with a retry and a long call waits for the call.",
+        "coopconsume/runtime/dispatch/batch.py",
+        "if not self.is_real_time or slot in self.calls:",
+        "if not self.is_real_time:",
+        (_WAITS + "test_a_slot_with_a_retry_and_a_long_call_waits_for_the_call",),
+    ),
+    Mutant(
+        "retry-beside-a-run",
+        "A record that waits for a batch while a real-time run lasts has a due time.",
+        "coopconsume/runtime/plan/attempts.py",
+        "None if cursor.is_at_work and not cursor.is_real_time else cursor.next_due()",
+        "None if cursor.is_real_time else cursor.next_due()",
+        (_WAITS + "test_a_record_that_waits_for_a_batch_beside_a_real_time_run_has_its_time",),
+    ),
+    Mutant(
+        "retry-not-pending",
+        "A failed record is pending until it is done, also while its slot tries it again.",
+        _PARTITION,
+        "            for one in self.failed.all\n",
+        "            for one in ()\n",
+        (_PLAN + "test_a_record_that_is_tried_again_is_pending_until_it_is_done",),
+    ),
     Mutant(
         "stopped-server-of-an-earlier-run",
         "A silent fetch server that an earlier run of the process has started is ended.",

@@ -14,9 +14,9 @@ import confluent_kafka
 import pytest
 from kafka.admin import KafkaAdminClient, NewPartitions
 
-from commits import CommitStore
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy, current_slot, set_shareable
 from coopconsume.errors import InvalidOption, RealTimeUnavailable
+from coopconsume.monitoring import QueryListener
 from coopconsume.monitoring.listener import Progress
 from coopconsume.runtime.realtime.checks import check_workers
 from coopconsume.testing.history import Recorder, check, read_history
@@ -435,28 +435,59 @@ def test_a_rebalance_and_new_partitions_while_slots_read(
         assert verdict.calls == traffic.count
 
 
-def test_stop_of_an_idle_job_is_prompt(spark, kafka, topic, produce, tmp_path):
-    """Slots that wait for records end in a moment, long before their time is over."""
+class Later:
+    """Fails at some values."""
+
+    def __call__(self, record):
+        """Fail or not."""
+        if record.value == b"later":
+            raise RuntimeError("not yet")
+
+
+class Idles(QueryListener):
+    """Notes that the job is idle."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def onQueryIdle(self, event):  # noqa: N802
+        """Notes it."""
+        self.event.set()
+
+
+def test_an_idle_job_says_so_names_a_retry_and_stops_promptly(
+    spark, kafka, topic, produce, tmp_path
+):
+    """Slots that wait for records, or for the next attempt of one, end in a moment."""
     name = topic(1)
     produce(name, [(b"k", b"v")] * 10)
     with CooperativeConsumer(options(kafka, tmp_path, name, slots=2), spark) as consumer:
-        query = (
-            consumer.foreach(Recorded(tmp_path / "history")).trigger(realTime="10 minutes").start()
-        )
+        idles = Idles()
+        query = consumer.foreach(
+            Recorded(tmp_path / "history", Later()), concurrency=2,
+            retry=RetryPolicy(backoff=1_000, max_backoff=1_000),
+        ).addListener(idles).trigger(realTime="10 minutes").start()  # fmt: skip
         query.processAllAvailable()
         until(lambda: is_live(query))
 
-        def waits_for_records():
+        def waits_for(reason):
             waiting = query.status["waitingFor"]
-            return waiting is None or waiting["reason"] == "newRecords"
+            return waiting is not None and waiting["reason"] == reason
 
-        until(waits_for_records)  # Once Spark has started the slots.
+        until(lambda: waits_for("newRecords"))  # Once Spark has started the slots.
+        idles.event.clear()
+        until(idles.event.is_set)
+        assert not query.status["isDataAvailable"]
+        produce(name, [(b"k", b"later"), (b"k", b"v")])
+        until(lambda: waits_for("retry"))
+        (event,) = query.lastProgress["partitions"]
+        assert (event["blocker"]["state"], event["pending"], event["lag"]) == ("failed", 1, 2)
+        assert event["blocker"]["dueInSeconds"] > 100
+        assert is_live(query)
         began = time.monotonic()
         query.stop()
         assert time.monotonic() - began < 60
-        store = CommitStore.open(str(tmp_path / "commits"))
-        assert store is not None
-    assert len(read_history(tmp_path / "history")) == 10
+    assert len(read_history(tmp_path / "history")) == 11
 
 
 def test_what_real_time_cannot_do_is_refused_at_start(spark, kafka, topic, tmp_path):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from coopconsume.classic import tagged
+from coopconsume.runtime.plan.attempts import attempts_in
 from coopconsume.runtime.read.offset_frames import WantedRows, batch_frame
 from coopconsume.runtime.read.spans import Span
 from coopconsume.runtime.read.timestamp_overflow import TIMESTAMP_OVERFLOWS, retried
@@ -142,14 +143,17 @@ class Running:
         """Its partitions by part, see `BatchPlan.indexes`."""
         return [self.epoch_state.partitions[index] for index in self.plan.indexes]
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether it is a real-time run all of whose slots wait for records."""
-        return self.is_real_time and not any(
-            partition.cursors[slot].reading
-            for partition in self.partitions
-            for slot in self.waiting
-            if slot in partition.cursors
+    def rests(self, slot: int, now: float) -> bool:
+        """Whether a real-time slot waits for records, or for the next attempt of one.
+
+        Other records that it has read wait behind that one: a call that takes long is reported, and
+        others end at once.
+        """
+        if not self.is_real_time or slot in self.calls:
+            return False
+        own = [partition for partition in self.partitions if slot in partition.cursors]
+        return not any(partition.cursors[slot].reading for partition in own) or any(
+            attempts_in(partition, slot, now) for partition in own
         )
 
     def given(self, slot: int) -> dict[int, OffsetRanges]:

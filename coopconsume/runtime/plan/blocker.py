@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.runtime.plan.attempts import is_between_attempts
 from coopconsume.runtime.plan.waiting_record import shown_key
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ def blocker_at(
 ) -> dict[str, Any]:
     """Returns the state of an offset that is not done, for progress events and messages.
 
-    ``state`` is ``failed`` (waits for its next attempt in ``dueInSeconds``), ``parked``, ``in
-    flight`` (in ``slot``), ``to do``, or ``elsewhere`` if the offset is not ours.
+    ``state`` is ``failed`` (waits for its next attempt in ``dueInSeconds``, in a real-time
+    ``slot`` or for a batch), ``parked``, ``in flight`` (in ``slot``), ``to do``, or ``elsewhere``
+    if the offset is not ours.
 
     Args:
         offset: The offset.
@@ -39,7 +41,9 @@ def blocker_at(
     """
     slot = next((cursor.slot for cursor in cursors if cursor.handles(offset)), None)
     state, due = "elsewhere", math.inf
-    if slot is not None:
+    if slot is not None and failed is not None and is_between_attempts(failed, now):
+        state, due = "failed", failed.due
+    elif slot is not None:
         state = "in flight"
     elif (waiting := waiting_at(offset, cursors)) is not None:
         waits = "to do" if waiting.is_running else "failed"

@@ -97,6 +97,11 @@ class SlotCursor:
         return 0 if self.dispatched is None else len(self.dispatched) - len(self.unread)
 
     @property
+    def is_at_work(self) -> bool:
+        """Whether something is dispatched: a batch, or records that its real-time slot has got."""
+        return bool(self.dispatched) if self.is_real_time else self.dispatched is not None
+
+    @property
     def size(self) -> int:
         """How many key hashes may be planned."""
         return sum(key_range.size for key_range in self.staying)
@@ -226,15 +231,14 @@ class SlotCursor:
             (self.position >= end or (is_full and not self.barred_until))
             and not self.todo
             and all(waiting.is_parked for waiting in self.waiting.values())
-            and self.dispatched is None
+            and not self.is_at_work
         )
 
     def is_quiet(self, end: int) -> bool:
         """Whether nothing is left to do below an offset, to hear of or to wait for."""
         if not self.ranges:
             return True
-        is_dispatched = bool(self.dispatched) if self.is_real_time else self.dispatched is not None
-        is_idle = not is_dispatched and not self.barred_until and self.only is None
+        is_idle = not self.is_at_work and not self.barred_until and self.only is None
         return is_idle and self.position >= end and not self.todo and not self.waiting
 
     def has_processed(self, end: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection
 
     from commits import OffsetRanges
     from coopconsume.record import Headers
@@ -37,9 +37,9 @@ class FailedRecords:
         return self._last.get(offset)
 
     @property
-    def logged(self) -> Iterator[int]:
-        """The offsets whose failure the commit log has, or gets."""
-        return (offset for offset, one in self._last.items() if one.is_logged)
+    def all(self) -> Collection[Waiting]:
+        """The last failure of each."""
+        return self._last.values()
 
     def restart(self, offset: int) -> None:
         """Has the attempts of a record count from the first one again."""

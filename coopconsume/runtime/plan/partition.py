@@ -170,18 +170,19 @@ class Partition:
 
     @property
     def pending(self) -> int:
-        """The number of our failed records that are not done, as the commit log has them.
+        """The number of our failed records that are not done.
 
-        Parked records are among them, and those whose rows or letters cannot be written for now. In
-        a cooperative epoch they are nobody's own: those of all members count.
+        Parked records are among them, those whose rows or letters cannot be written for now, and
+        those that a real-time slot tries again by itself, which the commit log does not have. In a
+        cooperative epoch they are nobody's own: those of all members count.
         """
         if self.stock is not None:
             return self.stock.pending
         found = self._waiting()
         found.update(
-            offset
-            for offset in self.failed.logged
-            if any(cursor.handles(offset) for cursor in self.cursors.values())
+            one.offset
+            for one in self.failed.all
+            if any(cursor.handles(one.offset) for cursor in self.cursors.values())
         )
         return len(found) + self._stalled
 
@@ -471,7 +472,7 @@ class Partition:
             cursor = self.dealer.cursor_of(failed.key_hash)
             if cursor is None:
                 continue
-            waiting = self.failed.add(Waiting(**vars(failed), is_logged=True))
+            waiting = self.failed.add(Waiting(**vars(failed)))
             cursor.wait(self.lane(failed.key_hash, offset), waiting)
             if cursor.position <= offset:
                 cursor.todo |= OffsetRanges([(cursor.position, offset)])
@@ -623,9 +624,7 @@ class Partition:
             cursor.had_begun(last)
         for failure in report.retrying:
             if failure.offset in cursor.dispatched:
-                before = self.failed.last(failure.offset)
-                is_logged = before is not None and before.is_logged
-                self.failed.add(Waiting.after(failure, now, is_logged=is_logged))
+                self.failed.add(Waiting.after(failure, now))
 
     def _extend(self, cursor: SlotCursor, report: PartitionReport, position: int) -> None:
         self.is_quiet = False
@@ -793,7 +792,7 @@ class Partition:
         if cursor is None:
             return
         self._may_have_parked |= failure.delay == math.inf
-        failed = self.failed.add(Waiting.after(failure, now, is_logged=True))
+        failed = self.failed.add(Waiting.after(failure, now))
         cursor.wait(self.lane(failure.key_hash, failure.offset), failed)
 
     def replay(self, offset: int, now: float) -> None:

@@ -33,7 +33,6 @@ class Waiting(Failed):
         may_run_until: Until when, on the monotonic clock, the handler of a lost slot may work on
             it.
         next: The next higher failed record of its lane, which waits for this one.
-        is_logged: Whether the commit log has its failure, or gets it: not if its slot retries it.
     """
 
     key: bytes | None = None
@@ -43,27 +42,23 @@ class Waiting(Failed):
     is_running: bool = False
     may_run_until: float = -math.inf
     next: Waiting | None = None
-    is_logged: bool = False
 
     def __post_init__(self) -> None:
         if self.key is None:
             self.key = ordering_key_of(self.headers)
 
     @classmethod
-    def after(
-        cls, failure: Failure, now: float, *, is_logged: bool = False, is_undelivered: bool = False
-    ) -> Self:
+    def after(cls, failure: Failure, now: float, *, is_undelivered: bool = False) -> Self:
         """Returns the record of a failure.
 
         Args:
             failure: The failure.
             now: The time of the failure, on the monotonic clock.
-            is_logged: Whether the commit log has it, or gets it.
             is_undelivered: Whether its dead letter or outputs cannot be written.
         """
         return cls(
             failure.offset, failure.key_hash, failure.attempts, now + failure.delay, failure.error,
-            failure.headers, failure.key, is_logged=is_logged, is_undelivered=is_undelivered,
+            failure.headers, failure.key, is_undelivered=is_undelivered,
         )  # fmt: skip
 
     @property

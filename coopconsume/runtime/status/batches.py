@@ -37,7 +37,7 @@ def batch_facts(
         if not running.waiting or running.begins_at > now:
             continue
         met = [leases.has_met(at) for at in running.connections]
-        if running.is_idle and all(met):
+        if all(met) and all(running.rests(slot, now) for slot in running.waiting):
             continue
         heard = [running.begins_at, *running.heard_at.values()]
         heard += [running.first_report] if running.first_report is not None else []
@@ -67,7 +67,7 @@ def longest_silence(batches: Iterable[Running], now: float) -> float:
         now - running.heard_at.get(slot, running.begins_at)
         for running in batches
         for slot in running.waiting
-        if not running.is_idle
+        if not running.rests(slot, now)
     ]
     return max(silences, default=0.0)
 

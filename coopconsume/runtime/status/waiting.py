@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from coopconsume.runtime.plan.attempts import next_attempt
 from coopconsume.runtime.plan.range_limit import limit_warning
 
 if TYPE_CHECKING:
@@ -332,7 +333,7 @@ def _of_work(todo: Sequence[Partition], facts: JobFacts, now: float) -> Iterator
     at_limit = [p for p in todo if p.is_at_limit]
     if at_limit:
         yield WaitingFor("limit", f"waiting at a limit: {limit_warning(at_limit[0])}")
-    dues = [due - now for p in todo if (due := p.next_due()) is not None]
+    dues = [due - now for p in todo if (due := next_attempt(p, now)) is not None]
     if dues and math.isfinite(min(dues)):
         pending = sum(p.pending for p in todo)
         yield WaitingFor(

@@ -9,19 +9,19 @@ from coopconsume.runtime.plan.waiting_record import Waiting
 ADDED = (("tried", b"1"),)
 
 
-def waiting(offset: int, attempts: int, *, is_logged: bool = False) -> Waiting:
+def waiting(offset: int, attempts: int) -> Waiting:
     """A record that has failed."""
-    return Waiting(offset, 7, attempts, 1.0, "no", ADDED, is_logged=is_logged)
+    return Waiting(offset, 7, attempts, 1.0, "no", ADDED)
 
 
 def test_the_last_failure_of_a_record_counts_until_it_is_done():
     """Its attempts and headers go to its slot; others of its partition stay."""
     records = FailedRecords()
     records.add(waiting(3, 1))
-    last = records.add(waiting(3, 2, is_logged=True))
-    records.add(waiting(5, 1))
+    last = records.add(waiting(3, 2))
+    other = records.add(waiting(5, 1))
     assert records.last(3) is last
-    assert list(records.logged) == [3]
+    assert list(records.all) == [last, other]
     some = OffsetRanges([(0, 4)])
     assert records.attempts_of(some) == {3: 2}
     assert records.headers_of(some) == {3: ADDED}

@@ -219,11 +219,11 @@ def test_pending_records_are_those_of_the_commit_log_and_the_limit_counts_what_w
 
 
 def test_a_record_that_is_tried_again_is_pending_until_it_is_done():
-    """Else its number would come and go with each attempt, and differ from the commit log's."""
+    """Else its number would come and go with each attempt."""
     p = partition()
     p.plan([0], 0.0, LIMITS)
     p.progressed(0, PartitionReport(retrying=[failed(1, 8)]), 0.0)
-    assert p.pending == 0  # The commit log does not know of it.
+    assert p.pending == 1
     p.reported(0, PartitionReport(packed(*range(1, 10)), None, [failed(0, 7)]), 0.0)
     assert p.pending == 1
     assert p.plan([0], 10.0, LIMITS) == {0: OffsetRanges([(0, 0)])}

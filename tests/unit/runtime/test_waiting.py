@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import types
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,10 +15,13 @@ from commits import OffsetRanges
 from coopconsume.errors import InvalidOption
 from coopconsume.group.owned import Failed
 from coopconsume.query import CooperativeQuery
+from coopconsume.runtime.dispatch.batch import Running
 from coopconsume.runtime.plan import Partition
 from coopconsume.runtime.poll.positions import PollPosition
 from coopconsume.runtime.poll.retry_buffer import RetryBuffer
 from coopconsume.runtime.poll.session import PollSession
+from coopconsume.runtime.realtime.run_job import plan_run
+from coopconsume.runtime.status.batches import batch_facts, longest_silence
 from coopconsume.runtime.status.waiting import (
     BatchFacts,
     JobFacts,
@@ -27,6 +31,9 @@ from coopconsume.runtime.status.waiting import (
     waiting_for,
 )
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
+
+#: Nothing asks Spark once a slot has started.
+NO_SPARK: Any = None
 
 
 def partition(end=10, *, max_ranges=1_000, delay=None, doubt=0.0) -> Partition:
@@ -200,3 +207,77 @@ def test_a_query_does_not_wait_for_itself():
     job.is_in_its_thread = False
     assert query.awaitTermination(1) is True
     query.processAllAvailable()
+
+
+def run_of(*partitions: Partition, at: float = 0.0) -> Running:
+    """A real-time run of one slot."""
+    epoch_state: Any = types.SimpleNamespace(partitions=partitions)
+    plan = plan_run(partitions)
+    assert plan is not None
+    return Running(1, plan, {0}, at, at, "tag", epoch_state, is_real_time=True)
+
+
+def reasons(run: Running, now: float) -> tuple[str, float]:
+    """What a job with a real-time run waits for, and how long its slot is silent."""
+    leases: Any = types.SimpleNamespace(has_met=lambda _at: True)
+    found = batch_facts([run], leases, NO_SPARK, "billing", now)
+    facts = JobFacts(partitions=run.partitions, batches=found)
+    return waiting_for(facts, now).reason, longest_silence([run], now)
+
+
+def read_by_slot(*retrying: Failure, done: tuple[int, ...] = ()) -> PartitionReport:
+    """A slot has read offsets 0 to 4; some have failed, some are done."""
+    return PartitionReport(
+        pack_offsets(pa.array(done, pa.int64())),
+        read=pack_offsets(pa.array(range(5), pa.int64())), position=5, retrying=list(retrying),
+    )  # fmt: skip
+
+
+def test_an_idle_real_time_run_waits_for_new_records():
+    """Its slots have nothing to do, although they keep the partition."""
+    found = partition(5)
+    run = run_of(found)
+    assert (found.is_drained, reasons(run, 60.0)[0]) == (False, "nextBatch")
+    found.progressed(0, read_by_slot(done=(0, 1, 2, 3, 4)), 1.0)
+    assert (found.is_drained, reasons(run, 60.0)) == (True, ("newRecords", 0.0))
+    found.end = 6
+    assert not found.is_drained
+
+
+def test_a_record_that_its_slot_tries_again_waits_as_in_batches():
+    """Until it is due, also with records behind it; then its handler runs, and may be late."""
+    found = partition(5)
+    run = run_of(found)
+    failed = Failure(0, 7, b"k", 2, 9.0, "no luck")
+    found.progressed(0, read_by_slot(failed, done=(1, 2)), 1.0)
+    blocker = found.blocker(4.0)
+    assert blocker is not None
+    assert (blocker["state"], blocker["slot"], blocker["dueInSeconds"]) == ("failed", 0, 6.0)
+    assert found.pending == 1
+    assert reasons(run, 4.0) == ("retry", 0.0)
+    assert not found.is_drained
+    assert reasons(run, 14.0) == ("handlers", 14.0)
+    blocker = found.blocker(14.0)
+    assert blocker is not None
+    assert (blocker["state"], blocker["dueInSeconds"], found.pending) == ("in flight", None, 1)
+    found.progressed(0, PartitionReport(pack_offsets(pa.array([0], pa.int64()))), 15.0)
+    assert found.pending == 0
+
+
+def test_a_slot_with_a_retry_and_a_long_call_waits_for_the_call():
+    """Another record of the slot is what holds it up."""
+    found = partition(5)
+    run = run_of(found)
+    found.progressed(0, read_by_slot(Failure(0, 7, b"k", 2, 9.0, "no luck")), 1.0)
+    run.calls[0] = 0, 3, 2.0
+    assert reasons(run, 4.0)[0] == "handlers"
+
+
+def test_a_record_that_waits_for_a_batch_beside_a_real_time_run_has_its_time():
+    """As those of a frame handler do: it is not the run that they wait for."""
+    found = partition(5)
+    run = run_of(found)
+    report = read_by_slot(done=(1, 2, 3, 4))
+    report.failed = [Failure(0, 7, b"k", 2, 9.0, "no luck")]
+    found.progressed(0, report, 1.0)
+    assert reasons(run, 4.0) == ("retry", 0.0)
