@@ -61,6 +61,7 @@ def idle_job(partitions: int) -> Job:
     assignment._grant = SimpleNamespace(epoch=Epoch(1, "n"))
     assignment.topic_ids, assignment._waits, assignment.is_between_epochs = {"t": "id"}, [], False
     assignment.check = assignment.stop_repeating = lambda: None
+    assignment.begin_with_state = lambda _: None
     membership: Any = SimpleNamespace(options=options, may_work_for=lambda *_: True)
     with mock.patch("coopconsume.runtime.dispatch.dispatcher.open_mailbox"):
         job = Job(mock.sentinel.spark, membership, job_spec, _SLOTS, meter)

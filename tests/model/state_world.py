@@ -173,7 +173,7 @@ class StateWorld:
         monkeypatch.setattr(EpochAssignment, "waits_left", waits_left)
         monkeypatch.setattr("coopconsume.runtime.rebalance.LAST_COMMIT", 0.4)
         monkeypatch.setattr("coopconsume.runtime.commit.deliveries.FIRST_PAUSE", 0.05)
-        monkeypatch.setattr("coopconsume.runtime.dispatch.dispatcher._STATE_PAUSE", 0.1)
+        monkeypatch.setattr("coopconsume.runtime.dispatch.dispatcher._PAUSE", 0.1)
         monkeypatch.setattr("coopconsume.group.repeating._FIRST_PAUSE", 0.05)
 
     def _add(self, name):

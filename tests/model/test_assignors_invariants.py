@@ -208,8 +208,9 @@ WIRE_SHARES = st.lists(
 @given(
     st.builds(
         Subscription,
-        TEXT,
-        TEXT,
+        st.fixed_dictionaries(
+            {"store": TEXT, "cluster": TEXT}, optional={"filter": TEXT, "state": TEXT}
+        ),
         st.integers(1, 10**6),
         st.booleans(),
         WIRE_SHARES,
