@@ -83,8 +83,9 @@ def test_a_topic_that_was_created_again_is_handed_out_from_its_start(
         created_again(kafka, name)
         produce(name, [(None, b"third %d" % n) for n in range(25)])
         values: set[bytes | None] = set()
-        for consumer in (two, one, two):
-            records = polled(consumer, 8 if len(values) < 16 else 9)
+        # The first client may have fetched the former records from offset 20 on.
+        for consumer, count in ((two, 20), (one, 5)):
+            records = polled(consumer, count)
             values |= {record.value for record in records}
             done(consumer, records)
         assert values == {b"third %d" % n for n in range(25)}
