@@ -125,9 +125,13 @@ re.match(r"(a+)+b", "a" * 60)
 
 def in_a_program(text):
     """Runs a program; returns its exit status and what it wrote to standard error."""
-    done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", text],
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        pytest.fail("nothing has ended the program")
     return done.returncode, done.stderr
 
 
