@@ -68,6 +68,10 @@ class LogEngine(Protocol):
         """The table, for messages; without secrets."""
 
     @property
+    def location(self) -> str:
+        """The path or URI of the table's folder."""
+
+    @property
     def properties(self) -> Mapping[str, str]:
         """The properties of the table."""
 

@@ -193,6 +193,11 @@ class PathEngine:
         return hidden(self._uri)
 
     @property
+    def location(self) -> str:
+        """The path or URI of the table's folder."""
+        return self._uri
+
+    @property
     def properties(self) -> Mapping[str, str]:
         """The properties of the table."""
         configuration: Mapping[str, str] = self._table.metadata().configuration

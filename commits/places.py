@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import posixpath
 import re
 import time
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")  # escaped characters such as spaces, in 
 _FUSE_OF_DATABRICKS = ("/dbfs/", "/Volumes/")
 _FILE = "file://"
 _LOCAL = "file:"  # Spark's form: one slash and no escapes
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
+_SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "gcs": "gs"}
 _SHARED = ("fuse", "nfs", "cifs", "smb")
 _SPACE = 16_384  # bytes of an entry of the log, and of a file without rows
 # deltalake interprets the first as an escape and fails on the others.
@@ -148,6 +151,41 @@ def refuse_unwritable(uri: str, size: int = 0) -> None:
 def local_path(uri: str) -> str:
     """Return the path of a path or ``file://…`` URI."""
     return unquote(uri.removeprefix(_FILE)) if uri.startswith(_FILE) else uri
+
+
+def identity_of(place: str) -> tuple[str, ...]:
+    """Return the parts of a path or URI; names of one place have the same parts.
+
+    A place inside another one begins with its parts. On a local disk, symbolic links are resolved.
+    """
+    scheme, remote = _scheme_of(place)
+    if scheme == "file":
+        return ("file", *Path(os.path.realpath(_on_disk(place))).parts)
+    bucket, _, path = remote.lstrip("/").partition("/")
+    parts = posixpath.normpath(f"/{path.lstrip('/')}").split("/")
+    return (scheme, bucket, *filter(None, parts))
+
+
+def enclosing_table(place: str) -> str | None:
+    """Return the Delta table on a local disk that a path or URI is inside of."""
+    if _scheme_of(place)[0] != "file":
+        return None
+    parents = Path(os.path.realpath(_on_disk(place))).parents
+    # `Path.is_dir` raises an error for a folder that this user may not look into.
+    return next((str(p) for p in parents if os.path.isdir(p / "_delta_log")), None)  # noqa: PTH112
+
+
+def _scheme_of(place: str) -> tuple[str, str]:
+    """Return the scheme of a path or URI, one of those that mean the same, and what follows it."""
+    found = _SCHEME.match(place)
+    if found is None:
+        return "file", place
+    name = found[1].lower()
+    return _SAME_SCHEME.get(name, name), place[found.end() :]
+
+
+def _on_disk(place: str) -> str:
+    return local_path(place) if place.startswith(_FILE) else place.removeprefix(_LOCAL)
 
 
 def log_folder(location: str) -> Path | None:

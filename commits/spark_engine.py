@@ -84,8 +84,9 @@ class SparkEngine:
         if detail["format"] != "delta":
             raise CommitTableFormat(name, f"a table of format {detail['format']}", "a Delta table")
         self._properties: Mapping[str, str] = dict(detail["properties"])
-        refuse_unsafe_spark(name, detail["location"], spark)
-        self._folder = log_folder(detail["location"])
+        self._location = str(detail["location"])
+        refuse_unsafe_spark(name, self._location, spark)
+        self._folder = log_folder(self._location)
         self._columns = {column: kind for column, kind in spark.table(name).dtypes}  # noqa: C416
         self._version = -1
         self._known: dict[int, VersionEntry] = {}  # entries of the newest versions
@@ -139,6 +140,11 @@ class SparkEngine:
     def target(self) -> str:
         """The table, for messages."""
         return self._name
+
+    @property
+    def location(self) -> str:
+        """The path or URI of the table's folder."""
+        return self._location
 
     @property
     def properties(self) -> Mapping[str, str]:

@@ -107,6 +107,11 @@ class CommitStore(Committing):
         """The path or URI of the table."""
         return self._engine.target
 
+    @property
+    def location(self) -> str:
+        """The path or URI of the table's folder, also if the table is in a catalog."""
+        return self._engine.location
+
     # -- state of groups
 
     def state(self, group: str) -> dict[TopicPartition, PartitionCommits]:

@@ -21,6 +21,7 @@ from coopconsume.option_values import seconds_of
 from coopconsume.options import Options
 from coopconsume.query import CooperativeForeach, CooperativeQuery
 from coopconsume.record import MAX_WAIT
+from coopconsume.runtime.checks import check_tables
 from coopconsume.runtime.commit.state_log import HISTORY, StateLog
 from coopconsume.runtime.dispatch.slot_leases import lease_seconds
 from coopconsume.runtime.job_spec import HandlerSettings
@@ -86,6 +87,7 @@ class CooperativeConsumer(Closing):
         spark: SparkSession | Callable[[], SparkSession] | None = None,
     ) -> None:
         self.options = Options.parse(options)
+        check_tables(self.options)
         self._given = dict(options)
         self._page: LivePage | None = None
         self.spark = usable_session(spark)
@@ -209,6 +211,7 @@ class CooperativeConsumer(Closing):
                 self.options, self.slots(), self._poller.session, self.spark
             )
         try:
+            check_tables(self.options, commit_table=membership.store.location)
             if self._prepare is not None:
                 self._prepare(membership)
             membership.work_under_leases(lease_seconds(self.spark, self.options))

@@ -12,7 +12,7 @@ from coopconsume.errors import InvalidOption
 from coopconsume.interrupts import interruptible
 from coopconsume.monitoring.listener import Progress, QueryListener
 from coopconsume.option_values import seconds_of
-from coopconsume.runtime.checks import check_handler, check_settings
+from coopconsume.runtime.checks import check_handler, check_settings, check_tables
 from coopconsume.runtime.job_spec import JobSpec
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.realtime.checks import check_settings as check_settings_of_real_time
@@ -247,6 +247,8 @@ class CooperativeForeach:
         options = consumer.options
         check_settings(options, handler, settings)
         check_handler(handler, with_state=state is not None)
+        if state is not None:
+            check_tables(options, settings, state.path)
         place = settings.place_of_letters(options)
         dead_letters = None if place is None else open_dead_letters(place, options)
         outputs = None
@@ -262,6 +264,7 @@ class CooperativeForeach:
                 "give sharing='keyRanges', or outputs to a table or a topic without transactions",
             )
         self._consumer = consumer
+        self._settings = settings
         self._dead_letter_place = place
         self._required_topics = required_topics(place, settings.output, options)
         self._job_spec = JobSpec(
@@ -353,6 +356,8 @@ class CooperativeForeach:
         consumer.check_no_query("foreach")
 
         def prepare(member: Membership) -> None:
+            path = None if job_spec.state is None else job_spec.state.path
+            check_tables(member.options, self._settings, path, commit_table=member.store.location)
             if job_spec.ordering == "partition":
                 member.need_whole_partitions(needed=True)
             member.keep_state(None if job_spec.state is None else job_spec.state.changelog)

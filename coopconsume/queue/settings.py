@@ -15,9 +15,10 @@ from coopconsume.options import TABLE, Options
 from coopconsume.queue.log_client import ENGINES
 from coopconsume.queue.table_log import TableLog
 from coopconsume.record import usable_seconds
+from coopconsume.table_places import TablePlace, refuse_nested
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from coopconsume.queue.log_client import LogClient
 
@@ -142,10 +143,23 @@ class QueueSettings:
         if any(log in logs[:n] for n, log in enumerate(logs)):
             remedy = "give each replica a topic or a table of its own"
             raise InvalidOption("replicas", "twice the same log", remedy)
+        refuse_nested(list(settings._tables()))
         if ENGINES[engine](settings.name, topic, parsed).place in places:
             remedy = f"the records of {settings.name} are in it"
             raise InvalidOption("replicas", repr(topic), remedy)
         return settings
+
+    def _tables(self) -> Iterator[TablePlace]:
+        from coopconsume.sinks.letters import letter_tables
+
+        table = self.options.commit_table
+        if table and not is_named(table):
+            yield TablePlace("commitTable", table)
+        for path in letter_tables(self.options.dead_letter):
+            yield TablePlace("deadLetter", path)
+        for replica in self.replicas:
+            if replica.table:
+                yield TablePlace("replicas", replica.table, replica.options)
 
     def clients(self) -> list[LogClient]:
         """Return a new client for the log of each replica; nothing is opened.

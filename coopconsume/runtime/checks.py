@@ -5,9 +5,15 @@ from __future__ import annotations
 from inspect import isasyncgenfunction, signature
 from typing import TYPE_CHECKING, Any
 
+from commits.table import is_named
 from coopconsume.errors import HandlerNotUsable, InvalidOption
 from coopconsume.runtime.dispatch.batch import rates_of
+from coopconsume.sinks.base import topic_of
+from coopconsume.sinks.letters import letter_tables
 from coopconsume.sinks.others import check_output
+from coopconsume.sinks.purgatory import purgatory_path
+from coopconsume.state.table import table_paths
+from coopconsume.table_places import TablePlace, refuse_nested
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.slot import HandlerNotFound, resolve_handler
 
@@ -49,6 +55,7 @@ def check_settings(options: Options, handler: Any, settings: HandlerSettings) ->
             "say by dead_letter=… (--dead-letter) where records go that are given up",
         )  # fmt: skip
     _check_output(options, settings.output, settings.output_schema, settings.output_mode)
+    check_tables(options, settings)
     if ordering != "key" and options.max_records_per_second_per_key is not None:
         raise InvalidOption(
             "maxRecordsPerSecondPerKey", f"ordering={ordering!r}", "it needs ordering='key'"
@@ -62,6 +69,43 @@ def check_settings(options: Options, handler: Any, settings: HandlerSettings) ->
     if on_dead == "park" and dead_letter is None:
         remedy = "give dead_letter=… (--dead-letter), too"
         raise InvalidOption("on_dead", "park without dead_letter", remedy)
+
+
+def check_tables(
+    options: Options,
+    settings: HandlerSettings | None = None,
+    state: str | None = None,
+    *,
+    commit_table: str | None = None,
+) -> None:
+    """Checks that no table of a job or a consumer is inside another one.
+
+    Args:
+        options: Of the consumer.
+        settings: How the handler is run; None without a job.
+        state: The folder or URI of the job's state.
+        commit_table: The location of the commit table; by default the option, unless it is the
+            name of a table in a catalog.
+
+    Raises:
+        InvalidOption: A table is inside another one, or two are the same.
+    """
+    if commit_table is None and not is_named(options.commit_table):
+        commit_table = options.commit_table
+    letters, output, mode = options.dead_letter, None, "append"
+    if settings is not None:
+        letters, mode = settings.place_of_letters(options), settings.output_mode
+        output = settings.output if isinstance(settings.output, str) else None
+    topic = topic_of(output)
+    tables = [] if commit_table is None else [TablePlace("commitTable", commit_table)]
+    tables += [TablePlace("deadLetter", path) for path in letter_tables(letters)]
+    tables += [TablePlace("state", path) for path in table_paths(state)] if state else []
+    if output is not None and topic is None:
+        tables.append(TablePlace("output", output))
+    if mode == "transactional" and topic is not None and options.purgatory is not None:
+        path = purgatory_path(options.purgatory, (options.group_id, topic))
+        tables.append(TablePlace("purgatory", path))
+    refuse_nested(tables)
 
 
 def _check_output(options: Options, output: Any, schema: Any, mode: str) -> None:

@@ -156,6 +156,20 @@ def _beside(
     return [(name, str(v).encode()) for name, v in zip(HEADERS, values, strict=True)]
 
 
+def letter_tables(place: str | None) -> list[str]:
+    """Returns the paths of the tables of dead letters and of decisions on them; none for a topic.
+
+    Args:
+        place: The place of dead letters; None: there is none.
+    """
+    return [] if place is None or topic_of(place) is not None else [place, decisions_table(place)]
+
+
+def decisions_table(place: str) -> str:
+    """Returns the path of the decisions on the dead letters in a table."""
+    return f"{place}_decisions"
+
+
 def open_dead_letters(place: str, options: Options) -> DeadLetterSink:
     """Opens a sink for dead letters.
 

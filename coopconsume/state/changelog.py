@@ -24,7 +24,7 @@ from coopconsume.errors import OutputNotWritten, TableUnusable
 from coopconsume.state.rows import Origin, alive, counted, newest
 from coopconsume.state.schema import ORIGIN, StateSchema
 from coopconsume.state.snapshots import Snapshots
-from coopconsume.state.table import PARTITION, RETENTION, StateTable, file_name
+from coopconsume.state.table import CHANGELOG, PARTITION, RETENTION, StateTable, file_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -64,7 +64,7 @@ class Changelog:
         schema: StateSchema | None = None,
     ) -> None:
         self.path = path.rstrip("/")
-        self._table = StateTable(self.path, "changelog")
+        self._table = StateTable(self.path, CHANGELOG)
         found = self._table.open()
         if found is not None:
             schema = self._schema_of(found, schema)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commits.program_end import table_calls
-from coopconsume.state.table import PARTITION, RETENTION, StateTable
+from coopconsume.state.table import PARTITION, RETENTION, SNAPSHOTS, StateTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ class Snapshots:
     """
 
     def __init__(self, state: str, schema: pa.Schema) -> None:
-        self.table = StateTable(state, "snapshots")
+        self.table = StateTable(state, SNAPSHOTS)
         self._schema = schema
 
     def of(self, origin: Origin) -> list[Snapshot]:

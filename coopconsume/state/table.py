@@ -31,6 +31,16 @@ RETENTION: Final = {
 """For how long removed files, and entries of the tables' logs, stay."""
 
 
+#: The tables of a state, in its folder.
+CHANGELOG: Final = "changelog"
+SNAPSHOTS: Final = "snapshots"
+
+
+def table_paths(state: str) -> list[str]:
+    """Returns the paths of the tables of a state, which is a folder or URI."""
+    return [f"{state}/{name}" for name in (CHANGELOG, SNAPSHOTS)]
+
+
 class StateTable:
     """A Delta table of a state.
 

@@ -20,6 +20,7 @@ from tests.mutants.outcomes import DENIED, OUTPUTS, RETRIES
 from tests.mutants.queue import QUEUE
 from tests.mutants.realtime import REALTIME
 from tests.mutants.state import STATE
+from tests.mutants.table_places import TABLE_PLACES
 from tests.mutants.ui import UI
 from tests.mutants.values import VALUES
 from tests.mutants.wide import WIDE
@@ -60,6 +61,7 @@ GROUPS = [
     ORDERING_KEYS,
     REALTIME,
     IDENTITY,
+    TABLE_PLACES,
     UI,
     VALUES,
     WORKERS,

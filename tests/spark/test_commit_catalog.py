@@ -30,6 +30,7 @@ from commits.rows import Event, Part, encode
 from commits.spark_engine import SparkEngine
 from coopconsume import CooperativeConsumer, committed_rows
 from coopconsume.cli import main
+from coopconsume.errors import InvalidOption
 from tests.commit_suite import P0, P1, check_behaviour, opened, seen
 from tests.spark.support import options
 
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from coopconsume import Record
+    from coopconsume import Record, State
+    from coopconsume.testing.local.broker import LocalKafka
+    from tests.conftest import TopicFactory
 
 pytestmark = pytest.mark.spark
 
@@ -52,6 +55,51 @@ def name(spark: SparkSession) -> Iterator[str]:
     name = f"spark_catalog.sales.commits_{next(_names)}"
     yield name
     spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+@pytest.mark.broker
+def test_no_table_is_inside_one_of_a_catalog(
+    spark: SparkSession, kafka: LocalKafka, topic: TopicFactory, tmp_path: Path, name: str
+) -> None:
+    """Its location is known once it is open: nothing is joined, and nothing is written there."""
+    CommitStore.open(name, spark=spark)
+    location = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"]
+    folder = Path(location.removeprefix("file:"))
+    around, inside = str(folder.parent), str(folder / "inside")
+    given = options(kafka, tmp_path, topic(1), commitTable=name)
+    with (
+        CooperativeConsumer({**given, "deadLetter": around}, spark) as consumer,
+        pytest.raises(InvalidOption, match=r"commitTable = .*inside deadLetter"),
+    ):
+        consumer.membership()
+    with CooperativeConsumer(given, spark) as consumer:
+        for is_member in (False, True):
+            if is_member:
+                consumer.membership()
+            assert bool(consumer.assignment()) is is_member
+            with pytest.raises(InvalidOption, match=r"commitTable = .*inside output"):
+                consumer.foreach(ignore, output=around, output_schema="value string").start()
+            with pytest.raises(InvalidOption, match=r"state = .*inside the Delta table"):
+                consumer.foreach_with_state(count, state_schema="long", state=inside)
+    assert not Path(inside).exists()
+    on_a_path = options(kafka, tmp_path, topic(1))
+    with CooperativeConsumer(on_a_path, spark) as consumer:
+        inside = f"{on_a_path['commitTable']}/inside"
+        with pytest.raises(InvalidOption, match=r"state = .*inside commitTable"):
+            consumer.foreach_with_state(count, state_schema="long", state=inside)
+        with pytest.raises(InvalidOption, match=r"output = .*inside commitTable"):
+            consumer.foreach(ignore, output=inside, output_schema="value string")
+    with pytest.raises(InvalidOption, match=r"deadLetter = .*inside commitTable"):
+        CooperativeConsumer({**on_a_path, "deadLetter": inside}, spark)
+
+
+def ignore(record: Record) -> None:
+    """Do nothing."""
+
+
+def count(record: Record, state: State) -> None:
+    """Counts the records of a key."""
+    state.set(state.get(0) + 1)
 
 
 @pytest.mark.slow

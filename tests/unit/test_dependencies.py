@@ -35,7 +35,7 @@ LAYERS = [
         "coopconsume.kafka.identity",
         "coopconsume.filters",
     },
-    {"coopconsume.option_values"},
+    {"coopconsume.option_values", "coopconsume.table_places"},
     {"coopconsume.options"},
     {"coopconsume.state"},
     {"coopconsume.kafka", "coopconsume.worker"},

@@ -15,7 +15,7 @@ from commits.secrets import hidden
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.kafka.producer import NULL_HEADERS, Message, Producer
 from coopconsume.sinks.base import ORIGIN, topic_of
-from coopconsume.sinks.letters import HEADERS
+from coopconsume.sinks.letters import HEADERS, decisions_table
 from coopconsume.sinks.table import Table
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class _TableStore:
                 "creates the table", hidden(self._path),
             )  # fmt: skip
             return []
-        table, decisions = DeltaTable(self._path), f"{self._path}_decisions"
+        table, decisions = DeltaTable(self._path), decisions_table(self._path)
         marks = {}
         if DeltaTable.is_deltatable(decisions):
             marks = {
@@ -150,7 +150,7 @@ class _TableStore:
             for letter in letters
         ]  # fmt: skip
         if rows:
-            _MarkTable(f"{self._path}_decisions", _MARKS).append_rows(rows)
+            _MarkTable(decisions_table(self._path), _MARKS).append_rows(rows)
 
 
 class _MarkTable(Table):
