@@ -160,7 +160,7 @@ def letter_tables(place: str | None) -> list[str]:
     """Returns the paths of the tables of dead letters and of decisions on them; none for a topic.
 
     Args:
-        place: The place of dead letters; None: there is none.
+        place: The place of dead letters; None: no dead letters are kept.
     """
     return [] if place is None or topic_of(place) is not None else [place, decisions_table(place)]
 

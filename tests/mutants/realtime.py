@@ -48,7 +48,7 @@ REALTIME = [
         "retry-in-flight",
         "A record that waits in its real-time slot for its next attempt is shown as failed.",
         "coopconsume/runtime/plan/blocker.py",
-        "if slot is not None and failed is not None and is_between_attempts(failed, now):",
+        "if slot is not None and failed is not None and failed.is_between_attempts(now):",
         "if False:",
         (_RETRY,),
     ),

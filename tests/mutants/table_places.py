@@ -53,7 +53,7 @@ TABLE_PLACES = [
         _LINKS,
     ),
     Mutant(
-        "stores-of-buckets-not-told-apart",
+        "stores-of-buckets-not-distinguished",
         "The same bucket of two stores is two places.",
         _RULE,
         "self._store == other._store and ",

@@ -123,7 +123,7 @@ def test_a_job_creates_the_topic_of_its_dead_letters(spark, kafka, topic, produc
         consumer.foreach(reject, **more).start()
     creating = options(kafka, tmp_path, name, deadLetterPartitions=2, **words)
     letters = DeadLetters({**creating, "deadLetter": place})
-    assert letters.letters() == [], "there is none yet"
+    assert letters.letters() == [], "no letter yet"
     with CooperativeConsumer(creating, spark) as consumer:
         query = consumer.foreach(reject, **more).trigger(availableNow=True).start()
         assert query.awaitTermination(PATIENCE)

@@ -10,17 +10,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from coopconsume.runtime.plan.partition import Partition
-    from coopconsume.runtime.plan.waiting_record import Waiting
-
-
-def is_between_attempts(failed: Waiting, now: float) -> bool:
-    """Whether a record that is dispatched waits in its slot for its next attempt.
-
-    Args:
-        failed: Its last failure.
-        now: The time, on the monotonic clock.
-    """
-    return failed.due > now
 
 
 def attempts_in(partition: Partition, slot: int, now: float) -> list[float]:
@@ -35,7 +24,7 @@ def attempts_in(partition: Partition, slot: int, now: float) -> list[float]:
     if not dispatched:
         return []
     failed = partition.failed.all
-    return [one.due for one in failed if one.offset in dispatched and is_between_attempts(one, now)]
+    return [one.due for one in failed if one.offset in dispatched and one.is_between_attempts(now)]
 
 
 def next_attempt(partition: Partition, now: float) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.runtime.plan.attempts import is_between_attempts
 from coopconsume.runtime.plan.waiting_record import shown_key
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def blocker_at(
     """
     slot = next((cursor.slot for cursor in cursors if cursor.handles(offset)), None)
     state, due = "elsewhere", math.inf
-    if slot is not None and failed is not None and is_between_attempts(failed, now):
+    if slot is not None and failed is not None and failed.is_between_attempts(now):
         state, due = "failed", failed.due
     elif slot is not None:
         state = "in flight"

@@ -77,6 +77,14 @@ class Waiting(Failed):
         """Whether it waits until an operator decides."""
         return super().is_parked and not (self.is_undelivered or self.is_running)
 
+    def is_between_attempts(self, now: float) -> bool:
+        """Returns whether it waits for its next attempt; its slot may have dispatched it.
+
+        Args:
+            now: The time, on the monotonic clock.
+        """
+        return self.due > now
+
 
 def shown_key(key: bytes) -> str:
     """Returns a key as text for people."""
