@@ -55,8 +55,8 @@ REALTIME = [
     Mutant(
         "late-attempt-waits",
         "A record whose next attempt is due is in flight, and its slot may be at work.",
-        "coopconsume/runtime/plan/attempts.py",
-        "return failed.due > now",
+        "coopconsume/runtime/plan/waiting_record.py",
+        "return self.due > now",
         "return True",
         (_RETRY,),
     ),

@@ -123,7 +123,7 @@ def test_a_state_that_is_removed_under_a_job_is_not_made_again(group: Group) -> 
     before = changelog.id
     shutil.rmtree(group.folder / "state")
     rows = LONG.changelog.empty_table()
-    with pytest.raises(OutputNotWritten, match=f"{before} was removed"):
+    with pytest.raises(OutputNotWritten, match=f"{before} was removed, and no table is there now"):
         changelog.append(rows)
     assert not (group.folder / "state").exists()
     group.create("state")
