@@ -126,8 +126,8 @@ class Changelog:
         if table is None or (self.id and found != self.id):
             raise OutputNotWritten(
                 "changes of the state", hidden(self.path),
-                f"its table {self.id} was removed, and {found or 'no table'} is there now: bring it "
-                "back, or stop the job and run 'coopconsume state switch'",
+                f"its table {self.id} was removed, and {found or 'no table'} is there now: bring "
+                "it back, or stop the job and run 'coopconsume state switch'",
             )  # fmt: skip
         self.id = found
         return table
