@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from commits.model import Assignment as Assignment
     from commits.model import Doubt as Doubt
     from commits.model import Epoch as Epoch
-    from commits.model import OffsetAndEpoch as OffsetAndEpoch
     from commits.model import OwnedShare as OwnedShare
     from commits.model import Pending as Pending
     from commits.model import Wanted as Wanted
+    from commits.offset_and_epoch import OffsetAndEpoch as OffsetAndEpoch
     from commits.offsets import OffsetRanges as OffsetRanges
     from commits.partition_commits import CommitResult as CommitResult
     from commits.partition_commits import PartitionCommits as PartitionCommits
@@ -82,7 +82,7 @@ _HOME = {
     "OffsetRanges": "offsets",
     "OwnedShare": "model",
     "PartitionCommits": "partition_commits",
-    "OffsetAndEpoch": "model",
+    "OffsetAndEpoch": "offset_and_epoch",
     "Pending": "model",
     "RepairRefused": "errors",
     "SNAPSHOT_BYTES": "settings",

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from commits.acquisitions import Acquisition
     from commits.fold import GroupState
-    from commits.model import AcquireRequest, Epoch, OffsetAndEpoch, Pending, TopicPartition
+    from commits.model import AcquireRequest, Epoch, Pending, TopicPartition
+    from commits.offset_and_epoch import OffsetAndEpoch
     from commits.offsets import OffsetRanges, Pairs
 
     Results = dict[TopicPartition, CommitResult]

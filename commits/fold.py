@@ -15,7 +15,8 @@ from commits.acquisitions import Acquisition, Acquisitions
 from commits.errors import IndividualCommitTooOld
 from commits.grants import GrantState, cut, holder_of
 from commits.ids import CommitIds
-from commits.model import AcquisitionId, Doubt, OffsetAndEpoch, OwnedShare, Wanted
+from commits.model import AcquisitionId, Doubt, OwnedShare, Wanted
+from commits.offset_and_epoch import OffsetAndEpoch
 from commits.offsets import MAX_OFFSET, OffsetRanges
 from commits.partition_commits import CommitResult, PartitionCommits
 

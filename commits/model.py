@@ -37,21 +37,6 @@ class Epoch:
     nonce: str
 
 
-class OffsetAndEpoch(NamedTuple):
-    """An offset that a partition's log had reached in a leader epoch (KIP-320).
-
-    If the leader epoch ends at a lower offset in the log of today, an unclean election has cut the
-    log since.
-
-    Attributes:
-        offset: The offset after the last record.
-        leader_epoch: The leader epoch.
-    """
-
-    offset: int
-    leader_epoch: int
-
-
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A record that its owner has read and that is not done.

@@ -15,7 +15,8 @@ from commits.acquisitions import Acquisition, Acquisitions
 from commits.fold import Answer, GroupState, KnownPrimary, LogState, PartitionState
 from commits.grants import GrantState, ShareOwner
 from commits.ids import CommitIds
-from commits.model import Doubt, Epoch, OffsetAndEpoch, OwnedShare
+from commits.model import Doubt, Epoch, OwnedShare
+from commits.offset_and_epoch import OffsetAndEpoch
 from commits.offsets import MAX_OFFSET, OffsetRanges
 from commits.partition_commits import CommitResult, PartitionCommits
 from commits.rows import Event, Part

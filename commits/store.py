@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from commits.ids import CommitIds
-    from commits.model import OffsetAndEpoch, Pending, TopicPartition
+    from commits.model import Pending, TopicPartition
+    from commits.offset_and_epoch import OffsetAndEpoch
 
 
 class CommitStore(Committing):

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 #: Spark's Kafka source, and the logger that warns of ``kafka.group.id``.
 _KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+#: In the manifest of Spark's own jar; a jar of an application has another title and version.
+_SOURCE_TITLE = "Kafka 0.10+ Source for Structured Streaming"
 #: Jobs of a group that may run at once, and are looked at for running tasks.
 _NEWEST_JOBS = 8
 
@@ -72,7 +74,9 @@ def connector_version(session: SparkSession) -> str | None:
     try:
         jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - PySpark has no public way to ask
         loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        found = loader.loadClass(_KAFKA_SOURCE).getPackage().getImplementationVersion()
+        package = loader.loadClass(_KAFKA_SOURCE).getPackage()
+        is_own = package.getImplementationTitle() == _SOURCE_TITLE
+        found = package.getImplementationVersion() if is_own else None
     except Exception as error:  # noqa: BLE001 - no such class, or no right to the JVM
         log.debug("the version of Spark's Kafka source is unknown: %s", error)
         return None

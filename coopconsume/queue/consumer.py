@@ -465,7 +465,12 @@ class QueueConsumer(Closing):
         granted = session.acquire(limit, self._ends, patience)
         if granted is None or not granted.offsets:
             return []
-        records = self._read(session, granted, patience)
+        try:
+            records = self._read(session, granted, patience)
+        except BaseException:
+            # Nobody has got them: others may, at once, and it was no delivery.
+            session.settle("release", granted.offsets, is_delivered=False)
+            raise
         for record in records:
             self._held[record.partition, record.offset] = _Held(record, granted.until)
         return self._without_exhausted(records)

@@ -84,6 +84,13 @@ class _ReplicaPartition:
         self.log, self.epoch = log, epoch
         #: The ids of the topics of the same name before this one.
         self.past: tuple[str, ...] = ()
+        #: Whether a consumer of an earlier version wrote the snapshot: it drops the identity.
+        self.is_from_earlier = False
+
+    def learn(self, log: LogIncarnation) -> None:
+        """Take the log of a row behind a snapshot whose writer did not know it."""
+        if self.is_from_earlier and self.log == NOT_KNOWN and not log.cut:
+            self.log = log
 
     def is_of(self, log: LogIncarnation) -> bool:
         """Whether offsets of a log are offsets of this partition.
@@ -248,7 +255,10 @@ class ReplicaState:
     def _of(self, p: int, row: ReplicaRow) -> _ReplicaPartition | None:
         """Return a partition if it has begun, and the row has offsets of its log."""
         partition = self._partitions.get(p)
-        return partition if partition is not None and partition.is_of(row.log(p)) else None
+        if partition is None:
+            return None
+        partition.learn(row.log(p))
+        return partition if partition.is_of(row.log(p)) else None
 
     def _acquire(self, position: int, row: ReplicaRow) -> ReplicaAnswer:
         answer = ReplicaAnswer()
@@ -399,6 +409,8 @@ class ReplicaState:
             if "log" in found:  # earlier versions do not write it
                 partition.log, partition.epoch = log_of(found["log"]), int(found["epoch"])
                 partition.past = tuple(map(str, found["past"]))
+            else:
+                partition.is_from_earlier = True
             partition.counts = {int(n): offsets_of(at)[p] for n, at in found["counts"].items()}
             new._partitions[p] = partition
         for number, (identity, times) in state.get("replicas", {}).items():

@@ -191,6 +191,8 @@ class KeyScheduler:
                 return lane, row, record
             outcome.number = self._settled
             self._settle(lane, row, done=outcome.settle_uncalled(row, record))
+            if outcome.report.end.tripped:
+                self._deadline = 0.0
         return None
 
     def settle(

@@ -39,9 +39,12 @@ def end_worker_with(
     """
     try:
         if journal is not None:
-            file = os.open(_beside(journal), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            path = _beside(journal)
+            part = path.with_suffix(".part")
+            file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(file, "wb") as to:
                 to.write(dumps((os.getpid(), place_of_process(), report)))
+            part.replace(path)  # The disk may be full: half a report does not count.
     finally:
         end(DAMAGED)
 
@@ -60,7 +63,7 @@ def take_left_report(journal: Path | None) -> SlotReport | None:
             if os.fstat(file.fileno()).st_uid != os.getuid():
                 return None
             pid, place, report = loads(file.read())  # noqa: S301 - of this user's own worker
-    except (OSError, EOFError, ValueError):
+    except Exception:  # noqa: BLE001 - whatever is in it, it cannot be read
         return None
     if place != place_of_process() or not has_ended(pid):
         return None

@@ -119,6 +119,7 @@ class TaskOutcome:
         #: Types of errors whose trace is reported.
         self._traced: set[str] = set()
         self._streak = spec.streaks.get(slot, 0)
+        self._has_counted_end = False
         #: Held while an outcome is noted, and while a progressive report is taken.
         self.lock = threading.Lock()
         #: Handler calls that have ended; `flush` updates it.
@@ -346,7 +347,10 @@ class TaskOutcome:
         self._look_at_streak(text)
 
     def _count_before_calls(self, text: str) -> None:
-        """Counts a failed call of a worker that has ended, before those that are made here."""
+        """Counts the end of a worker as one failure, however many records it is charged to."""
+        if self._has_counted_end:
+            return
+        self._has_counted_end = True
         self._streak = 1 + (self._streak if self.number == self._failed_at else 0)
         self._failed_at = self.number
         self._look_at_streak(text)

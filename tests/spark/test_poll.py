@@ -10,7 +10,6 @@ from chispa import assert_df_equality
 from pyspark.sql import functions as F
 
 from coopconsume import CooperativeConsumer, TopicPartition, committed_rows, key_hash
-from coopconsume import query as query_module
 from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.errors import MissingOption, NotPolled, PollWokenUp
@@ -219,14 +218,14 @@ def test_a_query_that_takes_long_to_start_keeps_its_group(
     with CooperativeConsumer(opts, spark) as consumer:
         consumer.subscribe()
         membership = consumer.membership()
-        check = query_module._check_topics
+        check = membership.cluster.check_topics
 
         def check_for_long(*args):
             left = time.monotonic() + 6
             until(lambda: time.monotonic() > left or consumer._membership is not membership)
             check(*args)
 
-        monkeypatch.setattr(query_module, "_check_topics", check_for_long)
+        monkeypatch.setattr(membership.cluster, "check_topics", check_for_long)
         store, group = membership.store, opts["kafka.group.id"]
         consumer.foreach(lambda record: None).start()
 

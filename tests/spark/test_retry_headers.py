@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from commits import OffsetRanges
 from coopconsume import CooperativeConsumer, Reject, Retry, RetryPolicy
 from coopconsume.admin.dead_letters.actions import DeadLetters
+from coopconsume.admin.offsets.admin import OffsetAdmin
 from tests.spark.support import PATIENCE, done_book, options, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -96,6 +97,8 @@ def test_added_headers_outlive_restarts_and_come_to_jobs_frames_and_letters(
         assert again.where(F.expr("exists(headers, one -> one.key = 'polled')")).count() == 2
 
     handler = Adds(tmp_path, gives_up=True)
+    with OffsetAdmin(opts, group) as admin:  # The group has worked without state until now.
+        admin.switch_state(execute=True)
     with CooperativeConsumer(opts, spark) as consumer:
         query = consumer.foreach_with_state(
             handler, state_schema="long", state=str(tmp_path / "state"), retry=retry

@@ -78,7 +78,25 @@ def plan_batch(
 ) -> BatchPlan | None:
     """Returns the next batch for these free slots; None if there is no work for them."""
     backlogs = {p.index: p.backlog(slots, now) for p in partitions}
-    chosen = in_turn(partitions, backlogs, limits.window, limits.handlers)
+    left = list(partitions)
+    # Those that are at a limit, or that look for a record that ends its worker, may plan nothing.
+    while chosen := in_turn(left, backlogs, limits.window, limits.handlers):
+        planned = _plan_of(chosen, backlogs, slots, now, limits)
+        if planned is not None:
+            return planned
+        taken = {partition.index for partition in chosen}
+        left = [partition for partition in left if partition.index not in taken]
+    return None
+
+
+def _plan_of(
+    chosen: Sequence[Partition],
+    backlogs: Mapping[int, int],
+    slots: Sequence[int],
+    now: float,
+    limits: Limits,
+) -> BatchPlan | None:
+    """Returns the plan of a batch over some partitions; None if they have no work for the slots."""
     windows = deal_window({p.index: backlogs[p.index] for p in chosen}, limits.window)
     work: dict[int, dict[int, PartitionWork]] = {}
     wanted: dict[int, OffsetRanges] = {}

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
 
 _ZONE: Final = "spark.sql.session.timeZone"
+#: Names of one time zone: which one a JVM has by default depends on its host.
+_UTC: Final = frozenset(
+    {"UTC", "Etc/UTC", "GMT", "Etc/GMT", "UCT", "Etc/UCT", "Zulu", "Z", "+00:00"}
+)
 #: A default that Spark accepts for each setting.
 _UNSET: Final = "<undefined>"
 _FALSE: Final = """
@@ -80,7 +84,8 @@ def session_settings(spark: SparkSession) -> str:
 def _unusual(spark: SparkSession) -> Iterator[tuple[str, str]]:
     # Of a JVM each setting is faster than all; of a server all take one request.
     known = None if is_classic(spark) else spark.conf.getAll
-    yield _ZONE, spark.conf.get(_ZONE) or ""
+    zone = spark.conf.get(_ZONE) or ""
+    yield _ZONE, "UTC" if zone in _UTC else zone
     for name, default in sorted(SETTINGS.items()):
         value = spark.conf.get(name, _UNSET) if known is None else known.get(name, _UNSET)
         # Names of columns have cases, values of other settings have none.

@@ -181,6 +181,22 @@ def test_an_earlier_version_of_a_replica_that_was_away_takes_no_new_topic_for_th
     assert new.states[2].done(0).stable_offset == 1
 
 
+def test_what_is_done_behind_a_snapshot_of_an_earlier_version_stays_done():
+    """Its snapshot has no identities; the rows of later versions behind it have theirs."""
+    state = ReplicaState()
+    state.fold(0, ReplicaRow("begin", "one", offsets={0: OffsetRanges()}, topic_id="first"))
+    written = state.snapshot()
+    for partition in written["partitions"].values():
+        for name in ("log", "epoch", "past"):
+            del partition[name]
+    later = ReplicaState.restore(written)
+    later.fold(1, ReplicaRow("acquire", "one", 1, some((0, 3)), 30.0, topic_id="first"))
+    later.fold(2, ReplicaRow("accept", "one", 2, some((0, 1)), topic_id="first"))
+    later.fold(3, ReplicaRow("accept", "one", 3, some((2, 2)), topic_id="second"))
+    assert later.log(0) == FIRST
+    assert later.done(0).stable_offset == 2
+
+
 def test_a_replica_that_was_away_learns_the_log_from_a_majority():
     """Until then it grants nothing, and another replica is asked first."""
     replicas = Replicas(3)
