@@ -186,7 +186,7 @@ def test_waiting_outputs_stop_new_reads_and_are_reported() -> None:
     assert not p.is_at_limit
     p.done |= OffsetRanges([(28, 28)])
     assert p.is_at_limit
-    assert limit_warning(p).startswith(
+    assert limit_warning(p, 7.0).startswith(
         "t-0 has the outputs of 9 records waiting above its stable offset, maxOutputsWaiting is 9: "
         "nothing new is read until gaps are done. It is blocked by offset 10, "
     )
@@ -208,7 +208,7 @@ def test_outputs_that_their_topic_does_not_take_keep_news_away() -> None:
     assert not p.is_at_limit
     p.unpublished = 6, "the topic is away"
     assert p.is_at_limit
-    assert limit_warning(p) == (
+    assert limit_warning(p, 7.0) == (
         "t-0 has the outputs of 12 records waiting, maxOutputsWaiting is 12: nothing new is read "
         "until they are published. The last attempt failed: the topic is away"
     )
@@ -238,16 +238,16 @@ def test_the_warning_names_offset_and_key_and_comes_once_in_a_while() -> None:
         "times: no"
     )
     p.plan([0], 7.0, Limits(1000, 1000))
-    assert limit_warning(p).endswith(
+    assert limit_warning(p, 7.0).endswith(
         "offset 10, which slot 0 processes (key 'bad', hash 5), and failed 3 times: no"
     )
     p = partition_at_limit()
     p.cursors[0].todo = p.cursors[1].todo = OffsetRanges()
-    assert limit_warning(p).endswith(
+    assert limit_warning(p, 7.0).endswith(
         "offset 10, which belongs to another member, or is not in the log"
     )
     p.cursors[0].todo = OffsetRanges([(10, 10)])
-    assert limit_warning(p).endswith("offset 10, which has not started")
+    assert limit_warning(p, 7.0).endswith("offset 10, which has not started")
     p.amend(OffsetRanges([(10, 99)]))
     assert p.blocker(0.0) is None
     assert not watch.look([p], 5.0 + 2 * SAY_EVERY)

@@ -70,7 +70,7 @@ class LimitWatch:
             tp = (partition.topic, partition.partition)
             if partition.is_at_limit and now - self._said_at.get(tp, float("-inf")) >= SAY_EVERY:
                 self._said_at[tp] = now
-                said.append(limit_warning(partition))
+                said.append(limit_warning(partition, now))
         return said
 
     def ask(
@@ -102,8 +102,13 @@ class LimitWatch:
         )
 
 
-def limit_warning(partition: Partition) -> str:
-    """Returns a warning of a partition at its limit: how full it is, what blocks it."""
+def limit_warning(partition: Partition, now: float) -> str:
+    """Returns a warning of a partition at its limit: how full it is, what blocks it.
+
+    Args:
+        partition: What is known of the partition.
+        now: The time, on the monotonic clock.
+    """
     much = f"{partition.ranges:,} committed ranges"
     limit = f"maxNumRanges is {partition.max_ranges:,}"
     name = f"{partition.topic}-{partition.partition}"
@@ -118,13 +123,13 @@ def limit_warning(partition: Partition) -> str:
         limit = f"maxOutputsWaiting is {partition.max_outputs_waiting:,}"
     return (
         f"{name} has {much} above its stable offset, {limit}: "
-        f"nothing new is read until gaps are done. It is blocked by {blocked_by(partition)}"
+        f"nothing new is read until gaps are done. It is blocked by {blocked_by(partition, now)}"
     )
 
 
-def blocked_by(partition: Partition) -> str:
+def blocked_by(partition: Partition, now: float) -> str:
     """Describes the blocker of the stable offset."""
-    blocker = partition.blocker(0.0)
+    blocker = partition.blocker(now)
     if blocker is None:
         return "nothing"
     states = {

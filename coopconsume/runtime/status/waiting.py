@@ -332,7 +332,7 @@ def _of_work(todo: Sequence[Partition], facts: JobFacts, now: float) -> Iterator
         )
     at_limit = [p for p in todo if p.is_at_limit]
     if at_limit:
-        yield WaitingFor("limit", f"waiting at a limit: {limit_warning(at_limit[0])}")
+        yield WaitingFor("limit", f"waiting at a limit: {limit_warning(at_limit[0], now)}")
     dues = [due - now for p in todo if (due := next_attempt(p, now)) is not None]
     if dues and math.isfinite(min(dues)):
         pending = sum(p.pending for p in todo)
