@@ -313,7 +313,8 @@ class Resets:
             for log in logs.to_read.values():
                 counts = []
                 for where in ("latest", "earliest"):
-                    moves = admin.to_offsets(admin.statuses({log.topic: []}), where)
+                    statuses = admin.statuses({log.topic: []}, may_be_new=True)
+                    moves = admin.to_offsets(statuses, where)
                     counts += [sum(admin.count_records(move)[where == "latest"] for move in moves)]
                     admin.execute(moves)
                 kept = len(logs.kept(log))
