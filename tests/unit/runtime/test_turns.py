@@ -90,3 +90,13 @@ def test_a_batch_has_no_more_offsets_than_its_window() -> None:
     plans = _run(_partitions(40, 2), Limits(5, 1_000))
     assert all(plan.span <= 5 for plan in plans)
     assert sum(plan.span for plan in plans) == 80
+
+
+def test_a_batch_goes_on_to_partitions_that_have_work() -> None:
+    """A slot that looks for a record that ends its worker starts nothing of many partitions."""
+    partitions = _partitions(2 * MOST + 1, 10)
+    for partition in partitions[: 2 * MOST]:
+        partition.cursors[0].only = OffsetRanges()
+    plan = plan_batch(partitions, [0], 0.0, Limits(1_000_000, 1_000))
+    assert plan is not None
+    assert list(plan.wanted) == [2 * MOST]

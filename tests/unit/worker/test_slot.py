@@ -259,6 +259,10 @@ def test_a_worker_needs_pyarrow_alone():
 import sys
 for name in {heavy}: sys.modules[name] = None
 import coopconsume.worker.slot, coopconsume.record, coopconsume.testing.history
+import coopconsume.worker.channel.client, coopconsume.worker.left_report
+import coopconsume.worker.realtime.slot, coopconsume.worker.realtime.fetch_server
+import coopconsume.worker.async_runner, coopconsume.worker.frame_runner
+import coopconsume.worker.thread_runner, coopconsume.worker.output_rows
 from coopconsume import Record, Reject, Retry, RetryPolicy, current_slot
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=600)
