@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 import os
+import pickle
 import sys
 import threading
 import time
@@ -23,7 +24,7 @@ from coopconsume.runtime.settle.crashes import Crashes
 from coopconsume.runtime.settle.poison_bisect import PoisonBisect
 from coopconsume.worker.crash_journal import CrashJournal, read_journal
 from coopconsume.worker.frame_runner import FrameHandler
-from coopconsume.worker.left_report import DAMAGED
+from coopconsume.worker.left_report import DAMAGED, take_left_report
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import PartitionWork
 from coopconsume.worker.time_box import OUTLIVED, TimeBox
@@ -111,6 +112,22 @@ def test_calls_that_ended_their_workers_count_for_the_circuit_breaker():
         more = {"concurrency": concurrency, "work": work, "streaks": {3: 3}}
         assert run(handler, ROWS[:1], break_after=4, **more).end.tripped == "WorkerEnded: it died"
         assert run(handler, ROWS[:2], break_after=5, **more).end.tripped == "ValueError: 1"
+
+
+def test_the_end_of_a_worker_is_one_failure_for_the_circuit_breaker():
+    """However many records were charged with it: one call of a frame has many."""
+    work = {0: PartitionWork(((0, 99),), ended=dict.fromkeys((0, 1, 2), "it died"))}
+    for concurrency in (1, 2):
+        report = run(lambda _: None, ROWS[:3], concurrency=concurrency, work=work, break_after=2)
+        assert report.stats.failures == 2, "the third waits behind its key"
+        assert not report.end.tripped
+
+
+def test_half_of_a_left_report_does_not_count(tmp_path):
+    """The disk was full as the worker ended itself."""
+    journal = tmp_path / "journal"
+    journal.with_name("journal.report").write_bytes(pickle.dumps((1, "here", {}))[:-9])
+    assert take_left_report(journal) is None
 
 
 def test_of_several_at_work_none_is_charged_but_all_are_suspects():
