@@ -307,9 +307,14 @@ class QueueConsumer(Closing):
         return QueueCommit(done, tuple(lost))
 
     def stable_offsets(self) -> dict[int, int]:
-        """Return the stable offset of each partition: the first offset that is not done."""
+        """Return the stable offset of each partition: the first offset that is not done.
+
+        Raises:
+            AlreadyClosed: The consumer is closed.
+            QueueUnavailable: No majority of the replicas can be read.
+        """
         session = self._opened()
-        session.run(0)
+        session.wait_until_read(_ANSWER)
         return {partition: session.member.done(partition)[0] for partition in self._ends}
 
     def close(self) -> None:
@@ -378,6 +383,7 @@ class QueueConsumer(Closing):
         assert self._topic is not None
         assert self._session is not None
         member = self._session.member
+        self._session.wait_until_read(patience)
         with self._cluster.patient_for(patience):
             topic = self._topic.described()
             if not self._topic.is_current(topic, member.states):
@@ -600,7 +606,8 @@ class QueueConsumer(Closing):
         from kafka.errors import KafkaError
 
         now = time.monotonic()
-        if not is_last and now - self._stable_at < _OFFSETS_EVERY:
+        is_early = not is_last and now - self._stable_at < _OFFSETS_EVERY
+        if is_early or not session.has_majority:
             return
         self._stable_at = now
         stable = {partition: session.member.done(partition)[0] for partition in self._ends}

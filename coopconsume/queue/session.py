@@ -108,7 +108,25 @@ class QueueSession:
             lambda: all(n in self._read or self._is_broken(n) for n in range(count)),
             patient - time.monotonic(),
         )
-        if not self._until(lambda: len(self._read) > count // 2, timeout):
+        self.wait_until_read(timeout)
+
+    @property
+    def has_majority(self) -> bool:
+        """Whether a majority of the logs was read up to their ends.
+
+        A log is read again from its start after an error or a cut connection. Until it was read up
+        to its end, what is missing in its state is no sign of anything.
+        """
+        return len(self._read) > len(self.replicas) // 2
+
+    def wait_until_read(self, timeout: float) -> None:
+        """Wait until a majority of the logs was read up to their ends.
+
+        Raises:
+            CoopConsumeError: So many logs cannot be read that the others are no majority.
+            QueueUnavailable: No majority can be read in time.
+        """
+        if not self._until(lambda: self.has_majority, timeout):
             raise self._unavailable("reading their logs", timeout)
 
     def begin(self, logs: Mapping[int, SourceLog], timeout: float) -> None:
@@ -121,7 +139,7 @@ class QueueSession:
         if logs != self._logs or now - self._begun_at >= _BEGIN_EVERY:
             self._logs, self._begun_at = dict(logs), now
             self._send(self.member.begin(logs, self._read))
-        if not self._until(lambda: self.member.has_begun(logs), timeout):
+        if not self._until(lambda: self.has_majority and self.member.has_begun(logs), timeout):
             raise self._unavailable("beginning partitions", timeout)
 
     def problem(self, replica: int) -> BaseException | None:
@@ -301,7 +319,7 @@ class QueueSession:
             rows.check()
             self._read.add(replica)
             self._failures.pop(replica, None)
-            if len(self._read) > len(self.replicas) // 2:
+            if self.has_majority:
                 self._send(self.member.begin(self._logs, self._read))
                 if self._is_compared:
                     self._note_replicas()

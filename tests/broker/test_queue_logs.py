@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+import threading
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
+from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from coopconsume.cli import main
-from coopconsume.errors import DataLoss
+from coopconsume.errors import DataLoss, QueueUnavailable
 from coopconsume.queue import QueueConsumer, queue_status
+from coopconsume.queue.log_client import KafkaLog
+from coopconsume.queue.replica_log import ReaderEvent, RecordsRead, ReplicaLog
 from coopconsume.testing.local.broker import LocalKafka
 from tests.broker.test_log_ends import cut
 from tests.broker.test_log_ends import produce as write
 from tests.broker.test_queue import options_of, polled, until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from coopconsume.queue.log_client import LogRecord
     from coopconsume.record import Record
     from tests.conftest import Produce, TopicFactory
 
@@ -59,6 +65,68 @@ def audited(kafka: LocalKafka, name: str) -> tuple[int, list[str]]:
         main, ["queue", *words, "--bootstrap-servers", kafka.bootstrap_servers]
     )
     return found.exit_code, [row["log"] for row in json.loads(found.stdout)]
+
+
+@contextmanager
+def half_read(consumer: QueueConsumer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Cut the connection to a replica; the second reading of its log stops after its first rows."""
+    session = consumer._session
+    assert session is not None
+    read, put = KafkaLog.read, ReplicaLog._put
+    is_cut, is_half, gate = threading.Event(), threading.Event(), threading.Event()
+
+    def cut_once(client: KafkaLog, seconds: float) -> list[LogRecord] | None:
+        if not is_cut.is_set():
+            is_cut.set()
+            raise ConnectionError
+        found = read(client, seconds)
+        return None if found is None else [*found]
+
+    def put_half(replica: ReplicaLog, event: ReaderEvent) -> None:
+        if isinstance(event, RecordsRead) and not is_half.is_set():
+            kinds = [json.loads(value or b"{}")["kind"] for _, _, value in event.records]
+            half = kinds.index("acquire")
+            put(replica, RecordsRead(event.replica, event.at, event.records[:half]))
+            is_half.set()
+            gate.wait()
+            event = RecordsRead(event.replica, event.at, event.records[half:])
+        put(replica, event)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ReplicaLog, "_put", put_half)
+        patch.setattr(KafkaLog, "read", cut_once)
+        until(is_half.is_set)
+        try:
+            yield
+        finally:
+            gate.set()
+    until(lambda: (session.run(0.1), session.is_read(0))[1])
+
+
+def test_a_replica_that_is_read_again_is_not_judged_by_half_of_its_log(
+    kafka: LocalKafka,
+    topic: TopicFactory,
+    produce: Produce,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Records that were done before they were deleted are not lost, and nothing is done twice."""
+    monkeypatch.setattr("coopconsume.queue.consumer._ANSWER", 1.0)
+    name = topic(1)
+    produce(name, [(None, b"%d" % n) for n in range(20)])
+    options = options_of(kafka, f"{name}-group", failOnDataLoss="false")
+    with QueueConsumer(options, name) as consumer:
+        done(consumer, polled(consumer, 10))
+        with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
+            admin.delete_records({TopicPartition(name, 0): 10})
+        with half_read(consumer, monkeypatch):
+            assert consumer.poll(5, timeout=0.0) == []
+            with pytest.raises(QueueUnavailable, match="reading their logs"):
+                consumer.stable_offsets()
+        assert "were deleted before they were done" not in caplog.text
+        found = polled(consumer, 10)
+        assert [record.offset for record in found] == [*range(10, 20)]
+        done(consumer, found)
 
 
 def test_a_topic_that_was_created_again_is_handed_out_from_its_start(
@@ -119,8 +187,14 @@ def test_partitions_that_are_added_begin_with_their_first_record(
 
 
 @pytest.mark.slow
-def test_what_is_written_where_a_log_was_cut_is_handed_out(tmp_path: Path) -> None:
-    """By a consumer that was at work, and by the next one; all that is below stays done."""
+def test_what_is_written_where_a_log_was_cut_is_handed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a consumer that was at work, and by the next one; all that is below stays done.
+
+    Half of a replica that is read again does not know of the cut yet.
+    """
+    monkeypatch.setattr("coopconsume.queue.consumer._ANSWER", 1.0)
     with LocalKafka(data_dir=tmp_path / "kafka") as broker:
         broker.create_topic("t", 1)
         write(broker, 20)
@@ -135,7 +209,11 @@ def test_what_is_written_where_a_log_was_cut_is_handed_out(tmp_path: Path) -> No
             broker.start()
             assert write(broker, 12) == [*range(12, 24)]
             expected = [*range(12, 24)]
-            assert [record.offset for record in polled(live, 12)] == expected
+            found = polled(live, 12)
+            assert [record.offset for record in found] == expected
+            with half_read(live, monkeypatch):
+                assert live.poll(1, timeout=0.0) == []
+            done(live, found)
         with QueueConsumer(options | {"kafka.group.id": "next"}, "t") as consumer:
             found = polled(consumer, 12)
             assert [record.offset for record in found] == expected

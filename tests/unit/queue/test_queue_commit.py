@@ -36,6 +36,8 @@ OPTIONS = {
 class Session:
     """Replicas that grant four offsets and count every acknowledgement."""
 
+    has_majority = True
+
     def __init__(self):
         self.acknowledged = []
         self.delivered = {}
@@ -133,6 +135,18 @@ def test_a_commit_has_its_result_while_the_groups_offset_cannot_be_written(consu
     for record in consumer.poll(4):
         consumer.acknowledge(record)
     assert consumer.commit().done == 4
+
+
+def test_the_groups_offset_is_not_taken_from_half_of_a_log(consumer):
+    """A log that is read again has no stable offset before it was read up to its end."""
+    written = []
+    consumer._cluster.commit_primary = lambda offsets, **_: written.append(offsets)
+    for is_read in (False, True):
+        consumer._session.has_majority = is_read
+        for record in consumer.poll(4):
+            consumer.acknowledge(record)
+        assert consumer.commit().done == 4
+        assert len(written) == is_read
 
 
 def test_what_is_done_counts_while_dead_letters_cannot_be_written(consumer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commits import OffsetRanges
-from coopconsume.errors import QueueLogFormat, QueueNotFound
+from coopconsume.errors import QueueLogFormat, QueueNotFound, QueueUnavailable
 from coopconsume.queue.incarnation import LogIncarnation
 from coopconsume.queue.replica_log import AtEnd, Began, RecordsRead, ReplicaFailed
 from coopconsume.queue.rows import ReplicaRow, encode
@@ -74,6 +74,23 @@ def test_an_interrupted_call_reads_the_log_again(monkeypatch):
     read(session, 0, BEGIN, DONE)
     session.run(0)
     assert session.is_read(0)
+
+
+def test_partitions_have_begun_once_their_log_was_read_up_to_its_end():
+    """Half of a log that is read again has the partition, and not what is done there."""
+    session = session_of(1)
+    read(session, 0, BEGIN, DONE)
+    logs = {0: SourceLog(LogIncarnation("t"))}
+    session.begin(logs, 0.0)
+    session._events.put(Began(0, 0.0, 0))
+    session._events.put(RecordsRead(0, 0.0, [(0, KEY, encode(BEGIN))]))
+    with pytest.raises(QueueUnavailable, match="beginning partitions"):
+        session.begin(logs, 0.0)
+    assert session.member.has_begun(logs)
+    session._events.put(RecordsRead(0, 0.0, [(1, KEY, encode(DONE))]))
+    session._events.put(AtEnd(0, 0.0))
+    session.begin(logs, 0.0)
+    assert session.member.done(0) == (10, OffsetRanges())
 
 
 @pytest.mark.parametrize("broken", [0, 1, 2])
