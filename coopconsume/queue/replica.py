@@ -104,6 +104,7 @@ class _ReplicaPartition:
         """Forget what was noted of offsets from one on: the log was cut there."""
         stable = min(self.done.stable_offset, end)
         self.done = PartitionCommits(stable, self.done.ranges.clip(0, end - 1), max_ranges=None)
+        self.held = self.held.clip(0, end - 1)
         counts = {n: found.clip(0, end - 1) for n, found in self.counts.items()}
         self.counts = {n: found for n, found in counts.items() if found}
 
@@ -235,22 +236,25 @@ class ReplicaState:
         elif partition.log == log:
             partition.epoch = max(partition.epoch, beginning.epoch)
         elif beginning.before == partition.log:
-            self._end_holds(p, beginning.keep_below)
+            is_same_topic = partition.log.topic_id == log.topic_id
             if beginning.keep_below > 0:
                 partition.keep_below(beginning.keep_below)
                 partition.log, partition.epoch = log, beginning.epoch
+                self._end_holds(p)
                 return
             new = self._partitions[p] = _ReplicaPartition(commits, log, beginning.epoch)
-            is_same_topic = partition.log.topic_id == log.topic_id
             new.past = partition.past + (() if is_same_topic else (partition.log.topic_id,))
+            # A log that was cut while this replica was away: below the cut, which is not known
+            # here, holders are at work. The holds of records that are gone expire.
+            new.held = new.fresh(partition.held) if is_same_topic else OffsetRanges()
+            self._end_holds(p)
 
-    def _end_holds(self, p: int, start: int) -> None:
-        """End all holds of a partition from an offset on."""
+    def _end_holds(self, p: int) -> None:
+        """End the holds of offsets that the log of a partition does not hold any more."""
+        held = self._partitions[p].held
         for hold in [*self.holds.values()]:
             if p in hold.offsets:
-                self._shrink(hold, {p: hold.offsets[p].clip(start, MAX_OFFSET)})
-        partition = self._partitions[p]
-        partition.held = partition.held.clip(0, start - 1) if start else OffsetRanges()
+                self._shrink(hold, {p: hold.offsets[p] - held})
 
     def _of(self, p: int, row: ReplicaRow) -> _ReplicaPartition | None:
         """Return a partition if it has begun, and the row has offsets of its log."""

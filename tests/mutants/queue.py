@@ -66,6 +66,22 @@ QUEUE = [
         (_COMMIT + "test_the_groups_offset_is_not_taken_from_half_of_a_log",),
     ),
     Mutant(
+        "queue-late-cut-ends-holds",
+        "A replica that learns late of a cut keeps its holds: their holders are at work below it.",
+        _REPLICA,
+        "new.held = new.fresh(partition.held) if is_same_topic else OffsetRanges()",
+        "new.held = OffsetRanges()",
+        (_SOURCE + "test_a_replica_that_was_away_during_a_cut_keeps_its_holds",),
+    ),
+    Mutant(
+        "queue-late-cut-keeps-holds-of-done-offsets",
+        "No offset is done and held, also on a replica that learns late of a cut.",
+        _REPLICA,
+        "new.held = new.fresh(partition.held) if is_same_topic else OffsetRanges()",
+        "new.held = partition.held if is_same_topic else OffsetRanges()",
+        (_SOURCE + "test_a_replica_that_was_away_during_a_cut_keeps_its_holds",),
+    ),
+    Mutant(
         "queue-letters-hold-back-acknowledgements",
         "Acknowledgements count while dead letters cannot be written.",
         _CONSUMER,

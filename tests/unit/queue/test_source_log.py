@@ -316,6 +316,29 @@ def test_a_cut_reaches_all_replicas():
     assert two.begin(late, [0, 1, 2]) == []
 
 
+def test_a_replica_that_was_away_during_a_cut_keeps_its_holds():
+    """Of offsets below the cut another consumer would have a majority while their holder works."""
+    replicas = Replicas(3)
+    one, two = replicas.member("one"), replicas.member("two")
+    replicas.begin(one, FIRST, epoch=1)
+    replicas.settle(one, "accept", replicas.acquire(one, 2))
+    replicas.deaf = {1}
+    held = replicas.acquire(one, 3)  # by the first and the last replica
+    assert held == some((2, 4))
+    replicas.deaf = {2}
+    replicas.begin(two, LogIncarnation("first", 2), epoch=2, cut_at=4)
+    replicas.settle(two, "accept", replicas.acquire(two, 1, now=0.5, end=6))
+    replicas.deaf = set()
+    replicas.run([], 0.5)
+    replicas.begin(two, LogIncarnation("first", 2), epoch=2)  # by now that is its log
+    assert two.states[2].log(0) == LogIncarnation("first", 2)
+    assert two.states[2].held(0) == OffsetRanges([(2, 3)])
+    assert replicas.acquire(two, 1, now=1.0, end=4) == {}
+    for watcher in (two, one):
+        replicas.run(watcher.tick(2 * HOLD), 2 * HOLD)
+    assert replicas.acquire(two, 2, now=2 * HOLD + 1, end=5) == some((2, 3))
+
+
 def test_the_status_shows_what_is_noted_of_a_log():
     """One word a log."""
     found = SourceLog(SECOND)
