@@ -153,6 +153,11 @@ def local_path(uri: str) -> str:
     return unquote(uri.removeprefix(_FILE)) if uri.startswith(_FILE) else uri
 
 
+def local_folder(place: str) -> str | None:
+    """Return the path of a path or URI on a local disk; None: it is somewhere else."""
+    return _on_disk(place) if _scheme_of(place)[0] == "file" else None
+
+
 def identity_of(place: str) -> tuple[str, ...]:
     """Return the parts of a path or URI; names of one place have the same parts.
 
@@ -168,9 +173,10 @@ def identity_of(place: str) -> tuple[str, ...]:
 
 def enclosing_table(place: str) -> str | None:
     """Return the Delta table on a local disk that a path or URI is inside of."""
-    if _scheme_of(place)[0] != "file":
+    folder = local_folder(place)
+    if folder is None:
         return None
-    parents = Path(os.path.realpath(_on_disk(place))).parents
+    parents = Path(os.path.realpath(folder)).parents
     # `Path.is_dir` raises an error for a folder that this user may not look into.
     return next((str(p) for p in parents if os.path.isdir(p / "_delta_log")), None)  # noqa: PTH112
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commits.arrow_dataset import arrow_dataset
 from commits.places import refuse_unwritable
 from coopconsume.sinks.base import GONE, ORIGIN, ROW
 from coopconsume.sinks.table import Table
@@ -60,11 +61,13 @@ class MergeTable(Table):
             if done.first is None:
                 continue
             topic_id = outputs.topic_ids.get(topic, "")
-            filters = [
-                ("_topic_id", "=", topic_id), ("_partition", "=", partition),
-                ("_offset", ">=", done.first), ("_offset", "<=", done.last),
-            ]  # fmt: skip
-            there = table.to_pyarrow_table(columns=list(self._full.names), filters=filters)
+            where = (
+                (pc.field("_topic_id") == topic_id)
+                & (pc.field("_partition") == partition)
+                & (pc.field("_offset") >= done.first)
+                & (pc.field("_offset") <= done.last)
+            )
+            there = arrow_dataset(table).to_table(columns=self._full.names, filter=where)
             gone = [
                 offset in done and (*place, offset, row) not in new
                 for *place, offset, row in zip(

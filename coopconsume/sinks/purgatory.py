@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commits.arrow_dataset import arrow_dataset
 from commits.secrets import hidden, message_of
 from coopconsume.errors import OutputsNotPublished
 from coopconsume.sinks.base import ORIGIN, ROW, as_bytes
@@ -212,8 +213,7 @@ class Purgatory(Table):
             & (pc.field("_offset") < stop)
         )
         names = columns or list(self._full.names)
-        found: pa.Table = table.to_pyarrow_table(columns=names, filters=where)
-        return found
+        return arrow_dataset(table).to_table(columns=names, filter=where)
 
 
 def purgatory_path(root: str, names: tuple[str, str]) -> str:

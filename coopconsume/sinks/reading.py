@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commits import CommitStore
+from commits.arrow_dataset import arrow_dataset
 from commits.offsets import MAX_OFFSET
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def committed_rows(
     table = DeltaTable(path)
     alive, void = _alive(table, commit_table, group, spark)
     if spark is None:
-        rows = table.to_pyarrow_table()
+        rows = arrow_dataset(table).to_table()
         return _without(rows.filter(pc.is_in(rows.column("_commit"), alive)), void)
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -114,7 +115,9 @@ def _alive(
     clusters = CommitStore.open(commit_table, spark=spark).clusters(group)
     stores = [CommitStore.open(commit_table, spark=spark, cluster=cluster) for cluster in clusters]
     counted = [store.counted_commits(group) for store in stores]
-    written = table.to_pyarrow_table(columns=["_commit"]).column("_commit").unique().to_pylist()
+    written = (
+        arrow_dataset(table).to_table(columns=["_commit"]).column("_commit").unique().to_pylist()
+    )
     alive = [commit for commit in written if any(commit in one for one in counted)]
     void: dict[str, list[_Void]] = {}
     for store in stores:

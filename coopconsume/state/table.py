@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commits.arrow_dataset import arrow_dataset
 from commits.places import refuse_unwritable
 from commits.secrets import hidden, message_of
 from coopconsume.errors import OutputNotWritten, StateNotReadable
@@ -141,7 +142,7 @@ class StateTable:
 
         names = schema.names
         try:
-            found = table.to_pyarrow_dataset(file_pruning_predicate=list(filters) or None)
+            found = arrow_dataset(table, filters)
             wanted = None
             for first, last in ranges:
                 inside = (pc.field("_key_hash") >= first) & (pc.field("_key_hash") <= last)

@@ -77,6 +77,16 @@ COMMITS = [
         ("tests/unit/commits/test_program_end.py::test_the_end_waits_for_a_call_but_not_for_ever",),
     ),
     Mutant(
+        "files-opened-in-python",
+        "No thread of Arrow that reads a table runs Python as the program ends.",
+        "commits/arrow_dataset.py",
+        "filesystem=files",
+        "filesystem=None",
+        (
+            "tests/unit/commits/test_arrow_dataset.py::test_no_thread_of_arrow_opens_files_in_python",
+        ),
+    ),
+    Mutant(
         "program-ends-before-a-call",
         "Once a program ends, no thread begins to work on a table.",
         "commits/program_end.py",

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from commits.arrow_dataset import arrow_dataset
 from commits.secrets import hidden
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.kafka.producer import NULL_HEADERS, Message, Producer
@@ -120,15 +122,15 @@ class _TableStore:
         if DeltaTable.is_deltatable(decisions):
             marks = {
                 (m["_topic"], m["_partition"], m["_offset"], m["_commit"]): m["decision"]
-                for m in DeltaTable(decisions).to_pyarrow_table().to_pylist()
+                for m in arrow_dataset(DeltaTable(decisions)).to_table().to_pylist()
             }
-        commits = table.to_pyarrow_table(columns=["_commit"]).column("_commit").unique()
+        commits = arrow_dataset(table).to_table(columns=["_commit"]).column("_commit").unique()
         alive = [commit for commit in commits.to_pylist() if counts(commit)]
         if not alive:
             return []
         names = [field.name for field in table.schema().fields]
         wanted = [name for name in names if whole or name not in _BULKY]
-        rows = table.to_pyarrow_table(columns=wanted, filters=[("_commit", "in", alive)])
+        rows = arrow_dataset(table).to_table(columns=wanted, filter=pc.field("_commit").isin(alive))
         for name in _TIMES:
             # A record may have a timestamp that no datetime can hold.
             micros = rows.column(name).cast(pa.int64())
