@@ -48,7 +48,6 @@ def test_no_thread_of_arrow_opens_files_in_python(
     table: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that closes such a file as the program ends aborts it: 6 of 60 programs, under load."""
-
     opened = []
     open_file = DeltaStorageHandler.open_input_file
 
