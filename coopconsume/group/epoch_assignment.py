@@ -15,7 +15,13 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from commits import AcquireRequest, CommitRefused, MaxIndividualCommitsReached, OffsetRanges
+from commits import (
+    AcquireRequest,
+    CommitRefused,
+    MaxIndividualCommitsReached,
+    OffsetAndEpoch,
+    OffsetRanges,
+)
 from commits.affordable import affordable
 from coopconsume.errors import ExternalReset
 from coopconsume.group.agreement import check, terms_of
@@ -189,6 +195,11 @@ class EpochAssignment:
     def identity_of(self, tp: TopicPartition) -> LogIdentity:
         """Returns which log a partition has, as far as this member has seen it."""
         return LogIdentity(self.topic_ids.get(tp[0], ""), self.logs.leader_epoch(tp))
+
+    def reached_of(self, tp: TopicPartition) -> OffsetAndEpoch | None:
+        """Returns how far the log of a partition was seen to reach; None: not known."""
+        epoch = self.logs.leader_epoch(tp)
+        return None if epoch is None else OffsetAndEpoch(self.logs.seen_end(tp), epoch)
 
     @property
     def life_ms(self) -> int:

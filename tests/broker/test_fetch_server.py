@@ -19,6 +19,7 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 
 from assignors import KeyRange, key_hash
+from commits import OffsetAndEpoch
 from coopconsume import LocalKafka, Options
 from coopconsume.filters import KeySet, RecordFilter
 from coopconsume.kafka.cluster import Cluster
@@ -48,12 +49,13 @@ def until(condition):
 
 
 def logs_of(servers, topic, partitions):
-    """The logs of a topic as a driver sees them."""
+    """The logs of a topic as a driver sees them, and how far they reach in which epoch."""
     options = {"kafka.bootstrap.servers": servers, "kafka.group.id": "g", "commitTable": "c"}
     with closing(Cluster(Options.parse(options))) as cluster:
         ids = cluster.topic_ids([topic])
         ends = cluster.log_ends([(topic, p) for p in range(partitions)])
-    return tuple(LogIdentity(ids[topic], ends[topic, p].leader_epoch) for p in range(partitions))
+    reached = {p: OffsetAndEpoch(*ends[topic, p]) for p in range(partitions)}
+    return tuple(LogIdentity(ids[topic], one.leader_epoch) for one in reached.values()), reached
 
 
 def spec_of(servers, topic, slots, partitions=1, run="run", limit=64 << 20, **more):
@@ -63,15 +65,16 @@ def spec_of(servers, topic, slots, partitions=1, run="run", limit=64 << 20, **mo
     ).kafka
     ranges = [((one.first, one.last),) for one in KeyRange().split(slots)]
     parts = range(partitions)
+    logs, reached = logs_of(servers, topic, partitions)
     return BatchSpec(
         batch=1, partitions=tuple((topic, p) for p in parts), slots=tuple(range(slots)),
         work={s: {p: PartitionWork(((0, 2**62),)) for p in parts} for s in range(slots)},
         ordering="key", concurrency=1, batch_time=1.0, handler_timeout=1.0, headers=False,
         run=run, channel=ChannelSpec("localhost", 1, b"s" * 32, 2.0),
         realtime=RealTimeSpec(
-            60.0, kafka, logs_of(servers, topic, partitions),
+            60.0, kafka, logs,
             {s: dict.fromkeys(parts, ranges[s]) for s in range(slots)},
-            {0: frozenset(parts)}, cache_bytes=limit, **more,
+            {0: frozenset(parts)}, cache_bytes=limit, reached=reached, **more,
         ),
     )  # fmt: skip
 
@@ -594,3 +597,43 @@ def test_a_log_that_was_cut_is_another_log_above_the_cut(tmp_path, slots, limit)
         assert rows == [(n, b"0" if n < 10 else b"1") for n in range(25)]
         for one in these:
             assert isinstance(one.error, ReadFailed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limit", "content"), [(0, "record"), (64 << 20, "record"), (64 << 20, "key")],
+    ids=["without-a-server", "by-a-server", "by-keys"],
+)  # fmt: skip
+def test_an_election_that_loses_nothing_ends_no_reading(tmp_path, slots, limit, content):
+    """Slots, and the server that comes next, begin beyond the leader epoch that the run knew."""
+    with LocalKafka(data_dir=tmp_path / "kafka") as broker:
+        broker.create_topic("t", 1)
+
+        def add(count):
+            producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+            for n in range(count):
+                producer.send("t", key=b"k%d" % n, value=b"v").get(PATIENCE)
+            producer.close()
+
+        add(20)
+        spec = spec_of(broker.bootstrap_servers, "t", 2, limit=limit, cache_content=content)
+        these = slots(spec)
+        until(lambda: all(one.position() == 20 for one in these))
+        until(lambda: not limit or use_server(these))
+        broker.kill()
+        broker.restart()
+        (log,), _ = logs_of(broker.bootstrap_servers, "t", 1)
+        assert log.leader_epoch > spec.realtime.logs[0].leader_epoch
+        add(20)
+        until(lambda: all(one.position() == 40 for one in these))
+        if limit:
+            for pid in alive():
+                os.kill(pid, signal.SIGKILL)
+        else:
+            for one in these:
+                # As if it had fallen behind, and had caught up.
+                one.source._own_next = {}
+        add(20)
+        until(lambda: all(one.position() == 60 for one in these))
+        assert sorted(all_of(these)) == [(0, offset) for offset in range(60)]
+        assert set(all_of(these).values()) == {1}

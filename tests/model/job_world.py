@@ -370,7 +370,7 @@ class LiveSpark:
     def collect(self):
         """Runs them, and returns their rows."""
         world, runner = self._world, self._runner
-        world.runs += 1
+        world.begun.update((runner._spec.run, slot) for slot in runner.slots)
         with ThreadPoolExecutor(self._count) as pool:
             return list(pool.map(self._run, runner.slots))
 
@@ -455,8 +455,9 @@ class World:
         #: Slots that Spark does not begin before their batch is interrupted.
         self.without_core = set()
         self.interrupted = threading.Event()
-        #: Real-time runs so far, what their slots read from, and what their next reads fail with.
-        self.runs = 0
+        #: How often each slot of each job has begun to read by itself.
+        self.begun = Counter()
+        #: What such slots read from, and what their next reads fail with.
         self.sources = []
         self.read_errors = []
         self.options = Options.parse(
@@ -497,6 +498,12 @@ class World:
             **(_OFTEN if often else {}),
         }.items():
             monkeypatch.setattr(f"coopconsume.{target}", stand_in)
+
+    @property
+    def runs(self):
+        """Real-time runs so far: the slots of a job may begin one by one."""
+        jobs = {job for job, _ in list(self.begun)}
+        return sum(max(n for (of, _), n in list(self.begun.items()) if of == job) for job in jobs)
 
     def ended(self, report, runner):
         """Sends the report of a slot, or loses it; returns the row of its task.

@@ -286,7 +286,7 @@ class ChunkSlot(Slot):
     def read(self, count):
         """Reads the partitions itself that are its own to read, and not beyond its chunks."""
         for part in self.state.own:
-            first, last = self.state.start_of(part), self.state.last_of(part)
+            first, last = self.state.start_of(part).offset, self.state.last_of(part)
             assert first <= self.logs[part].end, "brokers know no such offset"
             messages, ends = self.logs[part].read(part, first, count)
             messages = [one for one in messages if one.offset() <= last]

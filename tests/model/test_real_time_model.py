@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -217,6 +218,66 @@ def test_a_slot_that_is_lost_is_read_again_from_its_last_report(world):
     there.until(lambda: there.done(member) == set(range(60)))
     assert sorted(handler.all) == list(range(60))
     there.until(lambda: there.runs >= 2)
+
+
+def crash(there, job):
+    """The worker of one of the slots that read ends; returns once the driver knows."""
+    lost = job._meter.totals["lostSlots"]
+    there.crashing, there.at_crash = 1, ()
+    there.read_errors.append("gone")
+    there.until(lambda: job._meter.totals["lostSlots"] > lost)
+
+
+@pytest.mark.usefixtures("long_leases")
+def test_other_slots_read_on_while_one_gets_a_batch(world):
+    """It reads by itself again once the batch has caught up; they do so in the same run."""
+    there, handler = world(), Calls()
+    member, job = live(there, handler)
+    for end in (40, 60):
+        crash(there, job)
+        grow(there, 20)
+        there.until(lambda: there.done(member) == set(range(end)))  # noqa: B023
+        there.until(lambda: len(there.sources) == 2)
+        if end == 40:
+            assert sorted(there.begun.values()) == [1, 2]
+    assert sum(there.begun.values()) == 4
+    assert sorted(handler.all) == list(range(60))
+    assert job._meter.mode == "realTime"
+
+
+@pytest.mark.usefixtures("long_leases")
+def test_a_slot_reads_by_itself_although_another_one_is_in_a_batch(world, monkeypatch):
+    """A handler that takes long in a batch holds back its slot alone."""
+    few = partial(RealTimeMode, small_lag=10)  # It begins with a batch.
+    monkeypatch.setattr("coopconsume.runtime.realtime.runs.RealTimeMode", few)
+    there = world()
+    gate = there.gate(3)
+    member = there.claim()
+    job = there.run(member, gate, concurrency=4, real_time=LONG)
+    there.until(lambda: gate.at_work and len(there.sources) == 1)
+    (slot,) = [slot for _, slot in there.begun]
+    ranges = job.partitions[0].cursors[slot].ranges
+    grow(there, 20)
+    own = {o for o in range(40) if any(one.contains(key_hash(key_of(o))) for one in ranges)}
+    there.until(lambda: own <= there.done(member))
+    gate.opened.set()
+    there.until(lambda: there.done(member) == set(range(40)) and len(there.sources) == 2)
+    assert sorted(there.begun.values()) == [1, 1]
+
+
+@pytest.mark.usefixtures("long_leases")
+def test_slots_end_if_another_one_gets_no_core_for_its_batch(world, monkeypatch):
+    """They would keep the cores for the time of their run."""
+    there, handler = world(), Calls()
+    _, job = live(there, handler)
+    there.without_core = {0, 1}
+    crash(there, job)
+    grow(there, 20)
+    there.turns(job, 10)
+    assert len(there.sources) == 1
+    monkeypatch.setattr("coopconsume.runtime.realtime.runs.START_TIME", 0.0)
+    there.until(lambda: not there.sources and job._meter.mode == "batch")
+    assert "no free core" in job._dispatcher._real_time.mode.why
 
 
 def test_what_a_lost_slot_had_started_is_done_again_after_its_lease(world, monkeypatch):
@@ -459,16 +520,21 @@ def test_too_many_pending_records_end_a_run(world):
     assert there.done(member) == set(range(20))
 
 
-def test_a_run_that_fails_at_once_is_not_begun_again_at_once():
-    """Each failure doubles the pause, up to a minute."""
-    mode = RealTimeMode(LONG, 10)
-    pauses = []
+def test_a_slot_that_fails_at_once_does_not_begin_again_at_once():
+    """Each failure doubles its pause, up to a minute; other slots may begin."""
+    mode = RealTimeMode(10, why="gone")
+    pauses, now = [], 0.0
     for _ in range(9):
-        mode.ended("gone", 0.0, 1.0, failed=True)
-        pauses.append(mode._backoff.not_before - 1.0)
-        assert mode.why_not([], mode._backoff.not_before - 0.1) == "gone"
-        assert mode.why_not([], mode._backoff.not_before) == ""
+        mode.failed(1, now, now + 1.0)
+        mode.failed(1, now, now + 1.5)
+        due = mode._backoffs[1].not_before
+        pauses.append(due - now - 1.0)
+        assert mode.why_not([], 1, due - 0.1) == "gone"
+        assert mode.why_not([], 0, due - 0.1) == mode.why_not([], 1, due) == ""
+        now = due
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    mode.failed(1, now, now + 11.0)
+    assert mode._backoffs[1].not_before == now + 12.0, "it had worked"
 
 
 @pytest.mark.usefixtures("long_leases")

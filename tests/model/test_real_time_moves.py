@@ -16,7 +16,7 @@ from coopconsume.worker.realtime import slot_reading
 from coopconsume.worker.report import unpack_offsets
 from tests.model.job_group import HIGH, LOW, WHOLE, Group
 from tests.model.job_world import _PATIENCE, TP, World, until
-from tests.model.test_real_time_model import LONG, grow, key_of
+from tests.model.test_real_time_model import LONG, crash, grow, key_of
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def test_a_key_whose_handler_is_late_is_in_doubt_and_its_slot_is_stopped(world):
     there.until(lambda: of(stays, 60) <= there.done(member))
     assert not any(one.is_real_time and not one.ending for one in job._dispatcher.running.values())
     gate.opened.set()
-    there.until(lambda: there.runs == 2 and len(there.sources) == 2)
+    there.until(lambda: there.runs >= 2 and len(there.sources) == 2)
     grow(there, 20)
     there.until(lambda: of(stays, 80) <= there.done(member))
     assert of(only(2), 80, 20) & {o for o, _ in gate.calls} == {22}
@@ -253,8 +253,8 @@ def test_a_slot_that_is_lost_or_does_not_answer_leaves_its_key_ranges_in_doubt(
     assert group.in_doubt(moving[0]) == moving
 
 
-def test_a_run_whose_slots_have_not_all_begun_ends_as_keys_are_given_up(world):
-    """A slot that would begin with them never begins, and a new run has the others."""
+def test_a_slot_that_has_not_begun_never_begins_with_keys_that_are_given_up(world):
+    """The other slot goes on in its run."""
     there = world()
     group = Group(there)
     group.opens([WHOLE])
@@ -267,8 +267,6 @@ def test_a_run_whose_slots_have_not_all_begun_ends_as_keys_are_given_up(world):
     gives_up(group, HIGH).join(_PATIENCE)
     member = group.member
     assert member.assignment.shares == (LOW,)
-    there.without_core = set()
-    there.until(lambda: there.runs == 2)
     assert member.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     assert group.in_doubt(HIGH) == ()
@@ -277,6 +275,7 @@ def test_a_run_whose_slots_have_not_all_begun_ends_as_keys_are_given_up(world):
     there.until(lambda: of([LOW], 40) <= there.done(member))
     there.turns(job)
     assert sorted(o for o, _ in gate.calls) == sorted(of([LOW], 40))
+    assert there.runs == 1, job._dispatcher._real_time.mode.why
 
 
 def test_the_next_run_shares_what_is_left_among_all_slots(world, monkeypatch):
@@ -299,11 +298,30 @@ def test_the_next_run_shares_what_is_left_among_all_slots(world, monkeypatch):
     job.pause()
     there.until(lambda: not there.sources)
     job.resume()
-    there.until(lambda: there.runs == 2 and len(there.sources) == 2)
+    there.until(lambda: there.runs >= 2 and len(there.sources) == 2)
     assert all(share.ranges for share in job.partitions[0].cursors.values())
     grow(there, 20)
     there.until(lambda: of([LOW], 60) <= there.done(group.member))
     assert sorted(o for o, _ in gate.calls) == sorted({*range(40)} | of([LOW], 60))
+
+
+def test_once_a_slot_has_ended_what_is_left_is_shared_before_any_reads_on(world):
+    """Key ranges are dealt to all slots, while none of them reads by itself."""
+    there = world()
+    gate = there.gate()
+    group, job = live(there, gate)
+    moving = only(2)
+    gives_up(group, *moving).join(_PATIENCE)
+    stays = staying(moving)
+    assert group.member.continue_work()
+    group.opens(stays, moving, continues={"a": group.epoch.number})
+    group.begins()
+    assert job._epoch_state.undealt
+    crash(there, job)
+    there.until(lambda: sorted(there.begun.values()) == [2, 2] and len(there.sources) == 2)
+    assert not job._epoch_state.undealt
+    grow(there, 20)
+    there.until(lambda: of(stays, 40) <= there.done(group.member))
 
 
 def test_key_ranges_that_come_are_read_by_batches_and_then_by_the_next_run(world):
@@ -327,7 +345,7 @@ def test_key_ranges_that_come_are_read_by_batches_and_then_by_the_next_run(world
     assert member.assignment is assignment
     gate.opened.set()
     there.until(lambda: there.done(member) == set(range(60)))
-    there.until(lambda: there.runs == 2)
+    there.until(lambda: there.runs >= 2 and len(there.sources) == 2)
     grow(there, 20)
     there.until(lambda: there.done(member) == set(range(80)))
     calls = [o for o, _ in gate.calls]

@@ -39,7 +39,7 @@ class Logs:
 
     def assign(self, starts):
         """Reads from there."""
-        (((_, self._part), self._at),) = starts.items()
+        (((_, self._part), (self._at, _)),) = starts.items()
 
     def poll(self, _timeout, _most):
         """Returns the next records."""

@@ -285,7 +285,7 @@ CONTINUING = [
         "worker-of-a-late-handler-goes-on",
         "The handler of a key in doubt has ended once its next owner starts the key.",
         "coopconsume/runtime/dispatch/slot_requests.py",
-        "self._stop_slots(running, late)",
+        "self.stop_slots(running, late)",
         "list(late)",
         (
             _HAND_OVER

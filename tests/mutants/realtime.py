@@ -9,6 +9,7 @@ _MODEL = "tests/model/test_real_time_model.py::"
 _READER = "coopconsume/worker/realtime/reader.py"
 _SLOT = "coopconsume/worker/realtime/slot.py"
 _MODE = "coopconsume/runtime/realtime/mode.py"
+_RUNS = "coopconsume/runtime/realtime/runs.py"
 _CURSOR = "coopconsume/runtime/plan/cursor.py"
 _PARTITION = "coopconsume/runtime/plan/partition.py"
 _SHARED = _UNIT + "test_slots_share_the_records_and_find_every_hole"
@@ -199,11 +200,61 @@ REALTIME = [
         (_MODEL + "test_a_record_that_is_tried_again_in_its_slot_is_seen_and_keeps_its_attempts",),
     ),
     Mutant(
+        "lost-slot-ends-the-run",
+        "If a slot of a real-time run ends, the others read on.",
+        _RUNS,
+        '            self._failed(running, [report.slot], why or "its worker has ended", now)\n',
+        '            self.end(running, running.active, "a slot has ended", now, failed=True)\n',
+        (_MODEL + "test_other_slots_read_on_while_one_gets_a_batch",),
+    ),
+    Mutant(
+        "slots-begin-together",
+        "A slot reads by itself although another one is in a batch.",
+        _RUNS,
+        "for slot, one in why_not.items() if not one]",
+        "for slot in why_not if len(why_not) == 2 and not why]",
+        (_MODEL + "test_a_slot_reads_by_itself_although_another_one_is_in_a_batch",),
+    ),
+    Mutant(
+        "live-slots-keep-their-cores",
+        "Slots that read by themselves end if others get no core for their batches.",
+        _RUNS,
+        "return not all(self._leases.has_met(at) for at in unmet)",
+        "return False",
+        (_MODEL + "test_slots_end_if_another_one_gets_no_core_for_its_batch",),
+    ),
+    Mutant(
+        "key-ranges-wait-for-live-slots",
+        "Key ranges that are to be dealt do not wait until the last slot ends its run.",
+        _RUNS,
+        "if is_undealt and not _with_key_ranges(epoch_state.ours) <= set(live):",
+        "if False:",
+        (_MOVES + "test_once_a_slot_has_ended_what_is_left_is_shared_before_any_reads_on",),
+    ),
+    Mutant(
+        "ranges-below-the-position-count",
+        "Only the ranges above the position of a slot keep it from reading by itself.",
+        _MODE,
+        "done.clip(cursor.position, last).range_count > _MOST_RANGES",
+        "done.range_count > _MOST_RANGES",
+        (_UNIT + "test_a_slot_begins_with_few_ranges_above_its_position",),
+    ),
+    Mutant(
+        "epoch-of-the-run-for-later-positions",
+        "A position is checked in a leader epoch in which the log reached it.",
+        "coopconsume/worker/realtime/log_reach.py",
+        "is_reached = known is not None and offset <= known.offset",
+        "is_reached = known is not None",
+        (
+            "tests/unit/worker/test_log_reach.py::test_a_position_has_the_epoch_in_which_it_was_reached",
+        ),
+    ),
+    Mutant(
         "run-goes-on-with-a-retry-due",
         "A failed record that no slot holds is tried again by a batch.",
         _MODE,
-        "None and any(_is_due(cursor, now)):\n",
-        "None and any(_is_due(cursor, now - 1_000.0)):\n",
+        "    if any(_is_due(cursor, now)):\n",
+        "    if any(_is_due(cursor, now - 1_000.0)):\n",
         (_UNIT + "test_a_failed_record_lets_a_run_begin_until_it_is_due",),
     ),
     Mutant(
@@ -228,7 +279,7 @@ REALTIME = [
         "coopconsume/backoff.py",
         "self.not_before = now + self.pause",
         "self.not_before = now",
-        (_MODEL + "test_a_run_that_fails_at_once_is_not_begun_again_at_once",),
+        (_MODEL + "test_a_slot_that_fails_at_once_does_not_begin_again_at_once",),
     ),
     Mutant(
         "held-up-slot-keeps-its-records",
@@ -357,8 +408,8 @@ REALTIME = [
         "holes-of-a-partition-unknown-once-part-of-it-is-given-up",
         "The slot with hash 0 reports holes, also while its member has the whole partition.",
         "coopconsume/runtime/realtime/run_job.py",
-        "if any(key_range.contains(0) for",
-        "if not partition.whole and any(key_range.contains(0) for",
+        "if slot in slots and any(key_range",
+        "if not partition.whole and any(key_range",
         (_UNIT + "test_the_slot_with_hash_0_reports_holes_until_it_ends_or_gives_it_up",),
     ),
     Mutant(
@@ -414,23 +465,23 @@ REALTIME = [
         "run-goes-on-without-gained-key-ranges",
         "Key ranges that come end a run: batches read what is left of them.",
         _MODE,
-        "if _has_gained(partition, now) else",
-        "if _has_gained(partition, now - 1_000_000.0) else",
+        "if any(gain.until <= now for gain in partition.dealer.gains):",
+        "if any(gain.until < 0 for gain in partition.dealer.gains):",
         (_UNIT + "test_key_ranges_that_come_end_the_run_once_they_may_start",),
     ),
     Mutant(
         "run-without-key-ranges-goes-on",
         "A run ends once its member has given up all key ranges.",
         "coopconsume/runtime/realtime/runs.py",
-        'if ours else "nothing is left"',
-        'if known else "nothing is left"',
+        "        if not epoch_state.ours:\n",
+        "        if epoch_state.ours is None:\n",
         (_MOVES + "test_a_run_ends_once_all_key_ranges_are_given_up",),
     ),
     Mutant(
         "slots-of-a-run-asked-for-their-keys",
         "The slots of a run keep their key ranges until it ends.",
         "coopconsume/runtime/dispatch/dispatcher.py",
-        "        if is_live or not epoch_state.undealt:\n",
+        "        if not epoch_state.undealt or self._live(epoch_state, now):\n",
         "        if not epoch_state.undealt:\n",
         (_MOVES + "test_the_next_run_shares_what_is_left_among_all_slots",),
     ),

@@ -313,6 +313,44 @@ def test_a_killed_worker_costs_only_repeats_of_what_was_in_flight(
         assert verdict.done == traffic.count
 
 
+def live_slots(query):
+    """The slots that read by themselves, each with the number of its run."""
+    runs = list(query._job._dispatcher.running.values())
+    live = [one for one in runs if one.is_real_time and not one.ending]
+    return {slot: one.number for one in live for slot in one.active - one.stopped}
+
+
+@pytest.mark.slow
+def test_a_lost_slot_does_not_make_the_others_wait(spark, kafka, topic, produce, tmp_path):
+    """Under steady traffic they read on in their run, and after a batch it does so again."""
+    name, slots = topic(1), 4
+    traffic = Traffic(produce, name)
+    opts = options(kafka, tmp_path, name, slots=slots, handlerTimeout="2 seconds")
+    history = tmp_path / "history"
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach(Recorded(history), concurrency=4).trigger(
+            realTime="10 minutes"
+        ).start()  # fmt: skip
+        deaths = Deaths(history, opts["commitTable"], opts["kafka.group.id"])
+        with traffic, deaths:
+            for number in (1, 2):
+                until(lambda: len(live_slots(query)) == slots and history.exists())
+                known = len(read_history(history))
+                until(lambda: len(read_history(history)) > known + 200)  # noqa: B023
+                calls = read_history(history)
+                last, before = calls.call(len(calls) - 1), live_slots(query)
+                os.kill(int(last.process.split("-")[0]), signal.SIGKILL)
+                until(lambda: query.lastProgress["totals"]["lostSlots"] >= number)  # noqa: B023
+                until(lambda: len(live_slots(query)) == slots)
+                after = live_slots(query)
+                assert [slot for slot in after if after[slot] != before[slot]] == [last.slot]
+        query.processAllAvailable()
+        query.stop()
+        verdict = verdict_of(consumer, tmp_path, traffic.produced, kills=deaths.kills)
+        assert verdict.ok, str(verdict)
+        assert verdict.done == traffic.count
+
+
 def fetch_servers():
     """The process ids of the fetch servers of this process's session."""
     found = []

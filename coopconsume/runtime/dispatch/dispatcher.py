@@ -152,9 +152,7 @@ class Dispatcher:
         meter.channel_error = self.leases.error
         self._crashes = Crashes(job_spec.policy.max_attempts)
         self._requests = SlotRequests(self.leases, self._crashes)
-        self._real_time = RealTimeRuns(
-            job_spec.real_time, options, self.leases, self._requests.stop
-        )
+        self._real_time = RealTimeRuns(job_spec.real_time, options, self.leases, self._requests)
         self._chunks = (
             None
             if self._sizes is None or job_spec.real_time is None
@@ -217,8 +215,8 @@ class Dispatcher:
         """Returns how many offsets a job with chunks is to have for its slots; 0 if it pauses."""
         if self._sizes is None or self.breaker.state != "closed":
             return 0
-        live = None if self._chunks is None else self._chunks.demand
-        return self._sizes.total(self._window_of(epoch_state)) if live is None else live
+        window = self._window_of(epoch_state)
+        return self._sizes.total(window) if self._chunks is None else self._chunks.demand(window)
 
     def _window_of(self, epoch_state: EpochState) -> int:
         """Returns how many offsets a batch may span while no other member needs any, else 0."""
@@ -234,12 +232,13 @@ class Dispatcher:
 
     def ahead(self, epoch_state: EpochState) -> dict[TopicPartition, int]:
         """Offsets of partitions that a job with chunks is to have ahead; empty in batches."""
-        return {} if self._chunks is None else self._chunks.ahead(self._live_run(epoch_state))
+        if self._chunks is None or not self._live(epoch_state, time.monotonic()):
+            return {}
+        return self._chunks.ahead(epoch_state.ours)
 
-    def _live_run(self, epoch_state: EpochState) -> Running | None:
-        """Returns the real-time run whose slots read on, if there is one."""
-        reads_on, now = self._real_time.reads_on, time.monotonic()
-        return next((one for one in self.of(epoch_state) if reads_on(one, now)), None)
+    def _live(self, epoch_state: EpochState, now: float) -> dict[int, Running]:
+        """Returns the slots that read by themselves, each with its run."""
+        return self._real_time.live(self.of(epoch_state), now)
 
     def unsure(self, epoch_state: EpochState) -> set[int]:
         """Returns slots with unknown records at work; slots that keep records have named them."""
@@ -321,8 +320,7 @@ class Dispatcher:
         that may have crashed it. A slot without a channel keeps what it has until it has ended, and
         so do the slots of a real-time run.
         """
-        is_live = any(one.is_real_time and not one.ending for one in self.of(epoch_state))
-        if is_live or not epoch_state.undealt:
+        if not epoch_state.undealt or self._live(epoch_state, now):
             return
         closed = {s for s in range(self._slots) if s in self.barred or self._crashes.concern(s)}
         if self.leases.spec is None:
@@ -389,8 +387,6 @@ class Dispatcher:
         self._relieve(epoch_state, now)
         self._deal_again(epoch_state, now)
         young = 0
-        if self._begins_real_time(epoch_state, now):
-            return
         for running in [one for one in self.of(epoch_state) if not one.is_real_time]:
             since, taken = running.first_report, now - running.begins_at
             if since is None:
@@ -398,12 +394,12 @@ class Dispatcher:
             elif running.active and now - since < min(2.0, 0.1 + taken / 2):
                 # Slots come back one by one: wait a moment, so that most go into one batch.
                 return
-        if young >= BATCHES_AT_ONCE:
-            return
         free = self._free_slots(epoch_state)
         handlers = self._slots * self._job_spec.concurrency
         limits = Limits(self.window.offsets, self._options.max_pending, handlers)
         if not free or not self._is_ours(epoch_state) or not self._may_work(epoch_state):
+            return
+        if self._begins_real_time(epoch_state, free, now) or young >= BATCHES_AT_ONCE:
             return
         plan = self._plan(epoch_state, free, now, limits)
         if plan is not None:
@@ -429,23 +425,23 @@ class Dispatcher:
             self._start(epoch_state, plan, now, begins_at=starts_at)
 
     def _watch_real_time(self, epoch_state: EpochState, now: float, *, stopping: bool) -> None:
-        """Ends real-time runs that need batches; hands out chunks to the slots of others."""
-        runs = [one for one in self.of(epoch_state) if one.is_real_time and one.waiting]
-        for running in runs:
-            self._real_time.watch(running, now, is_open=self.breaker.state == "closed")
-        self._meter.mode = "realTime" if any(not one.ending for one in runs) else "batch"
+        """Ends real-time slots that need batches; hands out chunks to the others."""
+        batches, is_open = self.of(epoch_state), self.breaker.state == "closed"
+        self._real_time.watch(epoch_state, batches, now, is_open=is_open)
+        live = self._live(epoch_state, now)
+        self._meter.mode = "realTime" if live else "batch"
         if self._chunks is not None and not stopping:
-            self._chunks.hand_out(self._live_run(epoch_state), now)
+            self._chunks.hand_out(live, now)
 
-    def _begins_real_time(self, epoch_state: EpochState, now: float) -> bool:
-        """Begins a real-time run, if there is to be one and all slots are free for it."""
-        if self._job_spec.real_time is None or self.barred or self.failing:
+    def _begins_real_time(self, epoch_state: EpochState, free: Sequence[int], now: float) -> bool:
+        """Begins a real-time run of the free slots that may read by themselves, if there are any.
+
+        A slot whose worker has crashed shows in batches which record is at fault.
+        """
+        if self.breaker.state != "closed":
             return False
-        if self.breaker.state != "closed" or any(r.waiting for r in self.running.values()):
-            return False
-        if not self._is_ours(epoch_state) or not self._may_work(epoch_state):
-            return False
-        plan = self._real_time.plan(epoch_state, now)
+        slots = [slot for slot in free if not self._crashes.concern(slot)]
+        plan = self._real_time.plan(epoch_state, self.of(epoch_state), slots, now)
         if plan is not None:
             self._start(epoch_state, plan, now, is_real_time=True)
         return plan is not None
@@ -794,13 +790,14 @@ class Dispatcher:
         if self._failures.is_first(running.started):
             # After another failure they wait like lost ones: its cause may take time to go away.
             running.withdrawn |= event.unconnected
-        for slot in sorted(running.waiting):
+        without_report = sorted(running.waiting)
+        for slot in without_report:
             running.waiting.discard(slot)
             self._ended_without_report(running, slot, event)
         del self.running[running.number]
         self.leases.ended(running.number)
         if running.is_real_time:
-            self._real_time_ended(running, error)
+            self._real_time_ended(running, without_report, error)
         elif error is None and not running.failure:
             self._failures.succeeded()
         elif self._counts(running.epoch_state) and running.interrupt_at is None:
@@ -818,15 +815,16 @@ class Dispatcher:
         else:
             self._lost(running, slot, time.monotonic())
 
-    def _real_time_ended(self, running: Running, error: BaseException | None) -> None:
-        """Takes the end of a real-time run; if it has failed, batches take over."""
-        is_failure = error is not None and running.interrupt_at is None
-        text = reason(error) if is_failure and error is not None else running.failure
+    def _real_time_ended(
+        self, running: Running, slots: Sequence[int], error: BaseException | None
+    ) -> None:
+        """Takes the end of a real-time run; if it has failed, batches take over its last slots."""
+        text = "" if error is None or running.interrupt_at is not None else reason(error)
         if text and self._counts(running.epoch_state):
             log.warning("a real-time run failed, batches take over: %s", text)
             self._meter.failed(text)
             running.epoch_state.look_again()
-        self._real_time.over(running, text, time.monotonic())
+        self._real_time.over(running, slots, text, time.monotonic())
 
     def _withdrawn(self, running: Running, slot: int) -> None:
         """Plans the records of a slot that has started nothing again, at once."""

@@ -36,7 +36,7 @@ class SlotRequests:
         """Stops the slots of a batch that have a channel."""
         if running.connections:
             running.ending = running.ending or "stopped"
-            self._stop_slots(running, running.waiting)
+            self.stop_slots(running, running.waiting)
 
     def leave(
         self, running: Running, partitions: Sequence[Partition], *, is_late: bool = False
@@ -67,7 +67,7 @@ class SlotRequests:
                     cursor.may_start_leaving = False
         if is_late and running.channel is not None:
             late = [slot for slot in running.waiting if _is_late(running, slot, partitions)]
-            self._stop_slots(running, late)
+            self.stop_slots(running, late)
 
     def ask_back(self, running: Running, slot: int) -> None:
         """Asks a slot for what it may still start, once in a while."""
@@ -78,7 +78,7 @@ class SlotRequests:
         """Whether a slot may give records back: not while it is to show which one is at fault."""
         return not running.trial and not self._crashes.concern(slot)
 
-    def _stop_slots(self, running: Running, slots: Collection[int]) -> None:
+    def stop_slots(self, running: Running, slots: Collection[int]) -> None:
         """Stops some slots: they give back what they have not started, if they may."""
         connections = {(running.number, slot) for slot in slots}
         running.stopped.update(slots)

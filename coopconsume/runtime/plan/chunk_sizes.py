@@ -8,7 +8,7 @@ from coopconsume.runtime.plan.stock import with_tail
 from coopconsume.runtime.plan.window import LARGEST_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from coopconsume.worker.report import SlotReport
 
@@ -93,13 +93,14 @@ class ChunkSizes:
             return 0
         return self._live(slot)
 
-    def total(self, window: int = 0) -> int:
-        """Returns how many offsets all slots are to have at once.
+    def total(self, window: int = 0, without: Collection[int] = ()) -> int:
+        """Returns how many offsets all slots but some are to have at once.
 
         Args:
             window: As for `of`.
+            without: Slots that do not count.
         """
-        return sum(self.of(slot, window) for slot in self._sizes)
+        return sum(self.of(slot, window) for slot in self._sizes if slot not in without)
 
     def progressed(self, slot: int, handled: int, now: float, *, is_busy: bool) -> None:
         """Takes a progressive report of a slot that reads by itself.

@@ -159,6 +159,12 @@ class Partition:
         done = self.done.clip(self.stable, self.end - 1) if self.end > self.stable else _NOTHING
         return max(0, self.end - self.stable - len(done) - self.stock.pending)
 
+    def left_of(self, cursor: SlotCursor) -> int:
+        """Returns how many of these offsets the slot of a cursor has not looked at."""
+        if self.stock is not None:
+            return self.left
+        return self.end - cursor.position if cursor.ranges else 0
+
     @property
     def owns_first(self) -> bool:
         """Whether this member has hash 0, or leads: it speaks for the whole partition."""

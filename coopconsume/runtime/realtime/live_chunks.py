@@ -12,15 +12,18 @@ from coopconsume.worker.channel.messages import encode_chunks
 from coopconsume.worker.channel.wire import Frame
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from commits.model import TopicPartition
     from coopconsume.runtime.dispatch.batch import Running
     from coopconsume.runtime.dispatch.slot_leases import SlotLeases
+    from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
     from coopconsume.worker.report import SlotReport
 
 
 class LiveChunks:
-    """The chunks of the slots of a real-time run.
+    """The chunks of slots that read by themselves.
 
     Args:
         sizes: How many offsets each slot is to have.
@@ -33,43 +36,43 @@ class LiveChunks:
         self._sizes = sizes
         self._leases = leases
         self._ahead_sizes = AheadSizes(slots, concurrency)
-        #: How many offsets each slot is to have; None: no slot reads by itself.
-        self._wanted: dict[int, int] | None = None
+        #: How many offsets each slot that reads by itself is to have.
+        self._wanted: dict[int, int] = {}
 
-    @property
-    def demand(self) -> int | None:
-        """How many offsets the slots are to have; None: no slot reads by itself."""
-        return None if self._wanted is None else sum(self._wanted.values())
-
-    def ahead(self, running: Running | None) -> dict[TopicPartition, int]:
-        """Returns how many offsets of each partition the job is to have ahead of its slots.
+    def demand(self, window: int) -> int:
+        """Returns how many offsets the job is to have for its slots.
 
         Args:
-            running: The run, or None.
+            window: As for `ChunkSizes.of`, for slots that do not read by themselves.
         """
-        now = time.monotonic()
-        ours = [] if running is None else [p for p in running.partitions if p.is_ours]
-        return {(p.topic, p.partition): self._ahead_sizes.of(p.index, now) for p in ours}
+        return sum(self._wanted.values()) + self._sizes.total(window, self._wanted)
 
-    def hand_out(self, running: Running | None, now: float) -> None:
-        """Hands acquired offsets out to the slots of a run, if one runs."""
-        self._wanted = None
-        if running is None:
+    def ahead(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
+        """Returns how many offsets of partitions the job is to have ahead of its slots."""
+        now = time.monotonic()
+        return {(p.topic, p.partition): self._ahead_sizes.of(p.index, now) for p in partitions}
+
+    def hand_out(self, live: Mapping[int, Running], now: float) -> None:
+        """Hands acquired offsets out to slots that read by themselves, each given with its run."""
+        slots = [slot for slot in sorted(live) if self._leases.has_met((live[slot].number, slot))]
+        self._wanted = {}
+        if not slots:
             return
-        slots = [
-            slot for slot in sorted(running.active - running.stopped)
-            if self._leases.has_met((running.number, slot))
+        known = [live[slot].plan.wanted for slot in slots]
+        ours = [
+            partition for partition in live[slots[0]].partitions
+            if partition.is_ours and all(partition.index in one for one in known)
         ]  # fmt: skip
-        ours = [partition for partition in running.partitions if partition.is_ours]
         at_work = {
             slot: any(p.cursors[slot].reading for p in ours if slot in p.cursors) for slot in slots
         }
         wanted = {slot: self._sizes.of_live(slot, now, is_at_work=at_work[slot]) for slot in slots}
-        self._wanted = wanted or None
+        self._wanted = wanted
         deal_stock(ours, slots, wanted, now)
         deal_ahead(ours, slots, self._ahead_sizes, now)
         for slot in slots:
             work = {}
+            running = live[slot]
             for part, partition in enumerate(running.partitions):
                 one = partition.hand_out(slot, now) if partition.is_ours else None
                 if one is not None:

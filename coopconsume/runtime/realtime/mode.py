@@ -1,7 +1,8 @@
-"""Decides when a job runs in real time, and when in batches. Pure: callers pass the time.
+"""Decides which slots of a job read by themselves, and which get batches.
 
-Batches catch up with the log. Once little is left, a real-time run begins. Work that its slots
-cannot do, such as retries and gaps, ends the run; then batches catch up again.
+Batches catch up with the log. Once little is left for a slot, it begins to read by itself. Work
+that it cannot do, such as gaps and retries, ends that, and batches catch up again. Each slot is
+looked at by itself: the others do not wait for it. Pure: callers pass the time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 #: Offsets that a partition may have left when a run begins.
 SMALL_LAG: Final = 20_000
 #: Committed ranges above the position of a cursor with which a run may begin.
-_MOST_RANGES: Final = 1_000
+_MOST_RANGES: Final = 10_000
 #: Seconds in which all slots of a run must have connected.
 START_TIME: Final = 30.0
 #: Seconds after which a slot that does not read although there are records ends the run.
@@ -39,65 +40,70 @@ _WORKED: Final = 10.0
 
 @dataclass
 class RealTimeMode:
-    """Decides when runs begin and end.
+    """Decides for each slot when it begins to read by itself, and when it ends.
 
     Args:
-        duration: Seconds of a run.
         max_pending: Pending and held-back records of a partition that end a run.
-        small_lag: Offsets that a partition may have left when a run begins.
+        small_lag: Offsets of a partition that a slot may have left when it begins.
 
     Attributes:
-        why: Why the last run has ended; for people.
+        why: Why the last slot has ended; for people.
     """
 
-    duration: float
     max_pending: int
     small_lag: int = SMALL_LAG
     why: str = ""
-    _backoff: Backoff = field(default_factory=lambda: Backoff(_PAUSE, _LONGEST_PAUSE))
+    _backoffs: dict[int, Backoff] = field(default_factory=dict)
+    _failed_at: dict[int, float] = field(default_factory=dict)
 
-    def why_not(self, partitions: Iterable[Partition], now: float) -> str:
-        """Returns why a run must not begin now; empty: it may."""
-        if now < self._backoff.not_before:
+    def why_not(self, partitions: Iterable[Partition], slot: int, now: float) -> str:
+        """Returns why a slot must not begin now; empty: it may."""
+        if slot in self._backoffs and now < self._backoffs[slot].not_before:
             return self.why or "a real-time run has failed"
         for partition in partitions:
             name = f"{partition.topic}-{partition.partition}"
-            if partition.left > self.small_lag:
+            cursor = partition.cursors.get(slot)
+            if cursor is not None and partition.left_of(cursor) > self.small_lag:
                 return f"{name} has more than {self.small_lag:,} records left"
-            if self._is_full(partition):
+            if cursor is not None and self._is_full(partition):
                 return f"too many records of {name} wait"
-            why = _unready(partition, now)
+            why = _unready(partition, cursor, now)
             if why:
                 return f"{name} {why}"
         return ""
 
     def why_end(
-        self, partitions: Iterable[Partition], read_at: dict[tuple[int, int], float], now: float
-    ) -> str:
-        """Returns why a run must end; empty: it continues.
+        self,
+        partitions: Iterable[Partition],
+        slots: Collection[int],
+        read_at: dict[tuple[int, int], float],
+        now: float,
+    ) -> dict[int, str]:
+        """Returns why slots that read by themselves must end; those without a reason continue.
 
         Args:
             partitions: Those with something left to do, and those that no slot reads.
+            slots: The slots.
             read_at: When the slot (second) was last seen to read the partition (first).
             now: The time.
         """
+        found: dict[int, str] = {}
         for partition in partitions:
             name = f"{partition.topic}-{partition.partition}"
-            if self._is_full(partition):
-                return f"too many records of {name} wait"
-            why = _has_changed(partition, now)
-            if why:
-                return f"{name} {why}"
-            for cursor in partition.cursors.values():
-                if not (cursor.is_real_time and cursor.staying):
+            changed, is_full = _has_changed(partition, now), self._is_full(partition)
+            for slot in slots:
+                cursor = partition.cursors.get(slot)
+                if changed:
+                    found.setdefault(slot, f"{name} {changed}")
+                elif cursor is None or not cursor.staying:
                     continue
-                if partition.stock is None and any(_is_due(cursor, now)):
-                    return f"a record of {name} is to be tried again"
-                if partition.stock is None and len(cursor.todo) > len(cursor.dispatched or ()):
-                    return f"{name} has records that were left"
-                if not self._reads(partition, cursor, read_at, now):
-                    return f"slot {cursor.slot} does not read {name}"
-        return ""
+                elif is_full:
+                    found.setdefault(slot, f"too many records of {name} wait")
+                elif why := _why_end_of(partition, cursor, now):
+                    found.setdefault(slot, f"{name} {why}")
+                elif not self._reads(partition, cursor, read_at, now):
+                    found.setdefault(slot, f"slot {slot} does not read {name}")
+        return found
 
     @staticmethod
     def _reads(
@@ -113,45 +119,51 @@ class RealTimeMode:
     def _is_full(self, partition: Partition) -> bool:
         return partition.is_at_limit or partition.held_back >= self.max_pending
 
-    def next_due(self, partitions: Iterable[Partition]) -> float | None:
-        """Returns when the next failed record is due; None: no record is."""
-        dues = [
-            waiting.due
-            for partition in partitions
-            for cursor in partition.cursors.values()
-            for waiting in cursor.waiting.values()
-            if math.isfinite(waiting.due)
-        ]
-        return min(dues, default=None)
-
-    def ended(self, why: str, started: float, now: float, *, failed: bool) -> None:
-        """Notes the end of a run.
+    def failed(self, slot: int, started: float, now: float) -> None:
+        """Notes that a slot has failed: it begins later, as it may fail again.
 
         Args:
-            why: The reason, for people; empty: its time was over.
-            started: When it began.
+            slot: The slot.
+            started: When it began. It fails once at most.
             now: The time.
-            failed: Whether the next one should wait, as it may fail again.
         """
-        self.why = why
+        backoff = self._backoffs.setdefault(slot, Backoff(_PAUSE, _LONGEST_PAUSE))
+        if self._failed_at.get(slot, -math.inf) > started:
+            return
+        self._failed_at[slot] = now
         if now - started > _WORKED:
-            self._backoff.succeeded()
-        if failed:
-            self._backoff.failed(now)
+            backoff.succeeded()
+        backoff.failed(now)
 
 
-def _unready(partition: Partition, now: float) -> str:
-    """Returns why slots cannot read a partition by themselves now; empty: they can."""
-    for cursor in partition.cursors.values():
+def _unready(partition: Partition, cursor: SlotCursor | None, now: float) -> str:
+    """Returns why a slot cannot begin to read by itself now; empty: it can.
+
+    Args:
+        partition: A partition of the job.
+        cursor: The cursor of the slot in it, if it has one.
+        now: The time.
+    """
+    if cursor is not None:
         why = _unready_cursor(cursor, now, gets_chunks=partition.stock is not None)
         if why:
             return why
-        last = partition.done.last or 0
-        if partition.done.range_count > _MOST_RANGES and last > cursor.position:
+        if _has_many_ranges(partition, cursor):
             return "has too many ranges"
     if partition.in_doubt(now) > 0:
         return "waits for an earlier owner"
     return "has key ranges that no slot has" if partition.is_undealt else ""
+
+
+def _has_many_ranges(partition: Partition, cursor: SlotCursor) -> bool:
+    """Whether too many ranges are done above the position of a cursor: its slot gets all of them.
+
+    While a slot was lost, the others went on.
+    """
+    done, last = partition.done, partition.done.last
+    if last is None or last < cursor.position or done.range_count <= _MOST_RANGES:
+        return False
+    return done.clip(cursor.position, last).range_count > _MOST_RANGES
 
 
 def _unready_cursor(cursor: SlotCursor, now: float, *, gets_chunks: bool) -> str:
@@ -169,6 +181,17 @@ def _unready_cursor(cursor: SlotCursor, now: float, *, gets_chunks: bool) -> str
     return ""
 
 
+def _why_end_of(partition: Partition, cursor: SlotCursor, now: float) -> str:
+    """Returns why a slot that reads by itself must end for a partition; empty: it continues."""
+    if not cursor.is_real_time:
+        return "" if cursor.is_barred(now) else "has key ranges that no slot reads"
+    if partition.stock is not None:
+        return ""
+    if any(_is_due(cursor, now)):
+        return "has a record that is to be tried again"
+    return "has records that were left" if len(cursor.todo) > len(cursor.dispatched or ()) else ""
+
+
 def _is_due(cursor: SlotCursor, now: float) -> Collection[bool]:
     """Returns for the first failed record of each lane that stays whether it is due."""
     return [w.due <= now for w in cursor.waiting.values() if not cursor.leaves(w.key_hash)]
@@ -178,14 +201,6 @@ def _has_changed(partition: Partition, now: float) -> str:
     """Returns what has come or gone that slots do not know of; empty: nothing."""
     if partition.has_lost_chunks:
         return "has chunks that have gone to other members"
-    return "has key ranges that no slot has" if _has_gained(partition, now) else ""
-
-
-def _has_gained(partition: Partition, now: float) -> bool:
-    """Whether key ranges have come that batches may begin with now."""
     if any(gain.until <= now for gain in partition.dealer.gains):
-        return True
-    cursors = [cursor for cursor in partition.cursors.values() if cursor.ranges]
-    return bool(cursors) and not any(
-        cursor.is_real_time or cursor.is_barred(now) for cursor in cursors
-    )
+        return "has key ranges that no slot has"
+    return ""

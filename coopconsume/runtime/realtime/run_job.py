@@ -14,7 +14,7 @@ from coopconsume.worker.realtime.spec import RealTimeSpec
 from coopconsume.worker.slot import REPORT_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -25,11 +25,16 @@ if TYPE_CHECKING:
     from coopconsume.worker.report import PartitionWork
 
 
-def plan_run(partitions: Sequence[Partition]) -> BatchPlan | None:
-    """Returns a plan in which every slot reads its key ranges itself; None without partitions."""
+def plan_run(partitions: Sequence[Partition], slots: Collection[int]) -> BatchPlan | None:
+    """Returns a plan in which some slots read their key ranges themselves; None if they have none.
+
+    Args:
+        partitions: Of the job.
+        slots: The slots.
+    """
     work: dict[int, dict[int, PartitionWork]] = {}
     for partition in partitions:
-        for slot in partition.cursors:
+        for slot in slots:
             one = partition.read_by(slot)
             if one is not None:
                 work.setdefault(slot, {})[partition.index] = one
@@ -38,7 +43,9 @@ def plan_run(partitions: Sequence[Partition]) -> BatchPlan | None:
     return BatchPlan((), work, {partition.index: OffsetRanges() for partition in partitions})
 
 
-def finders_of_holes(partitions: Sequence[Partition]) -> dict[int, set[int]]:
+def finders_of_holes(
+    partitions: Sequence[Partition], slots: Collection[int]
+) -> dict[int, set[int]]:
     """Returns for each slot the partitions whose holes it reports, by index: it has hash 0.
 
     While this member has a whole partition, its holes follow from the positions of all slots, too.
@@ -46,11 +53,12 @@ def finders_of_holes(partitions: Sequence[Partition]) -> dict[int, set[int]]:
 
     Args:
         partitions: Of the run.
+        slots: Of the run.
     """
     found: dict[int, set[int]] = {}
     for partition in partitions:
         for slot, cursor in partition.cursors.items():
-            if any(key_range.contains(0) for key_range in cursor.staying):
+            if slot in slots and any(key_range.contains(0) for key_range in cursor.staying):
                 found.setdefault(slot, set()).add(partition.index)
                 cursor.holes_from = cursor.position
     return found
@@ -96,8 +104,14 @@ def run_slots(
                 for slot, indexes in running.finders.items()
             },
             record_filter=options.record_filter,
-            cache_bytes=options.max_bytes_key_range_hashing,
+            # One slot may be in a run of its own, beside the others.
+            cache_bytes=options.max_bytes_key_range_hashing if slots > 1 else 0,
             cache_content=options.key_range_hashing_content,
+            reached={
+                part: reached
+                for part, tp in enumerate(running.names)
+                if (reached := running.epoch_state.assignment.reached_of(tp)) is not None
+            },
             ends=running.ends and {plan.parts[index]: end for index, end in running.ends.items()},
         ),
     )

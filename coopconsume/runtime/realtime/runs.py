@@ -11,29 +11,34 @@ from coopconsume.runtime.realtime.run_job import finders_of_holes, plan_run
 from coopconsume.worker.channel.wire import Frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Collection, Sequence
 
     from coopconsume.options import Options
     from coopconsume.runtime.dispatch.batch import Running
     from coopconsume.runtime.dispatch.slot_leases import SlotLeases
+    from coopconsume.runtime.dispatch.slot_requests import SlotRequests
     from coopconsume.runtime.epoch_state import EpochState
-    from coopconsume.runtime.plan import BatchPlan
+    from coopconsume.runtime.plan import BatchPlan, Partition
     from coopconsume.worker.report import SlotReport
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two checks whether a run must end.
+#: Seconds between two checks whether slots must end.
 _LOOK_EVERY: Final = 0.05
+_NO_CORE: Final = "not all slots have started: Spark has no free core"
 
 
 class RealTimeRuns:
-    """The real-time runs of a job, one at a time.
+    """The real-time runs of a job. Each slot is in one of them, or in batches.
+
+    A slot that ends leaves its run; the others go on. Batches catch up with what it has left, and
+    then another run begins with it.
 
     Args:
         duration: Seconds of a run; None: there are batches alone.
         options: Of the consumer.
         leases: The channel to the slots.
-        stop: Has the slots of a batch start no more records.
+        requests: Asks slots to start no more records.
     """
 
     def __init__(
@@ -41,92 +46,167 @@ class RealTimeRuns:
         duration: float | None,
         options: Options,
         leases: SlotLeases,
-        stop: Callable[[Running], None],
+        requests: SlotRequests,
     ) -> None:
-        self._duration = duration or 0.0
-        self.mode = RealTimeMode(self._duration, options.max_pending)
+        self._duration = duration
+        self.mode = RealTimeMode(options.max_pending)
         self._batch_time = options.batch_time
         self._leases = leases
-        self._stop = stop
+        self._requests = requests
         self._looked_at = 0.0
         self._why_not = ""
         self._drain_by = 0.0
 
-    def plan(self, epoch_state: EpochState, now: float) -> BatchPlan | None:
-        """Returns the plan of a run if one may begin now; its cursors are marked."""
-        why = self._leases.error or self.mode.why_not(epoch_state.ours, now)
-        if why:
-            if why != self._why_not:
-                log.debug("batches: %s", why)
-            self._why_not = why
+    def plan(
+        self,
+        epoch_state: EpochState,
+        batches: Sequence[Running],
+        slots: Collection[int],
+        now: float,
+    ) -> BatchPlan | None:
+        """Returns the plan of a run of those slots that may begin now, or None.
+
+        Their cursors are marked.
+
+        Args:
+            epoch_state: The work of the job.
+            batches: Its batches and runs.
+            slots: Slots that are free.
+            now: The time, on the monotonic clock.
+        """
+        ours = epoch_state.ours
+        if self._duration is None or not slots or self._why_none(batches, now):
             return None
-        return plan_run(epoch_state.ours)
+        why_not = {
+            slot: self._leases.error or self.mode.why_not(ours, slot, now)
+            for slot in slots
+            if any(slot in partition.cursors for partition in ours)
+        }
+        why = "; ".join(sorted({one for one in why_not.values() if one}))
+        if why and why != self._why_not:
+            log.debug("batches: %s", why)
+        self._why_not = why
+        return plan_run(ours, [slot for slot, one in why_not.items() if not one])
 
     def begins(self, running: Running) -> None:
         """Notes that a run is about to be given to Spark."""
+        assert self._duration is not None
         running.is_real_time = True
-        running.finders = finders_of_holes(running.partitions)
+        running.finders = finders_of_holes(running.partitions, running.plan.slots)
         running.ends = {p.index: p.end for p in running.partitions if p.stock is not None} or None
-        self._why_not = ""
         log.info("real time on %d slots for %g s", len(running.plan.slots), self._duration)
 
     def reads_on(self, running: Running, now: float) -> bool:
         """Whether the slots of a batch read by themselves, and their time is not over."""
-        is_over = bool(running.ending) or now - running.started >= self._duration
-        return running.is_real_time and not is_over
+        if not running.is_real_time or running.ending:
+            return False
+        return now - running.started < (self._duration or 0.0)
 
-    def watch(self, running: Running, now: float, *, is_open: bool) -> None:
-        """Ends a run if its records need batches.
+    def live(self, batches: Sequence[Running], now: float) -> dict[int, Running]:
+        """Returns the slots that read by themselves, each with its run."""
+        runs = [one for one in batches if self.reads_on(one, now)]
+        return {slot: one for one in runs for slot in sorted(one.active - one.stopped)}
+
+    def watch(
+        self, epoch_state: EpochState, batches: Sequence[Running], now: float, *, is_open: bool
+    ) -> None:
+        """Ends slots whose records need batches.
 
         Args:
-            running: The run.
+            epoch_state: The work of the job.
+            batches: Its batches and runs.
             now: The time, on the monotonic clock.
             is_open: Whether the circuit breaker lets records start.
         """
-        if running.ending:
-            if self._drain_by and now > self._drain_by:
-                self._drain_by = 0.0
-                self._stop(running)
-            return
+        if self._drain_by and now > self._drain_by:
+            self._drain_by = 0.0
+            for running in batches:
+                if running.is_real_time:
+                    self._requests.stop(running)
         if now - self._looked_at < _LOOK_EVERY:
             return
         self._looked_at = now
-        is_over = now - running.started >= self._duration
-        if running.waiting != set(running.plan.slots) or running.kept or running.stopped:
-            if not is_over:
-                self.end(running, "a slot has ended", now)
+        live = self.live(batches, now)
+        if not live:
             return
-        if not is_open:
-            self.end(running, "paused by the circuit breaker", now)
-            return
-        is_late = now - running.started > START_TIME
-        if is_late and not all(self._leases.has_met(at) for at in running.connections):
-            self.end(
-                running, "not all slots have started: Spark has no free core", now, failed=True
-            )
-            return
-        # Partitions that came since the run has begun are not in it, and may be quiet.
-        known, ours = running.plan.wanted, running.epoch_state.ours
-        partitions = [p for p in ours if not p.is_quiet or p.index not in known]
-        why = self.mode.why_end(partitions, running.read_at, now) if ours else "nothing is left"
-        if why:
-            self.end(running, why, now, failed="does not read" in why)
+        ours = epoch_state.ours
+        why = self._why_all_end(epoch_state, batches, live, now, is_open=is_open)
+        for slot in _with_key_ranges(ours) if why == _NO_CORE else ():
+            self.mode.failed(slot, now, now)
+        # Partitions that came since a run has begun are not in it, and may be quiet.
+        for running in {id(one): one for one in live.values()}.values():
+            slots = [slot for slot, one in live.items() if one is running]
+            if why:
+                self.end(running, slots, why, now, failed=why == _NO_CORE)
+                continue
+            known = running.plan.wanted
+            partitions = [p for p in ours if not p.is_quiet or p.index not in known]
+            found = self.mode.why_end(partitions, slots, running.read_at, now)
+            for slot, one in found.items():
+                self.end(running, [slot], one, now, failed="does not read" in one)
 
-    def end(self, running: Running, why: str, now: float, *, failed: bool = False) -> None:
-        """Ends a run: its slots start no more records, and batches take over.
+    def _why_all_end(
+        self,
+        epoch_state: EpochState,
+        batches: Sequence[Running],
+        live: Collection[int],
+        now: float,
+        *,
+        is_open: bool,
+    ) -> str:
+        """Returns why all slots must end; empty: each is looked at by itself."""
+        if not is_open:
+            return "paused by the circuit breaker"
+        if not epoch_state.ours:
+            return "nothing is left"
+        if why := self._why_none(batches, now):
+            return why
+        # Key ranges are dealt to slots while none of them reads by itself.
+        is_undealt = any(partition.is_undealt for partition in epoch_state.undealt)
+        if is_undealt and not _with_key_ranges(epoch_state.ours) <= set(live):
+            return "key ranges are to be dealt to all slots"
+        return ""
+
+    def _why_none(self, batches: Sequence[Running], now: float) -> str:
+        """Returns why no slot may keep a core by reading by itself; empty: each may."""
+        if any(one.kept.keys() & one.waiting for one in batches):
+            return "a slot waits for a core, as a handler that takes long keeps it"
+        return _NO_CORE if any(self._waits_for_cores(one, now) for one in batches) else ""
+
+    def _waits_for_cores(self, running: Running, now: float) -> bool:
+        """Whether slots of a batch have not started for a long time."""
+        if running.channel is None or now - running.begins_at <= START_TIME:
+            return False
+        unmet = running.connections - {(running.number, slot) for slot in running.withdrawn}
+        return not all(self._leases.has_met(at) for at in unmet)
+
+    def end(
+        self, running: Running, slots: Collection[int], why: str, now: float, *, failed: bool
+    ) -> None:
+        """Ends slots of a run: they start no more records, and batches take over.
 
         Args:
             running: The run.
+            slots: The slots.
             why: The reason, for people.
             now: The time.
-            failed: Whether the next run should wait, as it may fail again.
+            failed: Whether they should wait until they begin again, as they may fail again.
         """
-        if running.ending:
-            return
-        running.ending = why
-        self.mode.ended(why, running.started, now, failed=failed)
-        log.log(logging.WARNING if failed else logging.INFO, "real time ends: %s", why)
-        self._stop(running)
+        level = logging.WARNING if failed else logging.INFO
+        names = ", ".join(map(str, sorted(slots)))
+        log.log(level, "real time ends on slot%s %s: %s", "s" * (len(slots) > 1), names, why)
+        self.mode.why = why
+        if failed:
+            self._failed(running, slots, why, now)
+        self._requests.stop_slots(running, slots)
+        if not running.active - running.stopped:
+            running.ending = running.ending or why
+
+    def _failed(self, running: Running, slots: Collection[int], why: str, now: float) -> None:
+        """Notes that slots of a run end as something has failed."""
+        self.mode.why = why
+        for slot in slots:
+            self.mode.failed(slot, running.started, now)
 
     def drain(self, running: Running) -> None:
         """Has the slots of a run read no more records, and handle those that they have read."""
@@ -145,14 +225,29 @@ class RealTimeRuns:
         why = report.end.read_error or report.end.channel_error or report.end.error
         if why:
             running.epoch_state.look_again()
-            self.end(running, f"slot {report.slot}: {why}", now, failed=True)
+            log.warning("real time ends on slot %d: %s", report.slot, why)
+        if why or report.end.crashed:
+            self._failed(running, [report.slot], why or "its worker has ended", now)
 
     def lost(self, running: Running, slot: int, now: float) -> None:
         """Takes the end of a slot without a report."""
-        self.end(running, f"slot {slot} is lost", now, failed=True)
+        self._failed(running, [slot], f"slot {slot} is lost", now)
 
-    def over(self, running: Running, error: str, now: float) -> None:
-        """Takes the end of the Spark job of a run."""
-        if not running.ending:
-            running.ending = error or "its time is over"
-            self.mode.ended(error, running.started, now, failed=bool(error))
+    def over(self, running: Running, slots: Collection[int], error: str, now: float) -> None:
+        """Takes the end of the Spark job of a run.
+
+        Args:
+            running: The run.
+            slots: Its slots that had not ended.
+            error: The error of the job; empty: it has none.
+            now: The time, on the monotonic clock.
+        """
+        running.ending = running.ending or error or "its time is over"
+        if error:
+            self._failed(running, slots, error, now)
+
+
+def _with_key_ranges(partitions: Sequence[Partition]) -> set[int]:
+    """Returns the slots that have key ranges."""
+    cursors = (partition.cursors.items() for partition in partitions)
+    return {slot for some in cursors for slot, cursor in some if cursor.staying}

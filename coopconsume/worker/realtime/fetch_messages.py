@@ -40,6 +40,7 @@ class Ask:
         last: The last offset that the slot wants.
         end: An offset up to which the log is known to reach; `LAST`: the offset is the next one of
             a slot that reads on.
+        leader_epoch: In which the log reached `begin`; None: not known.
     """
 
     part: int
@@ -48,6 +49,7 @@ class Ask:
     is_joining: bool = False
     last: int = LAST
     end: int = LAST
+    leader_epoch: int | None = None
 
     @property
     def begin(self) -> int:
@@ -129,7 +131,8 @@ class FetchAnswer:
 def encode_fetch(fetch: Fetch) -> bytes:
     """Returns a request as bytes."""
     asks = [
-        [ask.part, ask.offset, ask.is_joining, ask.ranges, ask.last, ask.end] for ask in fetch.asks
+        [one.part, one.offset, one.is_joining, one.ranges, one.last, one.end, one.leader_epoch]
+        for one in fetch.asks
     ]
     return json.dumps([fetch.max_bytes, fetch.max_wait, asks], separators=(",", ":")).encode()
 
@@ -150,8 +153,9 @@ def decode_fetch(data: bytes) -> Fetch:
                 is_joining is True,
                 _count(last),
                 _count(end),
+                None if epoch is None else _count(epoch),
             )
-            for part, offset, is_joining, ranges, last, end in asks
+            for part, offset, is_joining, ranges, last, end, epoch in asks
         )
         return Fetch(found, _count(max_bytes), float(max_wait))
     except (TypeError, ValueError) as error:

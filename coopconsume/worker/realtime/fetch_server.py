@@ -44,6 +44,7 @@ from coopconsume.worker.realtime.fetch_messages import (
     decode_fetch,
     encode_answer,
 )
+from coopconsume.worker.realtime.log_reach import Start
 from coopconsume.worker.realtime.reader import ReadPosition, SlotReader
 from coopconsume.worker.realtime.record_cache import RecordCache
 from coopconsume.worker.realtime.source import AHEAD, KafkaSource
@@ -158,7 +159,7 @@ class FetchServer:
         #: Guards what the reader's thread and this one share.
         self._lock = threading.Lock()
         self._cache = RecordCache(spec.limit)
-        self._new: list[tuple[int, int]] = []
+        self._new: list[tuple[int, Start]] = []
         self._changed: set[int] = set()
         self._failed = ""
         self._broker_bytes = 0
@@ -216,7 +217,8 @@ class FetchServer:
                 new, self._new = self._new, []
                 full = frozenset(places[part] for part in self._cache.full)
             for part, start in new:
-                reader.begin(places[part], ReadPosition(part, start, _ALL, finds_holes=True))
+                position = ReadPosition(part, start.offset, _ALL, finds_holes=True)
+                reader.begin(places[part], position)
                 source.add(places[part], start)
             source.pause(full)
             fetched = source.poll(_POLL, _MOST)
@@ -312,7 +314,7 @@ class FetchServer:
                     raise ProtocolError(f"a fetch of partition {ask.part}")
                 if not self._cache.has(ask.part):
                     self._cache.begin(ask.part, ask.begin)
-                    self._new.append((ask.part, ask.begin))
+                    self._new.append((ask.part, Start(ask.begin, ask.leader_epoch)))
 
     def _answer_all(self, selector: selectors.BaseSelector) -> None:
         """Answers slots whose partitions have news, or whose time to wait is over."""

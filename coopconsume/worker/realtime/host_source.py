@@ -13,6 +13,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from commits import OffsetAndEpoch
 from coopconsume.worker.channel.wire import Identity
 from coopconsume.worker.realtime.fetch_messages import Fetch, FetchAnswer
 from coopconsume.worker.realtime.fetch_server import ServerSpec
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from commits.model import TopicPartition
     from coopconsume.worker.realtime.host_link import Lost
+    from coopconsume.worker.realtime.log_reach import Start
     from coopconsume.worker.realtime.spec import Ranges
     from coopconsume.worker.report import BatchSpec
 
@@ -52,7 +54,7 @@ class HostSource:
 
     Args:
         link: The connection to the server; None: the slot reads without one.
-        open_own: Opens the slot's own consumer, given the first offset of each partition.
+        open_own: Opens the slot's own consumer, given where each partition is read from.
         places: (topic, partition) by index.
         starts: The first offset to read, by partition; `NOTHING`: the slot reads the chunks that it
             gets.
@@ -61,25 +63,27 @@ class HostSource:
         values: Reads the values of the server's records; None: the server has them.
         ends: Offsets up to which the logs are known to reach, by index of the partition, for a slot
             that gets chunks.
+        reached: How far the logs are known to reach in which leader epoch, by index.
     """
 
     def __init__(
         self,
         link: HostLink | None,
-        open_own: Callable[[Mapping[TopicPartition, int]], KafkaSource],
+        open_own: Callable[[Mapping[TopicPartition, Start]], KafkaSource],
         places: tuple[TopicPartition, ...],
         starts: Mapping[TopicPartition, int],
         ranges: Mapping[int, Ranges],
         start_time: float = START_TIME,
         values: ValueReader | None = None,
         ends: Mapping[int, int] | None = None,
+        reached: Mapping[int, OffsetAndEpoch] | None = None,
     ) -> None:
         self._link = link
         self._open_own = open_own
         self._places = places
         self._index = {place: part for part, place in enumerate(places) if place in starts}
         firsts = {part: starts[place] for place, part in self._index.items()}
-        self.state = FetchState(firsts, ranges, ends)
+        self.state = FetchState(firsts, ranges, ends, reached)
         self._max_wait = MAX_WAIT if ends is None else CHUNK_WAIT
         self._own: KafkaSource | None = None
         #: The partitions of the slot's own consumer, and the offset that it reads next of each.
@@ -184,12 +188,15 @@ class HostSource:
         left = min(self.state.last_of(part) + 1 - self._own_next[part] for part in wanted)
         slice_of = _SLICE if self._is_connected else max(0.0, until - time.monotonic())
         fetched = self._wanted_of(own.poll(slice_of, max(1, min(most, left))), wanted)
-        following = {(r.topic(), r.partition()): r.offset() for r in fetched.records}
-        for (topic, partition), offset in following.items():
+        for (topic, partition), last in {
+            (r.topic(), r.partition()): r for r in fetched.records
+        }.items():
             assert topic is not None
             assert partition is not None
+            offset, epoch = last.offset(), last.leader_epoch()
             assert offset is not None
-            self._has_read(self._index[topic, partition], offset + 1)
+            reached = None if epoch is None or epoch < 0 else OffsetAndEpoch(offset + 1, epoch)
+            self._has_read(self._index[topic, partition], offset + 1, reached)
         for place, end in fetched.ends.items():
             self._has_read(self._index[place], end)
         return fetched
@@ -210,19 +217,19 @@ class HostSource:
         fetched.ends = {place: end for place, end in fetched.ends.items() if place in places}
         return fetched
 
-    def _has_read(self, part: int, following: int) -> None:
+    def _has_read(self, part: int, following: int, reached: OffsetAndEpoch | None = None) -> None:
         self._own_next[part] = max(self._own_next[part], following)
-        self.state.has_read(part, following)
+        self.state.has_read(part, following, reached)
 
     def _assign(self, wanted: Mapping[int, int]) -> KafkaSource:
         """Returns the slot's own consumer, which stands at or before the next offsets."""
         starts = {part: self.state.start_of(part) for part in wanted}
         following = self._own_next
         if self._own is None or any(
-            part not in following or not 0 <= start - following[part] <= _PASSED
+            part not in following or not 0 <= start.offset - following[part] <= _PASSED
             for part, start in starts.items()
         ):
-            self._own_next = starts
+            self._own_next = {part: start.offset for part, start in starts.items()}
             places = {self._places[part]: start for part, start in starts.items()}
             if self._own is None:
                 self._own = self._open_own(places)
@@ -246,8 +253,9 @@ def open_source(spec: BatchSpec, slot: int, starts: Mapping[TopicPartition, int]
     source = partial(
         HostSource, open_own=partial(KafkaSource, realtime.kafka, logs), places=spec.partitions,
         starts=starts, ranges=realtime.key_ranges[slot], ends=realtime.ends,
+        reached=realtime.reached,
     )  # fmt: skip
-    if not realtime.cache_bytes or len(spec.slots) == 1 or spec.channel is None:
+    if not realtime.cache_bytes or spec.channel is None:
         return source(None)
     server = ServerSpec(
         "", server_secret(spec.channel.secret), spec.run, realtime.cache_bytes,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from coopconsume.kafka.identity import LogIdentity
     from coopconsume.worker.realtime.fetch_messages import Portion
+    from coopconsume.worker.realtime.log_reach import Start
     from coopconsume.worker.realtime.reader import ConsumedMessage
 
 log = logging.getLogger(__name__)
@@ -68,9 +69,9 @@ class KafkaSource:
 
     Args:
         kafka: Settings by Kafka's names.
-        logs: The logs of the run, by partition. One that was cut since its leader epoch is no
-            longer read at an offset above the cut.
-        starts: The first offset to read, by partition.
+        logs: The logs of the run, by partition.
+        starts: Where to read from, by partition. A log that was cut since the leader epoch of its
+            start is not read from an offset above the cut.
         ahead: Bytes of records that are fetched ahead.
     """
 
@@ -78,7 +79,7 @@ class KafkaSource:
         self,
         kafka: Mapping[str, str],
         logs: Mapping[TopicPartition, LogIdentity],
-        starts: Mapping[TopicPartition, int],
+        starts: Mapping[TopicPartition, Start],
         ahead: int = AHEAD,
     ) -> None:
         from confluent_kafka import Consumer, KafkaError
@@ -93,7 +94,6 @@ class KafkaSource:
         )
         self._refusal = ""
         self._paused: frozenset[TopicPartition] = frozenset()
-        self._logs = logs
         self._topics = TopicCheck(kafka, {tp[0]: one.topic_id for tp, one in logs.items()})
         #: What was read before it is known whether it is of the known topics.
         self._unconfirmed = Fetched()
@@ -113,20 +113,19 @@ class KafkaSource:
         """Counts of what it has read since it was opened."""
         return Reads(broker_bytes=self.broker_bytes)
 
-    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
+    def assign(self, starts: Mapping[TopicPartition, Start]) -> None:
         """Reads these partitions from now on instead of the earlier ones."""
         self.pause(frozenset())  # A paused partition that is assigned again stays paused.
         self._unconfirmed = Fetched()
         self._consumer.assign([self._at(place, start) for place, start in starts.items()])
 
-    def add(self, place: TopicPartition, start: int) -> None:
+    def add(self, place: TopicPartition, start: Start) -> None:
         """Reads one more partition."""
         self._consumer.incremental_assign([self._at(place, start)])
 
-    def _at(self, place: TopicPartition, start: int) -> Any:
+    def _at(self, place: TopicPartition, start: Start) -> Any:
         """Returns a position; librdkafka checks that the log reached it in its leader epoch."""
-        epoch = self._logs[place].leader_epoch
-        return self._partition(*place, start, leader_epoch=epoch)
+        return self._partition(*place, start.offset, leader_epoch=start.leader_epoch)
 
     def pause(self, places: frozenset[TopicPartition]) -> None:
         """Pauses these partitions, and resumes all others."""

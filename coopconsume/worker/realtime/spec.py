@@ -10,6 +10,7 @@ from coopconsume.filters import RecordFilter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from commits import OffsetAndEpoch
     from coopconsume.kafka.identity import LogIdentity
 
     #: First and last hash of each key range.
@@ -38,6 +39,7 @@ class RealTimeSpec:
         cache_content: ``record``, or ``key`` if that server keeps no values and headers.
         ends: Slots read chunks that the driver hands out; up to this offset, by index of the
             partition, the logs are known to reach. None: each slot reads on from its start.
+        reached: How far the logs are known to reach in which leader epoch, by the same.
     """
 
     duration: float
@@ -49,3 +51,4 @@ class RealTimeSpec:
     cache_bytes: int = 0
     cache_content: str = "record"
     ends: Mapping[int, int] | None = None
+    reached: Mapping[int, OffsetAndEpoch] = field(default_factory=dict)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from coopconsume.worker.realtime.errors import ReadFailed
 from coopconsume.worker.realtime.fetch_messages import Portion
+from coopconsume.worker.realtime.log_reach import Start
 from coopconsume.worker.realtime.reader import headers_of
 from coopconsume.worker.report import FILTERED
 
@@ -43,13 +44,13 @@ class ValueReader:
     """Completes portions with values and headers, one after another.
 
     Args:
-        open_source: Opens a source that reads partitions from offsets on.
+        open_source: Opens a source, given where partitions are read from.
         places: (topic, partition) by index.
     """
 
     def __init__(
         self,
-        open_source: Callable[[Mapping[TopicPartition, int]], KafkaSource],
+        open_source: Callable[[Mapping[TopicPartition, Start]], KafkaSource],
         places: tuple[TopicPartition, ...],
     ) -> None:
         self._open = open_source
@@ -91,7 +92,7 @@ class ValueReader:
             return found
         portion = self._portions[0]
         wanted = _wanted(portion)
-        source = self._read_from(self._places[portion.part], wanted[0])
+        source = self._read_from(portion, wanted[0])
         values: list[Found] = []
         for record in source.poll(timeout, _MOST).records:
             offset = record.offset()
@@ -122,14 +123,16 @@ class ValueReader:
         if self._source is not None:
             self._source.close()
 
-    def _read_from(self, place: TopicPartition, offset: int) -> KafkaSource:
-        """Returns the source, positioned at an offset or before it."""
-        if self._source is None:
-            self._source = self._open({place: offset})
-        elif self._at is None or offset > self._at:
-            self._source.assign({place: offset})
-        else:
+    def _read_from(self, portion: Portion, offset: int) -> KafkaSource:
+        """Returns the source, positioned at an offset of a portion or before it."""
+        if self._source is not None and self._at is not None and offset <= self._at:
             return self._source
+        epoch = None if portion.reached is None else portion.reached.leader_epoch
+        starts = {self._places[portion.part]: Start(offset, epoch)}
+        if self._source is None:
+            self._source = self._open(starts)
+        else:
+            self._source.assign(starts)
         self._at, self._asked_at = offset, time.monotonic()
         return self._source
 

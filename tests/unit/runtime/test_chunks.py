@@ -481,7 +481,18 @@ def test_a_failed_record_that_is_due_goes_to_a_slot_with_its_attempts() -> None:
     assert decode_chunks(encode_chunks({3: work})) == {3: work}
 
 
-MODE = RealTimeMode(60.0, max_pending=100, small_lag=50)
+MODE = RealTimeMode(max_pending=100, small_lag=50)
+
+
+def why_not(partitions: list[Partition]) -> str:
+    """Why the first slot that may not begin must not."""
+    return next(filter(None, (MODE.why_not(partitions, slot, 0.0) for slot in (0, 1))), "")
+
+
+def why_end(partitions: list[Partition], seen: dict[tuple[int, int], float], now: float) -> str:
+    """Why the first slot that must end must do so."""
+    found = MODE.why_end(partitions, (0, 1), seen, now)
+    return found[min(found)] if found else ""
 
 
 def test_a_run_of_a_cooperative_job_begins_with_what_is_left() -> None:
@@ -489,13 +500,13 @@ def test_a_run_of_a_cooperative_job_begins_with_what_is_left() -> None:
     one = partition(50)
     one.acquire(ranges((0, 9)), [Failed(4, 5, 2, 0.0, "no")])
     one.cursors[0].todo = ranges((5, 6))
-    assert MODE.why_not([one], 0.0) == ""
+    assert why_not([one]) == ""
     one.end = 51
-    assert "records left" in MODE.why_not([one], 0.0)
+    assert "records left" in why_not([one])
     one.commit_answered(OffsetRanges(), 10, OffsetRanges())
-    assert MODE.why_not([one], 0.0) == ""
+    assert why_not([one]) == ""
     one.cursors[1].wait(~20, Waiting(20, 5, 0, 9.0, "", is_running=True))
-    assert "tried again" in MODE.why_not([one], 0.0)
+    assert "tried again" in why_not([one])
 
 
 def test_a_run_ends_if_chunks_are_lost_or_not_read() -> None:
@@ -503,11 +514,11 @@ def test_a_run_ends_if_chunks_are_lost_or_not_read() -> None:
     one, at = live(5, ranges((0, 9))), dict[tuple[int, int], float]()
     deal_stock([one], [0], {0: 100}, 0.0)
     assert one.hand_out(0, 0.0) is not None
-    assert MODE.why_end([one], at, 0.0) == ""
-    assert MODE.why_end([one], at, STALLED + 1) == "slot 0 does not read t-0"
+    assert why_end([one], at, 0.0) == ""
+    assert why_end([one], at, STALLED + 1) == "slot 0 does not read t-0"
     one.progressed(0, PartitionReport(read=packed(0, 1), position=2), 0.0)
-    assert MODE.why_end([one], at, STALLED + 1) == ""
+    assert why_end([one], at, STALLED + 1) == ""
     one.looked(OffsetRanges(), ranges((0, 9)), (), [], 0)
-    assert MODE.why_end([one], at, 0.0) == ""
+    assert why_end([one], at, 0.0) == ""
     one.looked(OffsetRanges(), ranges((0, 3), (5, 9)), (), [], 0)
-    assert "gone to other members" in MODE.why_end([one], at, 0.0)
+    assert "gone to other members" in why_end([one], at, 0.0)

@@ -206,7 +206,18 @@ def partition(end=100, **more):
     return made
 
 
-MODE = RealTimeMode(60.0, max_pending=2, small_lag=100)
+MODE = RealTimeMode(max_pending=2, small_lag=100)
+
+
+def why_not(partitions, now):
+    """Why the first slot that may not begin must not."""
+    return next(filter(None, (MODE.why_not(partitions, slot, now) for slot in (0, 1))), "")
+
+
+def why_end(partitions, seen, now):
+    """Why the first slot that must end must do so."""
+    found = MODE.why_end(partitions, (0, 1), seen, now)
+    return found[min(found)] if found else ""
 
 
 def failed(offset, key=b"a", delay=10.0):
@@ -216,21 +227,21 @@ def failed(offset, key=b"a", delay=10.0):
 
 def test_batches_catch_up_before_a_run():
     """A run begins with little left and nothing that only batches can do."""
-    assert MODE.why_not([partition()], 0.0) == ""
-    assert "records left" in MODE.why_not([partition(101)], 0.0)
+    assert why_not([partition()], 0.0) == ""
+    assert "records left" in why_not([partition(101)], 0.0)
     one = partition()
     planned = one.plan((0, 1), 0.0, Limits(100, 10))
-    assert "batch" in MODE.why_not([one], 0.0)
+    assert "batch" in why_not([one], 0.0)
     for slot in planned:
         one.reported(slot, PartitionReport(done=pack_offsets(_array(*range(100)))), 0.0)
-    assert MODE.why_not([one], 0.0) == ""
+    assert why_not([one], 0.0) == ""
     gap = partition()
     gap.cursors[0].todo = OffsetRanges([(3, 4)])
-    assert "gaps" in MODE.why_not([gap], 0.0)
+    assert "gaps" in why_not([gap], 0.0)
     doubt = partition()
     doubt.mark_in_doubt(KeyRange(), 5.0)
-    assert "earlier owner" in MODE.why_not([doubt], 0.0)
-    assert MODE.why_not([doubt], 5.0) == ""
+    assert "earlier owner" in why_not([doubt], 0.0)
+    assert why_not([doubt], 5.0) == ""
 
 
 def test_no_run_begins_beside_key_ranges_in_doubt():
@@ -241,9 +252,9 @@ def test_no_run_begins_beside_key_ranges_in_doubt():
     one.has_left(0.0)
     one.extend(Gain((second,), 0, OffsetRanges(), until=5.0))
     one.deal_again(2, 1.0)
-    assert "earlier owner" in MODE.why_not([one], 1.0)
+    assert "earlier owner" in why_not([one], 1.0)
     one.deal_again(2, 5.0)
-    assert "earlier owner" not in MODE.why_not([one], 5.0)
+    assert "earlier owner" not in why_not([one], 5.0)
 
 
 def test_a_failed_record_lets_a_run_begin_until_it_is_due():
@@ -252,14 +263,14 @@ def test_a_failed_record_lets_a_run_begin_until_it_is_due():
     one.restore([Failed(0, key_hash(b"a"), 1, 10.0, "no")])
     for share in one.cursors.values():
         share.todo = OffsetRanges()
-    assert MODE.why_not([one], 0.0) == ""
-    assert "tried again" in MODE.why_not([one], 9.5)
+    assert why_not([one], 0.0) == ""
+    assert "tried again" in why_not([one], 9.5)
     (slot,) = [slot for slot, share in one.cursors.items() if share.waiting]
     work = one.read_by(slot)
     assert work is not None
     assert work.blocked == {key_hash(b"a"): 0}
-    assert MODE.why_end([one], {}, 9.0) == ""
-    assert "tried again" in MODE.why_end([one], {}, 10.0)
+    assert MODE.why_end([one], (slot,), {}, 9.0) == {}
+    assert "tried again" in MODE.why_end([one], (slot,), {}, 10.0)[slot]
 
 
 def live(**more):
@@ -320,18 +331,52 @@ def test_records_behind_a_failed_one_count_for_the_limit():
     one.progressed(0, read(2, 5, position=7, failed=[failed(2)], blocked=[(5, hashed)]), 0.0)
     assert (one.pending, one.held_back) == (1, 2)
     assert one.cursors[0].dispatched == OffsetRanges()
-    assert "wait" in MODE.why_end([one], {}, 0.0)
+    assert "wait" in why_end([one], {}, 0.0)
 
 
 def test_a_slot_that_does_not_read_ends_the_run():
     """There are records, it has none in flight, and its position stays."""
     one, seen = live(end=5), {}
-    assert MODE.why_end([one], seen, 0.0) == ""
-    assert MODE.why_end([one], seen, STALLED) == ""
+    assert why_end([one], seen, 0.0) == ""
+    assert why_end([one], seen, STALLED) == ""
     one.progressed(0, read(position=5), 0.0)
-    assert MODE.why_end([one], seen, STALLED + 1) == "slot 1 does not read t-3"
+    assert why_end([one], seen, STALLED + 1) == "slot 1 does not read t-3"
     one.progressed(1, read(position=5), 0.0)
-    assert MODE.why_end([one], seen, 3 * STALLED) == ""
+    assert why_end([one], seen, 3 * STALLED) == ""
+
+
+def test_slots_begin_and_end_by_themselves():
+    """What one of them has left, or cannot do, is nothing to the others."""
+    one = live(end=0)
+    one.unknown(1)
+    one.end = 101
+    one.progressed(0, read(3, position=101), 0.0)
+    one.progressed(0, PartitionReport(done=pack_offsets(_array(3))), 0.0)
+    assert MODE.why_end([one], (0,), {}, 0.0) == {}
+    assert "more than 100 records left" in MODE.why_not([one], 1, 0.0)
+    planned = one.plan((1,), 0.0, Limits(200, 10))
+    assert set(planned) == {1}
+    assert "in a batch" in RealTimeMode(2).why_not([one], 1, 0.0)
+    key = next(k for k in (b"a", b"b", b"c", b"d") if one.cursors[1].has(key_hash(k)))
+    done = pack_offsets(_array(4, 5))
+    one.reported(1, PartitionReport(done=done, failed=[failed(6, key)]), 0.0)
+    assert MODE.why_not([one], 1, 0.0) == ""
+    assert one.read_by(1) is not None
+    assert MODE.why_end([one], (0, 1), {}, 9.0) == {}
+    assert list(MODE.why_end([one], (0, 1), {}, 10.0)) == [1]
+
+
+def test_a_slot_begins_with_few_ranges_above_its_position():
+    """While it was lost, others went on: it gets what is done there."""
+    one = live(end=0)
+    one.unknown(1)
+    one.progressed(0, read(*range(0, 30_000, 2), position=30_000), 0.0)
+    one.progressed(0, PartitionReport(done=pack_offsets(_array(*range(0, 30_000, 2)))), 0.0)
+    mode = RealTimeMode(max_pending=2, small_lag=30_000)
+    one.cursors[1].position = 11_000
+    assert "too many ranges" not in mode.why_not([one], 1, 0.0)
+    one.cursors[1].position = 9_000
+    assert "too many ranges" in mode.why_not([one], 1, 0.0)
 
 
 def test_a_quiet_partition_of_a_run_is_passed_over():
@@ -370,14 +415,14 @@ def test_what_a_slot_has_read_of_keys_that_are_given_up_is_forgotten():
     one.progressed(slot, PartitionReport(blocked=[(5, LEAVES)]), 1.0)
     assert one.cursors[slot].dispatched == one.cursors[slot].todo == OffsetRanges([(6, 6)])
     assert not one.holes()
-    assert MODE.why_end([one], {}, 1.0) == ""
+    assert why_end([one], {}, 1.0) == ""
     one.dealer.withheld(slot, {})
     assert not one.dealer.leaves(1.0)
     one.has_left(1.0)
     one.progressed(slot, PartitionReport(done=pack_offsets(_array(6)), blocked=[(7, LEAVES)]), 1.0)
     assert one.cursors[slot].dispatched == one.cursors[slot].todo == OffsetRanges()
     assert not one.holes()
-    assert MODE.why_end([one], {}, 1.0) == ""
+    assert why_end([one], {}, 1.0) == ""
 
 
 def test_a_slot_without_key_ranges_of_a_partition_does_not_end_the_run():
@@ -387,7 +432,7 @@ def test_a_slot_without_key_ranges_of_a_partition_does_not_end_the_run():
     one.leave(second)
     one.has_left(0.0)
     one.progressed(0, read(position=5), 0.0)
-    assert MODE.why_end([one], seen, 0.0) == MODE.why_end([one], seen, STALLED + 1) == ""
+    assert why_end([one], seen, 0.0) == why_end([one], seen, STALLED + 1) == ""
     assert (one.read_by(1), one.cursors[0].ranges) == (None, first)
 
 
@@ -398,31 +443,31 @@ def test_key_ranges_that_come_end_the_run_once_they_may_start():
     one.leave([second])
     one.has_left(0.0)
     one.extend(Gain((second,), 0, OffsetRanges(), until=5.0))
-    assert MODE.why_end([one], {}, 4.0) == ""
-    assert "no slot has" in MODE.why_end([one], {}, 5.0)
+    assert why_end([one], {}, 4.0) == ""
+    assert "no slot has" in why_end([one], {}, 5.0)
     new = partition(0)
-    assert "no slot has" in MODE.why_end([new], {}, 0.0)
+    assert "no slot reads" in why_end([new], {}, 0.0)
     for share in new.cursors.values():
         share.barred_until = 5.0
-    assert MODE.why_end([new], {}, 4.0) == ""
-    assert "no slot has" in MODE.why_end([new], {}, 5.0)
+    assert why_end([new], {}, 4.0) == ""
+    assert "no slot reads" in why_end([new], {}, 5.0)
 
 
 def test_the_slot_with_hash_0_reports_holes_until_it_ends_or_gives_it_up():
     """Afterwards the log is looked at for them."""
     one = live(end=0)
-    assert finders_of_holes([one]) == {0: {0}}
+    assert finders_of_holes([one], (0, 1)) == {0: {0}}
     assert one.real_time_from == 0
     one.progressed(0, replace(read(2, position=7), holes=[(0, 1)]), 0.0)
     assert one.holes_to_commit == OffsetRanges([(0, 1)])
     one.reported(0, read(position=7, done=pack_offsets(_array(2))), 0.0)
     assert one.real_time_from is None
     gone = live(end=0)
-    finders_of_holes([gone])
+    finders_of_holes([gone], (0, 1))
     gone.leave([KeyRange(0, 0)])
     gone.has_left(0.0)
     assert gone.real_time_from is None
     gone.progressed(0, replace(read(2, position=7), holes=[(0, 1)]), 0.0)
     assert not gone.holes_to_commit, "their next owner finds them"
     gone.leave([KeyRange(1, 10)])
-    assert finders_of_holes([gone]) == {}
+    assert finders_of_holes([gone], (0, 1)) == {}

@@ -1,0 +1,49 @@
+"""In which leader epoch a position was reached."""
+
+from __future__ import annotations
+
+from commits import OffsetAndEpoch
+from coopconsume.worker.realtime.fetch_messages import Fetch, Portion, decode_fetch, encode_fetch
+from coopconsume.worker.realtime.fetch_state import FetchState
+from coopconsume.worker.realtime.log_reach import LogReach, Start
+
+FULL = ((0, 2**63 - 1),)
+
+
+def test_a_position_has_the_epoch_in_which_it_was_reached() -> None:
+    """Beyond that it has none: after an election the earlier epoch ends below it."""
+    reach = LogReach({0: OffsetAndEpoch(20, 3)})
+    assert reach.start(0, 20) == Start(20, 3)
+    assert reach.start(0, 21) == reach.start(1, 21) == Start(21)
+    reach.saw(0, None)
+    reach.saw(0, OffsetAndEpoch(10, 2))
+    assert reach.start(0, 10) == Start(10, 3)
+    reach.saw(0, OffsetAndEpoch(30, 4))
+    assert reach.start(0, 30) == Start(30, 4)
+    assert reach.start(0, 31) == Start(31)
+
+
+def test_a_slot_names_the_epoch_of_its_position_to_the_server() -> None:
+    """By what it has read itself, and by what a server has read for it."""
+    state = FetchState({0: 5, 1: 0}, {0: FULL, 1: FULL}, reached={0: OffsetAndEpoch(20, 3)})
+
+    def epochs() -> dict[int, int | None]:
+        asks = decode_fetch(encode_fetch(Fetch(state.asks(), 1, 1.0))).asks
+        return {ask.part: ask.leader_epoch for ask in asks}
+
+    assert epochs() == {0: 3, 1: None}
+    state.answered(Portion(0, 5, 25))
+    assert epochs() == {0: None, 1: None}
+    assert state.start_of(0) == Start(25)
+    state.answered(Portion(0, 25, 30, reached=OffsetAndEpoch(30, 4)))
+    state.has_read(1, 8, OffsetAndEpoch(8, 7))
+    assert epochs() == {0: 4, 1: 7}
+    assert (state.start_of(0), state.start_of(1)) == (Start(30, 4), Start(8, 7))
+
+
+def test_a_slot_that_gets_chunks_names_the_epoch_of_the_end_from_which_a_server_reads() -> None:
+    """Its own next offset may be far below."""
+    state = FetchState({0: 2**63}, {0: FULL}, {0: 50_000}, {0: OffsetAndEpoch(50_000, 3)})
+    state.want(0, [(5, 9)])
+    (ask,) = state.asks()
+    assert (ask.begin, ask.leader_epoch) == (50_000, 3)
