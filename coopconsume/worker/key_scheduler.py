@@ -64,6 +64,7 @@ class KeyScheduler:
         self._names = outcome.spec.partitions
         self._deadline = float("inf")
         self._settled = 0
+        #: When the last record was settled.
         self._now = now
         #: By lane what failed and is to be tried again, and when.
         self._retries: dict[Lane, tuple[Failure, float]] = {}
@@ -189,7 +190,7 @@ class KeyScheduler:
                 if attempt == 1 and timestamp >= 0:
                     self._starts.append(_clock() - timestamp / 1000)
                 return lane, row, record
-            outcome.number = self._settled
+            outcome.number, self._now = self._settled, now
             self._settle(lane, row, done=outcome.settle_uncalled(row, record))
             if outcome.report.end.tripped:
                 self._deadline = 0.0

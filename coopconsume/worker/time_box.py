@@ -79,15 +79,18 @@ class TimeBox:
             The instant after which nothing starts, on this process's monotonic clock.
         """
         if self._deadline is None:
-            self.started = time.monotonic()
-            self._deadline = time.monotonic() + self._time
-            self.is_over = self.is_over or self._time <= 0
-            if not self.stopped:  # Otherwise no handler runs, so nothing needs watching.
-                self._end_by(Deadline.SLOT, self._deadline + self._grace)
-                threading.Thread(
-                    target=self._watch, name="coopconsume-time-box", daemon=True
-                ).start()
+            with self._lock:  # The reader of rows and a runner may begin at the same time.
+                if self._deadline is None:
+                    self._deadline = self._begin(time.monotonic())
         return self._deadline
+
+    def _begin(self, now: float) -> float:
+        self.started, deadline = now, now + self._time
+        self.is_over = self.is_over or self._time <= 0
+        if not (self.stopped or self._ended.is_set()):  # Otherwise nothing needs watching.
+            self._end_by(Deadline.SLOT, deadline + self._grace)
+            threading.Thread(target=self._watch, name="coopconsume-time-box", daemon=True).start()
+        return deadline
 
     def _watch(self) -> None:
         """In a thread of its own."""

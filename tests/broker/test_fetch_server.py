@@ -54,7 +54,8 @@ def logs_of(servers, topic, partitions):
     with closing(Cluster(Options.parse(options))) as cluster:
         ids = cluster.topic_ids([topic])
         ends = cluster.log_ends([(topic, p) for p in range(partitions)])
-    reached = {p: OffsetAndEpoch(*ends[topic, p]) for p in range(partitions)}
+    seen = [ends[topic, p] for p in range(partitions)]
+    reached = {p: OffsetAndEpoch(one.offset, one.leader_epoch) for p, one in enumerate(seen)}
     return tuple(LogIdentity(ids[topic], one.leader_epoch) for one in reached.values()), reached
 
 

@@ -17,6 +17,7 @@ from coopconsume.record import Reject, RetryPolicy
 from coopconsume.runtime.realtime.mode import RealTimeMode
 from coopconsume.worker.outcome import WorkerEnded
 from coopconsume.worker.realtime import slot_reading
+from coopconsume.worker.realtime.slot import RealTimeRunner
 from tests.model.job_group import WHOLE, Group
 from tests.model.job_world import World, until
 
@@ -338,6 +339,29 @@ def test_a_slot_that_cannot_read_leaves_the_judgement_to_batches(world):
     grow(there, 30, holes=range(first, first + 10))
     there.until(lambda: there.done(member) >= set(range(first + 10, first + 30)))
     assert min(o for o in handler.all if o >= first) == first + 10
+
+
+@pytest.mark.usefixtures("long_leases")
+def test_a_source_that_cannot_be_opened_does_not_end_its_worker(world, monkeypatch, caplog):
+    """The reason is shown, batches handle the records, and the slot tries again later."""
+    there, handler = world(), Calls()
+    member, job = live(there, handler)
+    errors, opens = [OSError(24, "Too many open files")], RealTimeRunner.open_source
+
+    def open_source(*given):
+        if errors:
+            raise errors.pop()
+        return opens(*given)
+
+    monkeypatch.setattr(RealTimeRunner, "open_source", staticmethod(open_source))
+    crash(there, job)
+    there.until(lambda: not errors)
+    grow(there, 20)
+    there.until(lambda: there.done(member) == set(range(40)) and len(there.sources) == 2)
+    assert sorted(handler.all) == list(range(40))
+    assert "cannot open its source: OSError: [Errno 24] Too many open files" in caplog.text
+    assert job._meter.totals["lostSlots"] == 1, "the one whose worker had ended before"
+    assert not job._dispatcher.failing
 
 
 @pytest.mark.parametrize("regrown", [True, False])

@@ -343,8 +343,8 @@ CHANNEL = [
         "idle-slot-is-ended",
         "A slot that was halted before it began is not ended.",
         "coopconsume/worker/time_box.py",
-        "            if not self.stopped:  # Otherwise",
-        "            if self._time:  # Else",
+        "if not (self.stopped or self._ended.is_set()):",
+        "if not self._ended.is_set():",
         (_SLOT + "test_a_slot_that_was_halted_before_it_began_is_not_ended",),
     ),
     Mutant(

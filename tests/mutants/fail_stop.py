@@ -70,7 +70,7 @@ FAIL_STOP = [
         "call-outlasts-its-slot",
         "A call that keeps the interpreter lock is ended with the time of its slot.",
         _BOX,
-        "                self._end_by(Deadline.SLOT, self._deadline + self._grace)\n",
+        "            self._end_by(Deadline.SLOT, deadline + self._grace)\n",
         "",
         (_WITH_SLOT,),
     ),

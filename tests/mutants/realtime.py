@@ -246,7 +246,18 @@ REALTIME = [
         "is_reached = known is not None and offset <= known.offset",
         "is_reached = known is not None",
         (
-            "tests/unit/worker/test_log_reach.py::test_a_position_has_the_epoch_in_which_it_was_reached",
+            "tests/unit/worker/test_read_starts.py::test_a_position_has_the_epoch_in_which_it_was_reached",
+        ),
+    ),
+    Mutant(
+        "worker-ends-as-its-source-opens",
+        "An error with which a source opens does not end the worker of a slot.",
+        "coopconsume/worker/realtime/errors.py",
+        "    except Exception as error:\n",
+        "    except ZeroDivisionError as error:\n",
+        (
+            "tests/unit/worker/test_read_starts.py::test_a_consumer_that_cannot_be_opened_is_an_error_of_its_source",
+            _MODEL + "test_a_source_that_cannot_be_opened_does_not_end_its_worker",
         ),
     ),
     Mutant(

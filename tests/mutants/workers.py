@@ -22,6 +22,35 @@ _DISPATCHER = "coopconsume/runtime/dispatch/dispatcher.py"
 
 WORKERS = [
     Mutant(
+        "delay-since-the-last-call",
+        "A record that is charged without a call waits for its delay from then on.",
+        "coopconsume/worker/key_scheduler.py",
+        "outcome.number, self._now = self._settled, now",
+        "outcome.number = self._settled",
+        (
+            "tests/unit/worker/test_crashes.py::test_a_record_that_is_charged_without_a_call_waits_its_delay_from_then_on",
+        ),
+    ),
+    Mutant(
+        "time-box-begins-twice",
+        "The time box of a slot begins once.",
+        "coopconsume/worker/time_box.py",
+        "            with self._lock:  # The reader of rows and a runner may begin at the same time.\n"
+        "                if",
+        "            if True:\n                if",
+        ("tests/unit/worker/test_time_box.py::test_two_threads_that_begin_at_once_have_one_end",),
+    ),
+    Mutant(
+        "time-box-after-its-end",
+        "A time box that begins after its end ends no process.",
+        "coopconsume/worker/time_box.py",
+        "if not (self.stopped or self._ended.is_set()):",
+        "if not self.stopped:",
+        (
+            "tests/unit/worker/test_time_box.py::test_a_time_box_that_begins_after_its_end_ends_nothing",
+        ),
+    ),
+    Mutant(
         "crash-not-counted",
         "A record that ends its worker is charged an attempt.",
         _OUTCOME,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from commits import OffsetAndEpoch
 from coopconsume.worker.channel.wire import Identity
+from coopconsume.worker.realtime.errors import opening
 from coopconsume.worker.realtime.fetch_messages import Fetch, FetchAnswer
 from coopconsume.worker.realtime.fetch_server import ServerSpec
 from coopconsume.worker.realtime.fetch_state import FetchState
@@ -232,7 +233,8 @@ class HostSource:
             self._own_next = {part: start.offset for part, start in starts.items()}
             places = {self._places[part]: start for part, start in starts.items()}
             if self._own is None:
-                self._own = self._open_own(places)
+                with opening():
+                    self._own = self._open_own(places)
             else:
                 self._own.assign(places)
         return self._own

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from coopconsume.worker.input_rows import wanted_rows
-from coopconsume.worker.realtime.errors import ReadFailed
+from coopconsume.worker.realtime.errors import ReadFailed, opening
 from coopconsume.worker.realtime.host_source import open_source
 from coopconsume.worker.realtime.reader import SlotReader
 from coopconsume.worker.realtime.slot_reading import SlotReading
@@ -98,7 +98,8 @@ class RealTimeRunner(SlotRunner):
         time_box.begin()
         source, counted = None, Reads()
         try:
-            source = self.open_source(spec, slot, reader.starts)
+            with opening():
+                source = self.open_source(spec, slot, reader.starts)
             while not (time_box.is_over or reading.is_draining or time.monotonic() >= until):
                 if outcome.report.end.tripped or outcome.report.end.fatal:
                     return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from coopconsume.worker.realtime.errors import ReadFailed
+from coopconsume.worker.realtime.errors import ReadFailed, opening
 from coopconsume.worker.realtime.fetch_messages import Portion
 from coopconsume.worker.realtime.log_reach import Start
 from coopconsume.worker.realtime.reader import headers_of
@@ -130,7 +130,8 @@ class ValueReader:
         epoch = None if portion.reached is None else portion.reached.leader_epoch
         starts = {self._places[portion.part]: Start(offset, epoch)}
         if self._source is None:
-            self._source = self._open(starts)
+            with opening():
+                self._source = self._open(starts)
         else:
             self._source.assign(starts)
         self._at, self._asked_at = offset, time.monotonic()

@@ -24,6 +24,8 @@ from coopconsume.runtime.settle.crashes import Crashes
 from coopconsume.runtime.settle.poison_bisect import PoisonBisect
 from coopconsume.worker.crash_journal import CrashJournal, read_journal
 from coopconsume.worker.frame_runner import FrameHandler
+from coopconsume.worker.input_rows import rows_of
+from coopconsume.worker.key_scheduler import KeyScheduler
 from coopconsume.worker.left_report import DAMAGED, take_left_report
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import PartitionWork
@@ -310,6 +312,24 @@ def test_no_handler_starts_once_the_time_of_running_ones_is_over(way, monkeypatc
     assert set(ends) == {OUTLIVED}
     assert not boxes[0].journal.is_at_work, "no record is charged"
     assert not handled
+
+
+def test_a_record_that_is_charged_without_a_call_waits_its_delay_from_then_on():
+    """It may have been queued for long behind calls of other records."""
+    work = {0: PartitionWork(((0, 99),), ended={1: "it died"})}
+    policy = RetryPolicy(backoff=5.0, max_backoff=5.0, jitter=0)
+    rows = [(0, 0, b"a"), (0, 1, b"b"), (0, 2, b"c")]
+    slot, batches = prepared(None, rows, work, concurrency=2, policy=policy)
+    outcome = slot._outcome(3)
+    scheduler = KeyScheduler(outcome, 0.0)
+    scheduler.deadline = 1_000.0
+    for row in rows_of(batches[0]):
+        scheduler.admit(row)
+    started = [scheduler.take(100.0), scheduler.take(100.0)]
+    assert [row.offset for _, row, _ in started] == [0, 2]
+    assert scheduler.take(104.9) is None
+    _, row, record = scheduler.take(105.0)
+    assert (row.offset, record.attempt) == (1, 2)
 
 
 def test_a_worker_with_a_running_handler_is_ended():

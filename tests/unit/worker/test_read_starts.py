@@ -1,11 +1,23 @@
-"""In which leader epoch a position was reached."""
+"""Where slots begin to read: in which leader epoch, and what becomes of an error."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
 from commits import OffsetAndEpoch
+from coopconsume.worker.realtime.errors import ReadFailed
 from coopconsume.worker.realtime.fetch_messages import Fetch, Portion, decode_fetch, encode_fetch
 from coopconsume.worker.realtime.fetch_state import FetchState
+from coopconsume.worker.realtime.host_source import HostSource
 from coopconsume.worker.realtime.log_reach import LogReach, Start
+from coopconsume.worker.realtime.reader import row_schema
+from coopconsume.worker.realtime.value_reader import ValueReader
+
+if TYPE_CHECKING:
+    from coopconsume.worker.realtime.source import KafkaSource
 
 FULL = ((0, 2**63 - 1),)
 
@@ -47,3 +59,21 @@ def test_a_slot_that_gets_chunks_names_the_epoch_of_the_end_from_which_a_server_
     state.want(0, [(5, 9)])
     (ask,) = state.asks()
     assert (ask.begin, ask.leader_epoch) == (50_000, 3)
+
+
+def test_a_consumer_that_cannot_be_opened_is_an_error_of_its_source() -> None:
+    """The slot opens it at its first poll, and a value reader at its first portion."""
+
+    def fails(_starts: object) -> KafkaSource:
+        raise OSError(24, "Too many open files")
+
+    source = HostSource(None, fails, (("t", 0),), {("t", 0): 5}, {0: FULL})
+    with pytest.raises(ReadFailed, match="cannot open its source: OSError"):
+        source.poll(0.0, 1)
+    schema = row_schema(headers=False, filters=False)
+    row: list[list[object]] = [[0], [5], [1], [b"k"], [None], [0]]
+    arrays = [pa.array(one, field.type) for one, field in zip(row, schema, strict=True)]
+    values = ValueReader(fails, (("t", 0),))
+    values.add([Portion(0, 5, 6, pa.RecordBatch.from_arrays(arrays, schema=schema))])
+    with pytest.raises(ReadFailed, match="cannot open its source: OSError"):
+        values.poll(0.0)
