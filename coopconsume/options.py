@@ -204,6 +204,12 @@ class Options:
         60.0, seconds(0.05),
         "Time for running handlers beyond batchTime; then their worker is ended.",
     )  # fmt: skip
+    lease_grace: float = _option(
+        8.0, seconds(0.05),
+        "Time after the end of a slot's lease in which its driver must be there again, while "
+        "handlers run; then its worker is ended, and no attempt is charged. The next owners wait "
+        "for lease + leaseGrace after a crash.",
+    )  # fmt: skip
     drain_timeout: float = _option(
         10.0, seconds(0),
         "Time for running handlers before a share moves to a new owner.",

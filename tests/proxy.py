@@ -25,6 +25,8 @@ class Proxy:
         self.passes = threading.Event()
         self.passes.set()
         self.pairs: list[tuple[socket.socket, socket.socket]] = []
+        #: Pairs whose bytes are lost.
+        self.loses: list[tuple[socket.socket, socket.socket]] = []
         #: Pairs that have one side open still, as where a network is lost without a word.
         self._half_open: set[tuple[socket.socket, socket.socket]] = set()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -61,7 +63,8 @@ class Proxy:
         with suppress(OSError):
             while data := one.recv(1 << 16):
                 self.passes.wait()
-                other.sendall(data)
+                if pair not in self.loses:
+                    other.sendall(data)
         if pair not in self._half_open:
             with suppress(OSError):  # It is closed already.
                 other.shutdown(socket.SHUT_WR)

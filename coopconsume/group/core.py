@@ -143,6 +143,8 @@ class GroupCore:
     owned_under: Epoch | None = None
     owned_topic_ids: dict[str, str] = field(default_factory=dict)
     begun_under: Epoch | None = None
+    #: The epoch in which the shares are owned now, and Kafka's generation of it.
+    generation_of: tuple[Epoch | None, int] = (None, -1)
     #: Whether the shares owned until now are still worked on while the member joins.
     is_continuing: bool = False
     attempt: int = 0
@@ -381,7 +383,8 @@ class GroupCore:
         # What it went on with is its own work: it has waited for earlier owners already, or does.
         waits = waits_of(without(shares, kept), row)
         return EpochGrant(
-            epoch, me, shares, dict(answer.topic_ids), waits, row.life_of(me), continues, moving
+            epoch, me, shares, dict(answer.topic_ids), waits, row.life_of(me), continues, moving,
+            row.generation,
         )  # fmt: skip
 
     def _continues(self, me: str, row: EpochRow) -> bool:
@@ -415,6 +418,7 @@ class GroupCore:
         if row is None or me in row.fenced or me in row.heirs or not self._continues(me, row):
             return None
         self.owned_under = self.begun_under = row.epoch
+        self.generation_of = row.epoch, row.generation
         return without(_given_to(me, row), self.owned)
 
     def unbegun(
@@ -440,6 +444,7 @@ class GroupCore:
         self.owned, self.owned_under = grant.shares, grant.epoch
         self.owned_topic_ids = dict(grant.topic_ids)
         self.begun_under = grant.epoch
+        self.generation_of = grant.epoch, grant.generation
         self.is_continuing = False
 
     def lost(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
 import uuid
@@ -31,9 +32,11 @@ from coopconsume.group.chunks import AcquiredChunks, ChunkReader, failures_in
 from coopconsume.group.owned import LEASE, Failed, Owned, left_ms
 from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.group.repeating import repeated
+from coopconsume.group.settings import lease_of
 from coopconsume.group.shares import by_partition, common, shares_of, without
 from coopconsume.kafka.identity import LOG_IDENTITIES, LogIdentity
 from coopconsume.state.note import begin_with_state, note_start_elsewhere
+from coopconsume.worker.process_timer import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -65,6 +68,8 @@ class EpochAssignment:
         grant: Who we are and what is ours.
         write_primary: Writes the primary offsets.
         place: Our place in the group, as kafka-python's producer takes it; by default its name.
+        heard: Returns when a heartbeat that its coordinator accepted in the generation of an epoch
+            was sent, on `coopconsume.worker.process_timer.clock`; by default never.
 
     Attributes:
         owned: What of each partition is ours.
@@ -88,11 +93,15 @@ class EpochAssignment:
         grant: EpochGrant,
         write_primary: WritePrimary,
         place: Callable[[], Any] | None = None,
+        heard: Callable[[Epoch], float] = lambda _: -math.inf,
     ) -> None:
         self.options = options
         self.cluster = cluster
         self.store = store
         self._grant = grant
+        self._heard = heard
+        #: Until when what was released may run on, if the log has named it to its next owners.
+        self._runs_on_until = -math.inf
         self.is_between_epochs = False
         self.topic_ids = dict(grant.topic_ids)
         LOG_IDENTITIES.saw_topics(cluster.cluster_id, self.topic_ids)
@@ -113,7 +122,7 @@ class EpochAssignment:
         )  # fmt: skip
         begun = time.monotonic()
         self._waits = [(share, begun + seconds) for share, seconds in grant.waits]
-        self._seen = begun
+        self._seen = clock()
         self._chunks = ChunkReader(store, options.group_id)
         self.owned.update(self._load(grant.shares))
         self.logs.check_starts()
@@ -237,8 +246,9 @@ class EpochAssignment:
         """
         self._wait_for(grant.waits)
         self._grant = replace(
-            self._grant, epoch=grant.epoch, member=grant.member, life_ms=grant.life_ms
-        )
+            self._grant, epoch=grant.epoch, member=grant.member, life_ms=grant.life_ms,
+            generation=grant.generation,
+        )  # fmt: skip
         self.is_between_epochs = False
 
     def _wait_for(self, waits: Iterable[tuple[Share, float]]) -> None:
@@ -265,13 +275,13 @@ class EpochAssignment:
             within: Seconds for which a look at the log is good enough.
 
         Returns:
-            When the epoch was in force for certain, on the monotonic clock.
+            When the epoch was in force for certain, on `coopconsume.worker.process_timer.clock`.
 
         Raises:
             commits.FencedMember: It is not.
             commits.CommitLogUnavailable: The log cannot be read.
         """
-        now = time.monotonic()
+        now = clock()
         if now - self._seen > within:
             grant = self._grant
             self.store.check(self.options.group_id, grant.epoch, grant.member)
@@ -281,6 +291,35 @@ class EpochAssignment:
     def _saw(self, asked: float) -> None:
         """Notes that the epoch was in force after an instant, as the log has answered."""
         self._seen = max(self._seen, asked)
+
+    @property
+    def in_force_at(self) -> float:
+        """When no later epoch had been granted for certain, on the clock of `check`.
+
+        As the log has said, or Kafka: a leader opens an epoch in a generation of its own, and then
+        no heartbeat of the one before is accepted. What was released while it ran has its time from
+        its next owners, and no epoch ends that.
+        """
+        released = min(clock(), self._runs_on_until - self.life_ms / 1000)
+        return max(self._seen, self._heard(self.epoch), released)
+
+    @property
+    def fails_stop(self) -> bool:
+        """Whether slots of it end their processes when nothing is heard of their driver.
+
+        Not with a claim: its process alone looks at the log, which may be away for a while.
+        """
+        return self._grant.generation >= 0
+
+    @property
+    def runs_on_for(self) -> float:
+        """For how many seconds handlers may run on that are given up while this process lives.
+
+        Their slots were asked to end, and get their time as long as their driver is there.
+        """
+        life = self.life_ms / 1000
+        stopped = lease_of(self.options) + self.options.handler_timeout
+        return max(life, stopped) if self.fails_stop else life
 
     def waits(self, tp: TopicPartition, ranges: Sequence[KeyRange]) -> float:
         """Seconds until no earlier owner of some key ranges of a partition can be at work."""
@@ -325,19 +364,22 @@ class EpochAssignment:
         Raises:
             commits.CommitLogUnavailable: The log did not answer for some seconds.
         """
-        may_run = [*((share, self.life_ms / 1000) for share in running), *self.waits_left()]
+        asked, runs_on = clock(), self.runs_on_for
+        may_run = [*((share, runs_on) for share in running), *self.waits_left()]
         left = left_ms(
             (part, seconds)
             for share, seconds in may_run
             for part in ([share] if shares is None else common([share], shares))
         )
         group = self.options.group_id
-        repeated(
+        counts = repeated(
             lambda: self.store.release(
                 group, self.epoch, self.member, running=left, shares=shares
             ),
             "release of the shares", _RELEASE_LIMIT,
         )  # fmt: skip
+        if counts and shares is None and not self.options.uses_chunks:
+            self._runs_on_until = asked + runs_on
         if shares is not None:
             self._waits = [
                 (part, until) for share, until in self._waits for part in without([share], shares)
@@ -443,7 +485,7 @@ class EpochAssignment:
         count = sum(len(done) for done in offsets.values())
         what = f"commit {commit_id} of {count} offsets of {len(offsets)} partitions"
         # The log repeats its first answer, also after the epoch has passed.
-        asked = time.monotonic()
+        asked = clock()
         try:
             results = repeated(commit, what, self.options.batch_life, self._over)
         except MaxIndividualCommitsReached as error:
@@ -465,7 +507,7 @@ class EpochAssignment:
             commits.FencedMember: The epoch is over: the request changed nothing.
             commits.CommitLogUnavailable: The log did not answer.
         """
-        grant, asked = self._grant, time.monotonic()
+        grant, asked = self._grant, clock()
 
         def acquire() -> None:
             self.store.acquire(

@@ -42,9 +42,11 @@ from coopconsume.kafka.kafka_python_compat import (
     pause,
     request_rejoin,
     subscribe,
+    watch_heartbeats,
 )
 from coopconsume.kafka.pattern import TopicPattern
 from coopconsume.kafka.settings import hurry_metadata
+from coopconsume.worker.process_timer import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -155,6 +157,8 @@ class GroupMember:
         self._claims = ClaimWatch(store, self._group)
         self._conflicts = 0
         self._looked = 0.0
+        #: The last heartbeat that the coordinator has accepted: generation, and when it was sent.
+        self._accepted = -1, -math.inf
         self._look_every = self._config.get("metadata_max_age_ms", _METADATA_AGE_MS) / 1000
         self._leaving = threading.Event()
         self._has_left = True
@@ -247,6 +251,18 @@ class GroupMember:
         consumer = self._consumer
         return self._group if consumer is None else consumer.group_metadata()
 
+    def heard(self, epoch: Epoch) -> float:
+        """Returns when the last heartbeat was sent that was accepted in the generation of an epoch.
+
+        It is on the clock of `coopconsume.worker.process_timer`. The epoch was in force then: the
+        leader of a later generation opens the next one. Minus infinity: none is known.
+        """
+        (under, generation), (accepted_in, sent) = self._core.generation_of, self._accepted
+        return sent if under == epoch and generation == accepted_in else -math.inf
+
+    def _heartbeat_accepted(self, generation: int, sent: float) -> None:
+        self._accepted = generation, sent
+
     # -- the thread
 
     def _run(self) -> None:
@@ -298,6 +314,7 @@ class GroupMember:
             partition_assignment_strategy=plugins(self._options.assignor, self),
         )
         keep_answers(consumer)
+        watch_heartbeats(consumer, clock, self._heartbeat_accepted)
         self._consumer = consumer
         subscribe(consumer, self._topics, self._pattern, _Listener(self, consumer))
         hurry_metadata(consumer)

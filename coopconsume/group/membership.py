@@ -7,6 +7,7 @@ them and gives them back. With `assign` they are claimed by hand and stay.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from coopconsume.group.claiming import claim_key_ranges
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import LEASE, STARTS_WITHIN, left_ms
 from coopconsume.group.repeating import repeated
-from coopconsume.group.settings import lease_of, session_ms
+from coopconsume.group.settings import lease_of, life_of, session_ms
 from coopconsume.group.shares import by_partition, common, without
 from coopconsume.kafka.connection import Connection
 from coopconsume.state.note import check_state
@@ -84,7 +85,9 @@ class Membership:
         starts_within = 0.0 if spark is None or is_classic(spark) else STARTS_WITHIN
         longest = max(options.batch_time + LEASE + starts_within, lease_of(options))
         self._unleased_ms = int(1000 * (longest + options.handler_timeout))
-        self._life_ms = self._unleased_ms
+        #: Of the slots; None: they have none. And whether they end without their driver.
+        self._lease: float | None = None
+        self._fails_stop = False
         self._idle_worker = self._worker = worker
         self._listener: RebalanceListener | None = None
         self._is_announced = self._is_revoked = False
@@ -126,7 +129,7 @@ class Membership:
             AlreadyClosed: Another thread closed the consumer meanwhile.
         """
         names = self.cluster.subscribed(topics, pattern)
-        self._listener = listener
+        self._listener, self._fails_stop = listener, True
         self._group = GroupMember(
             self.options, self.store, self.cluster, self._slots, self, self._life_ms,
             self._application,
@@ -193,13 +196,21 @@ class Membership:
 
         Args:
             lease: Seconds after the last renewal in which slots start records; what they have
-                started then has ``handlerTimeout``. None: slots have no leases, and a batch may go
-                on for its whole life.
+                started then has ``leaseGrace``, or with a claim ``handlerTimeout``. None: slots
+                have no leases, and a batch may go on for its whole life.
         """
-        timeout = self.options.handler_timeout
-        self._life_ms = self._unleased_ms if lease is None else int(1000 * (lease + timeout))
+        self._lease = lease
         if self._group is not None:
             self._group.work_may_last(self._life_ms)
+
+    @property
+    def _life_ms(self) -> int:
+        """How long work may go on after the death of this process."""
+        if self._lease is None:
+            return self._unleased_ms
+        if self._fails_stop:
+            return int(1000 * life_of(self.options, self._lease))
+        return int(1000 * (self._lease + self.options.handler_timeout))
 
     def may_work_for(self, assignment: EpochAssignment, lease: float | None) -> bool:
         """Returns whether the next owners wait long enough for work.
@@ -496,7 +507,7 @@ class Membership:
         running = self._worker.give_up(shares, self.options.drain_timeout)
         if running is None:
             return False
-        assignment.left_running(running, assignment.life_ms / 1000)
+        assignment.left_running(running, assignment.runs_on_for)
         # Shares that the log has refused meanwhile are lost, and `on_lost` reports that.
         if self._assignment is assignment:
             self._notify(
@@ -528,9 +539,9 @@ class Membership:
         running = self._worker.hand_over(timeout)
         if self.options.uses_chunks:
             # The log keeps chunks of these partitions with this member, which may get them again.
-            until = time.monotonic() + assignment.life_ms / 1000
+            until = time.monotonic() + assignment.runs_on_for
             self._left_running = [(share, until) for share in running]
-        assignment.left_running(running, assignment.life_ms / 1000)
+        assignment.left_running(running, assignment.runs_on_for)
         return running
 
     def lost(self, why: str) -> None:
@@ -562,8 +573,11 @@ class Membership:
             group.commit_primary if group is not None else self.cluster.commit_primary
         )
         place = group.place if group is not None else None
+        heard = group.heard if group is not None else lambda _: -math.inf
         return repeated(
-            lambda: EpochAssignment(self.options, self.cluster, self.store, grant, write, place),
+            lambda: EpochAssignment(
+                self.options, self.cluster, self.store, grant, write, place, heard
+            ),
             "load of the committed offsets", self.options.batch_life,
         )  # fmt: skip
 

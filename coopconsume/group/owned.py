@@ -162,6 +162,7 @@ class EpochGrant:
         continues: Whether the member joined without a hand-over and goes on with what it had, as
             its ownership never paused.
         moving: Shares that the member releases as soon as nothing of them runs.
+        generation: Kafka's generation of the epoch; -1: it is a claim, or not known.
     """
 
     epoch: Epoch
@@ -172,3 +173,4 @@ class EpochGrant:
     life_ms: int = 0
     continues: bool = False
     moving: tuple[Share, ...] = ()
+    generation: int = -1

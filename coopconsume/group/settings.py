@@ -15,20 +15,37 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
 
 _LEASE_IN_CATALOG = 6.0
-_SESSION_MS = 45_000
+_SESSION_MS = 15_000
+_SESSION_MS_IN_CATALOG = 45_000
 _HEARTBEAT_MS = 1_000
 _REBALANCE_SPARE = 30.0
 
 
 def session_ms(options: Options) -> int:
-    """Returns after how many milliseconds without a sign of life a member or claim is gone."""
-    return int(options.kafka.get("session.timeout.ms", _SESSION_MS))
+    """Returns after how many milliseconds without a sign of life a member or claim is gone.
+
+    Heartbeats come from a thread of the driver, which a loaded host delays by seconds at most. In a
+    third of a session a leader opens an epoch and a claim writes its sign of life: with a commit
+    table in a catalog each takes Spark jobs.
+    """
+    usual = _SESSION_MS_IN_CATALOG if is_named(options.commit_table) else _SESSION_MS
+    return int(options.kafka.get("session.timeout.ms", usual))
 
 
 def lease_of(options: Options) -> float:
     """Returns for how many seconds a slot may start records after a look at the commit log."""
     # A look at a commit table in a catalog takes a Spark job.
     return _LEASE_IN_CATALOG if is_named(options.commit_table) else LEASE
+
+
+def life_of(options: Options, lease: float) -> float:
+    """Returns after how many seconds without a driver of its group a slot runs no handler.
+
+    Args:
+        options: Of the consumer.
+        lease: Of the slot.
+    """
+    return lease + min(options.lease_grace, options.handler_timeout)
 
 
 def client_name(application: str) -> str:

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from coopconsume.kafka.pattern import TopicPattern
 
@@ -135,6 +135,40 @@ def keep_answers(consumer: Any) -> None:
 
     coordinator._do_join_and_sync_async = join_once  # noqa: SLF001
     coordinator._on_join_complete_async = complete_once  # noqa: SLF001
+
+
+def watch_heartbeats(
+    consumer: Any, clock: Callable[[], float], accepted: Callable[[int, float], None]
+) -> None:
+    """Call a function with each heartbeat that the group's coordinator has accepted.
+
+    It is accepted as well while the group rebalances: only the next generation ends this one.
+
+    Args:
+        consumer: The consumer.
+        clock: The time, in seconds.
+        accepted: Gets the generation of the heartbeat, and when it was sent; called in the
+            consumer's I/O thread.
+    """
+    from kafka.errors import RebalanceInProgressError
+
+    coordinator = consumer._coordinator  # noqa: SLF001
+    send = getattr(coordinator, "_send_heartbeat_request", None)
+    if send is None:
+        log.debug("this kafka-python does not send heartbeats as version 3.0.12 does")
+        return
+
+    async def send_and_note() -> Any:
+        generation, sent = coordinator._generation.generation_id, clock()  # noqa: SLF001
+        try:
+            answer = await send()
+        except RebalanceInProgressError:
+            accepted(generation, sent)
+            raise
+        accepted(generation, sent)
+        return answer
+
+    coordinator._send_heartbeat_request = send_and_note  # noqa: SLF001
 
 
 def restrict_producer(producer: Any, oldest: tuple[int, ...]) -> str:

@@ -194,7 +194,7 @@ class Rebalance:
                 log.warning(
                     "slots %s did not finish within drainTimeout; new owners wait up to %.0f s and "
                     "reprocess their uncommitted records", sorted(out),
-                    epoch_state.assignment.life_ms / 1000,
+                    epoch_state.assignment.runs_on_for,
                 )  # fmt: skip
         committer = epoch_state.committer
         is_over = committer.refused_for > 0 or time.monotonic() > hand_over.until + LAST_COMMIT

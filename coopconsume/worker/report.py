@@ -262,7 +262,8 @@ class SlotEnd:
             did is not known. ``crashed``: it is known that its worker has ended, and nothing of it
             counts. ``culprits``: (part, offset) of the records that certainly ended it.
             ``suspects``: of those that were at work then and may have ended it, if that is not
-            certain. ``overdue``: it was ended, as a handler did not end in time.
+            certain. ``overdue``: it was ended, as a handler did not end in time. ``deserted``: it
+            was ended, as it had not heard of its driver for too long.
         timed_out: The time box closed before the rows were through.
         tripped: The last of so many failures in a row that nothing more was started; else empty.
         streak: Failures in a row with which it ended, those of batches before included.
@@ -286,6 +287,7 @@ class SlotEnd:
     unknown: bool = False
     crashed: bool = False
     overdue: bool = False
+    deserted: bool = False
     culprits: list[tuple[int, int]] = field(default_factory=list)
     suspects: list[tuple[int, int]] = field(default_factory=list)
     timed_out: bool = False

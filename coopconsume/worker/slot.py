@@ -27,7 +27,7 @@ from coopconsume.errors.state import StateNotReadable
 from coopconsume.record import Record
 from coopconsume.state.value import State
 from coopconsume.worker.async_runner import run_coroutines
-from coopconsume.worker.crash_journal import CrashJournal, journal_path, read_journal
+from coopconsume.worker.crash_journal import CrashJournal, Deadline, journal_path, read_journal
 from coopconsume.worker.fail_stop import FailStop
 from coopconsume.worker.frame_runner import FrameHandler, run_frames
 from coopconsume.worker.handler_answers import error_text
@@ -319,6 +319,11 @@ class SlotRunner:
         end, report.pid = report.end, words.pid
         end.crashed, end.overdue, end.culprits = True, words.was_overdue, words.culprits
         end.suspects = [] if end.culprits else words.running
+        if words.deadline is Deadline.LEASE:
+            # A call that keeps the interpreter lock keeps its slot from the driver, too.
+            lease = spec.channel.lease if spec.channel is not None else math.inf
+            end.deserted, end.culprits = True, []
+            end.suspects = words.running if words.stood_still > lease else []
         return report
 
     def _outcome(self, slot: int) -> TaskOutcome:

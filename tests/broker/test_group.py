@@ -164,18 +164,19 @@ def test_a_member_that_does_not_share_gets_whole_partitions(harness: GroupHarnes
     assert [tuple(share[1:]) for share in shares] == [(0, 0, 2**63 - 1)]
 
 
-@pytest.mark.parametrize("lease", [None, 2.0])
+@pytest.mark.parametrize(("lease", "grace"), [(None, 8), (2.0, 8), (2.0, HANDLER_TIMEOUT)])
 def test_after_a_kill_the_others_wait_for_its_work_to_be_over(
-    harness: GroupHarness, lease: float | None
+    harness: GroupHarness, lease: float | None, grace: float
 ) -> None:
     """Kafka notices after the session timeout; what the dead member had is in doubt.
 
-    The others wait for the life of a batch, or where slots have leases for lease + handlerTimeout.
+    The others wait for the life of a batch, or where slots have leases for lease + leaseGrace: as
+    the dead one has said, also if it is of a version whose slots have their handlerTimeout.
     """
-    life = LIFE if lease is None else lease + HANDLER_TIMEOUT
-    a = harness.start(lease=lease)
+    life = LIFE if lease is None else lease + grace
+    a = harness.start(lease=2.0)
     harness.settled(a)
-    b = harness.start(lease=lease, **MORTAL)
+    b = harness.start(lease=lease, leaseGrace=grace, **MORTAL)
     harness.settled(a, b)
     dead = b.events[-1]["shares"]
     b.popen.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -113,6 +114,10 @@ class Asked:
         """Nobody looks at it."""
 
     work_may_last = commit_primary
+
+    def heard(self, _epoch):
+        """No heartbeat is sent."""
+        return -math.inf
 
     def place(self):
         """None in Kafka's group."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coopconsume.worker.channel.lease import Grants, Lease
+from coopconsume.worker.channel.lease import Grants, Lease, Life
 from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.spec import ChannelSpec
 from coopconsume.worker.channel.wire import (
@@ -261,6 +261,9 @@ def test_key_ranges_arrive_as_they_were_sent(number, ranges):
 
 # -- leases
 
+#: Seconds for which the process of a slot lives once its driver was sure of its epoch.
+LIFE = 7.0
+
 
 class World:
     """A driver's loop and a slot, with messages that come late, twice, in any order or never."""
@@ -269,6 +272,8 @@ class World:
         self.chance, self.latest, self.loss = random.Random(chance), latest, loss
         self.skew, self.now = skew, 0.0
         self.slot, self.grants = Lease(lease), Grants(lease)
+        #: The end of the slot's process, and when its driver was last sure of its epoch.
+        self.life, self.sure_at = Life(), -math.inf
         self.asked = None
         self.mail: list = []
         self.numbers = itertools.count()
@@ -286,6 +291,7 @@ class World:
     def ask(self):
         stamp = self.slot.ask(self.slot_clock)
         if stamp is not None:
+            self.life.asked(stamp, self.now)
             self.send(self.take_question, stamp)
 
     def take_question(self, stamp):
@@ -294,11 +300,13 @@ class World:
 
     def answer(self):
         left = self.grants.left((1, 1), self.now)
-        if self.asked is not None and left > 0:
+        life = self.sure_at + LIFE - self.now
+        if self.asked is not None and life > 0 and self.grants.has_granted((1, 1)):
             stamp, self.asked = self.asked, None
-            self.send(self.take_answer, stamp, left)
+            self.send(self.take_answer, stamp, left, life)
 
-    def take_answer(self, stamp, left):
+    def take_answer(self, stamp, left, life):
+        self.life.granted(stamp, life)
         self.slot.granted(stamp, left, self.slot_clock)
 
     def may_start(self):
@@ -331,7 +339,7 @@ def test_no_slot_starts_longer_than_a_lease_after_the_last_renewal(
     for wait, age in waits:
         if age is not None:
             since = world.now - age
-            certain = max(certain, since)
+            certain = world.sure_at = max(certain, since)
             world.grants.renew([(1, 1)], since)
             world.answer()
         for _ in range(5):
@@ -340,6 +348,7 @@ def test_no_slot_starts_longer_than_a_lease_after_the_last_renewal(
             if world.may_start():
                 assert world.now < certain + lease + 1e-6
                 assert not lost
+            assert not certain + LIFE < world.life.until < math.inf
             lost = lost or world.slot.is_lost(world.slot_clock)
 
 
@@ -350,11 +359,13 @@ def test_a_lease_that_is_renewed_in_time_is_never_lost(skew):
         world = World(chance, 0.2, 0.0, skew, 2.0)
         for turn in range(600):
             if turn % 5 == 0:
+                world.sure_at = world.now
                 world.grants.renew([(1, 1)], world.now)
                 world.answer()
             world.ask()
             world.pass_time(0.1)
             assert not world.slot.is_lost(world.slot_clock)
+            assert world.now + LIFE - 1.5 < world.life.until or turn < 10
         assert world.may_start()
 
 

@@ -357,3 +357,15 @@ def test_the_last_commit_of_a_job_that_ends_by_itself_does_not_wait(world):
     until(job.ended.is_set)
     assert job.error is None
     assert there.done(member) == set(range(20))
+
+
+def test_batches_whose_workers_ended_for_their_driver_do_not_end_a_job(world, monkeypatch):
+    """Neither the batch nor what it stands on is at fault, however often it comes."""
+    monkeypatch.setattr("coopconsume.runtime.dispatch.slot_leases.lease_of", lambda _: 0.2)
+    monkeypatch.setattr(SlotLeases, "was_deserted", lambda *_: True)
+    there = world(channel=True, handlerTimeout="0.1 seconds")
+    there.failures = [RuntimeError(f"a worker has ended: {i}") for i in range(5)]
+    member, gate = there.claim(), there.gate()
+    there.run(member, gate)
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert not there.failures

@@ -187,11 +187,11 @@ CHANNEL = [
     ),
     Mutant(
         "slot-connects-twice",
-        "A slot has one connection.",
+        "A slot has one process; no other one takes its place.",
         _SERVER,
-        "if at in self._known:",
-        "if at in self._known and not self._slots:",
-        (_SOCKETS + "test_a_second_connection_of_a_slot_is_refused",),
+        "if self._known.get(at, answer.identity) != answer.identity:",
+        "if self._known.get(at, answer.identity) != answer.identity and not self._slots:",
+        (_SOCKETS + "test_another_process_cannot_take_the_place_of_a_slot",),
     ),
     Mutant(
         "strangers-without-limit",

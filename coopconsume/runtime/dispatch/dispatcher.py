@@ -19,6 +19,7 @@ from commits import CommitLogUnavailable, FencedMember
 from coopconsume.classic import interrupt, open_mailbox, why_ended
 from coopconsume.errors import HandlerFailed, SessionUnusable, SlotFailed
 from coopconsume.group.owned import LEASE
+from coopconsume.group.settings import life_of
 from coopconsume.kafka.security.access import refused_by_spark
 from coopconsume.runtime.dispatch.batch import Running, run_batch
 from coopconsume.runtime.dispatch.circuit_breaker import CircuitBreaker
@@ -176,18 +177,22 @@ class Dispatcher:
         """Whether some slots are at work and some are not."""
         return bool(self._busy) and len(self._busy) < self._slots
 
-    def life_of(self, running: Iterable[Running]) -> float:
+    def life_of(self, running: Iterable[Running], *, renewed: bool = False) -> float:
         """Returns after how many seconds no handler of some batches runs any more.
 
-        With a lease that is so once the lease has passed and running handlers have had their time.
+        Args:
+            running: The batches.
+            renewed: Whether their slots were asked to end, and their handlers have their time.
+                Otherwise nothing is heard of them, nor do they hear of this process.
         """
-        lives = [
-            self._options.batch_life + self._latest_start.starts_within
-            if one.channel is None
-            else one.channel.lease + self._options.handler_timeout
-            for one in running
-        ]
-        return max(lives, default=0.0)
+        return max([self._life_of(one, renewed=renewed) for one in running], default=0.0)
+
+    def _life_of(self, running: Running, *, renewed: bool) -> float:
+        if running.channel is None:
+            return self._options.batch_life + self._latest_start.starts_within
+        if running.epoch_state.assignment.fails_stop and not renewed:
+            return life_of(self._options, running.channel.lease)
+        return running.channel.lease + self._options.handler_timeout
 
     def of(self, epoch_state: EpochState | None) -> list[Running]:
         """Returns the batches of an epoch; those of an earlier one only keep their slots busy."""
@@ -273,13 +278,19 @@ class Dispatcher:
         for running in self.of(epoch_state):
             if running.waiting:
                 spare = LEASE if running.channel is None else 0.0
-                rest = self.life_of([running]) + spare - _KILL_TIME
+                rest = self.life_of([running], renewed=True) + spare - _KILL_TIME
                 running.interrupt_at = time.monotonic() + max(0.0, rest)
 
     def renew_leases(self, epoch_state: EpochState | None) -> None:
         """Renews the leases of the slots that work in this epoch, and of no other."""
         slots = {at: one.begins_at for one in self.of(epoch_state) for at in one.connections}
-        self.leases.renew(epoch_state.assignment if epoch_state else None, slots)
+        given_up = {
+            at: one.epoch_state.assignment
+            for one in self.running.values() if one.epoch_state is not epoch_state
+            for at in one.connections
+        }  # fmt: skip
+        assignment = epoch_state.assignment if epoch_state else None
+        self.leases.renew(assignment, slots, given_up)
 
     def stop(self, epoch_state: EpochState | None) -> None:
         """Stops slots that have a channel: they start no more records; running handlers end.
@@ -790,6 +801,7 @@ class Dispatcher:
         if self._failures.is_first(running.started):
             # After another failure they wait like lost ones: its cause may take time to go away.
             running.withdrawn |= event.unconnected
+        deserted = any(self.leases.was_deserted(at) for at in running.connections)
         without_report = sorted(running.waiting)
         for slot in without_report:
             running.waiting.discard(slot)
@@ -801,7 +813,8 @@ class Dispatcher:
         elif error is None and not running.failure:
             self._failures.succeeded()
         elif self._counts(running.epoch_state) and running.interrupt_at is None:
-            self._batch_failed(running, error or SlotFailed(running.failure))
+            error = error or SlotFailed(running.failure)
+            self._batch_failed(running, error, deserted=deserted)
         self._meter.batch_ended(running.number, time.monotonic() - running.started)
 
     def _ended_without_report(self, running: Running, slot: int, event: BatchEnded) -> None:
@@ -839,7 +852,15 @@ class Dispatcher:
         report = SlotReport(running.number, slot, partitions=seen)
         self._take_in(running, report, time.monotonic())
 
-    def _batch_failed(self, running: Running, error: BaseException) -> None:
+    def _batch_failed(self, running: Running, error: BaseException, *, deserted: bool) -> None:
+        """Takes the failure of a batch: the fourth in a row ends the job.
+
+        Args:
+            running: The batch.
+            error: Why it has failed.
+            deserted: Whether a worker was ended as it had not heard of this process: then neither
+                the batch nor what it stands on is at fault.
+        """
         refused = refused_by_spark(error, self._options.kafka)
         if refused is not None:
             raise refused from error
@@ -854,6 +875,7 @@ class Dispatcher:
         # Retention that is faster than batches makes one after another fail, each at a new offset.
         has_lost = running.epoch_state.has_lost(running.plan.reads)
         handled = running.handled > 0 or has_lost
+        handled = handled or deserted
         failures = self._failures.failed(running.started, time.monotonic(), handled=handled)
         if failures >= _FAILED_BATCHES:
             raise error

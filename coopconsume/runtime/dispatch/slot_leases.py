@@ -7,11 +7,12 @@ import math
 import secrets
 import threading
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from commits import CommitLogUnavailable, FencedMember
 from coopconsume.classic import driver_address
-from coopconsume.group.settings import lease_of
+from coopconsume.group.settings import lease_of, life_of
 from coopconsume.worker.channel.server import ChannelServer
 from coopconsume.worker.channel.spec import REPORT_EVERY
 from coopconsume.worker.channel.wire import TAKEN, Frame
@@ -92,6 +93,9 @@ class SlotLeases:
     loop waits for Kafka. A lease counts from the read of the log. So even if this process is
     frozen, a slot starts no record later than one lease after the epoch was in force.
 
+    The processes of slots live on for as long as the epoch is in force, as either the log or Kafka
+    says; see `EpochAssignment.in_force_at`.
+
     Args:
         spark: The session.
         options: Of the consumer.
@@ -124,6 +128,9 @@ class SlotLeases:
             {},
             -math.inf,
         )
+        #: Slots that were given up, and their assignments, which give them their time.
+        self._given_up: Mapping[At, EpochAssignment] = {}
+        self._life = life_of(options, self.lease or 0.0)
         #: Guards ``_renewed``, and that the server renews no other leases.
         self._lock = threading.Lock()
         self._changed = threading.Event()
@@ -139,7 +146,7 @@ class SlotLeases:
             self._server = ChannelServer(
                 secrets.token_bytes(32), run_id, bind, host, options.channel_port, on_report,
                 lease=self.lease, report_every=report_seconds(options, real_time=real_time),
-                on_call=on_call,
+                on_call=on_call, lives_until=self.lives_until,
             )  # fmt: skip
         except OSError as error:
             self.give_up(f"no channel to slots on {bind}, port {options.channel_port}: {error}")
@@ -165,17 +172,39 @@ class SlotLeases:
             self.give_up(channel_error)
         self._has_worked = self._has_worked or not channel_error
 
-    def renew(self, assignment: EpochAssignment | None, slots: Mapping[At, float]) -> None:
+    def renew(
+        self,
+        assignment: EpochAssignment | None,
+        slots: Mapping[At, float],
+        given_up: Mapping[At, EpochAssignment] = MappingProxyType({}),
+    ) -> None:
         """Renews the leases of these slots only, while the epoch of an assignment is in force.
 
         Args:
             assignment: The assignment; None: no slot works.
             slots: When each slot gets its first lease, on the monotonic clock.
+            given_up: Slots of earlier assignments that were asked to end, and have their time.
         """
         with self._lock:
+            self._given_up = given_up
             before, self._renewed = self._renewed, (assignment, slots, time.monotonic())
         if self._renewed[:2] != before[:2]:
             self._changed.set()
+
+    def lives_until(self, at: At) -> float:
+        """Returns until when the process of a slot may live, on the clock of its timer."""
+        assignment, slots, _ = self._renewed
+        if at not in slots or assignment is None:
+            assignment = self._given_up.get(at)
+        if assignment is None:
+            return -math.inf
+        if not assignment.fails_stop:
+            return math.inf
+        return assignment.in_force_at - _ENDING + self._life
+
+    def was_deserted(self, at: At) -> bool:
+        """Returns whether a slot of a running batch was ended by its timer, see `ChannelServer`."""
+        return self._server is not None and self._server.was_deserted(at)
 
     def stop(self, slots: Collection[At]) -> set[At]:
         """Has slots start no more records; returns those that cannot have started any."""
@@ -212,6 +241,7 @@ class SlotLeases:
             assignment, slots, renewed_at = self._renewed
             left = {at: begins for at, begins in slots.items() if at[0] != batch}
             self._renewed = assignment, left, renewed_at
+            self._given_up = {at: one for at, one in self._given_up.items() if at[0] != batch}
             self._server.forget(batch)
 
     def close(self) -> None:

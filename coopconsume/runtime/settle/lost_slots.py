@@ -49,10 +49,13 @@ def log_lost_slot(slot: int, pid: int, may_run_for: float) -> None:
 
 def _why(report: SlotReport, names: Sequence[tuple[str, int]]) -> str:
     at_work = [(*names[part], at) for part, at in report.end.culprits or report.end.suspects]
+    deserted = "it has not heard of its driver, or of its epoch, within lease and leaseGrace"
     if not at_work:
-        return "no handler was running"
+        return deserted if report.end.deserted else "no handler was running"
     shown = ", ".join(f"{t}-{partition}@{offset}" for t, partition, offset in at_work[:_SHOWN])
     shown += ", …" if len(at_work) > _SHOWN else ""
+    if report.end.deserted:
+        return f"{deserted}; the handler of {shown} may have kept Python's interpreter lock"
     if report.end.overdue:
         return f"the handler of {shown} did not end in time"
     return f"the handler of {shown} was running"

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from coopconsume.worker.channel.lease import Lease
+from coopconsume.worker.channel.lease import Lease, Life
 from coopconsume.worker.channel.messages import decode_chunks, encode_report
 from coopconsume.worker.channel.wire import (
     ASK,
@@ -31,6 +31,8 @@ from coopconsume.worker.channel.wire import (
     Splitter,
     decode_withhold,
 )
+from coopconsume.worker.crash_journal import Deadline
+from coopconsume.worker.process_timer import clock as timer_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +49,10 @@ log = logging.getLogger(__name__)
 CONNECT_TIME = 10.0
 #: Seconds until a slot connects again if its connection was closed before the handshake ended.
 _RETRY = 0.1
+#: Seconds until a slot that has lost its connection connects again, and that this may take.
+_AGAIN = 0.5
+#: Leases without a word after which a connection that seems open is considered lost.
+_SILENT = 2
 #: Seconds after which a running handler call is reported to the driver, and how often the slot
 #: looks for one in that time.
 SLOW_CALL = 1.0
@@ -62,7 +68,9 @@ _FRAME_EXTRA = 64
 class SlotChannel:
     """The connection of a slot, for one batch.
 
-    It starts to connect at once, in a thread of its own, while Spark still reads the rows.
+    It starts to connect at once, in a thread of its own, while Spark still reads the rows. A slot
+    that has lost its connection starts nothing more. It connects again, as what it runs may go on
+    while its driver is there: what it has reported since comes with its final report.
 
     Args:
         spec: Of the channel.
@@ -84,6 +92,7 @@ class SlotChannel:
         self._identity = Identity(run, batch, slot, os.getpid())
         self._clock = clock
         self._lease = Lease(spec.lease)
+        self._life = Life()
         #: Guards what the task's thread and the channel's thread share.
         self._lock = threading.Lock()
         self._ready = threading.Event()
@@ -101,10 +110,13 @@ class SlotChannel:
         self._named: tuple[int, int] | None = None
         self._cut_at = self._look_at = 0.0
         self._is_closed = False
+        self._closing = threading.Event()
         self._seq = 0
         self._unacknowledged: list[tuple[SlotReport, int]] = []
         self._unsent = bytearray()
         self._is_too_long = False
+        #: Whether what is done is left to the final report: reports come in their order.
+        self._reports_at_end = False
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="coopconsume-channel", daemon=True)
@@ -137,6 +149,8 @@ class SlotChannel:
             self._outcome, self._time_box, self._reading = outcome, time_box, reading
             self._cut_at = self._clock() + self._spec.report_every
             halted = self._halted
+            self._python_runs()
+            self._keep_alive()
             if reading is not None:
                 for work in self._early:
                     reading.hand_out(work)
@@ -155,6 +169,7 @@ class SlotChannel:
         with self._lock:
             self._is_closed = True
             left = [report for report, _ in self._unacknowledged]
+        self._closing.set()
         self._wake()
         self._thread.join(1.0)
         return left
@@ -166,21 +181,47 @@ class SlotChannel:
             self._waker.send(b"\0")
 
     def _run(self) -> None:
-        sock = None
         try:
-            deadline = time.monotonic() + CONNECT_TIME
-            sock, session = self._connect(deadline)
-            self._talk(sock, session, deadline)
-        except (OSError, ProtocolError) as error:
-            self._lost(f"{type(error).__name__}: {error}")
+            self._stay_connected()
         except Exception as error:  # a defect here must not let a slot run without leases
             log.exception("the channel of slot %d has failed", self._identity.slot)
             self.failure = error
             self._lost(f"{type(error).__name__}: {error}")
         finally:
-            for one in (sock, self._waker, self._woken):
-                if one is not None:
-                    one.close()
+            self._waker.close()
+            self._woken.close()
+
+    def _stay_connected(self) -> None:
+        """Connects, and connects again when a connection is lost; the first one must succeed."""
+        within = CONNECT_TIME
+        while not self._is_closed:
+            try:
+                self._connect_and_talk(time.monotonic() + within)
+            except (OSError, ProtocolError) as error:
+                self._lost(f"{type(error).__name__}: {error}")
+            if self._error:
+                return
+            within, self._reports_at_end = _AGAIN, True
+            self._unsent.clear()
+            self._python_runs()
+            self._closing.wait(_AGAIN)
+
+    def _connect_and_talk(self, deadline: float) -> None:
+        sock, session = self._connect(deadline)
+        with sock:
+            self._talk(sock, session, deadline)
+
+    def _python_runs(self) -> None:
+        """Notes for the crash journal that no handler keeps the interpreter lock."""
+        time_box = self._time_box
+        if time_box is not None and time_box.fail_stop is not None:
+            time_box.fail_stop.python_runs()
+
+    def _keep_alive(self) -> None:
+        """Sets the timer that ends the process forward."""
+        time_box = self._time_box
+        if time_box is not None and time_box.fail_stop is not None:
+            time_box.fail_stop.end_at(Deadline.LEASE, self._life.until)
 
     def _lost(self, why: str) -> None:
         if not self._ready.is_set():
@@ -231,11 +272,15 @@ class SlotChannel:
         session: ChannelSession,
         deadline: float,
     ) -> None:
-        splitter = Splitter(FRAME_BYTES)
+        splitter, heard_at = Splitter(FRAME_BYTES), self._clock()
         while not self._is_closed:
             now = self._clock()
+            if self._lease.is_lost(now) and now - heard_at > _SILENT * self._spec.lease:
+                raise ConnectionAbortedError("nothing is heard of the driver")
+            self._python_runs()
             stamp = self._lease.ask(now)
             if stamp is not None:
+                self._life.asked(stamp, timer_clock())
                 self._unsent += session.sent.seal(Frame.ASK, ASK.pack(stamp))
             if self._lease.is_lost(now):
                 self._halt("lease", self._lease.until)
@@ -251,6 +296,7 @@ class SlotChannel:
                     self._woken.recv(1 << 10)
                 elif events & selectors.EVENT_READ:
                     splitter.feed(received(sock, 1 << 16))
+                    heard_at = self._clock()
                     for kind, sealed in splitter.frames():
                         self._heard(kind, session.received.open(kind, sealed))
 
@@ -264,7 +310,9 @@ class SlotChannel:
 
     def _heard(self, kind: int, payload: bytes) -> None:
         if kind == Frame.LEASE:
-            stamp, seconds = LEASE.unpack(payload)
+            stamp, seconds, life = LEASE.unpack(payload)
+            self._life.granted(stamp, life)
+            self._keep_alive()
             if self._lease.granted(stamp, seconds, self._clock()):
                 self._ready.set()
         elif kind == Frame.STOP:
@@ -340,7 +388,7 @@ class SlotChannel:
             if self._is_closed or self._outcome is None or now < self._cut_at:
                 return
             self._cut_at = now + self._spec.report_every
-            if self._is_too_long or self._has_to_wait:
+            if self._is_too_long or self._reports_at_end or self._has_to_wait:
                 return
             report = (self._reading or self._outcome).take_report(self._seq + 1)
             if report is None:

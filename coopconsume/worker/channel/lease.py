@@ -2,11 +2,13 @@
 
 A slot sends requests, each stamped with its own clock. The driver answers how long the lease still
 holds, counted from the loop's last renewal. The slot counts that time from its request. So the
-lease of a slot never ends later than the driver assumes, however long a message takes.
+lease of a slot never ends later than the driver assumes, however long a message takes. The same
+answer says when the process of the slot ends, if it hears nothing more.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -62,6 +64,31 @@ class Lease:
         """Returns the seconds until the next request is due, or the lease ends."""
         at = min(self._ask_at, self.until) if self.holds(now) else self._ask_at
         return max(0.0, at - now)
+
+
+class Life:
+    """Until when the process of a slot may live; each answer of the driver sets that forward.
+
+    Attributes:
+        until: On the clock of the timer that ends the process; infinity: for ever.
+    """
+
+    def __init__(self) -> None:
+        self.until = math.inf
+        #: When requests were made, by their stamps.
+        self._asked: dict[int, float] = {}
+
+    def asked(self, stamp: int, now: float) -> None:
+        """Notes a request, by the clock of the timer: it runs on while the host sleeps."""
+        self._asked[stamp] = now
+
+    def granted(self, stamp: int, seconds: float) -> None:
+        """Takes the answer to the request with this stamp."""
+        at = self._asked.get(stamp)
+        if at is None:
+            return  # A later one was answered before.
+        self._asked = {other: when for other, when in self._asked.items() if other > stamp}
+        self.until = at + seconds if self.until == math.inf else max(self.until, at + seconds)
 
 
 class Grants:

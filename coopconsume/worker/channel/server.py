@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import selectors
 import socket
 import threading
@@ -25,11 +26,13 @@ from coopconsume.worker.channel.wire import (
     ProtocolError,
     Splitter,
 )
+from coopconsume.worker.process_timer import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from coopconsume.worker.channel.lease import At
+    from coopconsume.worker.channel.wire import Identity
     from coopconsume.worker.report import SlotReport
 
 log = logging.getLogger(__name__)
@@ -85,6 +88,8 @@ class ChannelServer:
             call of the slot if that takes long, else None; in that thread.
         lease: Seconds after a renewal in which a slot may start records.
         report_every: As of `ChannelSpec`.
+        lives_until: Called with batch and slot, in that thread: until when the process of the slot
+            may live, on `coopconsume.worker.process_timer.clock`; infinity: for ever.
 
     Raises:
         OSError: The address or port cannot be used.
@@ -102,11 +107,13 @@ class ChannelServer:
         lease: float,
         report_every: float = REPORT_EVERY,
         on_call: Callable[[int, int, tuple[int, int, float] | None], None] = lambda *_: None,
+        lives_until: Callable[[At], float] = lambda _: math.inf,
     ) -> None:
         self._secret = secret
         self._run = run
         self._on_report = on_report
         self._on_call = on_call
+        self._lives_until = lives_until
         self._listener = _listen(bind, port)
         self._spec = ChannelSpec(
             _plain(host), self._listener.getsockname()[1], secret, lease, report_every
@@ -117,8 +124,10 @@ class ChannelServer:
         self._unsent: deque[tuple[At, Frame, bytes]] = deque()
         self._ended: deque[int] = deque()
         self._slots: dict[At, _Connection] = {}
-        #: Slots that had their connection; a second one is refused.
-        self._known: set[At] = set()
+        #: Slots that had their connection. The same process may connect again, another one may not.
+        self._known: dict[At, Identity] = {}
+        #: Until when the processes of slots live, by the last answer to each.
+        self._lives: dict[At, float] = {}
         self._strangers: dict[_Connection, None] = {}
         self._is_closing = False
         self._accept_at = 0.0
@@ -151,6 +160,11 @@ class ChannelServer:
     def _has_met(self, at: At) -> bool:
         return at in self._known and self._grants.has_granted(at)
 
+    def was_deserted(self, at: At) -> bool:
+        """Returns whether the process of a slot has ended, as it heard nothing for too long."""
+        with self._lock:
+            return self._lives.get(at, math.inf) <= clock()
+
     @property
     def is_open(self) -> bool:
         """Whether slots can connect and get leases."""
@@ -162,10 +176,10 @@ class ChannelServer:
         Args:
             slots: As (batch, slot).
             since: When the lease begins: the last instant at which the epoch was certainly in
-                force, on the monotonic clock; None: now.
+                force, on `coopconsume.worker.process_timer.clock`; None: now.
         """
         with self._lock:
-            self._grants.renew(slots, time.monotonic() if since is None else since)
+            self._grants.renew(slots, clock() if since is None else since)
         self._wake()
 
     def stop(self, slots: Collection[At]) -> set[At]:
@@ -237,7 +251,7 @@ class ChannelServer:
         if self._accept_at and now >= self._accept_at:
             self._accept_at = 0.0
             self._selector.register(self._listener, selectors.EVENT_READ)
-        self._obey(now)
+        self._obey(clock())
 
     def _patience(self) -> float | None:
         times = [one.deadline for one in self._strangers][:1]
@@ -305,13 +319,15 @@ class ChannelServer:
             self._send(connection, answer)
             return
         at = (answer.identity.batch, answer.identity.slot)
-        if at in self._known:
+        if self._known.get(at, answer.identity) != answer.identity:
             raise ProtocolError(f"slot {at[1]} of batch {at[0]} had its connection")
+        if (earlier := self._slots.get(at)) is not None:
+            self._drop(earlier)
         connection.session = answer
         connection.splitter.limit = FRAME_BYTES
         self._strangers.pop(connection)
         with self._lock:
-            self._known.add(at)
+            self._known[at] = answer.identity
             self._slots[at] = connection
 
     def _heard(
@@ -337,7 +353,8 @@ class ChannelServer:
                     self._drop(connection)
             with self._lock:
                 self._grants.forget(batch)
-                self._known = {at for at in self._known if at[0] != batch}
+                self._known = {at: who for at, who in self._known.items() if at[0] != batch}
+                self._lives = {at: until for at, until in self._lives.items() if at[0] != batch}
         while self._unsent:
             at, kind, payload = self._unsent.popleft()
             if (reader := self._slots.get(at)) is not None:
@@ -348,9 +365,20 @@ class ChannelServer:
             if is_stopped and not connection.is_asked_to_stop:
                 connection.is_asked_to_stop = True
                 self._send_frame(connection, Frame.STOP)
-            elif connection.asked is not None and left > 0:
-                stamp, connection.asked = connection.asked, None
-                self._send_frame(connection, Frame.LEASE, LEASE.pack(stamp, left))
+            elif connection.asked is not None:
+                self._answer(connection, at, connection.asked, left)
+
+    def _answer(self, connection: _Connection, at: At, stamp: int, left: float) -> None:
+        """Answers the request of a slot for its lease, if there is anything to grant.
+
+        The process of a slot that starts nothing more may live on: its handlers are to end.
+        """
+        until, now = self._lives_until(at), clock()
+        if until > now and (left > 0 or self._grants.has_granted(at)):
+            connection.asked = None
+            with self._lock:
+                self._lives[at] = until
+            self._send_frame(connection, Frame.LEASE, LEASE.pack(stamp, left, until - now))
 
     def _send_frame(self, connection: _Connection, kind: Frame, payload: bytes = b"") -> None:
         assert connection.session is not None

@@ -49,7 +49,7 @@ class Frame(IntEnum):
     HELLO = 1
     CHALLENGE = 2
     PROOF = 3
-    #: How long the slot's lease still holds.
+    #: How long the slot's lease still holds, and when its process ends without another one.
     LEASE = 16
     #: The slot starts no more records.
     STOP = 17
@@ -306,8 +306,9 @@ class Payload:
 
 #: The time of the request, in ns on the slot's own clock.
 ASK = Payload(">Q")
-#: The time of the request, and for how many seconds the lease holds from then on.
-LEASE = Payload(">Qd")
+#: The time of the request; from then on, for how many seconds the lease holds, and after how many
+#: the process of the slot ends.
+LEASE = Payload(">Qdd")
 #: The number up to which progressive reports are acknowledged, and the seconds until the next
 #: report is wanted.
 TAKEN = Payload(">Qd")

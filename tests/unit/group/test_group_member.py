@@ -39,13 +39,13 @@ class Idle:
         """Nothing to lose."""
 
 
-def options_of(path):
+def options_of(path, **more):
     """Options of a member of group g."""
     return Options.parse(
         {
             "kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g",
             "commitTable": str(path), "subscribe": "t",
-        }
+        } | more
     )  # fmt: skip
 
 
@@ -342,7 +342,7 @@ def test_a_member_whose_brokers_do_not_answer_leaves_within_its_limit(tmp_path, 
     (said,) = [line.message for line in caplog.records if line.levelname == "WARNING"]
     assert said == (
         "group g: Kafka did not confirm that this member has left; the group removes it when its "
-        "session ends, after 45 s"
+        "session ends, after 15 s"
     )
     connected.set()
     member._thread.join(60)

@@ -26,6 +26,8 @@ from coopconsume.worker.channel.wire import (
     encode_withhold,
     frame,
 )
+from coopconsume.worker.crash_journal import Deadline
+from coopconsume.worker.process_timer import clock
 from coopconsume.worker.report import PartitionReport, PartitionWork, SlotReport
 from tests.proxy import Proxy
 from tests.unit.worker.slot_harness import PATIENCE
@@ -47,6 +49,7 @@ class Slot:
     def __init__(self):
         self.ready, self.halts = [], []
         self.size = 0
+        self.fail_stop = None
 
     def take_report(self, seq):
         if not self.ready:
@@ -365,17 +368,90 @@ def test_a_report_that_fits_no_frame_comes_at_the_end(monkeypatch):
         assert [report.seq for report in channel.close()] == [1]
 
 
-def test_a_second_connection_of_a_slot_is_refused():
-    """The first one goes on; and a slot that lost its connection gets no other."""
+def test_another_process_cannot_take_the_place_of_a_slot(monkeypatch):
+    """The first one goes on; and a slot that lost its connection is taken by no other process."""
     with bench() as driver:
         first, slot = connected(driver.server), Slot()
         first.begin(slot, slot)
+        other = os.getpid() + 1
+        monkeypatch.setattr(os, "getpid", lambda: other)
         assert "no channel" in SlotChannel(driver.server.spec(), "r", 7, 2).wait()
         slot.ready = [1]
         until(lambda: driver.reports)
         first.close()
         until(lambda: not driver.server.connected)
         assert "no channel" in SlotChannel(driver.server.spec(), "r", 7, 2).wait()
+
+
+class Noted:
+    """The end of a process, as a slot's channel moves it."""
+
+    def __init__(self):
+        self.ends, self.seen = [], 0
+
+    def end_at(self, of, at):
+        assert of is Deadline.LEASE
+        self.ends.append(at)
+
+    def python_runs(self):
+        self.seen += 1
+
+
+@pytest.mark.parametrize("half", ["near", "both"])
+def test_a_slot_whose_connection_is_cut_connects_again_and_lives_on(half):
+    """It starts nothing more, and what it does since then comes with its final report."""
+    driver = Bench(lives_until=lambda _: clock() + 100.0, lease=1.0)
+    with proxied(driver.server) as (proxy, spec):
+        driver.takes = False
+        channel, slot = connected(driver.server, spec), Slot()
+        slot.fail_stop = Noted()
+        channel.begin(slot, slot)
+        slot.ready = [1]
+        until(lambda: len(driver.reports) == 1)
+        proxy.cut(far=half != "near")
+        until(lambda: slot.halts)
+        until(lambda: driver.server.connected)
+        certain, slot.ready = clock() + 100.0, [2]
+        until(lambda: slot.fail_stop.ends[-1] > certain)
+        assert len(driver.reports) == 1
+        assert [why for why, _ in slot.halts] == ["connection"]
+        assert [report.seq for report in channel.close()] == [1]
+        assert slot.ready == [2]
+    driver.server.close()
+
+
+def test_a_slot_that_hears_nothing_on_an_open_connection_connects_again():
+    """The network has lost it without a word."""
+    until_then = {"lives_until": lambda _: clock() + 100.0, "lease": 0.5}
+    with bench(**until_then) as driver, proxied(driver.server) as (proxy, spec):
+        channel, slot = connected(driver.server, spec), Slot()
+        slot.fail_stop = Noted()
+        channel.begin(slot, slot)
+        until(lambda: slot.halts)
+        lost = proxy.loses = proxy.pairs[:]
+        until(lambda: proxy.pairs and proxy.pairs != lost)
+        certain = clock() + 100.0
+        until(lambda: slot.fail_stop.ends[-1] > certain)
+        channel.close()
+
+
+def test_a_stopped_slot_lives_on_as_long_as_its_driver_is_sure():
+    """Its handlers are to end in their own time. Then nothing sets its end forward."""
+    sure_until = [math.inf]
+    with bench(lives_until=lambda _: min(clock(), sure_until[0]) + 5.0, lease=1.0) as driver:
+        channel, slot = connected(driver.server), Slot()
+        slot.fail_stop = Noted()
+        channel.begin(slot, slot)
+        driver.server.stop([(7, 2)])
+        until(lambda: slot.halts)
+        certain = clock() + 5.0
+        until(lambda: slot.fail_stop.ends[-1] > certain)
+        sure_until[0] = clock()
+        seen = slot.fail_stop.seen
+        until(lambda: slot.fail_stop.seen > seen + 10)
+        assert slot.fail_stop.ends[-1] <= sure_until[0] + 5.0
+        assert slot.fail_stop.ends == sorted(slot.fail_stop.ends)
+        channel.close()
 
 
 def test_a_batch_that_has_ended_is_forgotten():
