@@ -33,6 +33,8 @@ AHEAD = 16 << 20
 _PAUSE = 5
 #: Milliseconds between two counts of the brokers' bytes.
 _COUNT_EVERY = 1_000
+#: Of a position that is not checked.
+_NO_EPOCH = -1
 _FETCH_SETTINGS = {
     "fetch.min.bytes": "fetch.min.bytes",
     "fetch.max.bytes": "fetch.max.bytes",
@@ -125,7 +127,8 @@ class KafkaSource:
 
     def _at(self, place: TopicPartition, start: Start) -> Any:
         """Returns a position; librdkafka checks that the log reached it in its leader epoch."""
-        return self._partition(*place, start.offset, leader_epoch=start.leader_epoch)
+        epoch = _NO_EPOCH if start.leader_epoch is None else start.leader_epoch
+        return self._partition(*place, start.offset, leader_epoch=epoch)
 
     def pause(self, places: frozenset[TopicPartition]) -> None:
         """Pauses these partitions, and resumes all others."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import pytest
 
@@ -14,10 +12,8 @@ from coopconsume.worker.realtime.fetch_state import FetchState
 from coopconsume.worker.realtime.host_source import HostSource
 from coopconsume.worker.realtime.log_reach import LogReach, Start
 from coopconsume.worker.realtime.reader import row_schema
+from coopconsume.worker.realtime.source import KafkaSource
 from coopconsume.worker.realtime.value_reader import ValueReader
-
-if TYPE_CHECKING:
-    from coopconsume.worker.realtime.source import KafkaSource
 
 FULL = ((0, 2**63 - 1),)
 
@@ -59,6 +55,17 @@ def test_a_slot_that_gets_chunks_names_the_epoch_of_the_end_from_which_a_server_
     state.want(0, [(5, 9)])
     (ask,) = state.asks()
     assert (ask.begin, ask.leader_epoch) == (50_000, 3)
+
+
+def test_a_consumer_takes_positions_with_and_without_an_epoch() -> None:
+    """One without an epoch is not checked."""
+    settings = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+    places = [("t", 0), ("t", 1)]
+    source = KafkaSource(settings, {}, {places[0]: Start(5, 3), places[1]: Start(7)})
+    source.add(("t", 2), Start(9))
+    found = {(one.partition, one.offset) for one in source._consumer.assignment()}
+    source.close()
+    assert found == {(0, 5), (1, 7), (2, 9)}
 
 
 def test_a_consumer_that_cannot_be_opened_is_an_error_of_its_source() -> None:
