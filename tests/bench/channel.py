@@ -19,7 +19,7 @@ from commits import CommitStore
 from coopconsume import CooperativeConsumer, LocalKafka, local_session, set_shareable
 from coopconsume.demo.processes import kill_tree
 from coopconsume.group.membership import Membership
-from coopconsume.group.owned import LEASE
+from coopconsume.group.settings import session_ms
 from coopconsume.options import Options
 from coopconsume.worker.channel.spec import REPORT_EVERY
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
@@ -46,7 +46,8 @@ _KILLED_SLOTS, _CONCURRENCY = 8, 8
 #: Turns of each side for each turn of the others: single ones differ by a fifth.
 _MORE, _WARM_UPS = 6, 4
 _HANDLER_SECONDS = 0.01
-_SESSION, _HANDLER_TIMEOUT = 6.0, 1.0
+#: Seconds behind the session within which a successor calls its first handler.
+_AFTER_SESSION = 10.0
 #: Seconds that a stop may take beyond the longest handler.
 _STOP_SPARE = 2.0
 _PATIENCE = 300
@@ -87,8 +88,8 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         "The channel to the slots",
         f"Handlers of 10 ms on one partition, {SLOTS} slots; for the kill {_KILLED_SLOTS} slots "
         f"with {_CONCURRENCY} handlers each, in a process that is killed with its JVM and workers. "
-        f"Its successor is another application, whose Spark runs; session.timeout.ms is "
-        f"{1000 * _SESSION:.0f} and handlerTimeout {_HANDLER_TIMEOUT:.0f} s.",
+        f"Its successor is another application, whose Spark runs; kafka.session.timeout.ms, the "
+        f"lease and leaseGrace are those of the defaults.",
     )
     stops, gaps, repeated, successors = [], [], [], []
     idle, busy = [], []
@@ -115,7 +116,8 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     at_once = _KILLED_SLOTS * _CONCURRENCY
     report.add(_STOP_LIMIT, [_HANDLER_SECONDS + _STOP_SPARE], "s")
     report.add(_REPEATED_LIMIT, [at_once * (1 + REPORT_EVERY / _HANDLER_SECONDS)], "records")
-    report.add(_SUCCESSOR_LIMIT, [_SESSION + LEASE + _HANDLER_TIMEOUT], "s")
+    session = session_ms(harness.parsed(topic)) / 1000
+    report.add(_SUCCESSOR_LIMIT, [session + _AFTER_SESSION], "s")
     report.ratios = [
         Ratio("stop() / its limit", _STOP, _STOP_LIMIT, at_most=1.0),
         Ratio("stop() and close(), idle, broker killed / limit", _IDLE_ALONE, _STOP_LIMIT,
@@ -127,7 +129,7 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     ]  # fmt: skip
     report.notes.append(
         "Limits: a handler and 2 s; the handlers at work and what ends within 200 ms, the longest "
-        "time between two reports; the session, the lease and handlerTimeout."
+        "time between two reports; the session and 10 s."
     )
     return [report, _cost(harness, say)]
 
@@ -219,10 +221,7 @@ def _killed(harness: Harness, topic: str) -> tuple[int, float]:
     folder, after = harness.path("calls"), harness.path("calls")
     folder.mkdir()
     after.mkdir()
-    options = harness.options(
-        topic, slots=_KILLED_SLOTS, handlerTimeout=_HANDLER_TIMEOUT,
-        **{"kafka.session.timeout.ms": int(1000 * _SESSION)},
-    )  # fmt: skip
+    options = harness.options(topic, slots=_KILLED_SLOTS)
     job = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.channel", json.dumps([options, str(folder)])],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,

@@ -335,6 +335,7 @@ class Harness:
         """Let a paused driver go on."""
         app.paused = False
         os.kill(app.popen.pid, signal.SIGCONT)
+        self.watcher.woke(app)
 
     def stop(self, app: App) -> None:
         """Let an application end in order."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commits import CommitStoreError
+from coopconsume.group.owned import LEASE
 from coopconsume.testing.history import Deletion, Disturbance, Seen
 
 if TYPE_CHECKING:
@@ -54,6 +55,18 @@ class Watcher:
     def disturb(self, whose: frozenset[int] | App) -> None:
         """What these processes have not committed by now may be lost, until `settled` is called."""
         self._disturbed.append((whose, time.monotonic_ns(), _FOR_EVER))
+
+    def woke(self, app: App) -> None:
+        """A driver stood still and goes on: for no longer than a lease, that loses nothing.
+
+        Its slots end their processes a grace after the lease: that is no excuse if it was there.
+        """
+        now = time.monotonic_ns()
+        self._disturbed = [
+            (whose, since, end)
+            for whose, since, end in self._disturbed
+            if not (whose is app and end == _FOR_EVER and now - since <= 1e9 * LEASE)
+        ]
 
     def deletes(self, below: dict[Place, int]) -> None:
         """The records below these offsets are about to be deleted, whether handled or not."""

@@ -269,4 +269,14 @@ FAIL_STOP = [
         "if now < 0:",
         (_SOCKETS + "test_a_slot_that_hears_nothing_on_an_open_connection_connects_again",),
     ),
+    Mutant(
+        "short-freeze-excuses-repeats",
+        "A driver that stood still for no longer than a lease excuses no repeat.",
+        "tests/chaos/watcher.py",
+        "now - since <= 1e9 * LEASE",
+        "now < since",
+        (
+            "tests/unit/testing/test_watcher.py::test_a_driver_that_stood_still_is_an_excuse_beyond_its_lease_alone",
+        ),
+    ),
 ]

@@ -81,6 +81,8 @@ def options(kafka: Any, folder: Path, topic: str, **more: Any) -> dict[str, Any]
         "slots": 4,
         "batchTime": "5 seconds",
         "handlerTimeout": "60 seconds",
+        # A slow machine is not to cost a job its membership.
+        "kafka.session.timeout.ms": 45_000,
     } | more
 
 

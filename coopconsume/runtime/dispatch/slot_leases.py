@@ -260,12 +260,14 @@ class SlotLeases:
             self._changed.clear()
             (assignment, slots, renewed_at), now = self._renewed, time.monotonic()
             begun = {at for at, begins in slots.items() if begins <= now}
-            if assignment is not None and begun and now - renewed_at < _LOOP_STUCK:
-                self._renew(assignment, begun, pause)
+            if assignment is not None and begun:
+                is_stuck = now - renewed_at >= _LOOP_STUCK
+                self._renew(assignment, set() if is_stuck else begun, pause)
             later = [begins - time.monotonic() for at, begins in slots.items() if at not in begun]
             self._changed.wait(max(0.0, min([pause, *later])))
 
     def _renew(self, assignment: EpochAssignment, slots: set[At], within: float) -> None:
+        """Looks at the log, as slots live by it, too, and renews the leases of some."""
         assert self._server is not None
         try:
             since = assignment.check(within)

@@ -281,7 +281,7 @@ def _lost_member(waits: Mapping[str, float]) -> WaitingFor | None:
         "lostMember",
         f"waiting for a lost member until {_until(max(waits.values()))}: it did not hand over its "
         f"key ranges of {_some(names)}, and its handlers may still run. Its "
-        "lease, batchTime and handlerTimeout set this time",
+        "lease and leaseGrace set this time; without a channel, batchTime and handlerTimeout",
     )
 
 
