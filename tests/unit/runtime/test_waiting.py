@@ -212,7 +212,7 @@ def test_a_query_does_not_wait_for_itself():
 def run_of(*partitions: Partition, at: float = 0.0) -> Running:
     """A real-time run of one slot."""
     epoch_state: Any = types.SimpleNamespace(partitions=partitions)
-    plan = plan_run(partitions)
+    plan = plan_run(partitions, [0])
     assert plan is not None
     return Running(1, plan, {0}, at, at, "tag", epoch_state, is_real_time=True)
 
