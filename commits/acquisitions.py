@@ -35,6 +35,7 @@ class Acquisition:
         offsets: Its offsets that are not acknowledged; never empty.
         renewals: How often its holder has renewed it.
         life_ms: The longest time that a batch of the holder may run.
+        watched_ms: For how long members have watched it at least since it was renewed last.
         since: The time of the request by the holder's clock, for people.
     """
 
@@ -43,6 +44,7 @@ class Acquisition:
     offsets: OffsetRanges
     renewals: int = 0
     life_ms: int = 0
+    watched_ms: int = 0
     since: datetime | None = field(default=None, compare=False)
 
 
@@ -140,8 +142,20 @@ class Acquisitions:
         chunk = self.chunks.get(chunk_id)
         if chunk is None or chunk.member != member:
             return False
-        chunk.renewals += 1
+        chunk.renewals, chunk.watched_ms = chunk.renewals + 1, 0
         return True
+
+    def note(self, chunk_id: str, renewals: int, watched_ms: int) -> None:
+        """Note for how long a chunk was watched, unless it was renewed more often."""
+        chunk = self.chunks.get(chunk_id)
+        if chunk is not None and chunk.renewals == renewals:
+            chunk.watched_ms = max(chunk.watched_ms, watched_ms)
+
+    def are_back(self, members: Collection[str]) -> None:
+        """Forget for how long chunks of members were watched: these are at work again."""
+        for chunk in self.chunks.values():
+            if chunk.member in members:
+                chunk.watched_ms = 0
 
     def expire(self, chunk_id: str, renewals: int) -> bool:
         """Return a chunk, unless it was renewed more often; returns whether it was returned."""

@@ -331,6 +331,8 @@ class GroupState:
         if not new.uses_chunks:
             self._end_acquisitions(self.partitions)
         self.in_force = new
+        for state in self.partitions.values():
+            state.acquisitions.are_back(new.members)
         self._take_loose(new, new.all_shares())
         self._adopt_topics(new.topic_ids)
         for topic, count in _partition_counts(event, new).items():
@@ -517,7 +519,12 @@ class GroupState:
         def expire(state: PartitionState, chunk: AcquisitionId) -> bool:
             return state.acquisitions.expire(chunk.id, chunk.renewals)
 
-        return self._by_chunk(event, expire)
+        answer = self._by_chunk(event, expire)
+        for topic, partition, chunk_id, renewals, ms in event.detail.get("watched", ()):
+            at = topic, partition
+            if at in answer.results and answer.results[at].status != "refused":
+                self.partitions[at].acquisitions.note(chunk_id, renewals, ms)
+        return answer
 
     def _by_chunk(
         self, event: Event, change: Callable[[PartitionState, AcquisitionId], bool]

@@ -125,12 +125,14 @@ class AcquireRequest:
         renew: Chunks of the member whose time starts again.
         expire: Chunks of any member that were held for too long. They are returned, unless they
             were renewed since the watcher saw them.
+        watched: For how many milliseconds chunks were watched, see `AcquisitionWatch.notes`.
     """
 
     id: str
     wanted: Mapping[TopicPartition, Wanted] = field(default_factory=dict)
     renew: tuple[AcquisitionId, ...] = ()
     expire: tuple[AcquisitionId, ...] = ()
+    watched: Mapping[AcquisitionId, int] = field(default_factory=dict)
 
 
 class OwnedShare(NamedTuple):

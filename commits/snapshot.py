@@ -160,7 +160,7 @@ def _group_from_event(event: Event) -> GroupState:
         (topic, partition): OffsetAndEpoch(*end)
         for topic, partition, *end in plain.get("reached", ())
     }
-    acquisitions = _acquisitions_from_plain(plain.get("acquisitions", ()))
+    acquisitions = _acquisitions_from_plain(plain.get("acquisitions", ()), plain.get("watched", ()))
     return GroupState(
         highest=plain["highest"],
         in_force=_grant_from_plain(plain["in_force"]) if plain["in_force"] else None,
@@ -207,16 +207,27 @@ def _acquisitions_to_plain(partitions: Mapping[TopicPartition, PartitionState]) 
         for at, state in partitions.items()
         if state.acquisitions != Acquisitions()
     ]  # fmt: skip
-    return {"acquisitions": listed} if listed else {}
+    watched = [
+        [*at, chunk.id, chunk.watched_ms]
+        for at, state in partitions.items()
+        for chunk in state.acquisitions.chunks.values()
+        if chunk.watched_ms
+    ]
+    plain = {"acquisitions": listed, "watched": watched}
+    return {name: found for name, found in plain.items() if found}
 
 
-def _acquisitions_from_plain(plain: Iterable[Any]) -> dict[TopicPartition, Acquisitions]:
+def _acquisitions_from_plain(
+    plain: Iterable[Any], noted: Iterable[Any]
+) -> dict[TopicPartition, Acquisitions]:
+    watched = {(topic, partition, chunk_id): ms for topic, partition, chunk_id, ms in noted}
     return {
         (topic, partition): Acquisitions(
             marker,
             {
                 chunk_id: Acquisition(
                     chunk_id, member, _ranges(pairs), renewals, life_ms,
+                    watched.get((topic, partition, chunk_id), 0),
                     None if since is None else datetime.fromtimestamp(since, UTC),
                 )
                 for chunk_id, member, renewals, life_ms, since, pairs in chunks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commits.errors import CommitRefused, IndividualCommitTooOld, MaxIndividualCommitsReached
 from commits.fold import PartitionState
@@ -64,12 +64,17 @@ def request_events(base: Event, request: AcquireRequest) -> list[Event]:
         raise ValueError("the id of a request must not be empty")
     events = []
     for kind, chunks in (("expire", request.expire), ("renew", request.renew)):
-        if chunks:
-            parts = tuple(Part(*checked_place(at)) for at in sorted({one[:2] for one in chunks}))
+        # Earlier versions ignore what was watched, and expire these chunks later.
+        watched = request.watched if kind == "expire" else {}
+        if chunks or watched:
+            places = {one[:2] for one in (*chunks, *watched)}
+            detail: dict[str, Any] = {"chunks": chunks}
+            if watched:
+                detail["watched"] = [(*chunk, lasted) for chunk, lasted in watched.items()]
             events.append(
                 replace(
-                    base, kind=kind, id=f"{request.id}/{kind}", parts=parts,
-                    detail={"chunks": chunks},
+                    base, kind=kind, id=f"{request.id}/{kind}",
+                    parts=tuple(Part(*checked_place(at)) for at in sorted(places)), detail=detail,
                 )
             )  # fmt: skip
     if request.wanted:

@@ -12,7 +12,7 @@ from coopconsume.group.owned import Failed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from commits import Acquisition, CommitStore, Epoch, Pending
+    from commits import CommitStore, Epoch, Pending
     from commits.model import TopicPartition
 
 
@@ -48,12 +48,15 @@ class GroupChunks:
         overdue: Chunks of members that the epoch does not have, whose handlers have ended by now.
         members: The members of the epoch that may commit, ascending.
         now_ms: When it was read by this process's clock, in milliseconds since 1970.
+        watched: Of other chunks of such members, for how many milliseconds they were watched, if
+            that is to be noted now.
     """
 
     partitions: Mapping[TopicPartition, PartitionChunks]
     overdue: tuple[AcquisitionId, ...]
     members: tuple[str, ...]
     now_ms: int
+    watched: Mapping[AcquisitionId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class ChunkReader:
 
     The members of the epoch in force are alive, as Kafka's coordinator says. A member that is not
     among them commits nothing, and its slots start nothing once their leases have ended. Its chunks
-    are overdue once this process has watched them for the longest time that its batches may run.
+    are overdue once members have watched them for the longest time that its batches may run.
 
     Args:
         store: The commit store.
@@ -105,8 +108,7 @@ class ChunkReader:
     def __init__(self, store: CommitStore, group: str) -> None:
         self._store = store
         self._group = group
-        #: By how long chunks are watched, in milliseconds.
-        self._watches: dict[int, AcquisitionWatch] = {}
+        self._watch = AcquisitionWatch()
 
     def read(self, epoch: Epoch, member: str) -> GroupChunks | None:
         """Returns what the log says now; None if the epoch is not in force any more.
@@ -139,21 +141,11 @@ class ChunkReader:
             tp: [chunk for chunk in here if chunk.member not in members]
             for tp, here in chunks.items()
         }
-        return GroupChunks(found, self._overdue(gone), members, int(time.time() * 1000))
-
-    def _overdue(
-        self, gone: Mapping[TopicPartition, list[Acquisition]]
-    ) -> tuple[AcquisitionId, ...]:
-        lives: dict[int, dict[TopicPartition, list[Acquisition]]] = {
-            life_ms: {} for life_ms in self._watches
-        }
-        for tp, chunks in gone.items():
-            for chunk in chunks:
-                lives.setdefault(max(1, chunk.life_ms), {}).setdefault(tp, []).append(chunk)
         now = time.monotonic()
-        found: list[AcquisitionId] = []
-        for life_ms, chunks_of in lives.items():
-            if life_ms not in self._watches:
-                self._watches[life_ms] = AcquisitionWatch(life_ms / 1000)
-            found += self._watches[life_ms].overdue(chunks_of, now)
-        return tuple(found)
+        overdue = self._watch.overdue(gone, now)
+        notes = self._watch.notes(now)
+        return GroupChunks(found, overdue, members, int(time.time() * 1000), notes)
+
+    def last_notes(self) -> dict[AcquisitionId, int]:
+        """Returns for how many milliseconds chunks were watched, as this member leaves."""
+        return self._watch.notes(time.monotonic(), is_last=True)

@@ -13,12 +13,14 @@ import math
 import threading
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commits import (
     AcquireRequest,
     CommitRefused,
+    FencedMember,
     MaxIndividualCommitsReached,
     OffsetAndEpoch,
     OffsetRanges,
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from assignors import KeyRange, Share
-    from commits import CommitResult, CommitStore, Epoch, FencedMember, Pending
+    from commits import CommitResult, CommitStore, Epoch, Pending
     from commits.model import TopicPartition
     from coopconsume.group.chunks import GroupChunks
     from coopconsume.group.owned import EpochGrant
@@ -372,12 +374,17 @@ class EpochAssignment:
             for part in ([share] if shares is None else common([share], shares))
         )
         group = self.options.group_id
-        counts = repeated(
-            lambda: self.store.release(
-                group, self.epoch, self.member, running=left, shares=shares
-            ),
-            "release of the shares", _RELEASE_LIMIT,
-        )  # fmt: skip
+        is_last = shares is None and self.options.uses_chunks
+        watched = self._chunks.last_notes() if is_last else {}
+        last = AcquireRequest(next(self._ids), watched=watched) if watched else None
+
+        def give_back() -> bool:
+            if last is not None:
+                with suppress(FencedMember, CommitRefused):  # also if it is repeated
+                    self.store.acquire(group, self.epoch, self.member, last, maintain=False)
+            return self.store.release(group, self.epoch, self.member, running=left, shares=shares)
+
+        counts = repeated(give_back, "release of the shares", _RELEASE_LIMIT)
         if counts and shares is None and not self.options.uses_chunks:
             self._runs_on_until = asked + runs_on
         if shares is not None:

@@ -107,7 +107,7 @@ class Member:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.rate, self.skew = 1 + world.random.uniform(-0.04, 0.04), world.random.uniform(0, 99)
-        self.watch, self.view, self.read = AcquisitionWatch(TIMEOUT), LogState(), 0
+        self.watch, self.view, self.read = AcquisitionWatch(TIMEOUT, world.random), LogState(), 0
         self.numbers = itertools.count()
         self.chunks: dict[str, Chunk] = {}
         self.done: set[int] = set()
@@ -194,6 +194,7 @@ class Member:
             {AT: wanted} if count else {},
             tuple(AcquisitionId(*AT, one) for one in renewed),
             overdue,
+            self.watch.notes(now),
         )
         commit = Event(
             "commit", request_id, "", "g", group.in_force.epoch, member=self.name,

@@ -191,6 +191,34 @@ def test_chunks_of_a_member_that_is_gone_come_back_after_its_handlers_have_ended
     assert calls.count == dict.fromkeys(LOG, 1)
 
 
+@pytest.mark.parametrize(("ends", "notes"), [("killed", 10), ("closed", 1)])
+def test_members_that_live_for_less_than_a_batch_return_chunks_together(
+    world, watch, monkeypatch, ends, notes
+):
+    """They note now and then, and as they leave, for how long they have watched a chunk."""
+    monkeypatch.setattr("commits.watch._NOTES", notes)
+    there = world()
+    (one,) = there.cooperate("a")
+    life = one._life_ms / 1000
+    request = AcquireRequest("lost", {TP: Wanted(100, COUNT - 1)})
+    one.store.acquire("g", one.store.current_epoch("g"), "a", request)
+    calls = Calls()
+    for name in "bcd":
+        (member,) = there.cooperate(name)
+        job = there.run(member, calls, ordering="none")
+        there.until(lambda member=member: there.done(member) >= set(range(100, COUNT)))
+        watch.goes_on()
+        assert there.done(member) == set(range(100, COUNT)), "its handlers may still run"
+        watch.goes_on(0.4 * life)
+        if name != "d":
+            job.stop()
+            there._jobs.remove(job)
+            if ends == "closed":
+                member._assignment.release()
+    there.until(lambda: there.done(member) == set(range(COUNT)))
+    assert calls.count == dict.fromkeys(LOG, 1)
+
+
 def size_of(pairs):
     """How many offsets are in some ranges."""
     return sum(last - first + 1 for first, last in pairs)

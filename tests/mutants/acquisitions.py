@@ -11,6 +11,58 @@ _CHUNKS = "commits/acquisitions.py"
 
 ACQUISITIONS = [
     Mutant(
+        "chunk-late-note-counts",
+        "Of several notes of how long a chunk was watched the largest one counts.",
+        _CHUNKS,
+        "chunk.watched_ms = max(chunk.watched_ms, watched_ms)",
+        "chunk.watched_ms = watched_ms",
+        (_RULES + "test_watches_count_on_from_what_others_have_noted",),
+    ),
+    Mutant(
+        "chunk-note-of-a-returned-member",
+        "What was watched of a member that was gone does not count once it is back.",
+        "commits/fold.py",
+        "state.acquisitions.are_back(new.members)",
+        "pass",
+        (_RULES + "test_watches_count_on_from_what_others_have_noted",),
+    ),
+    Mutant(
+        "chunk-renewal-keeps-its-notes",
+        "The time of a renewed chunk starts again, also that which others have noted.",
+        _CHUNKS,
+        "chunk.renewals, chunk.watched_ms = chunk.renewals + 1, 0",
+        "chunk.renewals += 1",
+        (_RULES + "test_watches_count_on_from_what_others_have_noted",),
+    ),
+    Mutant(
+        "chunk-snapshot-forgets-notes",
+        "A snapshot has the time for which chunks were watched.",
+        "commits/snapshot.py",
+        "watched.get((topic, partition, chunk_id), 0)",
+        "0",
+        (_RULES + "test_watches_count_on_from_what_others_have_noted",),
+    ),
+    Mutant(
+        "chunk-members-note-nothing",
+        "Members note now and then for how long they have watched a chunk.",
+        "coopconsume/runtime/plan/acquiring.py",
+        "watched = {} if self._has_noted else self._seen.watched",
+        "watched = {}",
+        (
+            "tests/model/test_cooperative_job.py::test_members_that_live_for_less_than_a_batch_return_chunks_together",
+        ),
+    ),
+    Mutant(
+        "chunk-members-leave-without-a-note",
+        "A member notes as it leaves for how long it has watched chunks.",
+        "coopconsume/group/epoch_assignment.py",
+        "watched = self._chunks.last_notes() if is_last else {}",
+        "watched = {}",
+        (
+            "tests/model/test_cooperative_job.py::test_members_that_live_for_less_than_a_batch_return_chunks_together",
+        ),
+    ),
+    Mutant(
         "chunk-marker-stays",
         "A request moves the marker past the new offsets that it gets.",
         _CHUNKS,
@@ -78,8 +130,8 @@ ACQUISITIONS = [
         "chunk-watched-too-short",
         "A watch counts a chunk's time from when it saw it.",
         "commits/chunk_watch.py",
-        "now - self._seen[chunk] >= self._timeout",
-        "now - self._seen[chunk] >= self._timeout / 2",
+        "self._watch.saw(chunk_id, seconds,",
+        "self._watch.saw(chunk_id, seconds / 2,",
         (_RULES + "test_a_watch_counts_from_when_it_saw_a_chunk", _MODEL),
     ),
     Mutant(

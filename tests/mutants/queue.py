@@ -17,6 +17,8 @@ _BROKER = "tests/broker/test_queue.py::"
 _TABLES = "tests/unit/queue/test_table_log.py::"
 _SETTINGS = "tests/unit/queue/test_queue_settings.py::"
 _WATCH = "coopconsume/queue/hold_watch.py"
+_COMMON_WATCH = "commits/watch.py"
+_CHUNKS = "tests/unit/commits/test_acquisitions.py::"
 _WATCHES = "tests/unit/queue/test_hold_watch.py::"
 _READER = "coopconsume/queue/range_reader.py"
 _READS = "tests/unit/queue/test_range_reader.py::"
@@ -108,10 +110,14 @@ QUEUE = [
     Mutant(
         "queue-watch-begins-again",
         "A consumer counts on from the time for which others have watched a hold.",
-        _WATCH,
-        "begun = now - hold.watched",
-        "begun = now",
-        (_WATCHES + "test_consumers_that_live_for_less_than_a_hold_end_it_together", _MODEL),
+        _COMMON_WATCH,
+        "begun = now - noted if known is None else min(now - noted, known.begun)",
+        "begun = now if known is None else known.begun",
+        (
+            _WATCHES + "test_consumers_that_live_for_less_than_a_hold_end_it_together",
+            _CHUNKS + "test_watches_count_on_from_what_others_have_noted",
+            _MODEL,
+        ),
     ),
     Mutant(
         "queue-watched-times-are-added",
@@ -136,23 +142,23 @@ QUEUE = [
     Mutant(
         "queue-note-is-rounded-up",
         "A note says no more than was watched.",
-        _WATCH,
-        "int(1000 * (now - self._begun[position])) / 1000",
-        "int(1000 * (now - self._begun[position]) + 1) / 1000",
+        _COMMON_WATCH,
+        "int(1000 * (now - thing.begun)) / 1000",
+        "int(1000 * (now - thing.begun) + 1) / 1000",
         (_WATCHES + "test_a_note_never_says_more_than_was_watched",),
     ),
     Mutant(
         "queue-notes-only-as-it-leaves",
         "A consumer notes what it watched now and then, so that a killed one has watched, too.",
         _WATCH,
-        "is_noted=any(now >= at for at in self._note_at.values())",
+        "is_noted=note_at is not None and now >= note_at",
         "is_noted=False",
         (_WATCHES + "test_consumers_that_live_for_less_than_a_hold_end_it_together",),
     ),
     Mutant(
         "queue-all-note-at-once",
         "Of all consumers that watch a hold about one notes it at a time.",
-        _WATCH,
+        _COMMON_WATCH,
         "pause * (1 + self._random.random())",
         "pause",
         (_WATCHES + "test_few_rows_note_what_many_consumers_watch",),
@@ -436,9 +442,9 @@ QUEUE = [
     Mutant(
         "queue-expires-early",
         "A hold expires once it was watched for its whole duration.",
-        "coopconsume/queue/hold_watch.py",
-        "ended = self._begun[position] + self._holds[position].seconds",
-        "ended = self._begun[position] + self._holds[position].seconds / 2",
+        _COMMON_WATCH,
+        "thing.begun + thing.seconds for",
+        "thing.begun + thing.seconds / 2 for",
         (_RULES + "test_a_hold_ends_once_somebody_has_watched_it_for_its_duration", _MODEL),
     ),
     Mutant(

@@ -45,7 +45,8 @@ class Acquirer:
         #: Of each partition, failed records by when they are due, and which of them were asked for.
         self._due: dict[TopicPartition, tuple[list[float], list[int]]] = {}
         self._named: dict[TopicPartition, OffsetRanges] = {}
-        self._has_expired = False
+        #: Whether a request since the last look expires chunks, or has notes about them.
+        self._has_noted = False
         #: Partitions for which the last request got nothing.
         self._barren: set[TopicPartition] = set()
         #: Whether slots are about to wait for the next request.
@@ -83,7 +84,7 @@ class Acquirer:
     def looked(self, found: GroupChunks) -> None:
         """Takes the state of the log as it was just read."""
         self._seen, self._asked, self._named = found, {}, {}
-        self._has_expired, self._due = False, {}
+        self._has_noted, self._due = False, {}
         self._barren.clear()
         now = time.monotonic()
         for tp, chunks in found.partitions.items():
@@ -109,13 +110,16 @@ class Acquirer:
         """
         if self._seen is None:
             return None
-        expire = () if self._has_expired else self._seen.overdue
+        expire = () if self._has_noted else self._seen.overdue
+        watched = {} if self._has_noted else self._seen.watched
         wanted = self._wanted(demand, ahead) if demand else {}
-        return AcquireRequest("", wanted, expire=expire) if wanted or expire else None
+        if not (wanted or expire or watched):
+            return None
+        return AcquireRequest("", wanted, expire=expire, watched=watched)
 
     def began(self, request: AcquireRequest) -> None:
         """Notes a request that is about to be written."""
-        self._has_expired |= bool(request.expire)
+        self._has_noted |= bool(request.expire or request.watched)
         for tp, wanted in request.wanted.items():
             self._asked[tp] = self._asked.get(tp, 0) + wanted.count - len(wanted.due)
             self._named[tp] = self._named.get(tp, OffsetRanges()) | wanted.due

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from random import Random
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -329,6 +330,46 @@ def test_a_watch_counts_from_when_it_saw_a_chunk() -> None:
         AcquisitionWatch(0)
 
 
+def test_watches_count_on_from_what_others_have_noted() -> None:
+    """Of several notes the largest counts; a renewal, and the holder's return, begin again."""
+    log = Log()
+    log.acquire("r1", "a")
+    acquisitions = log.group.partitions[P0].acquisitions
+
+    def note(chunk: AcquisitionId, ms: int, member: str = "b", epoch: Epoch = FIRST) -> int:
+        request = AcquireRequest(f"n{next(numbers)}", watched={chunk: ms})
+        log.request(request, member, epoch)
+        return acquisitions.chunks["r1/request"].watched_ms
+
+    numbers, chunk = count(), AcquisitionId(*P0, "r1/request", 0)
+    for clock, lasted in ((100.0, 4_000), (7.0, 8_000)):
+        watch = AcquisitionWatch(10, Random(1))
+        chunks = {P0: acquisitions.chunks.values()}
+        assert watch.overdue(chunks, clock) == ()
+        assert watch.notes(clock) == {}
+        assert watch.overdue(chunks, clock + 4.0) == ()
+        assert watch.notes(clock + 4.0) == {chunk: lasted}
+        assert watch.notes(clock + 4.1) == {}
+        assert watch.notes(clock + 4.5, is_last=True) == {chunk: lasted + 500}
+        assert note(chunk, lasted) == lasted
+    assert note(chunk, 5_000) == 8_000, "a late note"
+    assert note(chunk, 9_000, member="z") == 8_000, "a zombie's note"
+    assert newest_snapshot(snapshot_events(log.state, "s")) == log.state
+    watch = AcquisitionWatch(10)
+    assert watch.overdue({P0: acquisitions.chunks.values()}, 50.0) == ()
+    assert watch.overdue({P0: acquisitions.chunks.values()}, 52.0) == (chunk,)
+    log.request(AcquireRequest("again", renew=(chunk,)), "a")
+    assert acquisitions.chunks["r1/request"].watched_ms == note(chunk, 9_000) == 0
+    assert note(chunk._replace(renewals=1), 9_000) == 9_000
+    log.fold(epoch_row(2, members=("b",)))
+    assert acquisitions.chunks["r1/request"].watched_ms == 9_000
+    log.fold(epoch_row(3, members=("a", "b")))
+    assert acquisitions.chunks["r1/request"].watched_ms == 0
+    request = AcquireRequest("end", expire=(chunk._replace(renewals=1),), watched={chunk: 9})
+    log.request(request, "b", Epoch(3, "n"))
+    assert not acquisitions.chunks
+
+
 # -- the store
 
 
@@ -398,6 +439,9 @@ def test_overdue_chunks_are_returned_by_a_request(tmp_path: Path) -> None:
     watch = AcquisitionWatch(1)
     assert not watch.overdue(other.acquisitions("g"), 0.0)
     expire = watch.overdue(other.acquisitions("g"), 1.0)
+    note = AcquireRequest("b-0", watched={expire[0]: 700})
+    assert other.acquire("g", epoch, "b", note) == {}
+    assert CommitStore.open(tmp_path / "commits").acquisitions("g")[P0][0].watched_ms == 700
     request = AcquireRequest("b-1", {P0: Wanted(3, 49)}, expire=expire)
     assert other.acquire("g", epoch, "b", request)[P0].pairs() == [(40, 42)]
     result = store.commit("g", epoch, "a", {P0: [(40, 44)]}, commit_id="late")[P0]

@@ -12,6 +12,7 @@ from kafka.errors import IllegalGenerationError, RebalanceInProgressError
 
 from assignors import KeyRange, Share
 from commits import CommitStore, Epoch
+from coopconsume.group.chunks import ChunkReader
 from coopconsume.group.core import GroupCore
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.member import GroupMember
@@ -109,6 +110,7 @@ def owned(tmp_path):
         assignment.store, assignment._grant, assignment._waits = store, grant, []
         assignment._seen, assignment._heard = clock() - 1000.0, heard
         assignment._runs_on_until = -math.inf
+        assignment._chunks = ChunkReader(store, "g")
         return assignment
 
     return made
