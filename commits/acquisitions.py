@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from commits.offsets import MAX_OFFSET, OffsetRanges
+from commits.offsets import OffsetRanges
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -103,14 +103,14 @@ class Acquisitions:
         held = OffsetRanges.union(self._held.values())
         offsets = (wanted.due & waiting - held).head(wanted.count)
         start = max(self.marker, commits.stable_offset)
-        if len(offsets) < wanted.count and start > commits.stable_offset:
-            returned = commits.uncommitted(0, start - 1) - held - waiting
-            offsets |= returned.head(wanted.count - len(offsets))
         count = wanted.count - len(offsets)
+        if count > 0 and start > commits.stable_offset:
+            taken = commits.ranges | held | waiting
+            offsets |= taken.lowest_missing(commits.stable_offset, start - 1, count)
+            count = wanted.count - len(offsets)
         if count > 0:
-            skipped = commits.ranges.clip(start, MAX_OFFSET) | waiting.clip(start, MAX_OFFSET)
-            last = min(wanted.last, start + count + len(skipped) - 1)
-            new = (commits.uncommitted(start, last) - waiting).head(count)
+            taken = commits.ranges | waiting
+            new = taken.lowest_missing(start, wanted.last, count)
             if new.last is not None:
                 self.marker = new.last + 1
                 offsets |= new

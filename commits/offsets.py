@@ -199,6 +199,28 @@ class OffsetRanges:
             return OffsetRanges()
         return OffsetRanges([(first, last)]) - self
 
+    def gaps(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges from `first` to `last`, both included, that are not in the set.
+
+        Other than in `complement`, they may hold any number of offsets.
+        """
+        for start, end in self.clip(first, last):
+            if first < start:
+                yield first, start - 1
+            first = end + 1
+        if first <= last:
+            yield first, last
+
+    def lowest_missing(self, first: int, last: int, count: int) -> OffsetRanges:
+        """Return the lowest `count` offsets from `first` to `last` that are not in the set."""
+        left, found = min(count, MAX_COUNT), []
+        for start, end in self.gaps(first, last):
+            if left <= 0:
+                break
+            found.append((start, min(end, start + left - 1)))
+            left -= end - start + 1
+        return OffsetRanges(found)
+
     def __iter__(self) -> Iterator[tuple[int, int]]:
         firsts, lasts = self.bounds()
         return zip(firsts.tolist(), lasts.tolist(), strict=True)

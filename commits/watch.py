@@ -3,8 +3,8 @@
 A hold of a queue and a chunk of a partition end once somebody has watched them for their whole
 time. Watched time is summed over processes that live for less than that, without any two clocks
 being compared. A process notes in the log now and then, and as it leaves, for how long something
-has lasted at least. The process that reads the note counts on from there. A note is true for ever, so notes
-may be lost, late or repeated, and of several the largest counts.
+has lasted at least. The process that reads the note counts on from there. A note is true for ever,
+so notes may be lost, late or repeated, and of several the largest counts.
 """
 
 from __future__ import annotations

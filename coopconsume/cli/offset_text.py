@@ -35,7 +35,7 @@ def show_lines(statuses: Iterable[PartitionStatus]) -> list[str]:
         [
             (
                 one.name, one.log_start, one.stable_offset, one.end_offset, len(one.done),
-                one.done.range_count, one.open_ranges.range_count, len(one.pending), one.lag,
+                one.done.range_count, len(one.open_ranges), len(one.pending), one.lag,
                 shown_primary(one),
             )
             for one in statuses
@@ -49,7 +49,7 @@ def gap_lines(statuses: Iterable[PartitionStatus], now: datetime, limit: int) ->
     for one in statuses:
         shown = itertools.islice(one.gaps(), limit or None)
         rows += [(one.name, g.first, g.last, g.offsets, age(g.since, now)) for g in shown]
-        left = one.open_ranges.range_count - limit if limit else 0
+        left = len(one.open_ranges) - limit if limit else 0
         if left > 0:
             more.append(f"{one.name} has {left:,} more gaps: raise --limit")
     yield from table(GAP_COLUMNS, rows)

@@ -144,7 +144,7 @@ def _partition(
 ) -> tuple[object, ...]:
     keys = f"all, {sharing}" if sharing else hash_map(p.owners, letters)
     return (
-        p.name, keys, p.stable_offset, p.end_offset, p.committed_above, p.open_ranges.range_count,
+        p.name, keys, p.stable_offset, p.end_offset, p.committed_above, len(p.open_ranges),
         len(p.pending), p.lag, shown_primary(p),
     )  # fmt: skip
 

@@ -46,8 +46,7 @@ class CommitSnapshot:
             snapshot.stable[tp] = stable
             snapshot.committed[tp] = [*([(0, stable - 1)] if stable else []), *commits.ranges]
             snapshot.top[tp] = stable - 1 if top is None else top
-            open_ranges = commits.ranges.complement(stable, top) if top is not None else ()
-            snapshot.gaps[tp] = list(open_ranges)
+            snapshot.gaps[tp] = [] if top is None else [*commits.ranges.gaps(stable, top)]
             snapshot.pending[tp] = sorted(waiting.get(tp, {}))
         return snapshot
 

@@ -82,7 +82,7 @@ class AssignedLogs:
             if start <= stable:
                 continue
             done = committed | (uncommitted or {}).get(tp, OffsetRanges())
-            lost = done.complement(stable, start - 1).pairs()
+            lost = [*done.gaps(stable, start - 1)]
             if lost:
                 loss = DataLoss(*tp, lost[0][0], lost[-1][1])
                 count = sum(last - first + 1 for first, last in lost)
@@ -180,7 +180,7 @@ class AssignedLogs:
             if tp[0] != topic or state[tp].stable_offset >= end:
                 continue
             done = state[tp].ranges | uncommitted.get(tp, OffsetRanges())
-            if lost := done.complement(state[tp].stable_offset, end - 1).pairs():
+            if lost := [*done.gaps(state[tp].stable_offset, end - 1)]:
                 losses.append(DataLoss(*tp, lost[0][0], lost[-1][1]))
         return losses
 

@@ -230,9 +230,8 @@ def _replica(
         else:
             done = state.done(partition)
         stable, above = session.member.done(partition)
-        behind = stable > done.stable_offset
-        missing = OffsetRanges([(done.stable_offset, stable - 1)] if behind else [])
-        lacking += len((missing | above) - done.ranges)
+        missing = done.ranges.gaps(done.stable_offset, stable - 1)
+        lacking += sum(last - first + 1 for first, last in missing) + len(above - done.ranges)
     return ReplicaStatus(
         session.replicas[number].place, session.is_read(number), rows.length, rows.passed_over,
         lacking, max(notes, key=get_args(LogNote).index, default="new"), _problem(session, number),

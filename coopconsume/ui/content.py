@@ -182,7 +182,7 @@ def _row(one: PartitionOverview, numbers: Mapping[str, int]) -> dict[str, Any]:
     return {
         "topic": one.topic, "partition": one.partition, "name": one.name,
         "logStart": one.log_start, "stable": one.stable_offset, "end": one.end_offset,
-        "lag": one.lag, "above": one.committed_above, "gaps": one.open_ranges.range_count,
+        "lag": one.lag, "above": one.committed_above, "gaps": len(one.open_ranges),
         "pending": len(one.pending), "parked": len(one.parked),
         "primary": one.primary_offset, "owners": _owners(one, numbers),
         "inDoubt": [_scaled(range_.key_range) for range_ in _lasting(one)],

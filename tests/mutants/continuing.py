@@ -511,8 +511,8 @@ CONTINUING = [
         "gained-ranges-from-here-on",
         "Of key ranges that come all that is not done is looked at.",
         "coopconsume/runtime/plan/dealer.py",
-        "        todo = done.complement(stable, position - 1)\n",
-        "        todo = todo\n",
+        "        return position_above(stable, position - 1, done)\n",
+        "        return position, todo\n",
         (_COME,),
     ),
     Mutant(

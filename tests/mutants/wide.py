@@ -1,4 +1,4 @@
-"""Mutants of topics with many partitions: turns, and expressions by partition."""
+"""Mutants of topics with many partitions or far offsets: turns, expressions, positions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 _TURNS = "tests/unit/runtime/test_turns.py::"
 _CODE = "tests/unit/runtime/test_by_partition.py::test_all_but_the_contents_of_arrays_is_the_same"
 _VALUES = "tests/spark/test_hashing.py::test_values_by_partition"
+_FAR = "tests/unit/test_far_offsets.py::"
 _BY_PARTITION = "coopconsume/runtime/read/by_partition.py"
 
 WIDE = [
@@ -81,5 +82,25 @@ WIDE = [
         "pages.append(_ALL if page[0] else _NONE)",
         "pages.append(_ALL)",
         (_VALUES,),
+    ),
+    Mutant(
+        "far-offsets-not-looked-at",
+        "A cursor begins no farther from the stable offset than it looks at what lies between.",
+        "coopconsume/runtime/plan/cursor.py",
+        "min(top + 1, stable + MOST_APART)\n    return position, done.complement(stable, position",
+        "top + 1\n    return position, done.complement(stable, min(position, stable + 9)",
+        (
+            _FAR + "test_a_job_begins_far_below_a_record_that_is_done",
+            _FAR + "test_poll_begins_far_below_a_record_that_is_done",
+            _FAR + "test_key_ranges_that_come_far_above_the_stable_offset_are_looked_at_from_there",
+        ),
+    ),
+    Mutant(
+        "far-gaps-end-early",
+        "All offsets between two ranges are a gap.",
+        "commits/offsets.py",
+        "            first = end + 1\n",
+        "            first = end + 2\n",
+        (_FAR + "test_gaps_may_hold_any_number_of_offsets",),
     ),
 ]

@@ -271,7 +271,7 @@ class PartitionStatus:
         return {
             "topic": self.topic, "partition": self.partition, "stable_offset": self.stable_offset,
             "end_offset": self.end_offset, "committed_above": self.committed_above,
-            "gaps": self.open_ranges.range_count, "lag": self.lag,
+            "gaps": len(self.open_ranges), "lag": self.lag,
             "primary_offset": self.primary_offset, "primary_is_ours": self.primary_is_ours,
         }  # fmt: skip
 
@@ -281,11 +281,11 @@ class PartitionStatus:
         return tuple(sorted(offset for offset, one in self.pending.items() if one.is_parked))
 
     @property
-    def open_ranges(self) -> OffsetRanges:
-        """The uncommitted offsets below the highest committed one."""
+    def open_ranges(self) -> list[tuple[int, int]]:
+        """The ranges of uncommitted offsets below the highest committed one."""
         if self.stable_offset is None or self.done.last is None:
-            return OffsetRanges()
-        return self.done.complement(self.stable_offset, self.done.last)
+            return []
+        return [*self.done.gaps(self.stable_offset, self.done.last)]
 
     def gaps(self) -> Iterator[Gap]:
         """Yields the gaps, ascending."""
@@ -323,7 +323,7 @@ class PartitionStatus:
             else None,
             failed.error if failed else "",
             len(self.done),
-            max(0, len(self.open_ranges) - 1),
+            max(0, sum(last - first + 1 for first, last in self.open_ranges) - 1),
             None if key is None else shown_key(key),
             self._deleted_by(offset),
             None if ordering_key is None else shown_key(ordering_key),

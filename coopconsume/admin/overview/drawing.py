@@ -149,7 +149,7 @@ def _members(group: GroupOverview, colours: Mapping[str, str], me: str | None) -
 
 
 def _partition(p: PartitionOverview, colours: Mapping[str, str]) -> tuple[str, ...]:
-    gaps = p.open_ranges.range_count
+    gaps = len(p.open_ranges)
     offsets = (p.stable_offset, p.end_offset, p.committed_above, gaps, p.lag)
     parts = _bar([_part(owned, colours) for owned in p.owners])
     return (_text(p.name), parts, *map(_text, offsets), _blocker(p))

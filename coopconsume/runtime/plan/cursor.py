@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from coopconsume.runtime.plan.waiting_record import Waiting
     from coopconsume.worker.report import Ordering
 
+#: The most offsets from a stable offset to where a cursor begins. A set of so many takes 20 ms.
+MOST_APART = 1 << 32
+
 
 @dataclass(frozen=True)
 class Scope:
@@ -35,6 +38,22 @@ class Scope:
     front: int
     goal: int
     capacity: int
+
+
+def position_above(stable: int, top: int | None, done: OffsetRanges) -> tuple[int, OffsetRanges]:
+    """Returns where a cursor begins, and the offsets below it to look at first.
+
+    It begins above all that is done, so that these come first in any order of reads. What is done
+    farther from the stable offset is passed over on the way: a set of all that lies between, such
+    as a part of the log that a transaction or compaction left empty, would be too large.
+
+    Args:
+        stable: The stable offset.
+        top: The highest offset that is done, or that another cursor has read; None: none.
+        done: The offsets that are done.
+    """
+    position = stable if top is None else min(top + 1, stable + MOST_APART)
+    return position, done.complement(stable, position - 1)
 
 
 def scope_of(

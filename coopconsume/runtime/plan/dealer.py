@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from assignors import KeyRange, merge
 from assignors.ranges import difference, intersection
 from commits import OffsetRanges
-from coopconsume.runtime.plan.cursor import SlotCursor, deal
+from coopconsume.runtime.plan.cursor import SlotCursor, deal, position_above
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -210,7 +210,7 @@ def _todo_of(
         todo |= cursor.todo
     if gains and position > stable:
         # Of what is not done nobody knows whose key it is.
-        todo = done.complement(stable, position - 1)
+        return position_above(stable, position - 1, done)
     return position, todo
 
 

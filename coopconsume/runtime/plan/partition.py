@@ -11,7 +11,7 @@ from assignors.ranges import intersection
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.blocker import blocker_at
-from coopconsume.runtime.plan.cursor import SlotCursor, scope_of
+from coopconsume.runtime.plan.cursor import MOST_APART, SlotCursor, position_above, scope_of
 from coopconsume.runtime.plan.dealer import Dealer
 from coopconsume.runtime.plan.failed_records import FailedRecords
 from coopconsume.runtime.plan.range_limit import read_limit
@@ -107,9 +107,7 @@ class Partition:
         self.is_ours = True
         #: Whether nothing could be planned the last time as too much waits.
         self._is_full = False
-        top = committed.last
-        position = stable if top is None else top + 1
-        gaps = committed.complement(stable, position - 1) if committed else OffsetRanges()
+        position, gaps = position_above(stable, committed.last, committed)
         if stock is not None:
             # Slots read nothing but their slices.
             position, gaps = MAX_OFFSET, OffsetRanges()
@@ -590,8 +588,7 @@ class Partition:
         last = self.done.last
         ranges = [(position, MAX_OFFSET)]
         if last is not None and last >= position:
-            gaps = self.done.complement(position, last)
-            ranges = [*gaps.pairs(), (last + 1, MAX_OFFSET)]
+            ranges = [*self.done.gaps(position, last), (last + 1, MAX_OFFSET)]
         return PartitionWork(tuple(ranges), {}, self._blocked(cursor))
 
     def hand_out(self, slot: int, now: float) -> PartitionWork | None:
@@ -883,13 +880,13 @@ class Partition:
         return self.unclaimed(first, position - 1)
 
     def unclaimed(self, first: int, last: int) -> OffsetRanges:
-        """Offsets of a range that are neither done nor claimed by any cursor."""
+        """Offsets of a range that are neither done nor claimed by any cursor; of many the first."""
         taken = self.done
         for cursor in self.cursors.values():
             taken = taken | cursor.claimed()
             if cursor.ranges and cursor.position <= last:
                 last = cursor.position - 1
-        return taken.complement(first, last) if first <= last else OffsetRanges()
+        return taken.complement(first, min(last, first + MOST_APART - 1))
 
     def amend(self, holes: OffsetRanges) -> None:
         """Counts proven holes as done."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan import SlotCursor, deal_window, reach_of, scope_of
+from coopconsume.runtime.plan.cursor import position_above
 from coopconsume.runtime.poll.retry_buffer import RetryBuffer
 from coopconsume.runtime.read.hashing import in_ranges_sql
 
@@ -80,10 +81,8 @@ class PollPosition:
         top = owned.committed.last
         open_ = [record for record in owned.pending if record.offset not in owned.committed]
         retries = RetryBuffer(record for record in open_ if record.offset >= owned.stable)
-        if top is None:
-            return cls(SlotCursor(0, owned.ranges, owned.stable), retries=retries)
-        gaps = owned.committed.complement(owned.stable, top)
-        return cls(SlotCursor(0, owned.ranges, top + 1, gaps), retries=retries)
+        position, gaps = position_above(owned.stable, top, owned.committed)
+        return cls(SlotCursor(0, owned.ranges, position, gaps), retries=retries)
 
     @property
     def position(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import logging
 import threading
 import time
@@ -313,8 +312,8 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
     """Returns the state of one partition for progress events, as the commit log has it."""
     committed = partition.committed
     top = partition.stable - 1 if committed.last is None else committed.last
-    gaps = committed.complement(partition.stable, top)
-    first = [list(pair) for pair in itertools.islice(gaps, _SHOWN_RANGES)]
+    gaps = [*committed.gaps(partition.stable, top)]
+    first = [list(pair) for pair in gaps[:_SHOWN_RANGES]]
     blocker = partition.blocker(now)
     age = round(partition.stable_age(now), 1)
     return {
@@ -328,7 +327,7 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
         "lag": partition.end - partition.stable - len(committed),
         "pending": partition.pending,
         "parked": len(partition.parked),
-        "gapRanges": gaps.range_count,
+        "gapRanges": len(gaps),
         "firstGaps": first,
         "inDoubtSeconds": round(max(0.0, partition.in_doubt(now)), 1),
         "ranges": partition.ranges,
