@@ -5,8 +5,9 @@ path is spelt, and changes if the table is made again. An empty id: the records 
 processed without state. No job and no poll of the group begins with another state than the noted
 one. Only ``coopconsume state switch`` lets the next one begin with any, and notes that.
 
-Notes of earlier versions have a path alone. Groups without a note that have committed records have
-processed them without state.
+Notes of earlier versions have a path alone, and a table was made with the first change of the
+state. A table that is not there may have been removed, so the group is refused. Groups without a
+note that have committed records have processed them without state.
 """
 
 from __future__ import annotations
@@ -185,6 +186,10 @@ def _refusal(
         found = f"it keeps the state at {path} (table {mine})"
     if noted_path is None:
         known, remedy = "the records of the group were processed without state", "keep none"
+    elif mine is None and noted is None and path == noted_path:
+        # An earlier version made the table with the first change.
+        known = "which an earlier version has noted: it was removed, or no record has changed it"
+        remedy = "if it was removed or its disk is away, restore it"
     else:
         known = f"that of the group is at {noted_path} (table {noted or 'not known'})"
         remedy = "use foreach_with_state with that one"

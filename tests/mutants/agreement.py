@@ -261,6 +261,17 @@ STATE_OF_A_GROUP = [
         (_STATES + "test_a_note_of_the_version_before_means_the_table_at_its_path",),
     ),
     Mutant(
+        "missing-state-of-an-earlier-note-begins",
+        "A table that an earlier version has noted and that is not there may have been removed.",
+        _NOTE,
+        "        is_same = mine is not None and mine == noted\n",
+        "        is_same = mine == noted\n",
+        (
+            _STATES
+            + "test_a_note_of_the_version_before_without_a_table_is_refused_with_the_command",
+        ),
+    ),
+    Mutant(
         "state-note-not-looked-at-again",
         "Of two that note a state at the same time one begins.",
         _NOTE,

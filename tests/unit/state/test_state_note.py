@@ -236,10 +236,28 @@ def test_a_note_of_the_version_before_means_the_table_at_its_path(group: Group) 
     (group.folder / "link").symlink_to(group.folder / "state")
     check_state(group.store, "g", "c", group.state("link"))
     assert group.begin() == StateNote(state.id, state.path)
-    shutil.rmtree(state.path)
-    group.store.set_setting("state:g", {"path": state.path})
-    with pytest.raises(GroupRefused, match="is missing"):
+
+
+def test_a_note_of_the_version_before_without_a_table_is_refused_with_the_command(
+    group: Group,
+) -> None:
+    """That version made the table with the first change; one that was removed looks the same."""
+    group.commit()
+    path = f"{group.folder}/state"
+    group.store.set_setting("state:g", {"path": path})
+    words = (
+        rf"state at {path} is missing, which an earlier version has noted: it was removed, or no "
+        r"record has changed it: if .* restore it; .* run 'coopconsume state switch g --execute'"
+    )
+    with pytest.raises(GroupRefused, match=words):
         group.begin()
+    with pytest.raises(GroupRefused, match=r"staet is missing, that of the group is at \S+/state"):
+        group.begin("staet")
+    assert not Path(path).exists()
+    group.switch()
+    note = group.begin()
+    assert note == StateNote(group.state().id, path)
+    assert group.begin() == note
 
 
 def test_a_reset_keeps_the_note_and_notes_a_state_that_it_names(group: Group) -> None:
