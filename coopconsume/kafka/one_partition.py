@@ -72,6 +72,12 @@ class OnePartition:
         self.topic_id = str(found.get("topic_id", ""))
         return len(found["partitions"])
 
+    def described_id(self) -> str:
+        """Returns the id that the topic has now; empty if it is not known."""
+        with self._admin() as admin:
+            (found,) = admin.describe_topics([self._topic])
+        return "" if found["error_code"] else str(found.get("topic_id", ""))
+
     def delete_before(self, position: int) -> None:
         """Lets Kafka delete the records below an offset."""
         with self._admin() as admin:

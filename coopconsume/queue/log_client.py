@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
+import uuid
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from coopconsume.errors import BrokerUnreachable, CoopConsumeError, NotAuthorized
 from coopconsume.errors.queue import QueueLogFormat, QueueNotFound
 from coopconsume.kafka import librdkafka
+from coopconsume.kafka.identity import is_other_topic
 from coopconsume.kafka.one_partition import OnePartition
 from coopconsume.kafka.security import access, sasl
 
@@ -25,6 +29,8 @@ CONNECT_MS: Final = 5_000
 _MOST_BYTES: Final = 64 << 20
 _FETCH_WAIT_MS: Final = 250
 _AT_ONCE: Final = 2_000
+#: Seconds in which a topic may be deleted, created again and written to, before that is asked.
+_UNWATCHED: Final = 1.0
 
 #: Position, queue and row. Positions grow; the first one is 0 or more.
 LogRecord: TypeAlias = "tuple[int, bytes | None, bytes | None]"
@@ -111,6 +117,10 @@ class KafkaLog(OnePartition, LogClient):
     """
 
     snapshot_every = 10_000
+    #: When it was certain that the log is that of `topic_id`, on the monotonic clock.
+    _watched_at = -math.inf
+    #: Whether the client says by itself which topic it reads.
+    _says_topic: ClassVar[bool] = True
 
     def __init__(self, queue: str, topic: str, options: Options) -> None:
         self.place = f"topic {topic} of {options.kafka['bootstrap.servers']}"
@@ -129,6 +139,7 @@ class KafkaLog(OnePartition, LogClient):
     def prepare(self, *, create: bool) -> None:
         """Creates the topic if it does not exist, and waits for its leader."""
         access.look(self._config, self._kafka)
+        self._watched_at = time.monotonic()
         count = self.partitions(create=create)
         if not count:
             raise QueueNotFound(self._queue, self.place)
@@ -142,9 +153,24 @@ class KafkaLog(OnePartition, LogClient):
             self.send(row, self._key)
 
     def read(self, seconds: float) -> Sequence[LogRecord] | None:
-        """Waits for the next records; None also if they are of a topic that was created again."""
-        found = super().read(seconds)
-        return None if self.is_other_topic() else found
+        """Waits for the next records; None also if they are of a topic that was created again.
+
+        kafka-python learns of that as a fetch fails. After a time without a fetch, and now and then
+        for a client that does not say it, the brokers are asked.
+        """
+        is_due = time.monotonic() - self._watched_at > _UNWATCHED
+        found = self._fetch(seconds)
+        if is_due:
+            is_other = is_other_topic(self.topic_id, self.described_id())
+        else:
+            is_other = self.is_other_topic()
+        if is_due or self._says_topic:
+            self._watched_at = time.monotonic()
+        return None if is_other else found
+
+    def _fetch(self, seconds: float) -> Sequence[LogRecord] | None:
+        """Waits for the next records; None if they were deleted."""
+        return super().read(seconds)
 
     def write_now(self, row: bytes) -> bool:
         """Sends a row once the topic's partition is known: without it `send` waits."""
@@ -171,10 +197,13 @@ class KafkaLog(OnePartition, LogClient):
 class ConfluentLog(KafkaLog):
     """The same through confluent-kafka: a hold takes less than half of the time."""
 
+    _says_topic = False
+
     def __init__(self, queue: str, topic: str, options: Options) -> None:
         super().__init__(queue, topic, options)
         self._library = librdkafka.package()
         self._librdkafka = librdkafka.client_config(self._kafka)
+        self._asks: Any = None
 
     def write(self, rows: Sequence[bytes]) -> None:
         """Sends rows."""
@@ -225,8 +254,28 @@ class ConfluentLog(KafkaLog):
         self._position = int(start)
         return int(start), int(end)
 
-    def read(self, seconds: float) -> Sequence[LogRecord] | None:  # noqa: C901 - one case an error
-        """Waits for the next records."""
+    def is_other_topic(self) -> bool:
+        """Returns False: the client does not say which topic it reads."""
+        return False
+
+    def described_id(self) -> str:
+        """Returns the id of the topic, by a client that stays connected."""
+        from confluent_kafka import TopicCollection
+        from confluent_kafka.admin import AdminClient
+
+        if self._asks is None:
+            self._asks = AdminClient(self._librdkafka, logger=log)
+        asked = self._asks.describe_topics(
+            TopicCollection([self._topic]), request_timeout=CONNECT_MS / 1000
+        )
+        try:
+            found = asked[self._topic].result(CONNECT_MS / 1000).topic_id
+        except (self._library.KafkaException, TimeoutError) as error:
+            raise ConnectionError(str(error)) from error
+        high, low = found.get_most_significant_bits(), found.get_least_significant_bits()
+        return str(uuid.UUID(int=(high % 2**64 << 64) + low % 2**64))
+
+    def _fetch(self, seconds: float) -> Sequence[LogRecord] | None:  # noqa: C901 - a case an error
         try:
             found = self._consumer.consume(_AT_ONCE, 0)
             if not found:

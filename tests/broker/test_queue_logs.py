@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,16 +13,18 @@ from click.testing import CliRunner
 from confluent_kafka import Producer
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaError
 
 from coopconsume.cli import main
 from coopconsume.errors import DataLoss, QueueUnavailable
+from coopconsume.options import Options
 from coopconsume.queue import QueueConsumer, queue_status
-from coopconsume.queue.log_client import KafkaLog
+from coopconsume.queue.log_client import _UNWATCHED, ENGINES, KafkaLog
 from coopconsume.queue.replica_log import ReaderEvent, RecordsRead, ReplicaLog
 from coopconsume.testing.local.broker import LocalKafka
 from tests.broker.test_log_ends import cut
 from tests.broker.test_log_ends import produce as write
-from tests.broker.test_queue import options_of, polled, until
+from tests.broker.test_queue import PATIENCE, options_of, polled, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,6 +170,47 @@ def test_a_topic_that_was_created_again_is_handed_out_from_its_start(
         until(lambda: one.stable_offsets() == {0: 25})
     status = queue_status(options, name)
     assert (status.is_sound, status.partitions[0].log) == (True, "created again")
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_reader_begins_again_if_its_topic_was_created_again(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, engine: str, is_away: bool
+) -> None:
+    """Whether it was reading or away meanwhile, and also if the new log is longer."""
+    name = topic(1)
+    produce(name, [(None, b"first %d" % n) for n in range(3)])
+    client = ENGINES[engine](name, name, Options.parse(options_of(kafka, name), table=False))
+    client.prepare(create=False)
+    found: list[LogRecord] = []
+
+    def read() -> bool:
+        """Whether it goes on with the records of this log."""
+        try:
+            records = client.read(0.5)
+        except (ConnectionError, KafkaError):
+            return False
+        found.extend(records or ())
+        return records is not None
+
+    try:
+        client.begin_reading()
+        until(lambda: read() and len(found) == 3)
+        reader = threading.Thread(target=lambda: until(lambda: not read()))
+        if not is_away:
+            reader.start()
+        created_again(kafka, name)
+        produce(name, [(None, b"second %d" % n) for n in range(6)])
+        if is_away:
+            until(lambda: time.monotonic() - client._watched_at > _UNWATCHED)  # type: ignore[attr-defined]
+            reader.start()
+        reader.join(PATIENCE)
+        assert not reader.is_alive()
+    finally:
+        client.end_reading()
+    if engine == "confluent-kafka" and not is_away:
+        found = found[:3]  # it may take a second
+    assert [value for _, _, value in found] == [b"first %d" % n for n in range(3)]
 
 
 def test_partitions_that_are_added_begin_with_their_first_record(

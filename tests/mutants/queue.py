@@ -68,6 +68,14 @@ QUEUE = [
         (_COMMIT + "test_the_groups_offset_is_not_taken_from_half_of_a_log",),
     ),
     Mutant(
+        "queue-reader-trusts-its-topic",
+        "A reader that was away, or whose client does not say it, asks which topic it reads.",
+        "coopconsume/queue/log_client.py",
+        "is_other = is_other_topic(self.topic_id, self.described_id())",
+        "is_other = False",
+        (_LOGS + "test_a_reader_begins_again_if_its_topic_was_created_again",),
+    ),
+    Mutant(
         "queue-late-cut-ends-holds",
         "A replica that learns late of a cut keeps its holds: their holders are at work below it.",
         _REPLICA,
