@@ -3,14 +3,20 @@
 If the library's own code fails in a worker, a handler may have damaged the worker, and whatever
 runs in it next would fail, too. So the worker leaves the report in a file, beside the crash
 journal, and ends. Spark's second attempt of the task runs in another worker: it finds the report if
-it is on the same host, and knows that no handler of the first one runs. Task-side code.
+it is on the same host, and knows that no handler of the first one runs. The second attempt of a job
+that was cancelled never runs: what it would have taken is removed after a day. Task-side code.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import tempfile
+import time
 from contextlib import suppress
+from functools import cache
 from os import _exit
+from pathlib import Path
 from pickle import dumps, loads
 from typing import TYPE_CHECKING
 
@@ -18,13 +24,15 @@ from coopconsume.worker.crash_journal import has_ended, place_of_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from typing import NoReturn
 
     from coopconsume.worker.report import SlotReport
 
 #: Exit status of a worker in which the library's own code has failed.
 DAMAGED = 71
+#: Seconds after which nobody takes a report.
+_KEPT = 24 * 3600.0
+_REPORT = re.compile(r"coopconsume-.+-\d+-\d+\.(report|part)")
 
 
 def end_worker_with(
@@ -71,6 +79,21 @@ def take_left_report(journal: Path | None) -> SlotReport | None:
         with suppress(OSError):
             left.unlink()
     return report  # type: ignore[no-any-return]
+
+
+@cache
+def remove_old_reports() -> None:
+    """Removes reports of this user that nobody has taken, with their journals; once a process."""
+    left: list[Path] = []
+    with suppress(OSError):
+        paths = Path(tempfile.gettempdir()).iterdir()
+        left = [path for path in paths if _REPORT.fullmatch(path.name)]
+    for path in left:
+        with suppress(OSError):
+            found = path.lstat()
+            if found.st_uid == os.getuid() and time.time() - found.st_mtime > _KEPT:
+                path.unlink()
+                path.with_suffix("").unlink(missing_ok=True)
 
 
 def _beside(journal: Path) -> Path:

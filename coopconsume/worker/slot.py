@@ -40,7 +40,11 @@ from coopconsume.worker.input_rows import (
     InputRow,
     headers_of,
 )
-from coopconsume.worker.left_report import end_worker_with, take_left_report
+from coopconsume.worker.left_report import (
+    end_worker_with,
+    remove_old_reports,
+    take_left_report,
+)
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.process_timer import process_timer
 from coopconsume.worker.report import SlotEnd, SlotReport, pack_offsets
@@ -260,6 +264,7 @@ class SlotRunner:
             handler = state.wrapped(handler)
             outcome.report.stats.restored = state.restored
         seats = handler.max_records if isinstance(handler, FrameHandler) else spec.concurrency
+        remove_old_reports()
         journal = CrashJournal(journal_path(spec, slot), seats)
         time_box = TimeBox(spec, journal)
         time_box.fail_stop = FailStop(journal, process_timer())

@@ -192,4 +192,24 @@ WORKERS = [
         "                pass",
         (_CRASHES + "test_a_coroutine_that_blocks_its_loop_is_charged_alone",),
     ),
+    Mutant(
+        "left-reports-stay",
+        "The report of a cancelled job is removed by a later worker.",
+        "coopconsume/worker/slot.py",
+        "        remove_old_reports()\n",
+        "",
+        (
+            "tests/unit/worker/test_crashes.py::test_reports_of_cancelled_jobs_are_removed_by_a_later_worker",
+        ),
+    ),
+    Mutant(
+        "left-report-removed-early",
+        "A report that a second attempt may take stays.",
+        "coopconsume/worker/left_report.py",
+        " and time.time() - found.st_mtime > _KEPT:",
+        ":",
+        (
+            "tests/unit/worker/test_crashes.py::test_reports_of_cancelled_jobs_are_removed_by_a_later_worker",
+        ),
+    ),
 ]

@@ -55,6 +55,7 @@ WALL = {
     "coopconsume/state/slot_state.py": (1, "when a value with a time to live is gone"),
     "coopconsume/state/store.py": (3, "when a value with a time to live is gone, ages of files"),
     "coopconsume/state/value.py": (1, "when a value with a time to live is gone"),
+    "coopconsume/worker/left_report.py": (1, "ages of files"),
     "coopconsume/worker/slot.py": (
         6,
         "the latest start of a batch, sent by another host; latency from the timestamps of records",

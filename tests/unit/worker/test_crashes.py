@@ -26,7 +26,7 @@ from coopconsume.worker.crash_journal import CrashJournal, read_journal
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.input_rows import rows_of
 from coopconsume.worker.key_scheduler import KeyScheduler
-from coopconsume.worker.left_report import DAMAGED, take_left_report
+from coopconsume.worker.left_report import DAMAGED, remove_old_reports, take_left_report
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import PartitionWork
 from coopconsume.worker.time_box import OUTLIVED, TimeBox
@@ -130,6 +130,24 @@ def test_half_of_a_left_report_does_not_count(tmp_path):
     journal = tmp_path / "journal"
     journal.with_name("journal.report").write_bytes(pickle.dumps((1, "here", {}))[:-9])
     assert take_left_report(journal) is None
+
+
+def test_reports_of_cancelled_jobs_are_removed_by_a_later_worker(tmp_path):
+    """A report that may still be taken stays, and so does what is not of this library."""
+    names = ["coopconsume-old-3-1", "coopconsume-old-4-1", "coopconsume-new-3-1", "other-3-1"]
+    for name in names:
+        (tmp_path / name).touch()
+        (tmp_path / f"{name}.report").touch()
+    part = tmp_path / "coopconsume-old-5-1.part"
+    part.touch()
+    two_days_ago = time.time() - 48 * 3600
+    for path in (part, *(tmp_path / f"{name}.report" for name in (*names[:2], names[3]))):
+        os.utime(path, (two_days_ago, two_days_ago))
+    slot, batches = prepared(lambda _record: None, ROWS[:2], concurrency=1, run_id="r")
+    remove_old_reports.cache_clear()
+    assert in_a_worker(slot, batches) == 0
+    left = {path.name.removesuffix(".report") for path in tmp_path.iterdir()}
+    assert left == {"coopconsume-new-3-1", "other-3-1"}
 
 
 def test_of_several_at_work_none_is_charged_but_all_are_suspects():
