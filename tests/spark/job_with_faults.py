@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
 import time
@@ -59,9 +60,8 @@ def cut_once(marker: Path) -> None:
         while not marker.exists():
             time.sleep(0.05)
         for proxy in made.values():
-            for near, far in proxy.pairs[:1]:
-                near.shutdown(2)
-                far.shutdown(2)
+            for near, _ in proxy.pairs[:1]:
+                near.shutdown(socket.SHUT_RDWR)
         marker.unlink()
 
     threading.Thread(target=watch, daemon=True).start()
