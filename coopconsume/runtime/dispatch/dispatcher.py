@@ -72,8 +72,8 @@ _KILL_TIME = 5.0
 _INTERRUPT_EVERY = 1.0
 _WARN_EVERY = 10.0
 #: Seconds before the end of a wait for an earlier owner from which on Spark may get the next batch:
-#: more than it takes to start one.
-_EARLY = 1.0
+#: more than it takes to start one, also the first of a session and on a loaded host.
+_EARLY = 3.0
 #: Sizes of all slices: one is at work, one is ahead of it, and slots may have become slower.
 _MOST_HELD = 3
 #: Seconds until a slot that has failed gets the next batch; for each failed batch in a row so many
