@@ -415,6 +415,33 @@ def test_a_stop_that_drains_handles_what_slots_have_read(world):
     assert there.done(member) == set(range(40))
 
 
+@pytest.mark.parametrize("real_time", [None, LONG])
+def test_what_a_slot_gives_back_during_a_stop_that_drains_is_left_to_the_next_job(
+    world, monkeypatch, real_time
+):
+    """The lease of a slot lapses, as on a loaded host: it starts nothing more, and stop returns."""
+    monkeypatch.setattr("coopconsume.runtime.dispatch.slot_leases.lease_of", lambda _options: 1.0)
+    there = world()
+    gate = there.gate(0)
+    member = there.claim()
+    job = there.run(member, gate, concurrency=1, real_time=real_time)
+    there.until(lambda: gate.at_work)
+    mates = [o for o in range(20) if slot_of(o) == slot_of(0)]
+    others = set(range(20)) - set(mates)
+    there.until(lambda: there.done(member) == others)
+    monkeypatch.setattr(job._dispatcher.leases._server, "renew", lambda *_: None)
+    stopper = threading.Thread(target=job.stop, kwargs={"drain": True})
+    stopper.start()
+    lapsed = time.monotonic() + 2.0
+    until(lambda: time.monotonic() > lapsed)
+    gate.opened.set()
+    stopper.join()
+    assert there.done(member) == {0, *others}
+    there.run(member, gate, concurrency=1, real_time=real_time)
+    until(lambda: there.done(member) == set(range(20)))
+    assert [o for o, _ in gate.calls if o in mates] == mates
+
+
 def slot_of(offset):
     """The slot of a record."""
     return [h.contains(key_hash(key_of(offset))) for h in KeyRange().split(2)].index(True)

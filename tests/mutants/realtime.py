@@ -255,10 +255,7 @@ REALTIME = [
         "coopconsume/worker/realtime/errors.py",
         "    except Exception as error:\n",
         "    except ZeroDivisionError as error:\n",
-        (
-            "tests/unit/worker/test_read_starts.py::test_a_consumer_that_cannot_be_opened_is_an_error_of_its_source",
-            _MODEL + "test_a_source_that_cannot_be_opened_does_not_end_its_worker",
-        ),
+        (_MODEL + "test_a_source_that_cannot_be_opened_does_not_end_its_worker",),
     ),
     Mutant(
         "run-goes-on-with-a-retry-due",
