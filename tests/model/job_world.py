@@ -37,7 +37,8 @@ from coopconsume.runtime.job_spec import JobSpec
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.status.progress import Meter
 from coopconsume.worker.crash_journal import AtCrash
-from coopconsume.worker.realtime.source import Fetched, ReadFailed
+from coopconsume.worker.realtime.confirmed_reads import Fetched
+from coopconsume.worker.realtime.errors import ReadFailed
 from coopconsume.worker.realtime.wanted import WantedOffsets
 from coopconsume.worker.report import Reads, SlotEnd, SlotReport
 from coopconsume.worker.time_box import TimeBox

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commits import OffsetAndEpoch
+from coopconsume.worker.realtime.confirmed_reads import Fetched
 from coopconsume.worker.realtime.errors import ReadFailed
 from coopconsume.worker.realtime.fetch_messages import Portion
 from coopconsume.worker.realtime.reader import row_schema
-from coopconsume.worker.realtime.source import Fetched
 from coopconsume.worker.realtime.value_reader import ValueReader
 
 END = 40

@@ -6,7 +6,6 @@ from tests.mutants.mutant import Mutant
 
 _SERVED = "tests/broker/test_fetch_server.py::"
 _RECREATED = _SERVED + "test_a_topic_that_is_created_again_is_another_log"
-_CUT = _SERVED + "test_a_log_that_was_cut_is_another_log_above_the_cut"
 _JOB = "tests/model/test_job_model.py::"
 _LONGER = _JOB + "test_no_record_is_read_of_a_topic_that_is_created_again_with_a_longer_log"
 _DELETED = _JOB + "test_a_deleted_topic_whose_log_seems_cut_ends_no_job"
@@ -23,6 +22,9 @@ _SERVER_MODEL = (
     "test_an_answer_says_how_far_the_log_reached_as_its_records_were_read"
 )
 
+_PATHS = "tests/unit/worker/test_read_starts.py::test_a_server_of_another_log_has_another_path"
+_CONFIRMED = "tests/unit/worker/test_confirmed_reads.py::"
+
 IDENTITY = [
     Mutant(
         "fetch-server-of-any-topic-id",
@@ -38,15 +40,31 @@ IDENTITY = [
         "coopconsume/worker/realtime/fetch_server.py",
         "[[one.topic_id, one.leader_epoch] for one in self.logs]",
         "[[one.topic_id, None] for one in self.logs]",
-        (f"{_CUT}[by-a-server]",),
+        (_PATHS,),
     ),
     Mutant(
         "slots-read-on-in-another-topic",
         "What a consumer has read counts only if the topic still has its id after that.",
-        "coopconsume/worker/realtime/source.py",
-        "is_confirmed = self._topics.confirm(topics)",
-        "is_confirmed = True",
+        "coopconsume/worker/realtime/topic_check.py",
+        "if is_other_topic(self._ids[name], topic_id):",
+        "if is_other_topic(name, name):",
         (f"{_RECREATED}[without-a-server]",),
+    ),
+    Mutant(
+        "records-without-a-look",
+        "Records are returned after a look at their topics that began after their read.",
+        "coopconsume/worker/realtime/confirmed_reads.py",
+        "                    self._topics.look(_topics_of(self._unconfirmed))\n",
+        "                    self._topics.look(())\n",
+        (_CONFIRMED + "test_records_are_returned_after_a_look_that_began_after_their_read",),
+    ),
+    Mutant(
+        "looks-without-a-pause",
+        "Looks at the topics take half of the time at most.",
+        "coopconsume/worker/realtime/topic_check.py",
+        "self.next_at = now + min(_LOOK, now - self._begun_at)",
+        "self.next_at = now",
+        (_CONFIRMED + "test_the_pause_after_a_look_is_as_long_as_the_look",),
     ),
     Mutant(
         "ends-of-a-log-of-any-topic",

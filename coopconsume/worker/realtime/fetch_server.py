@@ -68,7 +68,7 @@ LINGER: Final = 5.0
 _PROVE: Final = 10.0
 #: Seconds and records of one read.
 _POLL: Final = 0.05
-_MOST: Final = 1_000
+_MOST: Final = 5_000
 #: Seconds for which an answer without records of the slot is delayed.
 _OTHERS: Final = 0.05
 #: Seconds after which the interpreter switches threads, so that reading does not delay answers.

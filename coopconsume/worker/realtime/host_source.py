@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from commits import OffsetAndEpoch
 from coopconsume.worker.channel.wire import Identity
+from coopconsume.worker.realtime.confirmed_reads import Fetched
 from coopconsume.worker.realtime.errors import opening
 from coopconsume.worker.realtime.fetch_messages import Fetch, FetchAnswer
 from coopconsume.worker.realtime.fetch_server import ServerSpec
 from coopconsume.worker.realtime.fetch_state import FetchState
 from coopconsume.worker.realtime.host_link import Connected, HostLink, server_secret, with_path
 from coopconsume.worker.realtime.reader import row_schema
-from coopconsume.worker.realtime.source import Fetched, KafkaSource
+from coopconsume.worker.realtime.source import KafkaSource
 from coopconsume.worker.realtime.value_reader import ValueReader, value_settings
 from coopconsume.worker.realtime.wanted import LAST
 from coopconsume.worker.report import Reads

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Seconds for which one poll waits for records; between polls the slot checks whether it is to end.
 _POLL = 0.05
 #: Records of one poll, at most.
-_MOST = 1_000
+_MOST = 5_000
 
 
 class RealTimeRunner(SlotRunner):

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.kafka.librdkafka import client_config
+from coopconsume.worker.realtime.confirmed_reads import ConfirmedReads, Fetched
 from coopconsume.worker.realtime.errors import ReadFailed
 from coopconsume.worker.realtime.topic_check import TopicCheck
 from coopconsume.worker.report import Reads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from commits.model import TopicPartition
     from coopconsume.kafka.identity import LogIdentity
-    from coopconsume.worker.realtime.fetch_messages import Portion
     from coopconsume.worker.realtime.log_reach import Start
-    from coopconsume.worker.realtime.reader import ConsumedMessage
 
 log = logging.getLogger(__name__)
 
@@ -43,25 +41,6 @@ _FETCH_SETTINGS = {
     "isolation.level": "isolation.level",
     "group.id": "group.id",
 }
-
-
-@dataclass
-class Fetched:
-    """The result of one poll.
-
-    Attributes:
-        records: By ascending offsets in each partition.
-        ends: The ends that were reached, by partition: everything below was returned.
-        portions: What a fetch server has returned.
-    """
-
-    records: Sequence[ConsumedMessage] = ()
-    ends: dict[TopicPartition, int] = field(default_factory=dict)
-    portions: Sequence[Portion] = ()
-
-    def __bool__(self) -> bool:
-        """Whether there is anything."""
-        return bool(self.records or self.ends or self.portions)
 
 
 class KafkaSource:
@@ -97,8 +76,7 @@ class KafkaSource:
         self._refusal = ""
         self._paused: frozenset[TopicPartition] = frozenset()
         self._topics = TopicCheck(kafka, {tp[0]: one.topic_id for tp, one in logs.items()})
-        #: What was read before it is known whether it is of the known topics.
-        self._unconfirmed = Fetched()
+        self._reads = ConfirmedReads(self._consume, self._topics)
         #: Bytes that the brokers have sent since the start.
         self.broker_bytes = 0
         config = consumer_config(kafka) | {
@@ -118,7 +96,7 @@ class KafkaSource:
     def assign(self, starts: Mapping[TopicPartition, Start]) -> None:
         """Reads these partitions from now on instead of the earlier ones."""
         self.pause(frozenset())  # A paused partition that is assigned again stays paused.
-        self._unconfirmed = Fetched()
+        self._reads.forget()
         self._consumer.assign([self._at(place, start) for place, start in starts.items()])
 
     def add(self, place: TopicPartition, start: Start) -> None:
@@ -152,12 +130,7 @@ class KafkaSource:
         Raises:
             ReadFailed: It cannot continue.
         """
-        fetched = self._unconfirmed or self._consume(timeout, most)
-        topics = {message.topic() or "" for message in fetched.records}
-        topics |= {topic for topic, _ in fetched.ends}
-        is_confirmed = self._topics.confirm(topics)
-        self._unconfirmed = Fetched() if is_confirmed else fetched
-        return fetched if is_confirmed else Fetched()
+        return self._reads.poll(timeout, most)
 
     def _consume(self, timeout: float, most: int) -> Fetched:
         """Returns the next records, of whatever topic has the name."""

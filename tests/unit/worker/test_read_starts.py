@@ -6,9 +6,13 @@ import pyarrow as pa
 import pytest
 
 from commits import OffsetAndEpoch
+from coopconsume.filters import RecordFilter
+from coopconsume.kafka.identity import LogIdentity
 from coopconsume.worker.realtime.errors import ReadFailed
 from coopconsume.worker.realtime.fetch_messages import Fetch, Portion, decode_fetch, encode_fetch
+from coopconsume.worker.realtime.fetch_server import ServerSpec
 from coopconsume.worker.realtime.fetch_state import FetchState
+from coopconsume.worker.realtime.host_link import with_path
 from coopconsume.worker.realtime.host_source import HostSource
 from coopconsume.worker.realtime.log_reach import LogReach, Start
 from coopconsume.worker.realtime.reader import row_schema
@@ -84,3 +88,16 @@ def test_a_consumer_that_cannot_be_opened_is_an_error_of_its_source() -> None:
     values.add([Portion(0, 5, 6, pa.RecordBatch.from_arrays(arrays, schema=schema))])
     with pytest.raises(ReadFailed, match="cannot open its source: OSError"):
         values.poll(0.0)
+
+
+def test_a_server_of_another_log_has_another_path() -> None:
+    """A server that outlives its run has records of its own log alone."""
+
+    def path(*logs: LogIdentity) -> str:
+        places = tuple(("t", partition) for partition in range(len(logs)))
+        spec = ServerSpec("", b"s", "run", 1, {}, places, logs, False, RecordFilter())
+        return with_path(spec).path
+
+    one, other = LogIdentity("an id", 3), LogIdentity("another id", 3)
+    assert path(one) == path(LogIdentity("an id", 3))
+    assert len({path(one), path(other), path(LogIdentity("an id", 4)), path(one, one)}) == 4
