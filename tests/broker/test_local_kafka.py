@@ -264,3 +264,13 @@ def test_nonsense_is_refused_at_once(arguments: dict[str, Any]) -> None:
     """Arguments out of range are refused before anything is started."""
     with pytest.raises(ValueError, match="expected"):
         LocalKafka(**arguments)
+
+
+def test_a_wide_topic_is_led_once_it_is_created(own: LocalKafka) -> None:
+    """Metadata alone names leaders too early: then a producer's first batches are refused."""
+    servers, partitions = own.bootstrap_servers, 400
+    for name in ("wide-1", "wide-2", "wide-3"):
+        with closing(KafkaProducer(bootstrap_servers=servers, retries=0)) as producer:
+            own.create_topic(name, partitions)
+            sent = [producer.send(name, b"first", partition=of) for of in range(partitions)]
+            assert [one.get(120).offset for one in sent] == [0] * partitions
