@@ -30,7 +30,6 @@ from coopconsume.worker.async_runner import run_coroutines
 from coopconsume.worker.crash_journal import CrashJournal, Deadline, journal_path, read_journal
 from coopconsume.worker.fail_stop import FailStop
 from coopconsume.worker.frame_runner import FrameHandler, run_frames
-from coopconsume.worker.handler_answers import error_text
 from coopconsume.worker.input_rows import (
     HASH,
     KEY,
@@ -205,13 +204,10 @@ class SlotRunner:
             # It connects while Spark still reads and sorts.
             channel = SlotChannel(spec.channel, spec.run, spec.batch, slot)
         try:
-            report = self._run(slot, iter(batches), channel)
+            return self._run(slot, iter(batches), channel)
         finally:
             if channel is not None:
                 channel.close()
-        if channel is not None and channel.failure is not None:
-            report.end.error = report.end.error or error_text(channel.failure)
-        return report
 
     def _run(
         self, slot: int, rows: Iterator[pa.RecordBatch], channel: SlotChannel | None
@@ -269,7 +265,6 @@ class SlotRunner:
         time_box = TimeBox(spec, journal)
         time_box.fail_stop = FailStop(journal, process_timer())
         _current_slot = slot
-        left: list[SlotReport] = []
         try:
             if channel is not None:
                 time_box.may_start = channel.may_start
@@ -281,8 +276,7 @@ class SlotRunner:
             _current_slot = -1
             time_box.check_lease()
             time_box.end()
-            if channel is not None:
-                left = channel.close()
+            left = _end_channel(channel, outcome)
             if state is not None:
                 state.close()
             journal.close()
@@ -335,6 +329,14 @@ class SlotRunner:
         return TaskOutcome(
             self._spec, slot, self._policy, self._output_schema, dead_letters=self._dead_letters
         )
+
+
+def _end_channel(channel: SlotChannel | None, outcome: TaskOutcome) -> list[SlotReport]:
+    """Closes a slot's channel; returns the reports that the driver has not acknowledged."""
+    left = [] if channel is None else channel.close()
+    if channel is not None and channel.failure is not None:
+        outcome.fail(channel.failure)
+    return left
 
 
 def _until_halted(

@@ -6,6 +6,10 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+_CHANNEL_ERROR = (
+    "tests/unit/worker/test_slot_channel.py::test_an_error_in_the_channel_ends_the_worker"
+)
+
 _CRASHES = "tests/unit/worker/test_crashes.py::"
 _ODD = "tests/unit/worker/test_odd_answers.py::"
 _FAILED = "tests/unit/runtime/test_failed_records.py::"
@@ -107,12 +111,20 @@ WORKERS = [
         (_ODD + "test_an_error_of_the_slot_itself_ends_its_task_at_once",),
     ),
     Mutant(
-        "error-in-the-channel-forgotten",
-        "A worker whose channel has failed by its own code ends itself.",
-        _SLOT,
-        "            report.end.error = report.end.error or error_text(channel.failure)",
-        "            pass",
-        ("tests/unit/worker/test_slot_channel.py::test_an_error_in_the_channel_ends_the_worker",),
+        "unsent-records-are-holes",
+        "A slot whose channel has failed names what it has not handled: none of that is a hole.",
+        "coopconsume/worker/slot.py",
+        "        outcome.fail(channel.failure)",
+        "        pass",
+        (_CHANNEL_ERROR,),
+    ),
+    Mutant(
+        "unsent-report-is-lost",
+        "What was cut for a report that cannot be sent comes with the final report.",
+        "coopconsume/worker/channel/client.py",
+        "                self._unacknowledged.append((report, 0))\n                payload = encode_report(report)",
+        "                payload = encode_report(report)\n                self._unacknowledged.append((report, 0))",
+        (_CHANNEL_ERROR,),
     ),
     Mutant(
         "damaged-worker-goes-on",

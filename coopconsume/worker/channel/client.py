@@ -390,12 +390,19 @@ class SlotChannel:
             self._cut_at = now + self._spec.report_every
             if self._is_too_long or self._reports_at_end or self._has_to_wait:
                 return
-            report = (self._reading or self._outcome).take_report(self._seq + 1)
-            if report is None:
-                return
-            self._seq += 1
-            payload = encode_report(report)
-            self._unacknowledged.append((report, len(payload)))
+            try:
+                report = (self._reading or self._outcome).take_report(self._seq + 1)
+                if report is None:
+                    return
+                self._seq += 1
+                self._unacknowledged.append((report, 0))
+                payload = encode_report(report)
+            except Exception as error:
+                # Noted with the lock: a final report that did not know it would name records as
+                # read that are in no report, and they would count as holes.
+                self.failure = error
+                raise
+            self._unacknowledged[-1] = (report, len(payload))
         if len(payload) + _FRAME_EXTRA > FRAME_BYTES:
             # The driver accepts reports in order, so all others come with the final report.
             self._is_too_long = True

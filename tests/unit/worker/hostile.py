@@ -94,6 +94,13 @@ def _breaks_json() -> None:
     json.dumps = None  # type: ignore[assignment]
 
 
+def _lowers_the_recursion_limit() -> None:
+    depth, frame = 0, sys._getframe()
+    while frame is not None:
+        depth, frame = depth + 1, frame.f_back
+    sys.setrecursionlimit(depth + 3)
+
+
 def _closes_all_files() -> None:
     os.closerange(3, 1_024)
 
@@ -119,6 +126,11 @@ HOSTILE = {
     "breaks the clock": Hostile(_breaks_the_clock, once=True, fails=False, ends_worker=True),
     "uses all threads": Hostile(_uses_all_threads, once=True, fails=False, ends_worker=True),
     "breaks json": Hostile(_breaks_json, once=True, fails=False, ends_worker=True),
+    "lowers the recursion limit": Hostile(
+        _lowers_the_recursion_limit, once=True, fails=False, ends_worker=True,
+        # The rest of a frame's call fails as well.
+        kinds=("plain", "threads", "coroutines"),
+    ),
     "closes all files": Hostile(_closes_all_files, once=True, fails=False, ends_worker=True),
 }  # fmt: skip
 

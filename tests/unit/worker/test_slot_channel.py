@@ -481,11 +481,14 @@ def test_an_error_in_the_channel_ends_the_worker(monkeypatch):
             assert damaged.wait(PATIENCE)
 
     with a_driver() as driver:
-        slot, batches = runner(driver, "threads", handler, [(0, o, b"a") for o in range(3)])
+        slot, batches = runner(driver, "threads", handler, ROWS)
         report = slot.run(3, batches)
     assert report.end.error == "ZeroDivisionError: it is damaged"
     assert not report.end.crashed
     assert handled[:2] == [0, 1]
+    known = driver.heard().union(done(report), *map(done, report.end.unacknowledged))
+    assert known == set(handled), "what was cut for a report that could not be sent is not lost"
+    assert report.partitions[0].resume == 0, "all others are to be handled: none of them is a hole"
 
 
 def test_failures_that_are_tried_again_are_counted_although_nothing_was_reported():
