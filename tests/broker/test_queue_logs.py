@@ -75,18 +75,18 @@ def half_read(consumer: QueueConsumer, monkeypatch: pytest.MonkeyPatch) -> Itera
     """Cut the connection to a replica; the second reading of its log stops after its first rows."""
     session = consumer._session
     assert session is not None
-    read, put = KafkaLog.read, ReplicaLog._put
+    read, put, ours = KafkaLog.read, ReplicaLog._put, session.replicas[0]
     is_cut, is_half, gate = threading.Event(), threading.Event(), threading.Event()
 
     def cut_once(client: KafkaLog, seconds: float) -> list[LogRecord] | None:
-        if not is_cut.is_set():
+        if client is ours._client and not is_cut.is_set():
             is_cut.set()
             raise ConnectionError
         found = read(client, seconds)
         return None if found is None else [*found]
 
     def put_half(replica: ReplicaLog, event: ReaderEvent) -> None:
-        if isinstance(event, RecordsRead) and not is_half.is_set():
+        if replica is ours and isinstance(event, RecordsRead) and not is_half.is_set():
             kinds = [json.loads(value or b"{}")["kind"] for _, _, value in event.records]
             half = kinds.index("acquire")
             put(replica, RecordsRead(event.replica, event.at, event.records[:half]))
