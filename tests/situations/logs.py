@@ -208,7 +208,8 @@ class Logs:
         """Return the records that a reader has to see; compaction goes on removing some."""
         records = log.records
         if log.situation == "compaction":
-            records = {at: value for at, value in records.items() if at in self.left(log)}
+            left = self.left(log)
+            records = {at: value for at, value in records.items() if at in left}
         return {(*at, value) for at, value in records.items()}
 
     def ends(self, log: Log) -> dict[tuple[str, int], int]:
