@@ -249,8 +249,8 @@ FAIL_STOP = [
         "lonely-deaths-end-the-job",
         "Workers that end for their driver are not among the four failed batches that end a job.",
         "coopconsume/runtime/dispatch/dispatcher.py",
-        "        handled = handled or deserted\n",
-        "",
+        "has_lost or deserted",
+        "has_lost",
         (_BATCHES,),
     ),
     Mutant(

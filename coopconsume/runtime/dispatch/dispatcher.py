@@ -874,8 +874,7 @@ class Dispatcher:
         self._meter.failed(text)
         # Retention that is faster than batches makes one after another fail, each at a new offset.
         has_lost = running.epoch_state.has_lost(running.plan.reads)
-        handled = running.handled > 0 or has_lost
-        handled = handled or deserted
+        handled = running.handled > 0 or has_lost or deserted
         failures = self._failures.failed(running.started, time.monotonic(), handled=handled)
         if failures >= _FAILED_BATCHES:
             raise error
