@@ -119,6 +119,16 @@ WORKERS = [
         (_CHANNEL_ERROR,),
     ),
     Mutant(
+        "failure-of-a-channel-known-late",
+        "A slot knows that its channel has failed before the thread of the channel has ended.",
+        "coopconsume/worker/channel/client.py",
+        "                self.failure = error\n                raise",
+        "                raise",
+        (
+            "tests/unit/worker/test_slot_channel.py::test_an_error_in_the_channel_is_known_before_its_thread_has_ended",
+        ),
+    ),
+    Mutant(
         "unsent-report-is-lost",
         "What was cut for a report that cannot be sent comes with the final report.",
         "coopconsume/worker/channel/client.py",

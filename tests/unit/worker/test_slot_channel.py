@@ -491,6 +491,32 @@ def test_an_error_in_the_channel_ends_the_worker(monkeypatch):
     assert report.partitions[0].resume == 0, "all others are to be handled: none of them is a hole"
 
 
+def test_an_error_in_the_channel_is_known_before_its_thread_has_ended(monkeypatch):
+    """On a loaded host the thread may not have come to its end as the slot reports."""
+    damaged, is_over = threading.Event(), threading.Event()
+
+    def broken(_report):
+        damaged.set()
+        raise ZeroDivisionError("it is damaged")
+
+    def handler(offset):
+        if offset == 1:
+            monkeypatch.setattr("coopconsume.worker.channel.client.encode_report", broken)
+            assert damaged.wait(PATIENCE)
+
+    monkeypatch.setattr(
+        "coopconsume.worker.channel.client.log.exception", lambda *_: is_over.wait(PATIENCE)
+    )
+    with a_driver() as driver:
+        try:
+            slot, batches = runner(driver, "threads", handler, ROWS)
+            report = slot.run(3, batches)
+        finally:
+            is_over.set()
+    assert report.end.error == "ZeroDivisionError: it is damaged"
+    assert report.partitions[0].resume == 0
+
+
 def test_failures_that_are_tried_again_are_counted_although_nothing_was_reported():
     """A report that would hold nothing else is not made; the next one counts them."""
     policy = RetryPolicy(max_attempts=None, backoff=0.2, max_backoff=0.2, jitter=0)
