@@ -26,6 +26,12 @@ REPAIR = "coopconsume.repair"
 APPEND = "coopconsume.append"
 """Field of the entry of an append: its unique token."""
 
+BEFORE = "coopconsume.before"
+"""Field of the entry of an append: the digest of the entry before it; empty if it was not read."""
+
+ROWS = "coopconsume.rows"
+"""Field of the entry of an append: its rows; see `commits.entry_rows`."""
+
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
@@ -39,7 +45,10 @@ class VersionEntry:
         timestamp_ms: The time of the version by the writer's clock.
         token: The unique token that its writer chose; empty without one.
         files: The added data files, by their paths within the table.
+        rows: Its rows, as `commits.entry_rows` writes them; None: they are in the files alone.
         digest: A digest that is unique to the entry.
+        before: The digest of the entry before it; empty if its writer did not note it.
+        changes_table: Whether it has other properties, columns or features of the table.
     """
 
     is_append: bool
@@ -49,7 +58,10 @@ class VersionEntry:
     timestamp_ms: int
     token: str
     files: tuple[str, ...]
-    digest: bytes
+    rows: Mapping[str, Any] | None
+    digest: str
+    before: str
+    changes_table: bool
 
     @classmethod
     def parse(cls, data: bytes) -> VersionEntry:
@@ -59,7 +71,7 @@ class VersionEntry:
             KeyError, ValueError: If it is not a valid entry.
         """
         actions = [json.loads(line) for line in data.splitlines() if line.strip()]
-        if not all(isinstance(action, dict) for action in actions):
+        if not actions or not all(isinstance(action, dict) for action in actions):
             raise ValueError("an entry of the table's log is made of JSON objects")
         info: Mapping[str, Any] = {}
         for action in actions:
@@ -70,6 +82,8 @@ class VersionEntry:
         snapshot_of = _whole_number(words.get(SNAPSHOT_OF))
         parameters = info.get("operationParameters") or {}
         is_append = info.get("operation") == "WRITE" and parameters.get("mode") == "Append"
+        changes_table = any("metaData" in action or "protocol" in action for action in actions)
+        rows = words.get(ROWS)
         return cls(
             is_append=is_append and bool(adds) and not removes,
             snapshot_of=snapshot_of,
@@ -79,7 +93,10 @@ class VersionEntry:
             timestamp_ms=max(0, _whole_number(info.get("timestamp"))),
             token=str(words.get(APPEND, "")),
             files=tuple(unquote(add["path"]) for add in adds),
-            digest=hashlib.blake2b(data, digest_size=16).digest(),
+            rows=rows if isinstance(rows, dict) else None,
+            digest=hashlib.blake2b(data, digest_size=16).hexdigest(),
+            before=str(words.get(BEFORE, "")),
+            changes_table=changes_table,
         )
 
 

@@ -78,7 +78,7 @@ class CommitLog:
         self._sizes: deque[tuple[int, int]] = deque()  # versions of appends, and their bytes
         self._size = self._not_before = 0
         self._removable: Removable | None = None
-        self.state = self._recovered()
+        self.state = self._recovered(reopen=False)
 
     @property
     def since(self) -> Since:
@@ -327,10 +327,10 @@ class CommitLog:
                 return []
             return self._fold(self.state, tail, upto)
 
-    def _recovered(self) -> LogState:
+    def _recovered(self, *, reopen: bool = True) -> LogState:
         """Return the state from the newest snapshot and later appends."""
         with reading(self._engine.target):
-            version, state, tail = self._newest_seen()
+            version, state, tail = self._newest_seen(reopen=reopen)
             self._base = self._changed_at = self._snapshot_at = state.version
             self._disturbed_at = -1
             self._sizes.clear()
@@ -338,10 +338,10 @@ class CommitLog:
             self._fold(state, tail, version)
         return state
 
-    def _newest_seen(self) -> tuple[int, LogState, Tail]:
+    def _newest_seen(self, *, reopen: bool = True) -> tuple[int, LogState, Tail]:
         """Return the newest version, and its `_newest`."""
-        for _ in range(_LOOKS):
-            version = self._engine.refresh(reopen=True)
+        for look in range(_LOOKS):
+            version = self._engine.refresh(reopen=reopen or look > 0)
             try:
                 return version, *self._newest(version)
             except CorruptCommitLog:

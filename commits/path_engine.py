@@ -1,13 +1,13 @@
-"""The log as a Delta table on a path, written by `deltalake`.
+"""The log as a Delta table on a path.
 
-Three measures keep an append at a few milliseconds, however long the log is. The open handle is
-reused. The writer of every 50th version writes a checkpoint, in place of `deltalake`'s own
-post-commit hooks. The handle is reopened after as many versions, because it slows down with every
-version that it has loaded. The last two are work of `maintain`: a commit need not wait for them.
+Appends and looks for new versions are those of `DeltaLog`: two requests and one, however long the
+log is. `deltalake` opens, creates, compacts and vacuums the table. The writer of every 50th version
+writes a checkpoint, which is work of `maintain`: a commit need not wait for it.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -18,27 +18,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import (
-    ColumnProperties,
-    CommitProperties,
     DeltaTable,
-    PostCommitHookProperties,
-    QueryBuilder,
     Schema,
-    WriterProperties,
-    write_deltalake,
 )
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import FileSelector
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from commits.delta_log import DeltaLog, conflicts_with_append
 from commits.engine import AppendConflict, Tail, TailGone
-from commits.entries import APPEND, VersionEntry, tail_of, words_of
+from commits.entries import ROWS, VersionEntry, tail_of, words_of
+from commits.entry_rows import rows_of_plain, rows_to_plain
 from commits.errors import (
     CommitLogUnavailable,
     CommitTableFormat,
@@ -46,13 +41,17 @@ from commits.errors import (
     CorruptCommitLog,
     UnsupportedTarget,
 )
-from commits.places import local_path, refuse_unsafe_path, refuse_unwritable
+from commits.places import local_folder, local_path, refuse_unsafe_path, refuse_unwritable
 from commits.program_end import table_calls
 from commits.rows import SCHEMA
 from commits.secrets import hidden, message_of
+from commits.table_features import check_appendable
+from commits.table_files import LOG_FOLDER, files_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from commits.table_files import TableFiles
 
 
 log = logging.getLogger(__name__)
@@ -60,14 +59,13 @@ log = logging.getLogger(__name__)
 CHECKPOINT_VERSIONS = 50
 # Statistics and dictionaries of bitmaps and single values cost space and time without a benefit.
 # The statistics of the kind allow snapshots to be found without reading the rest.
-_PLAIN = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
-_WRITER = WriterProperties(
-    compression="ZSTD",
-    compression_level=1,
-    default_column_properties=_PLAIN,
-    column_properties={"kind": ColumnProperties(statistics_enabled="CHUNK")},
-)
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+_FILES: dict[str, Any] = {
+    "compression": "zstd", "compression_level": 1, "use_dictionary": False,
+    "write_statistics": ["kind"], "store_schema": False,
+}  # fmt: skip
+#: What `deltalake` says of a listing of a log during which others have appended.
+_GAP = "found gap"
+_PAUSES = (0.0, 0.01, 0.03)  # seconds before an opening that failed is tried again
 _CHECKPOINT_PAUSE = 10  # versions after which a failed checkpoint is tried again
 _ONE_BY_ONE = 16  # files up to which one thread reads them
 _READERS = 16
@@ -76,7 +74,8 @@ _READERS = 16
 _STALE_SECONDS = 300.0
 _PROBED = 2 * CHECKPOINT_VERSIONS  # entries that are read to distinguish an outage from damage
 _NO_TABLE = "there is no table (its disk may not be mounted, or it was moved or deleted)"
-_IN_FILES = SCHEMA.remove(SCHEMA.get_field_index("segment"))  # a partition column
+_SEGMENT = "segment"  # the partition column
+_IN_FILES = SCHEMA.remove(SCHEMA.get_field_index(_SEGMENT))
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -108,10 +107,9 @@ class PathEngine:
         self._uri = uri
         self._options = dict(storage_options) if storage_options else None
         self._pinned = version
-        self._files = DeltaStorageHandler(uri, self._options)
-        self._table = self._open()
-        self._opened_at = self._table.version()
-        self._read: tuple[int, bytes] | None = None  # the last version of a tail, and its digest
+        self._files = files_of(uri, self._options)
+        self._table = self._open()  # the newest version that was needed whole
+        self._log = DeltaLog(self._files, self.target, self._table.version())
         self._own: dict[str, pa.Table] = {}  # the last rows that this engine appended
         self._in_doubt = False
         self._checkpoint_from = math.inf  # the version from which on a checkpoint is due
@@ -148,23 +146,19 @@ class PathEngine:
         options = dict(storage_options) if storage_options else None
         refuse_unsafe_path(uri, options)
         try:
+            files = files_of(uri, options)
             _refuse_file(uri)
             # Looked for first: a table that another process creates meanwhile has files, too.
             is_foreign = _has_foreign_files(uri, over_remains=over_remains)
-            if not DeltaTable.is_deltatable(uri, options):
+            if not _listed(files):
                 if is_foreign:
                     found = "a directory with other files"
                     raise CommitTableFormat(uri, found, "a Delta table or nothing")
                 if properties is None:
                     raise CommitTableNotFound(uri)
-                _create(uri, schema, properties, options)
-        except (DeltaError, OSError) as error:
-            if "Unknown scheme" in str(error):
-                raise UnsupportedTarget(
-                    uri,
-                    f"deltalake has no storage for {uri.partition('://')[0]}://; give a path or a "
-                    "URI of file://, s3://, az://, abfss:// or gs://",
-                ) from error
+                refuse_unwritable(uri)
+                DeltaLog.create(files, Schema.from_arrow(schema).to_json(), _SEGMENT, properties)
+        except OSError as error:
             raise CommitLogUnavailable(uri, "open", message_of(error)) from error
         return cls(uri, storage_options)
 
@@ -179,7 +173,7 @@ class PathEngine:
         uri = _uri_of(target)
         options = dict(storage_options) if storage_options else None
         try:
-            listed = _listed(DeltaStorageHandler(uri, options))
+            listed = _listed(files_of(uri, options))
         except OSError as error:
             raise CommitLogUnavailable(uri, "read", message_of(error)) from error
         for version in listed[:versions]:
@@ -221,120 +215,139 @@ class PathEngine:
     @property
     def version(self) -> int:
         """The newest known version."""
-        return self._table.version()
+        return self._log.version
 
     def refresh(self, *, reopen: bool = False) -> int:
         """Look for newer versions and return the newest."""
         if self._pinned is not None:
             return self._pinned
+        # After a long time, entries after the last one that was read may have been removed.
+        is_stale = _now() - self._looked_at > _STALE_SECONDS
         self._looked_at = _now()
-        if not reopen:
+        if not (reopen or is_stale or self._in_doubt) and self._is_in_place("read"):
             try:
-                self._table.update_incremental()
-            except (DeltaError, OSError) as error:
+                self._log.read_on()
+            except OSError as error:
+                raise CommitLogUnavailable(self._uri, "read", message_of(error)) from error
+            except (KeyError, ValueError) as error:
                 log.debug("reopening %s: %s", self.target, message_of(error))
-                reopen = True
             else:
-                self._check_mounted("read")
-        if reopen or self._in_doubt or self._is_slow:
-            table = self._open()
-            if table.version() < self.version:
-                raise CorruptCommitLog(
-                    self._uri,
-                    f"version {table.version()} is its newest, and {self.version} was there before",
-                )
-            self._table, self._opened_at, self._in_doubt = table, table.version(), False
+                self._check_features()
+                return self.version
+        table = self._open()
+        if table.version() < self.version:
+            raise CorruptCommitLog(
+                self._uri,
+                f"version {table.version()} is its newest, and {self.version} was there before",
+            )
+        self._table, self._in_doubt, self._log.is_changed = table, False, False
+        self._log.restart(table.version())
         return self.version
 
     def append(self, rows: pa.Table, *, snapshot_of: int | None = None) -> int:
-        """Append rows and return their version, or a later one."""
+        """Append rows and return their version."""
         # Without the check rows could be written into the mount point of an unmounted disk.
-        self._check_mounted("append")
-        if self._in_doubt or self._is_slow:
+        is_in_place = self._is_in_place("append")
+        if not is_in_place or self._in_doubt or _now() - self._looked_at > _STALE_SECONDS:
             self.refresh(reopen=True)
-        elif _now() - self._looked_at > _STALE_SECONDS:
-            self.refresh()
+        self._check_features()
         token, began = uuid.uuid4().hex, _now()
         try:
             refuse_unwritable(self._uri, rows.nbytes)
-            write_deltalake(
-                self._table,
-                rows,
-                mode="append",
-                writer_properties=_WRITER,
-                commit_properties=CommitProperties(
-                    custom_metadata={APPEND: token}
-                    | ({} if snapshot_of is None else words_of(snapshot_of))
-                ),
-                post_commithook_properties=_NO_HOOKS,
-            )
-        except CommitFailedError as error:
-            raise AppendConflict(message_of(error)) from error
-        except (DeltaError, OSError) as error:
+            version = self._log.append(*self._written(rows, snapshot_of), token)
+        except (OSError, KeyError, ValueError) as error:
             self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "append", message_of(error)) from error
         self._check_duration("append", began)
         self._own = {token: rows}
-        version = self.version
         if version % CHECKPOINT_VERSIONS == 0:
             self._checkpoint_from = min(version, self._checkpoint_from)
         return version
 
+    def _written(
+        self, rows: pa.Table, snapshot_of: int | None
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Write the file of rows; return its action, and more fields of the entry."""
+        (segment,) = set(rows.column(_SEGMENT).to_pylist())
+        rows = rows.drop_columns([_SEGMENT])
+        data = pa.BufferOutputStream()
+        pq.write_table(rows, data, **_FILES)
+        content = data.getvalue().to_pybytes()
+        name = f"{_SEGMENT}={segment}/part-{uuid.uuid4()}.parquet"
+        self._files.write(name, content)
+        kinds = rows.column("kind").to_pylist()
+        add: dict[str, Any] = {
+            "path": name, "partitionValues": {_SEGMENT: str(segment)}, "size": len(content),
+            "modificationTime": time.time_ns() // 1_000_000, "dataChange": True,
+            "stats": json.dumps({
+                "numRecords": len(rows), "minValues": {"kind": min(kinds)},
+                "maxValues": {"kind": max(kinds)}, "nullCount": {"kind": 0},
+            }),
+        }  # fmt: skip
+        if snapshot_of is not None:
+            return [{"add": add}], dict(words_of(snapshot_of))
+        plain = rows_to_plain(rows)
+        return [{"add": add}], {} if plain is None else {ROWS: plain}
+
+    def _check_features(self) -> None:
+        """Look at the table again if an entry has changed its properties or features.
+
+        Raises:
+            CommitTableFormat: Rows cannot be appended to it any more.
+        """
+        if self._log.is_changed:
+            self._table = self._open()
+            self._log.is_changed = False
+
     def maintain(self) -> None:
-        """Write a checkpoint if one is due, and reopen the handle if it has become slow."""
+        """Write a checkpoint if one is due."""
         if self.version >= self._checkpoint_from:
             self._checkpoint()
-        if self._is_slow:
-            try:
-                self.refresh(reopen=True)
-            except Exception as error:  # noqa: BLE001 - the next append tries again
-                log.warning("%s was not reopened: %s", self.target, message_of(error))
 
     def tail(self, after: int, upto: int) -> Tail:
         """Return the rows appended in versions from `after` (excluded) to `upto` (included)."""
         if upto <= after:
             return Tail()
+        versions = range(after + 1, upto + 1)
         try:
-            self._check_history(after)
             # The table's history() returns wrong versions during concurrent appends, and its
             # change data feed takes five times as long as reading the files.
-            entries = self._entries(range(after + 1, upto + 1))
+            entries = self._log.known(versions)
+            unread = self._entries([v for v in versions if v not in entries])
+            self._log.check(unread)
+            entries |= unread
             appends = {v: entry for v, entry in entries.items() if entry.is_append}
-            # Rows that this engine appended last are not read again.
-            own = {
-                v: rows for v, e in appends.items() if (rows := self._own.get(e.token)) is not None
-            }
-            files = [(v, f) for v, e in appends.items() if v not in own for f in e.files]
-            found = [_in_version(rows.select(_IN_FILES.names), v) for v, rows in own.items()]
-            found += _side_by_side(self._rows, files)
-            rows = pa.concat_tables(found) if found else Tail().rows
+            found = {v: rows for v, e in appends.items() if (rows := self._rows_in(e)) is not None}
+            files = [(v, f) for v, e in appends.items() if v not in found for f in e.files]
+            parts = [_in_version(rows, v) for v, rows in found.items()]
+            parts += _side_by_side(self._rows, files)
+            rows = pa.concat_tables(parts) if parts else Tail().rows
         except (CommitLogUnavailable, CorruptCommitLog):
             raise
         except Exception as error:  # a file of nonsense can raise anything
             raise self._unreadable(error, f"versions {after + 1} to {upto}") from error
-        self._read = upto, entries[upto].digest
         return tail_of(rows, entries)
+
+    def _rows_in(self, entry: VersionEntry) -> pa.Table | None:
+        """Return the rows of an append if no file has to be read for them."""
+        own = self._own.get(entry.token)
+        if own is not None:
+            return own.select(_IN_FILES.names)
+        return None if entry.rows is None else rows_of_plain(entry.rows, _IN_FILES)
 
     def snapshots(self, version: int | None = None) -> pa.Table:
         """Return the rows of kind `snapshot` in a version, by default the newest."""
         what = f"snapshots in version {version or self.version}"
         try:
-            table = self._table
-            if version is not None:
-                table = DeltaTable(self._uri, version=version, storage_options=self._options)
+            files = _snapshot_files(self._at(self.version if version is None else version))
         except (DeltaError, OSError) as error:
             raise self._unreadable(error, what) from error
         try:
-            return _snapshot_rows(table)
-        except Exception as error:  # the query engine raises nothing more specific  # noqa: BLE001
-            log.debug("reading %s of %s: %s", what, self.target, message_of(error))
-        self._check_answers(table.get_add_actions(flatten=True).column("path").to_pylist())
-        try:  # the storage may have come back in between
-            return _snapshot_rows(table)
-        except MemoryError as error:
+            found = _side_by_side(self._rows, [(0, file) for file in files])
+            rows = pa.concat_tables([_in_version(_IN_FILES.empty_table(), 0), *found])
+        except Exception as error:  # a file of nonsense can raise anything
             raise self._unreadable(error, what) from error
-        except Exception as error:
-            raise TailGone(f"{what}: {message_of(error)}") from error
+        return rows.filter(pc.field("kind") == "snapshot")
 
     def last_append_ms(self) -> int | None:
         """Return the time of the last append by the writer's clock, in milliseconds since 1970.
@@ -356,40 +369,35 @@ class PathEngine:
 
     def replace(self, rows: pa.Table, *, at: int, closed: int | None) -> int:
         """Replace all rows of segments up to `closed` by `rows`, in one version."""
-        predicate = "segment >= 0" if closed is None else f"segment <= {closed}"
-        # The handle is at the folded version, so that later appends to the closed segments are a
-        # conflict. A newer handle would remove these rows unread.
+
+        def conflicts(entry: VersionEntry) -> bool:
+            """Whether an append is among the rows that are replaced, which do not contain it."""
+            is_late = closed is None or any(_segment_of(file) <= closed for file in entry.files)
+            return conflicts_with_append(entry) or is_late
+
         began = _now()
         try:
             refuse_unwritable(self._uri, rows.nbytes)
-            pinned = DeltaTable(self._uri, version=at, storage_options=self._options)
-            write_deltalake(
-                pinned,
-                rows,
-                mode="overwrite",
-                predicate=predicate,
-                writer_properties=_WRITER,
-                commit_properties=CommitProperties(
-                    custom_metadata=words_of(at, repair=closed is None)
-                ),
-                post_commithook_properties=_NO_HOOKS,
+            removes = [*_removes(_loaded(self._uri, self._options, at), closed)]
+            adds, _ = self._written(rows, at)
+            later = self._entries(range(at + 1, self.version + 1)).values()
+            if any(map(conflicts, later)):
+                raise AppendConflict(f"rows were appended after version {at}")
+            words = words_of(at, repair=closed is None)
+            version = self._log.append(
+                [*removes, *adds], words, uuid.uuid4().hex, mode="Overwrite", conflicts=conflicts
             )
-        except CommitFailedError as error:
-            raise AppendConflict(message_of(error)) from error
-        except (DeltaError, OSError) as error:
+        except (DeltaError, OSError, KeyError, ValueError) as error:
             self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "compact", message_of(error)) from error
         self._check_duration("compact", began)
-        version: int = pinned.version()
-        self.refresh(reopen=True)
         self._checkpoint()
         return version
 
     def tidy(self, upto: int) -> None:
         """Remove log entries up to a version that are older than the table's log retention."""
         try:
-            pinned = DeltaTable(self._uri, version=upto, storage_options=self._options)
-            pinned.cleanup_metadata()
+            _loaded(self._uri, self._options, upto).cleanup_metadata()
         except (DeltaError, OSError) as error:
             log.warning(
                 "old log entries of %s were not removed: %s", self.target, message_of(error)
@@ -421,25 +429,12 @@ class PathEngine:
             self._in_doubt = True
             raise CommitLogUnavailable(self._uri, operation, f"it took {took:.0f} s")
 
-    def _check_history(self, version: int) -> None:
-        """Check that a version was not replaced since it was read, as by a restore of files."""
-        if self._read is None or self._read[0] != version:
-            return
-        if self._entry(version).digest != self._read[1]:
-            # It may be that of a process that was frozen, in the place of a removed one. Then the
-            # next one is missing, and the tail is gone.
-            self._entry(version + 1)
-            self._in_doubt = True
-            raise CorruptCommitLog(
-                self._uri, f"version {version} is another one than it was: its files were replaced"
-            )
-
     def _entries(
         self, versions: Sequence[int], *, broken_ok: bool = False
     ) -> dict[int, VersionEntry]:
         def read(version: int) -> VersionEntry | None:
             try:
-                return self._entry(version)
+                return self._log.entry(version)
             except (KeyError, FileNotFoundError, ValueError):
                 if broken_ok:
                     return None
@@ -452,7 +447,7 @@ class PathEngine:
 
     def _rows(self, append: tuple[int, str]) -> pa.Table:
         version, file = append
-        data = pa.BufferReader(self._files.open_input_file(file).read())
+        data = pa.BufferReader(self._files.read(file))
         try:
             rows = pq.ParquetFile(data).read(columns=_IN_FILES.names).cast(_IN_FILES)
         except OSError as error:  # of the content: the bytes are here
@@ -461,12 +456,22 @@ class PathEngine:
             raise ValueError(f"{file} should contain rows and is empty")
         return _in_version(rows, version)
 
-    def _entry(self, version: int) -> VersionEntry:
-        return VersionEntry.parse(
-            self._files.open_input_file(f"_delta_log/{version:020d}.json").read()
-        )
+    def _at(self, version: int) -> DeltaTable:
+        """Return a version of the table."""
+        if version == self._table.version():
+            return self._table
+        table = _loaded(self._uri, self._options, version)
+        if version > self._table.version():
+            self._table = table
+        return table
 
     def _open(self) -> DeltaTable:
+        """Return the newest version of the table."""
+        table = self._newest()
+        check_appendable(table, self.target)
+        return table
+
+    def _newest(self) -> DeltaTable:
         try:
             try:
                 return self._opened()
@@ -486,18 +491,23 @@ class PathEngine:
             ) from error
 
     def _opened(self) -> DeltaTable:
-        return DeltaTable(self._uri, version=self._pinned, storage_options=self._options)
+        return _loaded(self._uri, self._options, self._pinned)
 
     def _log_files(self) -> list[str]:
-        found = self._files.get_file_info_selector(FileSelector("_delta_log"))
-        return sorted((info.path for info in found if info.is_file), reverse=True)[:_PROBED]
+        found = self._files.names(LOG_FOLDER)[::-1][:_PROBED]
+        return [f"{LOG_FOLDER}/{name}" for name in found]
 
-    def _check_mounted(self, operation: str) -> None:
-        """Check that a local table exists: deltalake reports no change if it is missing."""
-        if "://" in self._uri and not self._uri.startswith("file://"):
-            return
+    def _is_in_place(self, operation: str) -> bool:
+        """Whether a table on a local disk still has its newest known entry; true elsewhere.
+
+        Raises:
+            CommitLogUnavailable: Its folder is missing, or is empty.
+        """
+        folder = local_folder(self._uri)
+        if folder is None or (self._pinned is None and self._log.is_newest_there()):
+            return True
         try:
-            with os.scandir(_local(self._uri) / "_delta_log") as entries:
+            with os.scandir(Path(folder, LOG_FOLDER)) as entries:
                 is_there = next(entries, None) is not None
         except FileNotFoundError:
             is_there = False
@@ -505,6 +515,7 @@ class PathEngine:
             raise CommitLogUnavailable(self._uri, operation, message_of(error)) from error
         if not is_there:
             raise CommitLogUnavailable(self._uri, operation, _NO_TABLE)
+        return False
 
     def _check_answers(self, files: Iterable[str]) -> None:
         """Read files of the table to check that its storage answers; they may be missing.
@@ -515,7 +526,7 @@ class PathEngine:
         try:
             for file in files:
                 with suppress(FileNotFoundError):
-                    self._files.open_input_file(unquote(file)).read()
+                    self._files.read(unquote(file))
         except OSError as error:
             raise CommitLogUnavailable(self._uri, "read", message_of(error)) from error
 
@@ -526,14 +537,10 @@ class PathEngine:
             return CommitLogUnavailable(self._uri, "read", message_of(error))
         return TailGone(f"{what}: {message_of(error)}")
 
-    @property
-    def _is_slow(self) -> bool:
-        return self.version - self._opened_at >= CHECKPOINT_VERSIONS
-
     def _checkpoint(self) -> None:
         self._checkpoint_from = math.inf
         try:
-            self._table.create_checkpoint()
+            self._at(self.version).create_checkpoint()
         except Exception as error:  # noqa: BLE001 - the row is written: only later reads are slower
             self._checkpoint_from = self.version + _CHECKPOINT_PAUSE
             log.warning(
@@ -544,31 +551,53 @@ class PathEngine:
             )
 
 
-def _create(
-    uri: str, schema: pa.Schema, properties: Mapping[str, str], options: dict[str, str] | None
-) -> None:
-    try:
-        DeltaTable.create(
-            uri,
-            schema,
-            mode="error",
-            partition_by=["segment"],
-            description="An append-only log of coopconsume.",
-            configuration=dict(properties),
-            storage_options=options,
-            # Without retries: the loser of a race would create the table again as version 1.
-            commit_properties=CommitProperties(max_commit_retries=0),
-            raise_if_key_not_exists=False,
-        )
-    except (DeltaError, OSError):
-        # Another process may have created the table; otherwise this is the cause.
-        if not DeltaTable.is_deltatable(uri, options):
-            raise
+def _loaded(uri: str, options: dict[str, str] | None, version: int | None) -> DeltaTable:
+    """Return a version of a table, by default the newest."""
+    for pause in (*_PAUSES, None):
+        try:
+            return DeltaTable(uri, version=version, storage_options=options)
+        except DeltaError as error:
+            if pause is None or _GAP not in str(error):
+                raise
+        time.sleep(pause)
+    raise AssertionError
 
 
-def _snapshot_rows(table: DeltaTable) -> pa.Table:
-    query = "SELECT *, 0 AS _commit_version FROM log WHERE kind = 'snapshot'"
-    return pa.table(QueryBuilder().register("log", table).execute(query).read_all())
+def _removes(table: DeltaTable, closed: int | None) -> Iterator[dict[str, Any]]:
+    """Yield the actions that remove the files of all segments up to one, or of all."""
+    found = pa.table(table.get_add_actions(flatten=True))
+    now = time.time_ns() // 1_000_000
+    names = ("path", "size_bytes", f"partition.{_SEGMENT}")
+    columns = [found.column(name).to_pylist() for name in names]
+    for path, size, segment in zip(*columns, strict=True):
+        if closed is None or segment <= closed:
+            yield {
+                "remove": {
+                    "path": path, "deletionTimestamp": now, "dataChange": True,
+                    "extendedFileMetadata": True, "partitionValues": {_SEGMENT: str(segment)},
+                    "size": size,
+                }
+            }  # fmt: skip
+
+
+def _segment_of(file: str) -> int:
+    """Return the segment of a data file; the lowest one for a name of another tool."""
+    found = re.match(rf"{_SEGMENT}=(\d+)/", file)
+    return int(found[1]) if found else 0
+
+
+def _snapshot_files(table: DeltaTable) -> list[str]:
+    """Return the files that may have rows of kind `snapshot`, by their statistics."""
+    found = pa.table(table.get_add_actions(flatten=True))
+    bounds = [
+        found.column(name).to_pylist() if name in found.column_names else [None] * len(found)
+        for name in ("min.kind", "max.kind")
+    ]
+    return [
+        unquote(path)
+        for path, least, most in zip(found.column("path").to_pylist(), *bounds, strict=True)
+        if (least or "") <= "snapshot" <= (most or "snapshot")
+    ]
 
 
 def _now() -> float:
@@ -576,10 +605,9 @@ def _now() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def _listed(files: DeltaStorageHandler) -> list[int]:
+def _listed(files: TableFiles) -> list[int]:
     """Return the versions with an entry in the log, newest first."""
-    listed = files.get_file_info_selector(FileSelector("_delta_log"))
-    names = [re.fullmatch(r"(\d{20})\.json", Path(info.path).name) for info in listed]
+    names = [re.fullmatch(r"(\d{20})\.json", name) for name in files.names(LOG_FOLDER)]
     return sorted((int(name[1]) for name in names if name), reverse=True)
 
 

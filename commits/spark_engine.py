@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -76,7 +77,7 @@ class SparkEngine:
     def __init__(self, name: str, spark: Any) -> None:
         self._name = name
         self._spark = spark
-        self._read: tuple[int, bytes] | None = None  # the last version of a tail, and its digest
+        self._read: tuple[int, str] | None = None  # the last version of a tail, and its digest
         try:
             detail = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]
         except Exception as error:
@@ -383,9 +384,8 @@ def _entry(row: Any) -> VersionEntry:
     actions += [{"remove": {"dataChange": True}}] if removes else []
     facts = [row["version"], str(row["timestamp"]), operation, row["userMetadata"], sorted(metrics)]
     entry = VersionEntry.parse(b"\n".join(json.dumps(action).encode() for action in actions))
-    digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).digest()
-    return VersionEntry(entry.is_append, entry.snapshot_of, entry.disturbs, entry.repairs,
-                 entry.timestamp_ms, entry.token, (), digest)  # fmt: skip
+    digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
+    return replace(entry, files=(), digest=digest)
 
 
 def _sql_type(kind: pa.DataType) -> str:

@@ -25,7 +25,7 @@ LOG_PROPERTIES = {
     # Only this library removes entries of the table's log, right after a snapshot: appends
     # after the last snapshot are read through their entries, whatever their age.
     "delta.enableExpiredLogCleanup": "false",
-    # On a local disk each commit lists all entries: 10,000 take 17 ms, 100,000 take 170 ms.
+    # Checkpoints, snapshots and openings list all entries: 100,000 take 170 ms on a local disk.
     "delta.logRetentionDuration": "interval 30 minutes",
     # Every checkpoint contains removed files for this time.
     "delta.deletedFileRetentionDuration": "interval 1 hours",

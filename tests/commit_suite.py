@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,11 +19,12 @@ from commits import (
     IndividualCommitTooOld,
     Pending,
 )
+from commits.entries import BEFORE, ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["P0", "P1", "check_behaviour", "opened", "seen"]
+__all__ = ["P0", "P1", "as_written_before", "check_behaviour", "opened", "seen"]
 
 P0, P1 = ("t", 0), ("t", 1)
 
@@ -81,3 +84,15 @@ def check_behaviour(open_store: Callable[..., CommitStore]) -> None:
     counted = [e["counted"] for e in other.history("g") if e["id"] == "late-1"]
     assert counted == [False]
     assert seen(open_store()) == seen(other)
+
+
+def as_written_before(path: str | Path) -> None:
+    """Leaves a table as earlier versions have written it: entries have neither rows nor digests."""
+    for entry in Path(path, "_delta_log").glob("*.json"):
+        lines = []
+        for action in map(json.loads, entry.read_text().splitlines()):
+            if "commitInfo" in action:
+                for name in (ROWS, BEFORE):
+                    action["commitInfo"].pop(name, None)
+            lines.append(json.dumps(action))
+        entry.write_text("\n".join(lines))

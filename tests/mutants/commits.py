@@ -12,6 +12,7 @@ _EVENTS = "tests/unit/commits/test_fold_rules.py::"
 _JUDGE = "tests/model/test_judge.py::"
 _JOB = "tests/model/test_job_model.py::"
 _OVERFLOW = "tests/unit/runtime/test_timestamp_overflow.py::"
+_DELTA_LOG = "tests/model/test_delta_log.py::"
 _ODD = "tests/unit/worker/test_odd_answers.py::"
 
 COMMITS = [
@@ -125,6 +126,48 @@ COMMITS = [
         ),
     ),
     Mutant(
+        "lost-answer-is-an-append-of-another",
+        "A writer whose answer was lost recognises its own entry.",
+        "commits/delta_log.py",
+        "if entry.token == token:",
+        "if False:",
+        (_DELTA_LOG + "test_each_append_is_once_in_one_order_and_no_answer_is_wrong",),
+    ),
+    Mutant(
+        "append-behind-a-compaction",
+        "An append does not go on behind a version that removed rows.",
+        "commits/delta_log.py",
+        "return not entry.is_append or entry.changes_table",
+        "return entry.changes_table",
+        (_DELTA_LOG + "test_what_is_no_append_is_a_conflict",),
+    ),
+    Mutant(
+        "replaced-table-read-on",
+        "A process that reads on notices that the table is another one.",
+        "commits/delta_log.py",
+        "elif (entry.before or self.entry(version - 1).digest) != before:",
+        "elif False:",
+        (_DELTA_LOG + "test_a_reader_that_reads_on_notices_another_table",),
+    ),
+    Mutant(
+        "late-append-replaced",
+        "A compaction removes no rows that were appended meanwhile.",
+        "commits/path_engine.py",
+        "return conflicts_with_append(entry) or is_late",
+        "return conflicts_with_append(entry)",
+        (
+            "tests/unit/commits/test_commit_table.py::test_rows_of_an_old_segment_are_never_removed_unread",
+        ),
+    ),
+    Mutant(
+        "entry-is-not-synced",
+        "An append outlasts a loss of power.",
+        "commits/table_files.py",
+        "os.fsync(file.fileno())",
+        "pass",
+        ("tests/unit/commits/test_table_files.py::test_what_is_written_is_synced_in_order",),
+    ),
+    Mutant(
         "vacuum-of-a-frozen-process",
         "A vacuum whose handle is old removes nothing.",
         "commits/path_engine.py",
@@ -155,11 +198,11 @@ COMMITS = [
         ),
     ),
     Mutant(
-        "orphan-is-damage",
-        "An entry that nobody else sees is no damage of the table.",
+        "idle-for-longer-than-entries-are-kept",
+        "A store that has not looked for long opens the table again.",
         "commits/path_engine.py",
-        "            self._entry(version + 1)\n",
-        "",
+        "is_stale = _now() - self._looked_at > _STALE_SECONDS",
+        "is_stale = False",
         (
             "tests/unit/commits/test_commit_table.py::test_an_entry_of_a_frozen_process_in_the_place_of_a_removed_one_is_no_damage",
         ),

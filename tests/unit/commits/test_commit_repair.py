@@ -26,6 +26,7 @@ from commits import (
 )
 from commits.rows import SCHEMA, Event, Part, encode
 from coopconsume.cli import main
+from tests.commit_suite import as_written_before
 
 P0, P1 = ("t", 0), ("t", 1)
 
@@ -45,7 +46,8 @@ def filled(path: str, commits: int = 20, *, compact_at: int = 10) -> tuple[Commi
                      pending={P1: [Pending(5, n)]})  # fmt: skip
         if n == compact_at:
             store.compact()
-    return store, epoch
+    as_written_before(path)
+    return CommitStore.open(path, cluster="c"), epoch
 
 
 def file_of(path: str, version: int) -> Path:
@@ -121,6 +123,8 @@ def test_kafkas_offsets_take_the_place(path: str) -> None:
     store, epoch = filled(path)
     other = store.open_epoch("h", {"m": [P0]}, previous=None)
     store.commit("h", other, "m", {P0: [(0, 6)]})
+    as_written_before(path)
+    store = CommitStore.open(path, cluster="c")
     file_of(path, 18).unlink()
     offsets = {("c", "g"): {P0: StableOffset(7, "id")}, ("c", "new"): {P1: StableOffset(3)}}
     repair_table(path, offsets=offsets, dry_run=False, quiet_seconds=0)

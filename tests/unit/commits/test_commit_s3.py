@@ -33,6 +33,7 @@ from tests.commit_suite import check_behaviour
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from coopconsume.queue.log_client import LogRecord
 
@@ -40,7 +41,13 @@ P0, P1 = ("t", 0), ("t", 1)
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The requests that the server of `bucket` has got, a line each."""
+    return tmp_path_factory.mktemp("requests") / "log"
+
+
+@pytest.fixture(scope="module")
+def bucket(log: Path) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
     """A server of its own with a bucket, and the storage options for it.
 
     It is a process, as `deltalake` lets no other thread run while it asks for a table.
@@ -48,7 +55,7 @@ def bucket() -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
     pytest.importorskip("moto.server")
     # Somebody may take a port between our look at it and the server's.
     for _ in range(3):
-        server, endpoint = _server()
+        server, endpoint = _server(log)
         if _has_bucket(server, endpoint):
             break
     try:
@@ -73,21 +80,26 @@ def options(bucket: tuple[subprocess.Popen[bytes], dict[str, str]]) -> dict[str,
 
 
 # moto looks for an object and writes it in two steps: of two conditional puts at once both succeed.
+# Each request is noted on standard output.
 _ONE_AT_A_TIME = """
 import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import run_simple
 app = DomainDispatcherApplication(create_backend_app)
-run_simple("127.0.0.1", int(sys.argv[1]), app, threaded=False)
+def noted(environ, respond):
+    print(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"], flush=True)
+    return app(environ, respond)
+run_simple("127.0.0.1", int(sys.argv[1]), noted, threaded=False)
 """
 
 
-def _server() -> tuple[subprocess.Popen[bytes], str]:
+def _server(log: Path) -> tuple[subprocess.Popen[bytes], str]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     command = [sys.executable, "-c", _ONE_AT_A_TIME, str(port)]
-    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    with log.open("w") as requests:
+        server = subprocess.Popen(command, stdout=requests, stderr=subprocess.DEVNULL)
     return server, f"http://127.0.0.1:{port}"
 
 
@@ -129,12 +141,44 @@ def test_a_table_in_a_bucket_behaves_as_all_do(options: dict[str, str]) -> None:
     check_behaviour(partial(CommitStore.open, "s3://bucket/suite", storage_options=options))
 
 
+def test_a_commit_is_two_requests_and_a_look_is_one(options: dict[str, str], log: Path) -> None:
+    """For a member alone; one more for each entry of others."""
+
+    def requests_of(call: Callable[[], object]) -> list[str]:
+        before = len(log.read_text().splitlines())
+        call()
+        return [line.split()[0] for line in log.read_text().splitlines()[before:]]
+
+    target = "s3://bucket/requests"
+    assert len(requests_of(lambda: CommitStore.open(target, storage_options=options))) <= 10
+    store, other = (CommitStore.open(target, storage_options=options) for _ in range(2))
+    epoch = store.open_epoch("g", {"m": [P0]}, previous=None)
+    offsets = iter(range(0, 1000, 2))
+
+    def commit(of: CommitStore = store) -> object:
+        at = next(offsets)
+        return of.commit("g", epoch, "m", {P0: [(at, at)]})
+
+    commit()
+    for _ in range(3):
+        assert requests_of(commit) == ["PUT", "PUT"]
+        assert requests_of(lambda: store.state("g")) == ["GET"]
+    other.state("g")
+    commit(), commit()
+    assert requests_of(lambda: other.state("g")) == ["GET"] * 3
+    commit()
+    assert requests_of(lambda: commit(other)) == ["PUT", "PUT", "GET", "PUT"]
+    entries = store.version() + 1
+    opened = requests_of(lambda: CommitStore.open(target, storage_options=options, create=False))
+    assert len(opened) <= 5 + 3 * entries, opened  # deltalake reads each of them twice
+
+
 def test_a_bucket_that_does_not_answer_is_unavailable(
     bucket: tuple[subprocess.Popen[bytes], dict[str, str]],
 ) -> None:
     """Every call says so, none speaks of damage; the commit is repeated with its id later.
 
-    The server stops before the commit, or between its row and the reading of its answer.
+    The server stops after a commit.
     """
     server, options = bucket
     quick = {"timeout": "500ms", "connect_timeout": "500ms", "max_retries": "0"}
@@ -154,8 +198,8 @@ def test_a_bucket_that_does_not_answer_is_unavailable(
         suspend(server.pid)
         return int(version)
 
-    def commit() -> object:
-        return store.commit("g", epoch, "m", {P0: [(0, 4)]}, commit_id="run-1")
+    def commit(commit_id: str = "run-2") -> object:
+        return store.commit("g", epoch, "m", {P0: [(0, 4)]}, commit_id=commit_id)
 
     calls: list[Callable[[], object]] = [
         commit, lambda: store.state("g"), store.compact,
@@ -164,6 +208,8 @@ def test_a_bucket_that_does_not_answer_is_unavailable(
     ]  # fmt: skip
     engine.append = stopped_after
     try:
+        commit("run-1")  # the answer needs no other request
+        engine.append = append
         for call in calls:
             with pytest.raises(CommitLogUnavailable) as caught:
                 call()
@@ -171,9 +217,8 @@ def test_a_bucket_that_does_not_answer_is_unavailable(
             assert not {"repair", "damaged"} & set(str(caught.value).split())
     finally:
         server.send_signal(signal.SIGCONT)
-    engine.append = append
     assert CommitStore.open(target, storage_options=options).state("g") == {P0: PartitionCommits(5)}
-    commit()
+    commit("run-1")
     assert store.state("g") == {P0: PartitionCommits(5)}
 
 

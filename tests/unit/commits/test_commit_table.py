@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import subprocess
 import sys
 import threading
@@ -29,10 +28,12 @@ from commits import (
     check_table,
     path_engine,
 )
+from commits.delta_log import DeltaLog
 from commits.path_engine import PathEngine
 from commits.places import log_folder, mount_kind, taking_turns
 from commits.rows import SCHEMA, Event, Part, encode
 from commits.table import LOG_PROPERTIES
+from tests.commit_suite import as_written_before
 
 P0, P1 = ("t", 0), ("t", 1)
 
@@ -387,36 +388,21 @@ def overtake(path: str, epoch: Epoch) -> None:
 
 @pytest.mark.usefixtures("forgetful")
 def test_a_commit_of_a_process_that_was_frozen_is_unknown_and_counts_for_all_once_repeated(
-    path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its entry had been there and was removed: written again, it is one that nobody sees."""
-
-    def copy_new(source: str, target: str) -> None:
-        if f"{at + 1:020d}" in source or source.endswith(".parquet"):
-            shutil.copy(source, target)
-
     store, epoch = filled(path, 20, segment_versions=10)
-    at, copy, real = store.version(), tmp_path / "copy", path_engine.write_deltalake
-    shutil.copytree(path, copy)
-    now = [0.0]
+    at, real, now = store.version(), DeltaLog.append, [0.0]
 
-    def write(_: DeltaTable, rows: pa.Table, **how: Any) -> None:
+    def append(log: DeltaLog, *what: Any) -> int:
         now[0] = 301.0
-        monkeypatch.setattr(path_engine, "write_deltalake", real)
-        other = CommitStore.open(path)
-        for n in range(2):
-            other.commit("g", epoch, "m", {P1: [(n, n)]})
-        DeltaTable(path).create_checkpoint()
-        other.compact()
-        other._engine.tidy(at + 2)
+        monkeypatch.setattr(DeltaLog, "append", real)
+        overtake(path, epoch)
         assert not Path(path, f"_delta_log/{at + 1:020d}.json").exists()
-        mine = DeltaTable(copy)
-        real(mine, rows, **how)
-        shutil.copytree(copy, path, dirs_exist_ok=True, copy_function=copy_new)
-        store._engine._table = mine  # type: ignore[attr-defined]
+        return real(log, *what)
 
     monkeypatch.setattr(path_engine, "_now", lambda: now[0])
-    monkeypatch.setattr(path_engine, "write_deltalake", write)
+    monkeypatch.setattr(DeltaLog, "append", append)
     with pytest.raises(CommitLogUnavailable, match="it took 301 s"):
         store.commit("g", epoch, "m", {P0: [(1000, 1000)]}, commit_id="slow")
     assert Path(path, f"_delta_log/{at + 1:020d}.json").exists()
@@ -427,11 +413,14 @@ def test_a_commit_of_a_process_that_was_frozen_is_unknown_and_counts_for_all_onc
 
 
 @pytest.mark.usefixtures("forgetful")
-def test_an_entry_of_a_frozen_process_in_the_place_of_a_removed_one_is_no_damage(path: str) -> None:
+def test_an_entry_of_a_frozen_process_in_the_place_of_a_removed_one_is_no_damage(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To an idle store it looks as if the last version that it has read was replaced."""
     store, epoch = filled(path, 20, segment_versions=10)
-    last = Path(path, "_delta_log", f"{store.version():020d}.json")
+    last, now = Path(path, "_delta_log", f"{store.version():020d}.json"), path_engine._now()
     overtake(path, epoch)
+    monkeypatch.setattr(path_engine, "_now", lambda: now + 301.0)  # entries stay for longer
     assert not last.exists()
     last.write_text('{"commitInfo":{"operation":"WRITE"}}\n')
     assert seen(store) == seen(CommitStore.open(path))
@@ -453,6 +442,8 @@ def test_a_table_whose_entries_go_while_it_is_opened_or_checked_is_not_damaged(
 
     monkeypatch.setattr(PathEngine, "tail", tail)
     opened_store = CommitStore.open(path)
+    now = path_engine._now()
+    monkeypatch.setattr(path_engine, "_now", lambda: now + 301.0)  # entries stay for longer
     assert seen(opened_store) == seen(store)
     monkeypatch.setattr(PathEngine, "tail", tail)
     assert check_table(path).is_sound
@@ -510,29 +501,10 @@ def test_a_checkpoint_that_fails_is_no_error_and_tried_again(
     assert len([*Path(path, "_delta_log").glob("*.checkpoint*.parquet")]) == 1
 
 
-@pytest.mark.parametrize("error", [CommitLogUnavailable("t", "read", "away"), MemoryError()])
-def test_a_handle_that_cannot_be_reopened_is_no_error(
-    path: str, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    """The commit before it has succeeded, and the next one tries again."""
-    store, _ = filled(path, 20)
-    epoch = opened(store)
-
-    def refresh(*, reopen: bool = False) -> int:
-        raise error
-
-    at = store._engine._opened_at = store.version() - 50  # type: ignore[attr-defined]
-    with monkeypatch.context() as patch:
-        patch.setattr(store._engine, "refresh", refresh)
-        store.maintain()
-    assert store._engine._opened_at == at  # type: ignore[attr-defined]
-    assert store.commit("g", epoch, "m", {P0: [(500, 500)]})[P0].status == "committed"
-    assert store._engine._opened_at > at  # type: ignore[attr-defined]
-
-
 def test_a_missing_file_is_reported(path: str) -> None:
     """A lost data file is an error that names it and the ways out, and changes nothing."""
     filled(path, 20)
+    as_written_before(path)
     version = DeltaTable(path).version()
     Path(sorted(live_files(path))[3]).unlink()
     with pytest.raises(CorruptCommitLog, match="rows are missing") as caught:

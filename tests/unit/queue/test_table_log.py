@@ -17,10 +17,12 @@ from deltalake import DeltaTable, write_deltalake
 from commits.errors import CommitLogUnavailable, CommitTableFormat
 from commits.path_engine import PathEngine
 from commits.rows import SCHEMA
+from commits.table_files import DiskFiles
 from coopconsume.errors.queue import QueueLogFormat, QueueNotFound
 from coopconsume.queue.replica_log import ReaderEvent, RecordsRead, ReplicaFailed, ReplicaLog
 from coopconsume.queue.rows import ReplicaRow, decode, encode
 from coopconsume.queue.table_log import TableLog
+from tests.commit_suite import as_written_before
 
 SEGMENT = 5
 
@@ -186,15 +188,15 @@ def test_a_table_that_another_consumer_creates_at_the_same_time_is_used(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files are not those of somebody else, even if it has rows already."""
-    look = DeltaTable.is_deltatable
+    look = DiskFiles.names
 
-    def looked(*args: object) -> bool:
-        monkeypatch.setattr(DeltaTable, "is_deltatable", look)
-        found = look(*args)  # type: ignore[arg-type]
+    def looked(*args: Any) -> list[str]:
+        monkeypatch.setattr(DiskFiles, "names", look)
+        found = look(*args)
         opened(table).write([row(0)])
         return found
 
-    monkeypatch.setattr(DeltaTable, "is_deltatable", looked)
+    monkeypatch.setattr(DiskFiles, "names", looked)
     assert requests(read_all(opened(table))) == [0]
 
 
@@ -242,6 +244,7 @@ def test_a_damaged_table_counts_as_one_that_is_away(
     """So that a queue goes on with its other replicas."""
     log = opened(table)
     log.write([row(0), row(1)])
+    as_written_before(table)
     for file in table.glob("segment=*/*.parquet"):
         file.unlink()
     log.begin_reading()
@@ -355,6 +358,7 @@ def test_rows_that_are_gone_at_the_start_are_reported(table: Path) -> None:
     """A reader that never reaches the end would be silent otherwise."""
     log = opened(table)
     log.write([row(0)])
+    as_written_before(table)
     for file in table.glob("segment=*/*.parquet"):
         file.unlink()
     events: SimpleQueue[ReaderEvent] = SimpleQueue()

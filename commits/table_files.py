@@ -1,0 +1,297 @@
+"""The files of a Delta table, on a local disk or in an object store.
+
+A version of a table is made by creating the file of its entry if it does not exist. On a disk that
+is a hard link, in an object store a conditional put. `deltalake` has no public way to do either,
+and its files keep Python's interpreter lock while a store answers. In an object store this uses
+`obstore`, the Python interface of the Rust library that `deltalake` is built on.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from abc import ABC, abstractmethod
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from commits.errors import UnsupportedTarget
+from commits.places import local_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+LOG_FOLDER: Final = "_delta_log"
+#: Settings of the HTTP client of an object store, by their names without the prefix of its maker.
+_CLIENT: Final = """
+allow_http allow_invalid_certificates connect_timeout default_content_type http1_only
+http2_keep_alive_interval http2_keep_alive_timeout http2_keep_alive_while_idle http2_max_frame_size
+http2_only pool_idle_timeout pool_max_idle_per_host proxy_url proxy_ca_certificate proxy_excludes
+randomize_addresses read_timeout timeout user_agent
+"""
+_MAKERS: Final = ("aws_", "azure_", "google_")
+#: Seconds for a request, and for it with its repeats.
+_REQUEST, _REPEATS = 10, 30
+
+
+class TableFiles(ABC):
+    """Reads and creates files of a table by their names within its folder.
+
+    Methods raise `FileNotFoundError` for a missing file, and another `OSError` if the storage does
+    not answer or refuses. No method keeps Python's interpreter lock while it waits.
+    """
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Create the folder of the table's log where there are folders."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """Return the content of a file."""
+
+    @abstractmethod
+    def has(self, name: str) -> bool:
+        """Return whether there is a file."""
+
+    @abstractmethod
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file of a new name."""
+
+    @abstractmethod
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file that does not exist; return whether it was written."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder, sorted; none of a missing folder."""
+
+
+class DiskFiles(TableFiles):
+    """Files on a local disk.
+
+    Args:
+        folder: The folder of the table.
+        synced: Whether what was written outlasts a loss of power.
+    """
+
+    def __init__(self, folder: str, *, synced: bool = True) -> None:
+        self._folder = Path(folder)
+        self._synced = synced
+
+    def prepare(self) -> None:
+        """Create the folder of the table's log, and those that it is in."""
+        path = self._folder / LOG_FOLDER
+        path.mkdir(parents=True, exist_ok=True)
+        for folder in (path.parent, path.parent.parent):
+            self._sync(folder)
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file."""
+        return (self._folder / name).read_bytes()
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a file."""
+        try:
+            return (self._folder / name).exists()
+        except OSError:
+            return False
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file of a new name, in a new folder of the table if need be."""
+        path = self._folder / name
+        try:
+            self._written(path, data)
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                path.parent.mkdir()
+            self._written(path, data)
+            self._sync(path.parent.parent)
+        self._sync(path.parent)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file that does not exist; return whether it was written."""
+        path = self._folder / name
+        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            self._written(draft, data)
+            os.link(draft, path)
+        except FileExistsError:
+            return False
+        finally:
+            draft.unlink(missing_ok=True)
+        self._sync(path.parent)
+        return True
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder, sorted; none of a missing folder."""
+        with suppress(FileNotFoundError), os.scandir(self._folder / folder) as found:
+            return sorted(entry.name for entry in found if entry.is_file())
+        return []
+
+    def _written(self, path: Path, data: bytes) -> None:
+        with path.open("xb") as file:
+            file.write(data)
+            if self._synced:
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _sync(self, folder: Path) -> None:
+        if not self._synced:
+            return
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+class StoreFiles(TableFiles):
+    """Files in an object store.
+
+    Args:
+        uri: The URI of the table's folder.
+        options: Options of the object store; see `deltalake.DeltaTable`.
+
+    Raises:
+        UnsupportedTarget: It is no store, or the options do not suffice to reach it.
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, str] | None) -> None:
+        import obstore
+
+        self._calls = obstore
+        self._store = _store(uri, dict(options or {}))
+
+    def prepare(self) -> None:
+        """Do nothing: an object store has no folders."""
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file."""
+        with _as_of_files():
+            return bytes(self._calls.get(self._store, name).bytes())
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a file."""
+        try:
+            with _as_of_files():
+                self._calls.head(self._store, name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file of a new name."""
+        with _as_of_files():
+            self._calls.put(self._store, name, data, use_multipart=False)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file that does not exist; return whether it was written."""
+        try:
+            with _as_of_files():
+                self._calls.put(self._store, name, data, mode="create", use_multipart=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder, sorted; none of a missing folder."""
+        with _as_of_files():
+            found = self._calls.list_with_delimiter(self._store, folder)["objects"]
+        return sorted(info["path"].rsplit("/", 1)[-1] for info in found)
+
+
+def files_of(
+    uri: str, options: Mapping[str, str] | None = None, *, synced: bool = True
+) -> TableFiles:
+    """Return the files of a table.
+
+    Args:
+        uri: The path or URI of its folder.
+        options: Options of an object store; see `deltalake.DeltaTable`.
+        synced: Whether what is written to a local disk outlasts a loss of power.
+    """
+    folder = local_folder(uri)
+    return StoreFiles(uri, options) if folder is None else DiskFiles(folder, synced=synced)
+
+
+def _store(uri: str, options: dict[str, str]) -> Any:
+    from obstore import parse_scheme
+    from obstore.exceptions import BaseError, UnknownConfigurationKeyError
+    from obstore.store import from_url
+
+    try:
+        parse_scheme(uri)
+    except BaseError:
+        raise UnsupportedTarget(
+            uri,
+            f"there is no storage for {uri.partition('://')[0]}://; give a path or a URI of "
+            "file://, s3://, az://, abfss:// or gs://",
+        ) from None
+    config, more = _settings(options)
+    while True:
+        try:
+            return from_url(uri, config=config, **more)  # type: ignore[call-overload]
+        except UnknownConfigurationKeyError:
+            # Options of `deltalake` alone; others are ignored there, too.
+            known = {k: v for k, v in config.items() if _is_known(uri, k, v)}
+            if known == config:
+                raise
+            config = known
+        except BaseError as error:
+            problem = f"its options do not suffice: {_first_line(error)}"
+            raise UnsupportedTarget(uri, problem) from error
+
+
+def _settings(options: dict[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the settings of a store, and those of its HTTP client and of repeats."""
+    client: dict[str, Any] = {"timeout": f"{_REQUEST}s", "connect_timeout": f"{_REQUEST}s"}
+    retry: dict[str, Any] = {"max_retries": 10, "retry_timeout": timedelta(seconds=_REPEATS)}
+    config: dict[str, str] = {}
+    # `deltalake` takes the client's settings from the environment as well.
+    given = {n: v for n, v in os.environ.items() if n.lower().startswith(_MAKERS)} | options
+    for name, value in given.items():
+        bare = name.lower()
+        for maker in _MAKERS:
+            bare = bare.removeprefix(maker)
+        if bare in _CLIENT.split():
+            client[bare] = value
+        elif bare == "max_retries" and name in options:
+            retry[bare] = int(value)
+        elif name in options:  # the library reads the environment itself
+            config[name] = value
+    return config, {"client_options": client, "retry_config": retry}
+
+
+def _is_known(uri: str, name: str, value: str) -> bool:
+    from obstore.exceptions import BaseError, UnknownConfigurationKeyError
+    from obstore.store import from_url
+
+    try:
+        from_url(uri, config={name: value})  # type: ignore[call-overload]
+    except UnknownConfigurationKeyError:
+        return False
+    except BaseError:
+        return True  # it needs others
+    return True
+
+
+@contextmanager
+def _as_of_files() -> Iterator[None]:
+    """Errors of `obstore` as those of files."""
+    from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
+
+    try:
+        yield
+    except NotFoundError as error:
+        raise FileNotFoundError(_first_line(error)) from None
+    except (AlreadyExistsError, PreconditionError) as error:
+        raise FileExistsError(_first_line(error)) from None
+    except BaseError as error:
+        raise OSError(_first_line(error)) from None
+
+
+def _first_line(error: Exception) -> str:
+    """Return the message of an error without the library's debugging."""
+    return str(error).partition("\n\nDebug source:")[0]

@@ -1,0 +1,183 @@
+"""The files of a table: how they are created, what is synced, and which settings a store gets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commits import (
+    CommitLogUnavailable,
+    CommitStore,
+    CommitTableFormat,
+    CorruptCommitLog,
+    OffsetRanges,
+    Pending,
+)
+from commits.entry_rows import MOST_BYTES, rows_of_plain, rows_to_plain
+from commits.errors import UnsupportedTarget
+from commits.rows import SCHEMA, Event, Part, encode
+from commits.table_files import DiskFiles, StoreFiles, _settings
+from tests.commit_suite import P0, P1, as_written_before, opened, seen
+
+
+def test_a_file_is_created_once(tmp_path: Path) -> None:
+    """The second one gets to know that it is there; nothing else is left in the folder."""
+    files = DiskFiles(str(tmp_path))
+    files.prepare()
+    assert files.create("_delta_log/1", b"one")
+    assert not files.create("_delta_log/1", b"two")
+    assert files.read("_delta_log/1") == b"one"
+    assert files.names("_delta_log") == ["1"]
+    assert files.names("_delta_log/none") == []
+    assert (files.has("_delta_log/1"), files.has("_delta_log/2")) == (True, False)
+    with pytest.raises(FileNotFoundError):
+        files.read("_delta_log/2")
+    with pytest.raises(FileNotFoundError):  # of a disk that is not mounted
+        DiskFiles(str(tmp_path / "away")).create("_delta_log/1", b"one")
+    assert not (tmp_path / "away").exists()
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_what_is_written_is_synced_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: bool
+) -> None:
+    """First the rows, then their folder, then the entry, then its folder; or nothing."""
+    steps: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def noted(handle: int) -> None:
+        steps.append(Path(f"/proc/self/fd/{handle}").resolve().name.split(".")[0] or "draft")
+        fsync(handle)
+
+    def linked(source: Any, target: Any) -> None:
+        steps.append("entry is there")
+        link(source, target)
+
+    files = DiskFiles(str(tmp_path), synced=synced)
+    files.prepare()
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "link", linked)
+    files.write("segment=0/rows", b"rows")
+    files.create("_delta_log/1", b"entry")
+    order = ["rows", tmp_path.name, "segment=0", "draft", "entry is there", "_delta_log"]
+    assert steps == (order if synced else ["entry is there"])
+
+
+@pytest.mark.parametrize("content", [b"", b'{"commitInfo":{"oper', b"\0" * 300])
+def test_an_entry_that_a_loss_of_power_has_torn_is_damage_with_a_remedy(
+    tmp_path: Path, content: bytes
+) -> None:
+    """For who is reading on, and for who opens the table."""
+    store = CommitStore.open(tmp_path / "commits")
+    epoch = opened(store)
+    reader = CommitStore.open(tmp_path / "commits")
+    store.commit("g", epoch, "m", {P0: [(0, 0)]})
+    entry = tmp_path / "commits" / "_delta_log" / f"{store.version():020d}.json"
+    entry.write_bytes(content)
+    for look in (lambda: reader.state("g"), lambda: CommitStore.open(tmp_path / "commits")):
+        with pytest.raises((CorruptCommitLog, CommitLogUnavailable)) as caught:
+            look()
+        assert isinstance(caught.value, CorruptCommitLog), caught.value
+        assert "coopconsume store repair" in str(caught.value)
+
+
+def test_a_table_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    """Its entries have neither rows nor digests; both versions write to it in turn."""
+    path = tmp_path / "commits"
+    store = CommitStore.open(path)
+    epoch = opened(store)
+    for n in range(60):
+        store.commit("g", epoch, "m", {P0: [(2 * n, 2 * n)]}, pending={P1: [Pending(5, n)]})
+    as_written_before(path)
+    before = CommitStore.open(path)
+    assert seen(before) == seen(store)
+    event = Event("commit", "old-1", "", "g", epoch, member="m",
+                  parts=(Part("t", 0, "id", offsets=OffsetRanges([(999, 999)])),))  # fmt: skip
+    write_deltalake(path, encode([event], 0), mode="append")  # as earlier versions append
+    before.commit("g", epoch, "m", {P0: [(1, 1)]})
+    write_deltalake(path, encode([event], 0), mode="append")
+    assert seen(before) == seen(CommitStore.open(path))
+    assert "old-1" in before.counted_commits("g")
+    assert DeltaTable(path).to_pyarrow_table().num_rows == 1 + 2 * 60 + 3
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"delta.enableInCommitTimestamps": "true"}, "delta.enableInCommitTimestamps=true"),
+        ({"delta.columnMapping.mode": "name"}, "columnMapping"),
+        ({"delta.constraints.few": "format < 9"}, "the constraint few"),
+    ],
+)
+def test_a_table_that_asks_more_of_a_writer_is_refused(
+    tmp_path: Path, change: dict[str, str], says: str
+) -> None:
+    """At its opening, and by a running store as it reads the change."""
+    path = tmp_path / "commits"
+    store = CommitStore.open(path)
+    epoch = opened(store)
+    entry = path / "_delta_log" / f"{0:020d}.json"
+    newest = path / "_delta_log" / f"{store.version() + 1:020d}.json"
+    lines = [line for line in entry.read_text().splitlines() if "metaData" in line]
+    for name, value in change.items():
+        lines = [
+            line.replace('"configuration":{', f'"configuration":{{"{name}":"{value}",')
+            for line in lines
+        ]
+    newest.write_text("\n".join(['{"commitInfo":{"operation":"SET TBLPROPERTIES"}}', *lines]))
+    with pytest.raises(CommitTableFormat, match=says):
+        CommitStore.open(path)
+    for _ in range(2):
+        with pytest.raises(CommitTableFormat, match=says):
+            store.commit("g", epoch, "m", {P0: [(0, 0)]})
+
+
+_OFFSETS = st.lists(st.integers(0, 2**62), max_size=4, unique=True)
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), _OFFSETS, st.booleans()), min_size=1, max_size=5))
+def test_the_rows_in_an_entry_are_those_in_the_file(
+    drawn: list[tuple[str, list[int], bool]],
+) -> None:
+    """Whatever is in them."""
+    events = [
+        Event(
+            "commit", f"id-{n}", "c", text, member=text, detail={"x": text} if flag else {},
+            parts=(Part("t", n, pending=tuple(Pending(at, n, 3, 4, text) for at in offsets)),),
+        )
+        for n, (text, offsets, flag) in enumerate(drawn)
+    ]  # fmt: skip
+    rows = encode(events, 0)
+    plain = rows_to_plain(rows)
+    assert plain is not None
+    assert rows_of_plain(plain, SCHEMA).equals(rows.cast(SCHEMA))
+
+
+def test_rows_that_are_too_many_for_an_entry_are_in_the_file_alone() -> None:
+    """A reader of another group has to read an entry, too."""
+    event = Event("setting", "s", detail={"x": "y" * MOST_BYTES})
+    assert rows_to_plain(encode([event], 0)) is None
+
+
+def test_settings_of_a_store_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options and environment of deltalake: of the store, of its client, and of repeats."""
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    given_ = {"AWS_ENDPOINT_URL": "http://x", "timeout": "2s", "max_retries": "1"}
+    config, more = _settings(given_)
+    assert config == {"AWS_ENDPOINT_URL": "http://x"}
+    assert more["client_options"] == {
+        "timeout": "2s", "connect_timeout": "10s", "allow_http": "true",
+    }  # fmt: skip
+    assert more["retry_config"]["max_retries"] == 1
+    StoreFiles("s3://bucket/table", {**given_, "AWS_S3_LOCKING_PROVIDER": "dynamodb"})
+    with pytest.raises(UnsupportedTarget, match="no storage for hdfs://"):
+        StoreFiles("hdfs://host/table", {})
+    with pytest.raises(UnsupportedTarget, match="Account must be specified"):
+        StoreFiles("az://container/table", {})
