@@ -15,6 +15,7 @@ from commits import OffsetRanges
 from coopconsume.runtime.read.by_partition import (
     by_part_sql,
     number_sql,
+    order_sql,
     part_sql,
     task_sql,
     wanted_sql,
@@ -166,3 +167,33 @@ def test_membership_of_offsets(spark, strict_words, pairs):
     frame = spark.createDataFrame([(o,) for o in around], "`offset` bigint")
     found = [r.offset for r in frame.where(in_ranges_sql(wanted)).collect()]
     assert sorted(found) == [o for o in around if o in wanted]
+
+
+@pytest.mark.parametrize("far", [0, 2**62 - 2**40])
+def test_partitions_are_sorted_side_by_side(spark, strict_words, far):
+    """Each by ascending offsets, as far through it as the others; also where one has a wide gap."""
+    dice = random.Random(3)
+    wanted = [
+        OffsetRanges([(0, 99)]),
+        OffsetRanges([(far + 7, far + 9), (far + 1_000, far + 10_000)]),
+        OffsetRanges([(5, 5), (2**33, 2**33)]) if far else OffsetRanges([(5, 5)]),
+    ]
+    rows = [(part, o) for part, offsets in enumerate(wanted) for o in offsets.offsets().tolist()]
+    dice.shuffle(rows)
+    by = order_sql("part", wanted)
+    assert len(by) == (3 if far else 1)
+    frame = spark.createDataFrame(rows, "part int, `offset` bigint").coalesce(1)
+    found = [tuple(row) for row in frame.sortWithinPartitions(*map(F.expr, by)).collect()]
+    sizes = [offsets.last - offsets.first + 1 for offsets in wanted]
+
+    def progress(row):
+        part, offset = row
+        return (offset - wanted[part].first) / sizes[part]
+
+    assert sorted(found) == sorted(rows)
+    for part in range(3):
+        offsets = [offset for of, offset in found if of == part]
+        assert offsets == sorted(offsets)
+    assert all(
+        progress(before) <= progress(after) + 2**-20 for before, after in itertools.pairwise(found)
+    )

@@ -29,6 +29,8 @@ MOST_PIECES: Final = 64
 _PAGE: Final = 4_096
 _NONE: Final = -1
 _ALL: Final = -2
+#: Bits of the integer that rows are sorted by.
+_STEP_BITS, _PART_BITS, _PASSED_BITS = 20, 11, 31
 
 
 def array_sql(values: Iterable[float], of: str) -> str:
@@ -136,10 +138,11 @@ def number_sql(part: str, values: Sequence[float], of: str = "BIGINT") -> str:
     return f"get({array_sql(values, of)}, {part})"
 
 
-def progress_sql(part: str, wanted: Sequence[OffsetRanges]) -> str:
-    """Returns the SQL of how far ``offset`` is through what is wanted of its partition.
+def order_sql(part: str, wanted: Sequence[OffsetRanges]) -> list[str]:
+    """Returns SQL to sort by: how far ``offset`` is through what is wanted of its partition.
 
-    In this order partitions are worked on side by side.
+    In this order partitions are worked on side by side, each by ascending offsets. Spark sorts one
+    integer by its bits, without comparisons.
 
     Args:
         part: SQL of a row's part.
@@ -147,8 +150,13 @@ def progress_sql(part: str, wanted: Sequence[OffsetRanges]) -> str:
     """
     firsts = [offsets.first or 0 for offsets in wanted]
     sizes = [(of.last or 0) - first + 1 for of, first in zip(wanted, firsts, strict=True)]
-    passed = f"CAST(`offset` - {number_sql(part, firsts)} AS DOUBLE)"
-    return f"{passed} / {number_sql(part, sizes)}"
+    passed = f"(`offset` - {number_sql(part, firsts)})"
+    progress = f"CAST({passed} AS DOUBLE) / {number_sql(part, sizes)}"
+    if len(wanted) > 1 << _PART_BITS or max(sizes) > 1 << _PASSED_BITS:
+        return [progress, part, "`offset`"]
+    step = f"CAST({progress} * {1 << _STEP_BITS} AS BIGINT)"
+    before = f"shiftleft(CAST({part} AS BIGINT), {_PASSED_BITS})"
+    return [f"shiftleft({step}, {_PART_BITS + _PASSED_BITS}) + {before} + {passed}"]
 
 
 def piece_sql(part: str, value: str, lasts: Sequence[Sequence[int]]) -> str:

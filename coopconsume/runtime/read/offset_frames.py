@@ -16,8 +16,8 @@ from coopconsume.record import SHOWN_KEY_BYTES
 from coopconsume.runtime.read.by_partition import (
     MOST_PIECES,
     by_part_sql,
+    order_sql,
     part_sql,
-    progress_sql,
     task_sql,
     wanted_sql,
 )
@@ -307,7 +307,7 @@ def batch_frame(
     order = ["`offset`"]
     if len(wanted) > 1:
         columns.insert(0, f"{_part_sql(wanted)} AS part")
-        order = [progress_sql("part", [w.offsets for w in wanted]), "part", "`offset`"]
+        order = order_sql("part", [w.offsets for w in wanted])
     headers = headers or record_filter.needs_headers
     # With such records a span takes several reads.
     has_overflows = bool(TIMESTAMP_OVERFLOWS.within(options, spans))

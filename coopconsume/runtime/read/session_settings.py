@@ -25,8 +25,8 @@ _ZONE: Final = "spark.sql.session.timeZone"
 _UTC: Final = frozenset(
     {"UTC", "Etc/UTC", "GMT", "Etc/GMT", "UCT", "Etc/UCT", "Zulu", "Z", "+00:00"}
 )
-#: A default that Spark accepts for each setting.
-_UNSET: Final = "<undefined>"
+#: Between two settings; none has it.
+_BETWEEN: Final = "\x1e"
 _FALSE: Final = """
 ansi.doubleQuotedIdentifiers ansi.enforceReservedKeywords ansi.relationPrecedence caseSensitive
 charAsVarchar function.concatBinaryAsString function.eltOutputAsString parser.escapedStringLiterals
@@ -82,15 +82,22 @@ def session_settings(spark: SparkSession) -> str:
 
 
 def _unusual(spark: SparkSession) -> Iterator[tuple[str, str]]:
-    # Of a JVM each setting is faster than all; of a server all take one request.
-    known = None if is_classic(spark) else spark.conf.getAll
+    known = _known(spark)
     zone = spark.conf.get(_ZONE) or ""
     yield _ZONE, "UTC" if zone in _UTC else zone
     for name, default in sorted(SETTINGS.items()):
-        value = spark.conf.get(name, _UNSET) if known is None else known.get(name, _UNSET)
+        value = known.get(name, default)
         # Names of columns have cases, values of other settings have none.
-        if value not in (None, _UNSET) and value.lower() != default.lower():
+        if value.lower() != default.lower():
             yield name, value if name.endswith("CorruptRecord") else value.lower()
+
+
+def _known(spark: SparkSession) -> dict[str, str]:
+    """Returns the settings that were made, in two calls: ``conf.getAll`` of a JVM has two each."""
+    if not is_classic(spark):
+        return spark.conf.getAll
+    text = str(spark.conf._jconf.getAll().mkString(_BETWEEN))  # noqa: SLF001 - no public way
+    return dict(one.partition(" -> ")[::2] for one in text.split(_BETWEEN))
 
 
 def with_session_settings(spark: SparkSession, options: Options) -> Options:

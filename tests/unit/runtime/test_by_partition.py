@@ -14,8 +14,8 @@ from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.runtime.read.by_partition import (
     by_part_sql,
+    order_sql,
     part_sql,
-    progress_sql,
     task_sql,
     wanted_sql,
 )
@@ -45,7 +45,7 @@ def _texts_that_partitions_share(count: int, _first: int) -> str:
 
 
 def _order(count: int, first: int) -> str:
-    return progress_sql("part", _wanted(count, first))
+    return order_sql("part", _wanted(count, first))[0]
 
 
 def _tasks_by_key_range(count: int, _first: int) -> str:
