@@ -35,6 +35,11 @@ _MOST_TRIES, _PAUSE = 50, 0.001
 _ENGINE: Final = "coopconsume"
 
 
+def now_ms() -> int:
+    """Return the time for actions of a log, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
 def conflicts_with_append(entry: VersionEntry) -> bool:
     """Whether a version may have closed the segment of an append, or changed the table."""
     return not entry.is_append or entry.changes_table
@@ -76,7 +81,7 @@ class DeltaLog:
             partitioned_by: Its partition column.
             properties: Its properties.
         """
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         has_feed = properties.get("delta.enableChangeDataFeed") == "true"
         actions: list[Mapping[str, Any]] = [
             {"commitInfo": {"timestamp": now, "operation": "CREATE TABLE", "engineInfo": _ENGINE}},
@@ -185,7 +190,7 @@ class DeltaLog:
         self, actions: Sequence[Mapping[str, Any]], words: Mapping[str, Any], token: str, mode: str
     ) -> bytes:
         info = {
-            "timestamp": time.time_ns() // 1_000_000,
+            "timestamp": now_ms(),
             "operation": "WRITE",
             "operationParameters": {"mode": mode},
             "engineInfo": _ENGINE,

@@ -30,7 +30,7 @@ from deltalake import (
 )
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from commits.delta_log import DeltaLog, conflicts_with_append
+from commits.delta_log import DeltaLog, conflicts_with_append, now_ms
 from commits.engine import AppendConflict, Tail, TailGone
 from commits.entries import ROWS, VersionEntry, tail_of, words_of
 from commits.entry_rows import rows_of_plain, rows_to_plain
@@ -278,7 +278,7 @@ class PathEngine:
         kinds = rows.column("kind").to_pylist()
         add: dict[str, Any] = {
             "path": name, "partitionValues": {_SEGMENT: str(segment)}, "size": len(content),
-            "modificationTime": time.time_ns() // 1_000_000, "dataChange": True,
+            "modificationTime": now_ms(), "dataChange": True,
             "stats": json.dumps({
                 "numRecords": len(rows), "minValues": {"kind": min(kinds)},
                 "maxValues": {"kind": max(kinds)}, "nullCount": {"kind": 0},
@@ -566,7 +566,7 @@ def _loaded(uri: str, options: dict[str, str] | None, version: int | None) -> De
 def _removes(table: DeltaTable, closed: int | None) -> Iterator[dict[str, Any]]:
     """Yield the actions that remove the files of all segments up to one, or of all."""
     found = pa.table(table.get_add_actions(flatten=True))
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     names = ("path", "size_bytes", f"partition.{_SEGMENT}")
     columns = [found.column(name).to_pylist() for name in names]
     for path, size, segment in zip(*columns, strict=True):
