@@ -13,6 +13,7 @@ from commits.engine import AppendConflict, TailGone, reading
 from commits.errors import CommitStoreBusy, CorruptCommitLog
 from commits.fold import LogState
 from commits.rows import decode, encode
+from commits.silence import Silence
 from commits.snapshot import newest_snapshot, snapshot_events
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ class CommitLog:
         engine: The table.
         segment_versions: How many versions of the table share a segment.
 
+    Attributes:
+        silence: For how long the table has not answered.
+
     Raises:
         CorruptCommitLog: If the log cannot be read.
         CommitTableFormat: If it holds rows of another format.
@@ -73,6 +77,7 @@ class CommitLog:
     def __init__(self, engine: LogEngine, segment_versions: int) -> None:
         self._engine = engine
         self._segment_versions = segment_versions
+        self.silence = Silence(engine.target)
         self._changed_at = self._snapshot_at = self._disturbed_at = -1
         self._base = -1  # the version of the snapshot that the state began with
         self._sizes: deque[tuple[int, int]] = deque()  # versions of appends, and their bytes
@@ -89,7 +94,8 @@ class CommitLog:
 
     def refresh(self) -> LogState:
         """Fold the appends of other writers and return the state."""
-        self._catch_up(self._engine.refresh())
+        with self.silence.awaited():
+            self._catch_up(self._engine.refresh())
         return self.state
 
     def append(self, event: Event) -> Answer:
@@ -119,12 +125,13 @@ class CommitLog:
             # This is never a closed segment: an append through a handle older than the last
             # compaction fails, and a newer handle has a version after it.
             segment = self._engine.version // self._segment_versions
-            try:
-                version = self._engine.append(encode(events, segment))
-            except AppendConflict:
-                self._engine.refresh(reopen=True)
-                continue
-            answers = self._answers_to(events, version)
+            with self.silence.awaited():
+                try:
+                    version = self._engine.append(encode(events, segment))
+                except AppendConflict:
+                    self._engine.refresh(reopen=True)
+                    continue
+                answers = self._answers_to(events, version)
             if maintain:
                 self._engine.maintain()
             return answers

@@ -109,6 +109,14 @@ class CommitStore(Committing):
         return self._engine.target
 
     @property
+    def unanswered(self) -> str:
+        """For how long the table has not answered, and why, such as `for 12 s: …`; else empty.
+
+        It reads nothing, and waits for no other call.
+        """
+        return self._log.silence.words()
+
+    @property
     def location(self) -> str:
         """The path or URI of the table's folder, also if the table is in a catalog."""
         return self._engine.location

@@ -464,6 +464,7 @@ class Job:
             breaker_reason=breaker.reason,
             kafka=epoch_state.kafka_error,
             commit_log=dispatcher.refusal,
+            unanswered=epoch_state.assignment.store.unanswered,
             barred={slot: until - now for slot, until in dispatcher.barred.items()},
             failing={slot: (at - now, why) for slot, (at, why) in dispatcher.failing.items()},
             next_trigger=dispatcher.next_trigger,

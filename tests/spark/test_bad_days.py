@@ -359,3 +359,45 @@ def test_compacted_and_aborted_records_hold_nothing_back(spark, kafka, topic, tm
     assert len(calls) == len(set(calls))
     assert set(left()) <= set(calls)
     reader.close()
+
+
+def test_a_commit_table_that_goes_away_is_said_and_costs_nothing(
+    spark, kafka, topic, produce, tmp_path
+):
+    """Status names it, for how long and why; what was handled is committed once it is back."""
+    name = topic(1)
+    opts = options(kafka, tmp_path, name)
+    table, away, group = Path(opts["commitTable"]), tmp_path / "away", opts["kafka.group.id"]
+    produced = {(name, 0): {n: b"k%d" % (n % 5) for n in range(100)}}
+
+    def send(first, last):
+        produce(name, [(produced[name, 0][n], b"") for n in range(first, last)])
+
+    def waiting():
+        return query.status.get("waitingFor") or {"reason": ""}
+
+    send(0, 50)
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach(Recorded(tmp_path / "history", Sleep(0.001))).start()
+        query.processAllAvailable()
+        table.rename(away)
+        try:
+            send(50, 100)
+            until(lambda: waiting()["reason"] == "commitLog")
+            said = waiting()["message"]
+        finally:
+            away.rename(table)
+        query.processAllAvailable()
+        until(lambda: waiting()["reason"] == "newRecords")
+        query.stop()
+        store = consumer.membership().store
+        verdict = check(
+            read_history(tmp_path / "history"), produced, done_book(store, group),
+            pending_book(store, group), {},
+        )  # fmt: skip
+    assert said.startswith("the commit table has not answered for "), said
+    assert "there is no table" in said
+    assert not verdict.lost, str(verdict)
+    assert not verdict.order_breaks, str(verdict)
+    assert not verdict.repeated, str(verdict)
+    assert verdict.done == 100

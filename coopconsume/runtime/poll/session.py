@@ -190,6 +190,7 @@ class PollSession:
                 min(due) - now if due else None,
                 sum(len(place.retries) for place in places.values()),
                 sum(len(place.retries.parked) for place in places.values()),
+                "" if assignment is None else assignment.store.unanswered,
             )
 
     def filtered(

@@ -113,6 +113,7 @@ class JobFacts:
         breaker_reason: The error that opened it.
         kafka: Why the last look at Kafka failed; empty if it did not.
         commit_log: Why the commit log does not confirm the epoch; empty if it does.
+        unanswered: For how long the commit table has not answered, and why; empty if it has.
         barred: Until when slots may be at work on what is lost, by slot.
         failing: Slots that have failed: until when they get no batch, and why they have failed.
         next_trigger: Until when no batch starts, by the trigger's interval.
@@ -128,6 +129,7 @@ class JobFacts:
     breaker_reason: str = ""
     kafka: str = ""
     commit_log: str = ""
+    unanswered: str = ""
     barred: Mapping[int, float] = field(default_factory=dict)
     failing: Mapping[int, tuple[float, str]] = field(default_factory=dict)
     next_trigger: float = 0.0
@@ -158,8 +160,7 @@ def _causes(facts: JobFacts, now: float) -> Iterator[WaitingFor]:
     if facts.is_paused:
         rest = ", running handlers go on to their end" if facts.batches else ""
         yield WaitingFor("paused", f"paused by pause(): resume() continues{rest}")
-    if facts.kafka and all(batch.started == 0 for batch in facts.batches):
-        yield WaitingFor("kafka", f"waiting for Kafka: {facts.kafka}")
+    yield from _of_stores(facts)
     if facts.batches:
         yield _running(facts.batches)
     if facts.breaker is not None:
@@ -175,6 +176,14 @@ def _causes(facts: JobFacts, now: float) -> Iterator[WaitingFor]:
     yield from _of_slots(facts)
     todo = [p for p in facts.partitions if not p.is_drained]
     yield from _of_work(todo, facts, now) if todo else _of_drained(facts.partitions, now)
+
+
+def _of_stores(facts: JobFacts) -> Iterator[WaitingFor]:
+    """Yields that the commit table or Kafka is away, where no batch makes up for it."""
+    if facts.unanswered:
+        yield _unanswered(facts.unanswered)
+    if facts.kafka and all(batch.started == 0 for batch in facts.batches):
+        yield WaitingFor("kafka", f"waiting for Kafka: {facts.kafka}")
 
 
 def _of_slots(facts: JobFacts) -> Iterator[WaitingFor]:
@@ -209,6 +218,7 @@ class PollFacts:
         next_due: When the next record is retried; None: no record is retried by itself.
         pending: How many records wait for a retry or a decision.
         parked: How many records wait for a decision.
+        unanswered: For how long the commit table has not answered, and why; empty if it has.
     """
 
     group: str
@@ -221,6 +231,7 @@ class PollFacts:
     next_due: float | None = None
     pending: int = 0
     parked: int = 0
+    unanswered: str = ""
 
 
 def poll_waits_for(facts: PollFacts) -> WaitingFor:
@@ -238,6 +249,8 @@ def _causes_of_poll(facts: PollFacts) -> Iterator[WaitingFor]:
         )
     if facts.joining:
         yield WaitingFor("group", facts.joining)
+    if facts.unanswered:
+        yield _unanswered(facts.unanswered)
     if not facts.partitions:
         yield WaitingFor(
             "group",
@@ -266,6 +279,10 @@ def _causes_of_poll(facts: PollFacts) -> Iterator[WaitingFor]:
     if facts.parked:
         yield _DECISION
     yield _NEW_RECORDS
+
+
+def _unanswered(words: str) -> WaitingFor:
+    return WaitingFor("commitLog", f"the commit table has not answered {words}")
 
 
 def lost_member(partitions: Sequence[Partition], now: float) -> WaitingFor | None:

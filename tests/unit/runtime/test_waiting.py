@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import types
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -71,7 +73,10 @@ CASES = {
         "waiting for Kafka: no broker answers",
     ),
     "circuitBreaker": (JobFacts(breaker=30.0, breaker_reason="503"), "(30 s): 503"),
-    "commitLog": (JobFacts(commit_log="no answer"), "the commit table: no answer"),
+    "commitLog": (
+        JobFacts(unanswered="for 12 s: connection refused", batches=[BATCH], kafka="no broker"),
+        "the commit table has not answered for 12 s: connection refused",
+    ),
     "lostMember": (JobFacts(partitions=[partition(doubt=70.0)]), "(70 s): it did not hand over"),
     "lostSlots": (JobFacts(barred={1: 8.0}), "1 lost slot until"),
     "failedSlots": (
@@ -95,6 +100,13 @@ def test_each_wait_has_a_reason_and_a_sentence(reason):
     assert found.reason == reason
     assert said in found.message
     assert found.describe() == {"reason": reason, "message": found.message}
+
+
+def test_a_commit_table_that_does_not_confirm_the_epoch_holds_up_the_next_batch():
+    """A running one goes on; it is said once that has ended."""
+    facts = JobFacts(commit_log="no answer")
+    assert waiting_for(facts, 0.0).message == "waiting for the commit table: no answer"
+    assert waiting_for(replace(facts, batches=[BATCH]), 0.0).reason == "handlers"
 
 
 def test_a_batch_that_has_just_begun_is_no_trouble_with_spark():
@@ -129,6 +141,10 @@ def test_slots_that_have_started_are_not_missing():
 OF_POLL = {
     "handOver": (PollFacts("g", hand_over=True, partitions=1), "call commit, retry, reject or"),
     "group": (PollFacts("g", joining="waiting for group shop"), "waiting for group shop"),
+    "commitLog": (
+        PollFacts("g", partitions=1, unanswered="for 12 s: no route"),
+        "answered for 12 s: no route",
+    ),
     "lostMember": (PollFacts("g", partitions=2, in_doubt={"t-0": 0.0, "t-1": 9.0}), "of t-1, and"),
     "paused": (PollFacts("g", partitions=2, paused=1, next_due=5.0), "1 of 2 partitions paused"),
     "limit": (PollFacts("g", partitions=1, full=["t-0"], next_due=5.0), "many keys of t-0 wait"),
@@ -171,6 +187,7 @@ def test_what_polling_knows_is_counted():
     class FakeAssignment:
         shares = ()
         owned = {}  # noqa: RUF012
+        store = SimpleNamespace(unanswered="")
 
     session, assignment = PollSession(), FakeAssignment()
     session.begin(assignment)
