@@ -398,6 +398,7 @@ class PathEngine:
         """Remove log entries up to a version that are older than the table's log retention."""
         try:
             _loaded(self._uri, self._options, upto).cleanup_metadata()
+            self._files.remove_drafts()
         except (DeltaError, OSError) as error:
             log.warning(
                 "old log entries of %s were not removed: %s", self.target, message_of(error)

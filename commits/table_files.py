@@ -9,6 +9,7 @@ and its files keep Python's interpreter lock while a store answers. In an object
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 
 LOG_FOLDER: Final = "_delta_log"
+_DRAFT, _DAY = ".tmp", 86_400.0
 #: Settings of the HTTP client of an object store, by their names without the prefix of its maker.
 _CLIENT: Final = """
 allow_http allow_invalid_certificates connect_timeout default_content_type http1_only
@@ -62,6 +64,10 @@ class TableFiles(ABC):
     @abstractmethod
     def create(self, name: str, data: bytes) -> bool:
         """Write a file that does not exist; return whether it was written."""
+
+    @abstractmethod
+    def remove_drafts(self) -> None:
+        """Remove what processes have left of entries that they were killed at."""
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
@@ -113,7 +119,7 @@ class DiskFiles(TableFiles):
     def create(self, name: str, data: bytes) -> bool:
         """Write a file that does not exist; return whether it was written."""
         path = self._folder / name
-        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_DRAFT}")
         try:
             self._written(draft, data)
             os.link(draft, path)
@@ -129,6 +135,13 @@ class DiskFiles(TableFiles):
         with suppress(FileNotFoundError), os.scandir(self._folder / folder) as found:
             return sorted(entry.name for entry in found if entry.is_file())
         return []
+
+    def remove_drafts(self) -> None:
+        """Remove drafts of entries that are over a day old."""
+        for draft in (self._folder / LOG_FOLDER).glob(f".*{_DRAFT}"):
+            with suppress(OSError):  # others remove them, too
+                if time.time() - draft.stat().st_mtime > _DAY:
+                    draft.unlink()
 
     def _written(self, path: Path, data: bytes) -> None:
         with path.open("xb") as file:
@@ -194,6 +207,9 @@ class StoreFiles(TableFiles):
         except FileExistsError:
             return False
         return True
+
+    def remove_drafts(self) -> None:
+        """Do nothing: a put leaves nothing."""
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder, sorted; none of a missing folder."""

@@ -107,6 +107,9 @@ class Store(TableFiles):
     def prepare(self) -> None:
         """There are no folders."""
 
+    def remove_drafts(self) -> None:
+        """There are no drafts."""
+
     def has(self, name: str) -> bool:
         return name in self.files
 

@@ -27,6 +27,7 @@ from coopconsume.runtime.epoch_state import EpochState
 #: Where the wall clock is read, how often, and why it must be that one.
 WALL = {
     "commits/delta_log.py": (1, "the time of an entry, which Delta's retention counts by"),
+    "commits/table_files.py": (1, "ages of files"),
     "commits/repair.py": (1, "how long ago other hosts appended, by the table's own log"),
     "commits/rows.py": (1, "the time of writing, for people and for bounds of waits"),
     "coopconsume/cli/groups.py": (1, "ages for people"),

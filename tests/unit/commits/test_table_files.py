@@ -43,6 +43,22 @@ def test_a_file_is_created_once(tmp_path: Path) -> None:
     assert not (tmp_path / "away").exists()
 
 
+def test_drafts_of_killed_processes_are_removed_after_a_day(tmp_path: Path) -> None:
+    """A younger one may become an entry yet."""
+    store = CommitStore.open(tmp_path / "commits")
+    folder = tmp_path / "commits" / "_delta_log"
+    old, young = folder / ".1.json.a.tmp", folder / ".1.json.b.tmp"
+    for draft in (old, young):
+        draft.write_text("{")
+    os.utime(old, (0, os.stat(young).st_mtime - 90_000))
+    opened(store)
+    store.compact()
+    opened(store, previous=store.current_epoch("g"))
+    store.compact()
+    assert (old.exists(), young.exists()) == (False, True)
+    assert CommitStore.open(tmp_path / "commits").current_epoch("g") == store.current_epoch("g")
+
+
 @pytest.mark.parametrize("synced", [True, False])
 def test_what_is_written_is_synced_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: bool
