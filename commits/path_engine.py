@@ -67,7 +67,7 @@ _FILES: dict[str, Any] = {
 _GAP = "found gap"
 _PAUSES = (0.0, 0.01, 0.03)  # seconds before an opening that failed is tried again
 _CHECKPOINT_PAUSE = 10  # versions after which a failed checkpoint is tried again
-_ONE_BY_ONE = 16  # files up to which one thread reads them
+_ONE_BY_ONE = 16  # files on a local disk up to which one thread reads them
 _READERS = 16
 #: Seconds for which a handle writes without a look at the log, and which a write may take. It is
 #: much less than the table's log retention.
@@ -108,6 +108,7 @@ class PathEngine:
         self._options = dict(storage_options) if storage_options else None
         self._pinned = version
         self._files = files_of(uri, self._options)
+        self._is_far = local_folder(uri) is None
         self._table = self._open()  # the newest version that was needed whole
         self._log = DeltaLog(self._files, self.target, self._table.version())
         self._own: dict[str, pa.Table] = {}  # the last rows that this engine appended
@@ -320,7 +321,7 @@ class PathEngine:
             found = {v: rows for v, e in appends.items() if (rows := self._rows_in(e)) is not None}
             files = [(v, f) for v, e in appends.items() if v not in found for f in e.files]
             parts = [_in_version(rows, v) for v, rows in found.items()]
-            parts += _side_by_side(self._rows, files)
+            parts += _side_by_side(self._rows, files, is_far=self._is_far)
             rows = pa.concat_tables(parts) if parts else Tail().rows
         except (CommitLogUnavailable, CorruptCommitLog):
             raise
@@ -343,7 +344,7 @@ class PathEngine:
         except (DeltaError, OSError) as error:
             raise self._unreadable(error, what) from error
         try:
-            found = _side_by_side(self._rows, [(0, file) for file in files])
+            found = _side_by_side(self._rows, [(0, file) for file in files], is_far=self._is_far)
             rows = pa.concat_tables([_in_version(_IN_FILES.empty_table(), 0), *found])
         except Exception as error:  # a file of nonsense can raise anything
             raise self._unreadable(error, what) from error
@@ -443,7 +444,7 @@ class PathEngine:
             except OSError as error:
                 raise self._unreadable(error, f"version {version}") from error
 
-        entries = _side_by_side(read, versions)
+        entries = _side_by_side(read, versions, is_far=self._is_far)
         return {v: entry for v, entry in zip(versions, entries, strict=True) if entry is not None}
 
     def _rows(self, append: tuple[int, str]) -> pa.Table:
@@ -616,8 +617,8 @@ def _in_version(rows: pa.Table, version: int) -> pa.Table:
     return rows.append_column("_commit_version", pa.array([version] * len(rows), pa.int64()))
 
 
-def _side_by_side(read: Callable[[T], R], things: Sequence[T]) -> list[R]:
-    if len(things) <= _ONE_BY_ONE:
+def _side_by_side(read: Callable[[T], R], things: Sequence[T], *, is_far: bool) -> list[R]:
+    if len(things) <= (1 if is_far else _ONE_BY_ONE):
         return [read(thing) for thing in things]
     first = read(things[0])  # old entries first: if they are missing, the others are not read
     try:

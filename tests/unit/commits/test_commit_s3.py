@@ -26,6 +26,7 @@ from commits import (
     check_table,
 )
 from commits.places import mount_kind, refuse_unsafe_spark
+from commits.table_files import StoreFiles
 from coopconsume.queue.rows import ReplicaRow, encode
 from coopconsume.queue.table_log import TableLog
 from coopconsume.testing.local.process import suspend
@@ -171,6 +172,28 @@ def test_a_commit_is_two_requests_and_a_look_is_one(options: dict[str, str], log
     entries = store.version() + 1
     opened = requests_of(lambda: CommitStore.open(target, storage_options=options, create=False))
     assert len(opened) <= 5 + 3 * entries, opened  # deltalake reads each of them twice
+
+
+def test_the_entries_of_a_bucket_are_read_side_by_side(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes as long as an answer of the store; only the first one is awaited alone."""
+    target = "s3://bucket/beside"
+    store = CommitStore.open(target, storage_options=options)
+    epoch = store.open_epoch("g", {"m": [P0]}, previous=None)
+    for n in range(3):
+        store.commit("g", epoch, "m", {P0: [(n, n)]})
+    both, read, names = threading.Barrier(2, timeout=60), StoreFiles.read, []
+
+    def beside(files: StoreFiles, name: str) -> bytes:
+        names.append(name)
+        if name.endswith(("3.json", "4.json")):
+            both.wait()
+        return read(files, name)
+
+    monkeypatch.setattr(StoreFiles, "read", beside)
+    assert CommitStore.open(target, storage_options=options).state("g") == store.state("g")
+    assert {name[-6:] for name in names} >= {"0.json", "3.json", "4.json"}
 
 
 def test_a_bucket_that_does_not_answer_is_unavailable(
