@@ -12,6 +12,7 @@ _EVENTS = "tests/unit/commits/test_fold_rules.py::"
 _JUDGE = "tests/model/test_judge.py::"
 _JOB = "tests/model/test_job_model.py::"
 _OVERFLOW = "tests/unit/runtime/test_timestamp_overflow.py::"
+_SILENCE = "tests/unit/commits/test_silence.py::"
 _DELTA_LOG = "tests/model/test_delta_log.py::"
 _ODD = "tests/unit/worker/test_odd_answers.py::"
 
@@ -157,6 +158,32 @@ COMMITS = [
         "return conflicts_with_append(entry)",
         (
             "tests/unit/commits/test_commit_table.py::test_rows_of_an_old_segment_are_never_removed_unread",
+        ),
+    ),
+    Mutant(
+        "silence-begins-again-with-each-try",
+        "The time without an answer of a commit table is that since the first call without one.",
+        "commits/silence.py",
+        "self._since = begun if self._since is None else self._since",
+        "self._since = begun",
+        (_SILENCE + "test_an_outage_is_said_from_its_first_call_to_the_next_answer",),
+    ),
+    Mutant(
+        "refusal-is-silence",
+        "A commit table that refuses a commit has answered.",
+        "commits/silence.py",
+        "except BaseException:\n            self._answered()\n            raise",
+        "except BaseException:\n            raise",
+        (_SILENCE + "test_a_refusal_is_an_answer",),
+    ),
+    Mutant(
+        "outage-of-the-table-unsaid",
+        "A job says that its commit table does not answer.",
+        "coopconsume/runtime/loop.py",
+        "unanswered=epoch_state.assignment.store.unanswered,",
+        'unanswered="",',
+        (
+            "tests/spark/test_bad_days.py::test_a_commit_table_that_goes_away_is_said_and_costs_nothing",
         ),
     ),
     Mutant(

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from commits import CommitLogUnavailable, CommitStore, FencedMember, silence
+from commits import (
+    CommitLogUnavailable,
+    CommitStore,
+    CorruptCommitLog,
+    FencedMember,
+    silence,
+)
 from tests.commit_suite import P0, opened
 from tests.unit.commits.test_commit_outage import broken
 
@@ -56,12 +62,18 @@ def _problem(call: Callable[[], object]) -> str:
 
 
 def test_a_refusal_is_an_answer(tmp_path: Path, now: list[float]) -> None:
-    """As is any other error than that the table does not answer."""
+    """As is damage, or any other error than that the table does not answer."""
     store = CommitStore.open(tmp_path / "commits")
     old = opened(store)
     opened(store, previous=old)
     with pytest.raises(FencedMember):
         store.commit("g", old, "m", {P0: [(0, 0)]})
+    now[0] += 60.0
+    assert store.unanswered == ""
+    newest = tmp_path / "commits" / "_delta_log" / f"{store.version() + 1:020d}.json"
+    newest.write_text("nonsense")
+    with pytest.raises(CorruptCommitLog):
+        store.state("g")
     now[0] += 60.0
     assert store.unanswered == ""
 
