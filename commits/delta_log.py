@@ -14,7 +14,7 @@ import itertools
 import json
 import time
 import uuid
-from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from commits.engine import AppendConflict
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Entries that are kept until somebody wants them.
 _KEPT: Final = 1_000
+#: Entries of others that are read before the next version is tried.
+_AT_ONCE: Final = 16
 #: Tries to create an entry that is there and cannot be read, and seconds more between each two.
 _MOST_TRIES, _PAUSE = 50, 0.001
 #: The name of the writer in entries, for people.
@@ -105,19 +107,26 @@ class DeltaLog:
         """Return the entry of a version."""
         return VersionEntry.parse(self._files.read(_name(version)))
 
-    def read_on(self) -> int:
-        """Read the entries of later versions, and return the newest version.
+    def read_on(self, most: int) -> bool:
+        """Read the entries of later versions; return whether these were all.
+
+        Args:
+            most: The number of entries to read at most.
 
         Raises:
             CorruptCommitLog: The table was replaced by another one.
         """
-        for _ in self._later():
-            pass
-        return self.version
+        return sum(1 for _ in itertools.islice(self._later(), most)) < most
 
     def is_newest_there(self) -> bool:
-        """Whether the entry of the newest known version is still there."""
-        return self._files.has(_name(self.version))
+        """Whether the entry of the newest known version is there, and is the one that was read."""
+        known = self._digests.get(self.version)
+        if known is None:
+            return self._files.has(_name(self.version))
+        try:
+            return self.entry(self.version).digest == known
+        except (FileNotFoundError, KeyError, ValueError):
+            return False
 
     def known(self, versions: Iterator[int] | range) -> dict[int, VersionEntry]:
         """Return the entries of some versions that were read on, and forget them."""
@@ -138,7 +147,7 @@ class DeltaLog:
             before = self._digests.get(version - 1)
             if before is None:
                 pass
-            elif (entry.before or self.entry(version - 1).digest) != before:
+            elif (entry.before or self._digest_now(version - 1) or before) != before:
                 raise CorruptCommitLog(
                     self._target,
                     f"version {version - 1} is another one than it was: its files were replaced",
@@ -172,10 +181,11 @@ class DeltaLog:
             version = self.version + 1
             data = self._encoded(actions, words, token, mode)
             if self._files.create(_name(version), data):
-                self._take(version, VersionEntry.parse(data))
+                # The writer has its rows.
+                self._take(version, replace(VersionEntry.parse(data), rows=None))
                 return version
             # Of few writers one was faster; of many there are more entries by now.
-            for at, entry in itertools.islice(self._later(), None if tries else 1):
+            for at, entry in itertools.islice(self._later(), _AT_ONCE if tries else 1):
                 if entry.token == token:  # the answer to an earlier request was lost
                     return at
                 if conflicts(entry):
@@ -202,19 +212,29 @@ class DeltaLog:
 
     def _digest(self, version: int) -> str:
         if version not in self._digests:
-            try:
-                self._digests[version] = self.entry(version).digest
-            except FileNotFoundError:  # others have removed it: a checkpoint has it
+            found = self._digest_now(version)
+            if not found:
                 return ""
+            self._digests[version] = found
         return self._digests[version]
+
+    def _digest_now(self, version: int) -> str:
+        """Return the digest of an entry; empty if others have removed it."""
+        try:
+            return self.entry(version).digest
+        except FileNotFoundError:
+            return ""
 
     def _later(self) -> Iterator[tuple[int, VersionEntry]]:
         """Read the entries of later versions one by one."""
-        with suppress(FileNotFoundError):
-            while True:
-                version, entry = self.version + 1, self.entry(self.version + 1)
-                self._take(version, entry)
-                yield version, entry
+        while True:
+            version = self.version + 1
+            try:
+                entry = self.entry(version)
+            except FileNotFoundError:
+                return
+            self._take(version, entry)
+            yield version, entry
 
     def _take(self, version: int, entry: VersionEntry) -> None:
         self.check({version: entry})

@@ -70,6 +70,13 @@ class VersionEntry:
         Raises:
             KeyError, ValueError: If it is not a valid entry.
         """
+        try:
+            return cls._parsed(data)
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"an action of the table's log is not valid: {error}") from error
+
+    @classmethod
+    def _parsed(cls, data: bytes) -> VersionEntry:
         actions = [json.loads(line) for line in data.splitlines() if line.strip()]
         if not actions or not all(isinstance(action, dict) for action in actions):
             raise ValueError("an entry of the table's log is made of JSON objects")

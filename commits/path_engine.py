@@ -1,8 +1,8 @@
 """The log as a Delta table on a path.
 
-Appends and looks for new versions are those of `DeltaLog`: two requests and one, however long the
-log is. `deltalake` opens, creates, compacts and vacuums the table. The writer of every 50th version
-writes a checkpoint, which is work of `maintain`: a commit need not wait for it.
+Appends, compactions and looks for new versions are those of `DeltaLog`: a commit is two requests
+and a look is one, however long the log is. `deltalake` opens and vacuums the table. The writer of
+every 50th version writes a checkpoint, which is work of `maintain`: a commit need not wait for it.
 """
 
 from __future__ import annotations
@@ -69,6 +69,10 @@ _PAUSES = (0.0, 0.01, 0.03)  # seconds before an opening that failed is tried ag
 _CHECKPOINT_PAUSE = 10  # versions after which a failed checkpoint is tried again
 _ONE_BY_ONE = 16  # files on a local disk up to which one thread reads them
 _READERS = 16
+#: Entries that one look reads one by one: in a store, and on a disk.
+_FEW, _MANY = 16, 500
+#: Seconds for which an object store is taken to have the entries that it had.
+_PLACED_SECONDS = 5.0
 #: Seconds for which a handle writes without a look at the log, and which a write may take. It is
 #: much less than the table's log retention.
 _STALE_SECONDS = 300.0
@@ -113,6 +117,8 @@ class PathEngine:
         self._log = DeltaLog(self._files, self.target, self._table.version())
         self._own: dict[str, pa.Table] = {}  # the last rows that this engine appended
         self._in_doubt = False
+        self._pid = os.getpid()
+        self._placed_at = _now()  # when the newest known entry was last seen to be in its place
         self._checkpoint_from = math.inf  # the version from which on a checkpoint is due
         self._looked_at = _now()
 
@@ -222,36 +228,40 @@ class PathEngine:
         """Look for newer versions and return the newest."""
         if self._pinned is not None:
             return self._pinned
+        self._refuse_fork()
+        began = _now()
         # After a long time, entries after the last one that was read may have been removed.
-        is_stale = _now() - self._looked_at > _STALE_SECONDS
-        self._looked_at = _now()
+        is_stale = began - self._looked_at > _STALE_SECONDS
         if not (reopen or is_stale or self._in_doubt) and self._is_in_place("read"):
             try:
-                self._log.read_on()
+                # Of more entries than that, `tail` reads many at a time.
+                has_all = self._log.read_on(_FEW if self._is_far else _MANY)
             except OSError as error:
                 raise CommitLogUnavailable(self._uri, "read", message_of(error)) from error
             except (KeyError, ValueError) as error:
                 log.debug("reopening %s: %s", self.target, message_of(error))
             else:
+                self._looked_at = began
                 self._check_features()
-                return self.version
+                if has_all:
+                    return self.version
         table = self._open()
         if table.version() < self.version:
             raise CorruptCommitLog(
                 self._uri,
                 f"version {table.version()} is its newest, and {self.version} was there before",
             )
+        if table.version() == self.version and not self._is_newest_there("read"):
+            problem = f"version {self.version} is another one than it was: its files were replaced"
+            raise CorruptCommitLog(self._uri, problem)
         self._table, self._in_doubt, self._log.is_changed = table, False, False
         self._log.restart(table.version())
+        self._looked_at = began
         return self.version
 
     def append(self, rows: pa.Table, *, snapshot_of: int | None = None) -> int:
         """Append rows and return their version."""
-        # Without the check rows could be written into the mount point of an unmounted disk.
-        is_in_place = self._is_in_place("append")
-        if not is_in_place or self._in_doubt or _now() - self._looked_at > _STALE_SECONDS:
-            self.refresh(reopen=True)
-        self._check_features()
+        self._prepare("append")
         token, began = uuid.uuid4().hex, _now()
         try:
             refuse_unwritable(self._uri, rows.nbytes)
@@ -264,6 +274,21 @@ class PathEngine:
         if version % CHECKPOINT_VERSIONS == 0:
             self._checkpoint_from = min(version, self._checkpoint_from)
         return version
+
+    def _prepare(self, operation: str) -> None:
+        """Make sure that the next version would lie behind the newest one of this table."""
+        self._refuse_fork()
+        # Without the check rows could be written into the mount point of an unmounted disk.
+        is_in_place = self._is_in_place(operation)
+        if not is_in_place or self._in_doubt or _now() - self._looked_at > _STALE_SECONDS:
+            self.refresh(reopen=True)
+        self._check_features()
+
+    def _refuse_fork(self) -> None:
+        """Refuse calls in a forked process: its commits would have the ids of the other one's."""
+        if os.getpid() != self._pid:
+            problem = "it was opened before a fork; open it again in this process"
+            raise UnsupportedTarget(self._uri, problem)
 
     def _written(
         self, rows: pa.Table, snapshot_of: int | None
@@ -376,6 +401,9 @@ class PathEngine:
             is_late = closed is None or any(_segment_of(file) <= closed for file in entry.files)
             return conflicts_with_append(entry) or is_late
 
+        self._prepare("compact")
+        if at > self.version:
+            self.refresh(reopen=True)
         began = _now()
         try:
             refuse_unwritable(self._uri, rows.nbytes)
@@ -423,8 +451,8 @@ class PathEngine:
     def _check_duration(self, operation: str, began: float) -> None:
         """Check that this process was not frozen for so long that what it saw may be gone.
 
-        deltalake creates the entry of a version that has no entry. If it had one, and others
-        removed it meanwhile, they never see the new one.
+        The entry of a version is created unless it exists. If it did, and others removed it
+        meanwhile, they never see the new one.
         """
         took = _now() - began
         if took > _STALE_SECONDS:
@@ -470,7 +498,8 @@ class PathEngine:
     def _open(self) -> DeltaTable:
         """Return the newest version of the table."""
         table = self._newest()
-        check_appendable(table, self.target)
+        if self._pinned is None:
+            check_appendable(table, self.target)
         return table
 
     def _newest(self) -> DeltaTable:
@@ -500,14 +529,19 @@ class PathEngine:
         return [f"{LOG_FOLDER}/{name}" for name in found]
 
     def _is_in_place(self, operation: str) -> bool:
-        """Whether a table on a local disk still has its newest known entry; true elsewhere.
+        """Whether the table still has its newest known entry; asked of a store now and then.
 
         Raises:
             CommitLogUnavailable: Its folder is missing, or is empty.
         """
-        folder = local_folder(self._uri)
-        if folder is None or (self._pinned is None and self._log.is_newest_there()):
+        if self._is_far and _now() - self._placed_at < _PLACED_SECONDS:
             return True
+        is_placed = self._pinned is None and self._is_newest_there(operation)
+        if is_placed:
+            self._placed_at = _now()
+        folder = local_folder(self._uri)
+        if folder is None or is_placed:
+            return is_placed
         try:
             with os.scandir(Path(folder, LOG_FOLDER)) as entries:
                 is_there = next(entries, None) is not None
@@ -518,6 +552,12 @@ class PathEngine:
         if not is_there:
             raise CommitLogUnavailable(self._uri, operation, _NO_TABLE)
         return False
+
+    def _is_newest_there(self, operation: str) -> bool:
+        try:
+            return self._log.is_newest_there()
+        except OSError as error:
+            raise CommitLogUnavailable(self._uri, operation, message_of(error)) from error
 
     def _check_answers(self, files: Iterable[str]) -> None:
         """Read files of the table to check that its storage answers; they may be missing.

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 #: (Of some, what is in use is checked below.)
 _KNOWN: Final = """
 allowColumnDefaults appendOnly changeDataFeed checkConstraints checkpointProtection clustering
-deletionVectors domainMetadata generatedColumns identityColumns invariants timestampNtz typeWidening
-typeWidening-preview v2Checkpoint vacuumProtocolCheck
+columnMapping domainMetadata generatedColumns identityColumns inCommitTimestamp invariants
+timestampNtz typeWidening typeWidening-preview v2Checkpoint vacuumProtocolCheck
 """
 #: Properties with a value that asks something of an append.
 _PROPERTIES: Final = {
+    "delta.appendOnly": ("false",),  # a compaction removes rows
     "delta.columnMapping.mode": ("none",),
     "delta.enableRowTracking": ("false",),
     "delta.enableInCommitTimestamps": ("false",),

@@ -8,6 +8,7 @@ and its files keep Python's interpreter lock while a store answers. In an object
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 import uuid
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 
 LOG_FOLDER: Final = "_delta_log"
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP)
 _DRAFT, _DAY = ".tmp", 86_400.0
 #: Settings of the HTTP client of an object store, by their names without the prefix of its maker.
 _CLIENT: Final = """
@@ -35,7 +37,7 @@ randomize_addresses read_timeout timeout user_agent
 """
 _MAKERS: Final = ("aws_", "azure_", "google_")
 #: Seconds for a request, and for it with its repeats.
-_REQUEST, _REPEATS = 10, 30
+_REQUEST, _REPEATS = 20, 60
 
 
 class TableFiles(ABC):
@@ -125,6 +127,11 @@ class DiskFiles(TableFiles):
             os.link(draft, path)
         except FileExistsError:
             return False
+        except OSError as error:
+            if error.errno in _NO_LINKS and draft.exists():
+                words = "this file system has no hard links, and a version is created by one"
+                raise OSError(error.errno, f"{words}: give a folder on another one") from error
+            raise
         finally:
             draft.unlink(missing_ok=True)
         self._sync(path.parent)
@@ -197,7 +204,7 @@ class StoreFiles(TableFiles):
     def write(self, name: str, data: bytes) -> None:
         """Write a file of a new name."""
         with _as_of_files():
-            self._calls.put(self._store, name, data, use_multipart=False)
+            self._calls.put(self._store, name, data)  # a large file in parts
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file that does not exist; return whether it was written."""
@@ -246,6 +253,8 @@ def _store(uri: str, options: dict[str, str]) -> Any:
             "file://, s3://, az://, abfss:// or gs://",
         ) from None
     config, more = _settings(options)
+    if parse_scheme(uri) == "s3" and _needs_profile(config):
+        more["credential_provider"] = _profile_of_aws(uri)
     while True:
         try:
             return from_url(uri, config=config, **more)  # type: ignore[call-overload]
@@ -268,16 +277,56 @@ def _settings(options: dict[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
     # `deltalake` takes the client's settings from the environment as well.
     given = {n: v for n, v in os.environ.items() if n.lower().startswith(_MAKERS)} | options
     for name, value in given.items():
-        bare = name.lower()
-        for maker in _MAKERS:
-            bare = bare.removeprefix(maker)
+        bare = _bare(name)
         if bare in _CLIENT.split():
             client[bare] = value
         elif bare == "max_retries" and name in options:
             retry[bare] = int(value)
         elif name in options:  # the library reads the environment itself
-            config[name] = value
+            config = {k: v for k, v in config.items() if _bare(k) != bare} | {name: value}
     return config, {"client_options": client, "retry_config": retry}
+
+
+#: Ways to get credentials that the library knows by itself, and those that only AWS's own has.
+_OWN_WAYS: Final = """
+access_key_id skip_signature web_identity_token_file container_credentials_relative_uri
+container_credentials_full_uri
+"""
+_PROFILE: Final = ("AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE")
+
+
+def _needs_profile(config: Mapping[str, str]) -> bool:
+    """Whether the credentials are those of a profile of AWS's command line."""
+    given = {_bare(name) for name in [*config, *os.environ]}
+    if given & {*_OWN_WAYS.split()}:
+        return False
+    files = (Path.home() / ".aws" / name for name in ("credentials", "config"))
+    return any(name in os.environ for name in _PROFILE) or any(file.exists() for file in files)
+
+
+def _profile_of_aws(uri: str) -> Any:
+    try:
+        from boto3 import Session  # type: ignore[import-untyped]
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        raise UnsupportedTarget(
+            uri,
+            "credentials of an AWS profile need boto3: pip install boto3, or give "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        ) from None
+    try:
+        return Boto3CredentialProvider(Session())
+    except ValueError as error:
+        problem = f"the AWS profile has no credentials: {error}"
+        raise UnsupportedTarget(uri, problem) from error
+
+
+def _bare(name: str) -> str:
+    """Return the name of an option without the prefix of a maker."""
+    bare = name.lower()
+    for maker in _MAKERS:
+        bare = bare.removeprefix(maker)
+    return bare
 
 
 def _is_known(uri: str, name: str, value: str) -> bool:

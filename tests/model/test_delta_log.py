@@ -162,7 +162,8 @@ class Writer:
                 break
             if self.store.source.random() < 0.3:
                 with contextlib.suppress(OSError):
-                    self._take(self.log.read_on())
+                    self.log.read_on(3)
+                    self._take(self.log.version)
 
     def _take(self, upto: int) -> None:
         versions = range(len(self.seen) + 1, upto + 1)
@@ -225,7 +226,9 @@ def test_a_reader_that_reads_on_notices_another_table() -> None:
     one, other = DeltaLog(store, "t", 0), DeltaLog(store, "t", 0)
     for number in range(3):
         one.append([{"add": {"path": "a"}}], {}, f"one-{number}")
-    assert other.read_on() == 3
+    assert not other.read_on(3)
+    assert other.read_on(1)
+    assert other.version == 3
     for version in (2, 3):
         del store.files[f"_delta_log/{version:020d}.json"]
     again = DeltaLog(store, "t", 1)
@@ -233,7 +236,7 @@ def test_a_reader_that_reads_on_notices_another_table() -> None:
         again.append([{"add": {"path": "a"}}], {}, f"again-{number}")
     for log in (one, other):
         with pytest.raises(CorruptCommitLog, match="version 3 is another one than it was"):
-            log.read_on()
+            log.read_on(9)
         with pytest.raises(CorruptCommitLog, match="version 3 is another one"):
             log.append([{"add": {"path": "a"}}], {}, "late")
 

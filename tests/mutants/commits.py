@@ -12,6 +12,7 @@ _EVENTS = "tests/unit/commits/test_fold_rules.py::"
 _JUDGE = "tests/model/test_judge.py::"
 _JOB = "tests/model/test_job_model.py::"
 _OVERFLOW = "tests/unit/runtime/test_timestamp_overflow.py::"
+_TABLE = "tests/unit/commits/test_commit_table.py::"
 _SILENCE = "tests/unit/commits/test_silence.py::"
 _DELTA_LOG = "tests/model/test_delta_log.py::"
 _ODD = "tests/unit/worker/test_odd_answers.py::"
@@ -185,6 +186,49 @@ COMMITS = [
         (
             "tests/spark/test_bad_days.py::test_a_commit_table_that_goes_away_is_said_and_costs_nothing",
         ),
+    ),
+    Mutant(
+        "looks-without-an-answer-count",
+        "A look that has failed is no look: entries may be removed meanwhile.",
+        "commits/path_engine.py",
+        "        began = _now()\n        # After a long time",
+        "        began = self._looked_at = _now()\n        # After a long time",
+        (_TABLE + "test_looks_without_an_answer_do_not_count_as_looks",),
+    ),
+    Mutant(
+        "store-not-asked-for-its-newest-entry",
+        "An object store is asked now and then whether the table is the same.",
+        "commits/path_engine.py",
+        "if self._is_far and _now() - self._placed_at < _PLACED_SECONDS:",
+        "if self._is_far:",
+        (_TABLE + "test_a_copy_that_is_put_back_in_a_store_is_noticed_before_an_append",),
+    ),
+    Mutant(
+        "newest-entry-not-compared",
+        "Another entry in the place of the newest one is noticed before an append.",
+        "commits/delta_log.py",
+        "return self.entry(self.version).digest == known",
+        "return bool(self.entry(self.version))",
+        (_TABLE + "test_another_entry_in_the_place_of_the_newest_one_is_noticed_before_an_append",),
+    ),
+    Mutant(
+        "compaction-in-the-past",
+        "A compaction by an engine that has not looked for long lies behind the others' versions.",
+        "commits/path_engine.py",
+        "if at > self.version:",
+        "if False:",
+        (
+            _TABLE
+            + "test_a_compaction_by_a_process_that_has_not_looked_for_long_lies_behind_the_others",
+        ),
+    ),
+    Mutant(
+        "forked-process-commits",
+        "A forked process does not commit by the store of the other one.",
+        "commits/path_engine.py",
+        "if os.getpid() != self._pid:",
+        "if False:",
+        ("tests/unit/commits/test_table_files.py::test_a_forked_process_does_not_commit",),
     ),
     Mutant(
         "entry-is-not-synced",

@@ -174,6 +174,26 @@ def test_a_commit_is_two_requests_and_a_look_is_one(options: dict[str, str], log
     assert len(opened) <= 5 + 3 * entries, opened  # deltalake reads each of them twice
 
 
+def test_credentials_may_be_those_of_a_profile(
+    options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As deltalake takes them; without boto3 the error says what to install."""
+    keys = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+    for name in keys:
+        monkeypatch.delenv(name, raising=False)
+    shared = tmp_path / "credentials"
+    shared.write_text("[mine]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(shared))
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    known = {name: value for name, value in options.items() if name not in keys}
+    files = StoreFiles("s3://bucket/profile", known)
+    assert files.create("one", b"1")
+    assert files.read("one") == b"1"
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(UnsupportedTarget, match="pip install boto3"):
+        StoreFiles("s3://bucket/profile", known)
+
+
 def test_the_entries_of_a_bucket_are_read_side_by_side(
     options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,7 +237,6 @@ def test_a_bucket_that_does_not_answer_is_unavailable(
 
     def stopped_after(*args: Any, **more: Any) -> int:
         version = append(*args, **more)
-        engine._own = {}  # so that it is read from the table
         suspend(server.pid)
         return int(version)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -32,7 +34,9 @@ from commits.delta_log import DeltaLog
 from commits.path_engine import PathEngine
 from commits.places import log_folder, mount_kind, taking_turns
 from commits.rows import SCHEMA, Event, Part, encode
+from commits.snapshot import snapshot_events
 from commits.table import LOG_PROPERTIES
+from commits.table_files import DiskFiles
 from tests.commit_suite import as_written_before
 
 P0, P1 = ("t", 0), ("t", 1)
@@ -424,6 +428,95 @@ def test_an_entry_of_a_frozen_process_in_the_place_of_a_removed_one_is_no_damage
     assert not last.exists()
     last.write_text('{"commitInfo":{"operation":"WRITE"}}\n')
     assert seen(store) == seen(CommitStore.open(path))
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that count as those of an object store."""
+    monkeypatch.setattr(path_engine, "local_folder", lambda _: None)
+
+
+@pytest.mark.usefixtures("forgetful", "far")
+def test_looks_without_an_answer_do_not_count_as_looks(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is cut off for longer than entries are kept opens the table again."""
+    monkeypatch.setattr(path_engine, "_PLACED_SECONDS", math.inf)  # which would do, too
+    store, epoch = filled(path, 20, segment_versions=10)
+    now = [path_engine._now()]
+    monkeypatch.setattr(path_engine, "_now", lambda: now[0])
+    for _ in range(4):
+        now[0] += 100.0
+        with monkeypatch.context() as patch:
+            patch.setattr(DiskFiles, "read", _fail)
+            with pytest.raises(CommitLogUnavailable, match="no answer"):
+                store.state("g")
+    overtake(path, epoch)
+    result = store.commit("g", epoch, "m", {P0: [(1000, 1000)]})[P0]
+    assert result.status == "committed"
+    assert seen(store) == seen(CommitStore.open(path))
+
+
+def _fail(_files: DiskFiles, name: str) -> bytes:
+    raise TimeoutError(f"no answer for {name}")
+
+
+@pytest.mark.usefixtures("far")
+def test_a_copy_that_is_put_back_in_a_store_is_noticed_before_an_append(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store is asked now and then; a version behind a gap would ruin the table."""
+    store, epoch = filled(path, 20)
+    shutil.copytree(path, tmp_path / "copy")
+    for n in range(5):
+        store.commit("g", epoch, "m", {P1: [(n, n)]})
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "copy", path)
+    version, now = DeltaTable(path).version(), path_engine._now()
+    monkeypatch.setattr(path_engine, "_now", lambda: now + 6.0)
+    for call in (
+        lambda: store.commit("g", epoch, "m", {P1: [(9, 9)]}),
+        lambda: store.state("g"),
+        store.compact,
+    ):
+        with pytest.raises(CorruptCommitLog, match="was there before"):
+            call()
+    assert DeltaTable(path).version() == version
+    assert seen(CommitStore.open(path)) == seen(CommitStore.open(str(tmp_path / "copy")))
+
+
+def test_another_entry_in_the_place_of_the_newest_one_is_noticed_before_an_append(
+    path: str, tmp_path: Path
+) -> None:
+    """A copy was put back, and others have written to it up to the same version."""
+    store, epoch = filled(path, 20)
+    shutil.copytree(path, tmp_path / "copy")
+    store.commit("g", epoch, "m", {P1: [(5, 5)]})
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "copy", path)
+    other = CommitStore.open(path)
+    other.commit("g", epoch, "m", {P1: [(6, 6)]})
+    for _ in range(2):
+        with pytest.raises(CorruptCommitLog, match="is another one than it was"):
+            store.commit("g", epoch, "m", {P1: [(7, 7)]})
+    other.commit("g", epoch, "m", {P1: [(8, 8)]})
+    assert seen(other) == seen(CommitStore.open(path))
+
+
+def test_a_compaction_by_a_process_that_has_not_looked_for_long_lies_behind_the_others(
+    path: str,
+) -> None:
+    """As the snapshot of a queue's replica does, which is written by an engine that only writes."""
+    store, _ = filled(path, 2, segment_versions=10)
+    late = PathEngine(path)
+    epoch = store.current_epoch("g")
+    assert epoch is not None
+    for n in range(40):
+        store.commit("g", epoch, "m", {P1: [(n, n)]})
+    expected, version = seen(store), store.version()
+    rows = encode(snapshot_events(store._log.state, "s"), 2)
+    assert late.replace(rows, at=version, closed=2) == version + 1
+    assert seen(store) == seen(CommitStore.open(path)) == expected
 
 
 @pytest.mark.usefixtures("forgetful")

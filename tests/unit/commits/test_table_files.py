@@ -110,9 +110,10 @@ def test_a_table_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     epoch = opened(store)
     for n in range(60):
         store.commit("g", epoch, "m", {P0: [(2 * n, 2 * n)]}, pending={P1: [Pending(5, n)]})
+    expected = seen(store)
     as_written_before(path)
     before = CommitStore.open(path)
-    assert seen(before) == seen(store)
+    assert seen(before) == expected
     event = Event("commit", "old-1", "", "g", epoch, member="m",
                   parts=(Part("t", 0, "id", offsets=OffsetRanges([(999, 999)])),))  # fmt: skip
     write_deltalake(path, encode([event], 0), mode="append")  # as earlier versions append
@@ -128,6 +129,7 @@ def test_a_table_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     [
         ({"delta.enableInCommitTimestamps": "true"}, "delta.enableInCommitTimestamps=true"),
         ({"delta.columnMapping.mode": "name"}, "columnMapping"),
+        ({"delta.appendOnly": "true"}, "delta.appendOnly=true"),
         ({"delta.constraints.few": "format < 9"}, "the constraint few"),
     ],
 )
@@ -189,11 +191,51 @@ def test_settings_of_a_store_keep_their_names(monkeypatch: pytest.MonkeyPatch) -
     config, more = _settings(given_)
     assert config == {"AWS_ENDPOINT_URL": "http://x"}
     assert more["client_options"] == {
-        "timeout": "2s", "connect_timeout": "10s", "allow_http": "true",
+        "timeout": "2s", "connect_timeout": "20s", "allow_http": "true",
     }  # fmt: skip
     assert more["retry_config"]["max_retries"] == 1
-    StoreFiles("s3://bucket/table", {**given_, "AWS_S3_LOCKING_PROVIDER": "dynamodb"})
+    twice = {"region": "a", "AWS_REGION": "b"}
+    StoreFiles(
+        "s3://bucket/table",
+        {**twice, **given_, "AWS_S3_LOCKING_PROVIDER": "dynamodb"},
+    )
     with pytest.raises(UnsupportedTarget, match="no storage for hdfs://"):
         StoreFiles("hdfs://host/table", {})
     with pytest.raises(UnsupportedTarget, match="Account must be specified"):
         StoreFiles("az://container/table", {})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"add":null}',
+        '{"commitInfo":null}',
+        '{"commitInfo":{"operation":"WRITE","operationParameters":"x"}}',
+    ],
+)
+def test_an_entry_of_odd_json_is_damage(tmp_path: Path, line: str) -> None:
+    """And no error of Python's."""
+    store = CommitStore.open(tmp_path / "commits")
+    opened(store)
+    newest = tmp_path / "commits" / "_delta_log" / f"{store.version() + 1:020d}.json"
+    newest.write_text(line)
+    for look in (lambda: store.state("g"), lambda: CommitStore.open(tmp_path / "commits")):
+        with pytest.raises(CorruptCommitLog):
+            look()
+
+
+def test_a_forked_process_does_not_commit(tmp_path: Path) -> None:
+    """Its commits would have the ids of the other process's next ones, and count as repeats."""
+    store = CommitStore.open(tmp_path / "commits")
+    epoch = opened(store)
+    child = os.fork()
+    if child == 0:
+        try:
+            store.commit("g", epoch, "m", {P0: [(50, 50)]})
+        except UnsupportedTarget as error:
+            os._exit(7 if "before a fork" in str(error) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert store.commit("g", epoch, "m", {P0: [(51, 51)]})[P0].committed == 1
+    assert CommitStore.open(tmp_path / "commits").state("g")[P0].ranges.pairs() == [(51, 51)]
