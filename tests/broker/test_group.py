@@ -281,7 +281,8 @@ def test_a_leader_that_slept_fences_nobody(harness: GroupHarness) -> None:
         entry for entry in harness.store.history(harness.group)
         if entry["kind"] == "epoch" and entry["counted"]
     ]  # fmt: skip
-    assert counted[0]["epoch"] == epoch
+    # On a slow machine the live group may have had several; the sleeper's is without its member.
+    assert epoch in [entry["epoch"] for entry in counted]
     member = a.events[-1]["member"]
     assert all(member in entry["detail"]["members"] for entry in counted)
     assert a.count("on_lost") == 0
