@@ -242,6 +242,7 @@ class Replay:
             {}, (), 0,
         )  # fmt: skip
         assignment.begin_with_state = lambda _: None
+        assignment.store = SimpleNamespace(unanswered="")
         assignment.cluster = SimpleNamespace(log_ends=self._ends, record_bytes=lambda _: None)
         assignment.logs = SimpleNamespace(
             present=list(assignment.owned), is_cut=lambda _: False, check_topics=lambda _: [],
