@@ -18,12 +18,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from commits.engine import AppendConflict
-from commits.entries import APPEND, BEFORE, VersionEntry
+from commits.entries import APPEND, BEFORE, VersionEntry, digest_of
 from commits.errors import CorruptCommitLog
 from commits.table_files import LOG_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from commits.table_files import TableFiles
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _KEPT: Final = 1_000
 #: Entries of others that are read before the next version is tried.
 _AT_ONCE: Final = 16
-#: Tries to create an entry that is there and cannot be read, and seconds more between each two.
+#: Tries to create an entry that exists and cannot be read, and seconds more between each two.
 _MOST_TRIES, _PAUSE = 50, 0.001
 #: The name of the writer in entries, for people.
 _ENGINE: Final = "coopconsume"
@@ -50,9 +50,6 @@ def conflicts_with_append(entry: VersionEntry) -> bool:
 class DeltaLog:
     """The log of one table, from a version on. Not thread-safe.
 
-    Attributes:
-        version: The newest known version.
-
     All methods raise `OSError` if the storage does not answer, `FileNotFoundError` for an entry
     that is missing, and `KeyError` or `ValueError` for one that is not valid.
 
@@ -60,15 +57,19 @@ class DeltaLog:
         files: The table.
         target: The table, for messages.
         version: The newest known version.
+
+    Attributes:
+        version: The newest known version.
+        is_changed: Whether an entry that was read on has changed the table's properties or
+            features.
     """
 
     def __init__(self, files: TableFiles, target: str, version: int) -> None:
         self._files = files
         self._target = target
         self._digests: dict[int, str] = {}  # of entries that were read, the newest ones
-        self._unread: dict[int, VersionEntry] = {}  # entries that `entries` has not returned
+        self._unread: dict[int, VersionEntry] = {}  # entries that `known` has not returned
         self.version = version
-        #: Whether an entry that was read on has changed the table's properties or features.
         self.is_changed = False
 
     @staticmethod
@@ -123,12 +124,9 @@ class DeltaLog:
         known = self._digests.get(self.version)
         if known is None:
             return self._files.has(_name(self.version))
-        try:
-            return self.entry(self.version).digest == known
-        except (FileNotFoundError, KeyError, ValueError):
-            return False
+        return self._digest_now(self.version) == known
 
-    def known(self, versions: Iterator[int] | range) -> dict[int, VersionEntry]:
+    def known(self, versions: Iterable[int]) -> dict[int, VersionEntry]:
         """Return the entries of some versions that were read on, and forget them."""
         return {v: entry for v in versions if (entry := self._unread.pop(v, None)) is not None}
 
@@ -179,10 +177,11 @@ class DeltaLog:
         """
         for tries in itertools.count():
             version = self.version + 1
-            data = self._encoded(actions, words, token, mode)
+            written = [{"commitInfo": self._info(words, token, mode)}, *actions]
+            data = _lines(written)
             if self._files.create(_name(version), data):
-                # The writer has its rows.
-                self._take(version, replace(VersionEntry.parse(data), rows=None))
+                entry = VersionEntry.of(written, digest_of(data))
+                self._take(version, replace(entry, rows=None))  # the writer has its rows
                 return version
             # Of few writers one was faster; of many there are more entries by now.
             for at, entry in itertools.islice(self._later(), _AT_ONCE if tries else 1):
@@ -196,10 +195,8 @@ class DeltaLog:
                 time.sleep(_PAUSE * tries)
         raise AssertionError
 
-    def _encoded(
-        self, actions: Sequence[Mapping[str, Any]], words: Mapping[str, Any], token: str, mode: str
-    ) -> bytes:
-        info = {
+    def _info(self, words: Mapping[str, Any], token: str, mode: str) -> dict[str, Any]:
+        return {
             "timestamp": now_ms(),
             "operation": "WRITE",
             "operationParameters": {"mode": mode},
@@ -208,7 +205,6 @@ class DeltaLog:
             BEFORE: self._digest(self.version),
             **words,
         }
-        return _lines([{"commitInfo": info}, *actions])
 
     def _digest(self, version: int) -> str:
         if version not in self._digests:
@@ -221,7 +217,7 @@ class DeltaLog:
     def _digest_now(self, version: int) -> str:
         """Return the digest of an entry; empty if others have removed it."""
         try:
-            return self.entry(version).digest
+            return digest_of(self._files.read(_name(version)))
         except FileNotFoundError:
             return ""
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from commits.engine import Tail
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -70,16 +70,22 @@ class VersionEntry:
         Raises:
             KeyError, ValueError: If it is not a valid entry.
         """
+        actions = [json.loads(line) for line in data.splitlines() if line.strip()]
+        if not actions or not all(isinstance(action, dict) for action in actions):
+            raise ValueError("an entry of the table's log is made of JSON objects")
         try:
-            return cls._parsed(data)
+            return cls.of(actions, digest_of(data))
         except (AttributeError, TypeError) as error:
             raise ValueError(f"an action of the table's log is not valid: {error}") from error
 
     @classmethod
-    def _parsed(cls, data: bytes) -> VersionEntry:
-        actions = [json.loads(line) for line in data.splitlines() if line.strip()]
-        if not actions or not all(isinstance(action, dict) for action in actions):
-            raise ValueError("an entry of the table's log is made of JSON objects")
+    def of(cls, actions: Sequence[Mapping[str, Any]], digest: str) -> VersionEntry:
+        """Return the entry of some actions.
+
+        Args:
+            actions: The actions.
+            digest: The digest of the file that they are in.
+        """
         info: Mapping[str, Any] = {}
         for action in actions:
             info = action.get("commitInfo", info)
@@ -101,10 +107,15 @@ class VersionEntry:
             token=str(words.get(APPEND, "")),
             files=tuple(unquote(add["path"]) for add in adds),
             rows=rows if isinstance(rows, dict) else None,
-            digest=hashlib.blake2b(data, digest_size=16).hexdigest(),
+            digest=digest,
             before=str(words.get(BEFORE, "")),
             changes_table=changes_table,
         )
+
+
+def digest_of(data: bytes) -> str:
+    """Return a digest that is unique to a file of the Delta log."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def tail_of(rows: pa.Table, entries: Mapping[int, VersionEntry]) -> Tail:

@@ -24,10 +24,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import (
-    DeltaTable,
-    Schema,
-)
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from commits.delta_log import DeltaLog, conflicts_with_append, now_ms
@@ -46,7 +43,7 @@ from commits.program_end import table_calls
 from commits.rows import SCHEMA
 from commits.secrets import hidden, message_of
 from commits.table_features import check_appendable
-from commits.table_files import LOG_FOLDER, files_of
+from commits.table_files import ENTRY, LOG_FOLDER, files_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -157,7 +154,7 @@ class PathEngine:
             _refuse_file(uri)
             # Looked for first: a table that another process creates meanwhile has files, too.
             is_foreign = _has_foreign_files(uri, over_remains=over_remains)
-            if not _listed(files):
+            if not files.has_log():
                 if is_foreign:
                     found = "a directory with other files"
                     raise CommitTableFormat(uri, found, "a Delta table or nothing")
@@ -649,7 +646,7 @@ def _now() -> float:
 
 def _listed(files: TableFiles) -> list[int]:
     """Return the versions with an entry in the log, newest first."""
-    names = [re.fullmatch(r"(\d{20})\.json", name) for name in files.names(LOG_FOLDER)]
+    names = [ENTRY.fullmatch(name) for name in files.names(LOG_FOLDER)]
     return sorted((int(name[1]) for name in names if name), reverse=True)
 
 
@@ -688,15 +685,15 @@ def _refuse_file(uri: str) -> None:
     with suppress(FileNotFoundError):
         if S_ISREG(path.stat().st_mode):
             raise CommitTableFormat(uri, "a file", "a Delta table or nothing")
-        (path / "_delta_log").stat()
+        (path / LOG_FOLDER).stat()
 
 
 def _has_foreign_files(uri: str, *, over_remains: bool) -> bool:
     path = _local(uri)
     # An empty log directory belongs to a table that another process is creating.
     names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
-    others = [name for name in names if not (over_remains and name.startswith("segment="))]
-    return any(name != "_delta_log" for name in others)
+    others = [name for name in names if not (over_remains and name.startswith(f"{_SEGMENT}="))]
+    return any(name != LOG_FOLDER for name in others)
 
 
 def _local(uri: str) -> Path:

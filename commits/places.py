@@ -48,7 +48,7 @@ _UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|]" + ("" if os.sep == "\\" else 
 
 
 def refuse_unsafe_path(uri: str, options: Mapping[str, str] | None) -> None:
-    """Refuse a path or URI where `deltalake` cannot create an entry atomically.
+    """Refuse a path or URI where an entry cannot be created atomically.
 
     Raises:
         UnsupportedTarget: The location is not safe; the message has a remedy.
@@ -112,7 +112,7 @@ def refuse_unsafe_spark(name: str, location: str, spark: Any) -> None:
         name,
         f"Spark drivers that commit to {location} at once overwrite each other: set "
         f"{_S3_LOG_STORE.format(scheme)}=io.delta.storage.S3DynamoDBLogStore in all of them, or "
-        "give the URI instead of the name, which deltalake commits to by conditional puts",
+        "give the URI instead of the name, which is committed to by conditional puts",
     )
 
 

@@ -33,7 +33,7 @@ LOG_PROPERTIES = {
 """The properties of a table that `PathEngine` writes."""
 
 _WRITERS = defaultdict(
-    lambda: "an unknown engine", path="deltalake (a path)", spark="Spark alone (a name)"
+    lambda: "an unknown engine", path="this library (a path)", spark="Spark alone (a name)"
 )
 
 # Removals are rarer and slower with Spark. Entries of the log remain: Spark has no command to

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 LOG_FOLDER: Final = "_delta_log"
+ENTRY: Final = re.compile(r"(\d{20})\.json")
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP)
 _DRAFT, _DAY = ".tmp", 86_400.0
 #: Settings of the HTTP client of an object store, by their names without the prefix of its maker.
@@ -74,6 +76,10 @@ class TableFiles(ABC):
     @abstractmethod
     def names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder, sorted; none of a missing folder."""
+
+    def has_log(self) -> bool:
+        """Return whether there is a Delta table: whether its log has an entry."""
+        return any(map(ENTRY.fullmatch, self.names(LOG_FOLDER)))
 
 
 class DiskFiles(TableFiles):
@@ -224,49 +230,51 @@ class StoreFiles(TableFiles):
             found = self._calls.list_with_delimiter(self._store, folder)["objects"]
         return sorted(info["path"].rsplit("/", 1)[-1] for info in found)
 
+    def has_log(self) -> bool:
+        """Return whether there is a Delta table; a long log is listed up to its first entry."""
+        with _as_of_files():
+            return any(
+                ENTRY.fullmatch(info["path"].rsplit("/", 1)[-1])
+                for some in self._calls.list(self._store, LOG_FOLDER)
+                for info in some
+            )
 
-def files_of(
-    uri: str, options: Mapping[str, str] | None = None, *, synced: bool = True
-) -> TableFiles:
+
+def files_of(uri: str, options: Mapping[str, str] | None = None) -> TableFiles:
     """Return the files of a table.
 
     Args:
         uri: The path or URI of its folder.
         options: Options of an object store; see `deltalake.DeltaTable`.
-        synced: Whether what is written to a local disk outlasts a loss of power.
     """
     folder = local_folder(uri)
-    return StoreFiles(uri, options) if folder is None else DiskFiles(folder, synced=synced)
+    return StoreFiles(uri, options) if folder is None else DiskFiles(folder)
 
 
 def _store(uri: str, options: dict[str, str]) -> Any:
     from obstore import parse_scheme
-    from obstore.exceptions import BaseError, UnknownConfigurationKeyError
+    from obstore.exceptions import BaseError
     from obstore.store import from_url
 
     try:
-        parse_scheme(uri)
+        scheme = parse_scheme(uri)
     except BaseError:
         raise UnsupportedTarget(
             uri,
             f"there is no storage for {uri.partition('://')[0]}://; give a path or a URI of "
             "file://, s3://, az://, abfss:// or gs://",
         ) from None
-    config, more = _settings(options)
-    if parse_scheme(uri) == "s3" and _needs_profile(config):
-        more["credential_provider"] = _profile_of_aws(uri)
-    while True:
-        try:
-            return from_url(uri, config=config, **more)  # type: ignore[call-overload]
-        except UnknownConfigurationKeyError:
-            # Options of `deltalake` alone; others are ignored there, too.
-            known = {k: v for k, v in config.items() if _is_known(uri, k, v)}
-            if known == config:
-                raise
-            config = known
-        except BaseError as error:
-            problem = f"its options do not suffice: {_first_line(error)}"
-            raise UnsupportedTarget(uri, problem) from error
+    profile: dict[str, Any] = {}
+    if scheme == "s3" and _needs_profile(options):
+        profile = {"credential_provider": _profile_of_aws(uri)}
+    try:
+        config, more = _settings(options)
+        # Without what is an option of `deltalake` alone, such as those of its locks.
+        known = {name: value for name, value in config.items() if _is_known(uri, name, value)}
+        return from_url(uri, config=known, **more, **profile)  # type: ignore[call-overload]
+    except (BaseError, ValueError) as error:
+        problem = f"its options do not suffice: {_first_line(error)}"
+        raise UnsupportedTarget(uri, problem) from error
 
 
 def _settings(options: dict[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -287,7 +295,7 @@ def _settings(options: dict[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
     return config, {"client_options": client, "retry_config": retry}
 
 
-#: Ways to get credentials that the library knows by itself, and those that only AWS's own has.
+#: Options of credentials that the library takes by itself, and what names a profile of AWS.
 _OWN_WAYS: Final = """
 access_key_id skip_signature web_identity_token_file container_credentials_relative_uri
 container_credentials_full_uri
@@ -295,13 +303,13 @@ container_credentials_full_uri
 _PROFILE: Final = ("AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE")
 
 
-def _needs_profile(config: Mapping[str, str]) -> bool:
+def _needs_profile(options: Mapping[str, str]) -> bool:
     """Whether the credentials are those of a profile of AWS's command line."""
-    given = {_bare(name) for name in [*config, *os.environ]}
+    given = {_bare(name) for name in [*options, *os.environ]}
     if given & {*_OWN_WAYS.split()}:
         return False
-    files = (Path.home() / ".aws" / name for name in ("credentials", "config"))
-    return any(name in os.environ for name in _PROFILE) or any(file.exists() for file in files)
+    is_named = any(name in os.environ for name in _PROFILE)
+    return is_named or Path("~/.aws/credentials").expanduser().exists()
 
 
 def _profile_of_aws(uri: str) -> Any:
@@ -314,11 +322,7 @@ def _profile_of_aws(uri: str) -> Any:
             "credentials of an AWS profile need boto3: pip install boto3, or give "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         ) from None
-    try:
-        return Boto3CredentialProvider(Session())
-    except ValueError as error:
-        problem = f"the AWS profile has no credentials: {error}"
-        raise UnsupportedTarget(uri, problem) from error
+    return Boto3CredentialProvider(Session())
 
 
 def _bare(name: str) -> str:
