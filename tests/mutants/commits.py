@@ -212,6 +212,16 @@ COMMITS = [
         (_TABLE + "test_another_entry_in_the_place_of_the_newest_one_is_noticed_before_an_append",),
     ),
     Mutant(
+        "last-closed-segment-stays",
+        "A compaction removes the rows of all closed segments.",
+        "commits/path_engine.py",
+        "if closed is None or segment <= closed:",
+        "if closed is None or segment < closed:",
+        (
+            "tests/unit/commits/test_commit_snapshots.py::test_of_closed_segments_only_the_snapshot_is_left",
+        ),
+    ),
+    Mutant(
         "compaction-in-the-past",
         "A compaction by an engine that has not looked for long lies behind the others' versions.",
         "commits/path_engine.py",

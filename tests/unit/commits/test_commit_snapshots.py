@@ -252,6 +252,19 @@ def test_a_snapshot_of_the_whole_table_would_never_land(path: str) -> None:
     assert store._engine.replace(_snapshot_of(at), at=at, closed=1) > at
 
 
+def test_of_closed_segments_only_the_snapshot_is_left(path: str) -> None:
+    """Whatever they had; younger segments keep what they have."""
+    store, epoch = started(path)
+    fill(store, epoch, 0, 47)
+    store.compact()
+    closed = store._log._closed(store._log._snapshot_at)
+    assert closed == 3
+    left = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+    kinds = zip(left["partition.segment"].to_pylist(), left["min.kind"].to_pylist(), strict=True)
+    assert [kind for segment, kind in kinds if segment <= closed] == ["snapshot"]
+    assert max(left["partition.segment"].to_pylist()) > closed
+
+
 def test_a_kill_at_any_step_leaves_the_same_state(path: str, tmp_path: Path) -> None:
     """After each file that a snapshot and its cleaning add or remove, the next one goes on.
 
