@@ -23,7 +23,7 @@ from unittest import mock
 import pyarrow as pa
 
 from assignors import KeyRange, Share
-from commits import AcquisitionId, CommitLogUnavailable, Epoch, OffsetRanges, Pending
+from commits import AcquisitionId, Epoch, OffsetRanges, Pending
 from coopconsume import RetryPolicy, errors
 from coopconsume.group.chunks import AcquiredChunks, GroupChunks, PartitionChunks
 from coopconsume.group.epoch_assignment import EpochAssignment
@@ -118,6 +118,9 @@ class Replay:
                 mock.patch("coopconsume.runtime.dispatch.dispatcher.open_mailbox", nothing),
                 mock.patch("coopconsume.runtime.dispatch.dispatcher.interrupt", nothing),
                 mock.patch("coopconsume.runtime.dispatch.slot_leases.driver_address", nothing),
+                mock.patch.object(
+                    EpochAssignment, "is_confirmed", property(lambda _: self._withheld != [False])
+                ),
             ):
                 stack.enter_context(patch)
             self._run()
@@ -196,7 +199,7 @@ class Replay:
             for name in ("concurrency", "ordering", "park", "interval", "available_now")
         })  # fmt: skip
         membership: Any = SimpleNamespace(
-            options=options, may_work_for=lambda *_: "BatchWithheld" not in self.seen,
+            options=options, may_work_for=lambda *_: self._withheld != [True],
             assignment=None, joining="", rebalance=lambda _: None,
         )  # fmt: skip
         identity = {"id": "replay", "runId": "replay", "name": None, "groupId": "replay"}
@@ -254,14 +257,14 @@ class Replay:
             troubled={}, given_up=lambda _: None, stop_publishing=lambda: None,
             write_quietly=lambda **_: None,
         )  # fmt: skip
-        assignment.check, assignment.stop_repeating = self._check, lambda: None
+        assignment.stop_repeating = lambda: None
         found: EpochAssignment = assignment
         return found
 
-    def _check(self, _within: float | None = None) -> float:
-        if "BatchWithheld" in self.seen:
-            raise CommitLogUnavailable("replay", "read", "the run was not answered")
-        return self.now
+    @property
+    def _withheld(self) -> list[bool]:
+        """Whether the epoch is confirmed, if no batch starts."""
+        return [self.seen["BatchWithheld"]["is_confirmed"]] if "BatchWithheld" in self.seen else []
 
     def _ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogEnd]:
         ends = self.seen.get("EndsRead", {}).get("ends", {})

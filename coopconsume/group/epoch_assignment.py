@@ -290,6 +290,11 @@ class EpochAssignment:
             self._saw(now)
         return self._seen
 
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the log said a moment ago that the epoch is in force; asks nobody."""
+        return clock() - self._seen <= LEASE
+
     def _saw(self, asked: float) -> None:
         """Notes that the epoch was in force after an instant, as the log has answered."""
         self._seen = max(self._seen, asked)

@@ -463,7 +463,6 @@ class Job:
             breaker=breaker.until - now if breaker.state == "open" else None,
             breaker_reason=breaker.reason,
             kafka=epoch_state.kafka_error,
-            commit_log=dispatcher.refusal,
             unanswered=epoch_state.assignment.store.unanswered,
             barred={slot: until - now for slot, until in dispatcher.barred.items()},
             failing={slot: (at - now, why) for slot, (at, why) in dispatcher.failing.items()},

@@ -79,7 +79,14 @@ class StartsRead(JobEvent):
 
 @dataclass(frozen=True)
 class BatchWithheld(JobEvent):
-    """No batch starts in this turn: the epoch is not confirmed, or the next owners know no wait."""
+    """No batch starts in this turn.
+
+    Attributes:
+        is_confirmed: Whether the epoch is confirmed, and the next owners would not wait for long
+            enough.
+    """
+
+    is_confirmed: bool
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,7 @@ def idle_job(partitions: int) -> Job:
     )  # fmt: skip
     assignment._grant = SimpleNamespace(epoch=Epoch(1, "n"))
     assignment.topic_ids, assignment._waits, assignment.is_between_epochs = {"t": "id"}, [], False
-    assignment.check = assignment.stop_repeating = lambda: None
+    assignment.stop_repeating, assignment._seen = lambda: None, math.inf
     assignment.begin_with_state = lambda _: None
     membership: Any = SimpleNamespace(options=options, may_work_for=lambda *_: True)
     with mock.patch("coopconsume.runtime.dispatch.dispatcher.open_mailbox"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from assignors import KeyRange, key_hash
 from coopconsume.consumer import CooperativeConsumer
+from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.query import CooperativeQuery
 from coopconsume.record import Reject
 from tests.model.job_group import KEYS, WHOLE, Group, slot_mates
@@ -242,6 +244,32 @@ def test_a_stop_starts_nothing_more_and_commits_what_has_run(world, monkeypatch,
         job.resume()
         there.until(lambda: there.done(member) == set(range(20)))
     assert sorted(offset for offset, _ in gate.calls) == sorted(there.done(member))
+
+
+def test_the_loop_goes_on_while_the_commit_table_does_not_answer(world, monkeypatch):
+    """No batch starts meanwhile; what the job is asked for, it does."""
+    there = world()
+    member, asked, answers = there.claim(), threading.Event(), threading.Event()
+    check = EpochAssignment.check
+
+    def silent(self, *within, **named):
+        asked.set()
+        assert answers.wait(120)
+        return check(self, *within, **named)
+
+    monkeypatch.setattr(EpochAssignment, "check", silent)
+    member.assignment._seen = -math.inf
+    job = there.run(member, lambda _: None)
+    try:
+        until(asked.is_set)
+        job.pause()
+        until(lambda: (waiting := job._meter.waiting) is not None and waiting.reason == "paused")
+        job.resume()
+        there.turns(job)
+        assert not job._dispatcher.running
+    finally:
+        answers.set()
+    there.until(lambda: there.done(member) == set(range(20)))
 
 
 @pytest.mark.parametrize("how", ["stop", "close"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import threading
 import time
 from types import SimpleNamespace
@@ -164,15 +165,18 @@ def test_a_job_whose_commit_table_does_not_answer_is_replayed(record, monkeypatc
     there = world({offset: b"%d" % (offset % 3) for offset in range(30)})
     check, calls = EpochAssignment.check, itertools.count()
 
-    def unavailable(self, *within):
+    def unavailable(self, **within):
         if next(calls) < 2:
             raise CommitLogUnavailable("commits", "read", "no answer")
-        return check(self, *within)
+        return check(self, **within)
 
     monkeypatch.setattr(EpochAssignment, "check", unavailable)
-    job = there.run(there.claim(), lambda _: None, available_now=True)
+    member = there.claim()
+    member.assignment._seen = -math.inf
+    job = there.run(member, lambda _: None, available_now=True)
     assert job.ended.wait(120)
     assert job.error is None
+    assert next(calls) > 2
     assert '"BatchWithheld"' in path.read_text()
     recorded, replayed = decided(path)
     assert replayed == recorded

@@ -14,6 +14,7 @@ _JOB = "tests/model/test_job_model.py::"
 _OVERFLOW = "tests/unit/runtime/test_timestamp_overflow.py::"
 _TABLE = "tests/unit/commits/test_commit_table.py::"
 _SILENCE = "tests/unit/commits/test_silence.py::"
+_JOB_SLOTS = "tests/model/test_job_slots.py::"
 _DELTA_LOG = "tests/model/test_delta_log.py::"
 _ODD = "tests/unit/worker/test_odd_answers.py::"
 
@@ -176,6 +177,22 @@ COMMITS = [
         "except BaseException:\n            self._answered()\n            raise",
         "except BaseException:\n            raise",
         (_SILENCE + "test_a_refusal_is_an_answer",),
+    ),
+    Mutant(
+        "loop-waits-for-the-commit-table",
+        "The loop of a job goes on while its commit table does not answer.",
+        "coopconsume/runtime/commit/committer.py",
+        "self._run(self._calls.confirm)",
+        "self._calls.confirm()",
+        (_JOB_SLOTS + "test_the_loop_goes_on_while_the_commit_table_does_not_answer",),
+    ),
+    Mutant(
+        "unconfirmed-epoch-gets-a-batch",
+        "No batch starts while the commit table does not confirm the epoch.",
+        "coopconsume/runtime/commit/committer.py",
+        "        if self._assignment.is_confirmed:\n            return True",
+        "        if True:\n            return True",
+        (_JOB_SLOTS + "test_the_loop_goes_on_while_the_commit_table_does_not_answer",),
     ),
     Mutant(
         "outage-of-the-table-unsaid",

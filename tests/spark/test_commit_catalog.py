@@ -264,7 +264,7 @@ def test_a_table_moves_between_engines_and_loses_nothing(
     with pytest.raises(CommitTableFormat, match="written by Spark alone"):
         CommitStore.open(location.removeprefix("file:"))
     spark.sql(f"CREATE TABLE {name}_path USING DELTA LOCATION 'file:{path}'")
-    with pytest.raises(CommitTableFormat, match="written by deltalake"):
+    with pytest.raises(CommitTableFormat, match="written by this library"):
         CommitStore.open(f"{name}_path", spark=spark)
     with pytest.raises(UnsupportedTarget, match="Spark session"):
         CommitStore.open(name)

@@ -53,6 +53,8 @@ _MIRROR_EVERY = 5.0
 _LOOK_EVERY = 1.0
 #: Seconds between two reads of the chunks of a cooperative epoch.
 _CHUNKS_EVERY = 0.5
+#: Seconds between two questions whether the epoch is in force.
+_CONFIRM_EVERY = 0.2
 _LINGER = 0.1
 _REFUSED_WAIT = 0.5
 #: Seconds between two reads of decisions on parked records.
@@ -133,6 +135,7 @@ class Committer:
         self._linger = min(_LINGER, self._interval)
         self._next = NextCommit()
         self._looked_at = time.monotonic()
+        self._asked_at = -math.inf
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
         self._calls = LogCalls(assignment, job_spec, commit_ids, post)
         self._again_at = 0.0
@@ -234,6 +237,16 @@ class Committer:
         """Seconds since the log refused a commit of a passed epoch; 0: the epoch is in force."""
         is_refused = self._passed is not None and self._assignment.epoch == self._passed
         return time.monotonic() - self._passed_at if is_refused else 0.0
+
+    def is_confirmed(self) -> bool:
+        """Whether the log said a moment ago that the epoch is in force; if not, it is asked."""
+        if self._assignment.is_confirmed:
+            return True
+        is_soon = time.monotonic() - self._asked_at < _CONFIRM_EVERY
+        if not (self.is_busy or is_soon or self.refused_for > 0):
+            self._asked_at = time.monotonic()
+            self._run(self._calls.confirm)
+        return False
 
     def raise_given_up(self) -> None:
         """Raises the error of outputs that the job does not wait for any longer.

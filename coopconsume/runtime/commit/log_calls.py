@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_WARN_EVERY = 10.0
+
 
 class LogCalls:
     """Calls the commit log, and posts an event for each answer.
@@ -52,6 +55,7 @@ class LogCalls:
         self._job_spec = job_spec
         self._ids = commit_ids
         self._post = post
+        self._warned_at = -math.inf
 
     def commit(
         self,
@@ -79,6 +83,17 @@ class LogCalls:
             # Now and then it takes longer than a commit; only the next commit waits for it.
             self._assignment.store.maintain()
 
+    def confirm(self) -> None:
+        """Asks the commit log whether the epoch is in force; see `EpochAssignment.is_confirmed`."""
+        try:
+            self._assignment.check(within=0)
+        except FencedMember as error:
+            self._post(CommitFenced(error, {}))
+            return
+        except Exception as error:  # noqa: BLE001 - asked again
+            self._warn("no new batch for now: %s", error)
+        self._post(LogRead({}))
+
     def look(self) -> None:
         """Reads stable offsets that other members have moved, and the chunks of all members."""
         stable: Mapping[TopicPartition, int] = {}
@@ -88,7 +103,7 @@ class LogCalls:
                 chunks = self._assignment.look_at_chunks()
             stable = self._assignment.refresh()
         except Exception as error:  # noqa: BLE001 - the next look may do
-            log.warning("the commit log could not be read for now: %s", error)
+            self._warn("the commit log could not be read for now: %s", error)
         self._post(LogRead(stable, chunks))
 
     def return_chunks(self) -> None:
@@ -96,7 +111,7 @@ class LogCalls:
         try:
             self._assignment.return_chunks()
         except Exception as error:  # noqa: BLE001 - the next turn tries again
-            log.warning("chunks could not be returned for now: %s", error)
+            self._warn("chunks could not be returned for now: %s", error)
         self.look()
 
     def decide(self, parked: Sequence[tuple[TopicPartition, Failed]]) -> None:
@@ -108,8 +123,14 @@ class LogCalls:
             self._post(CommitFenced(error, {}))
             return
         except Exception as error:  # noqa: BLE001 - the next look may do
-            log.warning("decisions on parked records could not be applied yet: %s", error)
+            self._warn("decisions on parked records could not be applied yet: %s", error)
         self._post(DecisionsApplied(applied))
+
+    def _warn(self, words: str, error: Exception) -> None:
+        """Warns of a call that is made again soon, so not of each."""
+        if time.monotonic() - self._warned_at > _WARN_EVERY:
+            self._warned_at = time.monotonic()
+            log.warning(words, error)
 
 
 def commit_within_limit(

@@ -15,7 +15,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from commits import CommitLogUnavailable, FencedMember
 from coopconsume.classic import interrupt, open_mailbox, why_ended
 from coopconsume.errors import HandlerFailed, SessionUnusable, SlotFailed
 from coopconsume.group.owned import LEASE
@@ -103,7 +102,6 @@ class Dispatcher:
             and why they have failed.
         window: How many offsets a batch has.
         breaker: Whether batches are paused.
-        refusal: Why the commit log did not confirm the epoch at the last look; else empty.
     """
 
     def __init__(
@@ -125,7 +123,6 @@ class Dispatcher:
         self.window = Window(options, slots)
         self.breaker = CircuitBreaker(options.circuit_breaker, options.circuit_breaker_pause)
         meter.breaker = self.breaker
-        self.refusal = ""
         self._spark = spark
         self._options = options
         self._job_spec = job_spec
@@ -163,7 +160,6 @@ class Dispatcher:
         self._busy: dict[int, int] = {}
         self._batch_at = -math.inf
         self._turn = 0
-        self._warned_at = -math.inf
         #: When it was last logged why slots fail, by the reason.
         self._warned: dict[str, float] = {}
         self._failures = BatchFailures()
@@ -378,11 +374,7 @@ class Dispatcher:
         self._batches.close()
 
     def launch(self, epoch_state: EpochState, *, stopping: bool) -> None:
-        """Gives free slots a batch, if there is work and a batch is due.
-
-        Raises:
-            FencedMember: The log says that the shares are not ours any more.
-        """
+        """Gives free slots a batch, if there is work and a batch is due."""
         # Looked at also while slots are long at work: what is lost must not go on.
         if self.of(epoch_state) and not self._is_ours(epoch_state):
             return
@@ -554,27 +546,15 @@ class Dispatcher:
         """Whether the next owners would wait long enough for what a new batch may leave behind."""
         may_work = self._membership.may_work_for(epoch_state.assignment, self.leases.lease)
         if not may_work:
-            self._trace.write(BatchWithheld())
+            self._trace.write(BatchWithheld(is_confirmed=True))
         return may_work
 
     def _is_ours(self, epoch_state: EpochState) -> bool:
         """Whether the log says that the shares are still ours; it must not be long ago."""
-        try:
-            epoch_state.assignment.check()
-        except CommitLogUnavailable as error:
-            self.refusal = str(error)
-            self._trace.write(BatchWithheld())
-            if time.monotonic() - self._warned_at > _WARN_EVERY:
-                log.warning("no new batch for now: %s", error)
-                self._warned_at = time.monotonic()
-            return False
-        except FencedMember as error:
-            if not epoch_state.assignment.may_be_late(error):
-                raise
-            self._trace.write(BatchWithheld())
-            return False
-        self.refusal = ""
-        return True
+        is_ours = epoch_state.committer.is_confirmed()
+        if not is_ours:
+            self._trace.write(BatchWithheld(is_confirmed=False))
+        return is_ours
 
     def _run_batch(self, running: Running) -> None:
         """In a thread of its own: one Spark job."""

@@ -112,7 +112,6 @@ class JobFacts:
         breaker: Until when the circuit breaker is open; None: it is not.
         breaker_reason: The error that opened it.
         kafka: Why the last look at Kafka failed; empty if it did not.
-        commit_log: Why the commit log does not confirm the epoch; empty if it does.
         unanswered: For how long the commit table has not answered, and why; empty if it has.
         barred: Until when slots may be at work on what is lost, by slot.
         failing: Slots that have failed: until when they get no batch, and why they have failed.
@@ -128,7 +127,6 @@ class JobFacts:
     breaker: float | None = None
     breaker_reason: str = ""
     kafka: str = ""
-    commit_log: str = ""
     unanswered: str = ""
     barred: Mapping[int, float] = field(default_factory=dict)
     failing: Mapping[int, tuple[float, str]] = field(default_factory=dict)
@@ -168,8 +166,6 @@ def _causes(facts: JobFacts, now: float) -> Iterator[WaitingFor]:
             "circuitBreaker",
             f"paused by the circuit breaker until {_until(facts.breaker)}: {facts.breaker_reason}",
         )
-    if facts.commit_log:
-        yield WaitingFor("commitLog", f"waiting for the commit table: {facts.commit_log}")
     found = lost_member(facts.partitions, now)
     if found is not None:
         yield found

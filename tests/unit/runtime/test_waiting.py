@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import types
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,13 +99,6 @@ def test_each_wait_has_a_reason_and_a_sentence(reason):
     assert found.reason == reason
     assert said in found.message
     assert found.describe() == {"reason": reason, "message": found.message}
-
-
-def test_a_commit_table_that_does_not_confirm_the_epoch_holds_up_the_next_batch():
-    """A running one goes on; it is said once that has ended."""
-    facts = JobFacts(commit_log="no answer")
-    assert waiting_for(facts, 0.0).message == "waiting for the commit table: no answer"
-    assert waiting_for(replace(facts, batches=[BATCH]), 0.0).reason == "handlers"
 
 
 def test_a_batch_that_has_just_begun_is_no_trouble_with_spark():
