@@ -19,7 +19,7 @@ MOST_BYTES: Final = 256 << 10
 
 def rows_to_plain(rows: pa.Table) -> dict[str, Any] | None:
     """Return rows as an object of JSON; None if there are too many for an entry."""
-    if rows.nbytes > MOST_BYTES:
+    if rows.get_total_buffer_size() > MOST_BYTES:  # Much faster than nbytes.
         return None
     columns = {}
     for field, column in zip(rows.schema, rows.columns, strict=True):
@@ -28,23 +28,42 @@ def rows_to_plain(rows: pa.Table) -> dict[str, Any] | None:
     return {"count": len(rows), "columns": columns}
 
 
-def rows_of_plain(plain: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
-    """Return rows from an object of JSON.
+def rows_of_plain(plains: Mapping[int, Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Return the rows of some versions, from their objects of JSON.
+
+    Args:
+        plains: The objects, by version.
+        schema: The columns of the rows.
+
+    Returns:
+        The rows with a column `_commit_version`.
 
     Raises:
-        KeyError, TypeError, ValueError: It is not made by `rows_to_plain` for this schema.
+        KeyError, TypeError, ValueError: One is not made by `rows_to_plain` for this schema.
     """
-    count, columns = int(plain["count"]), plain["columns"]
-    arrays = [
-        _array(columns[field.name], field.type) if field.name in columns
-        else pa.nulls(count, field.type)
-        for field in schema
-    ]  # fmt: skip
+    counts = {version: int(plain["count"]) for version, plain in plains.items()}
+    columns = [plain["columns"] for plain in plains.values()]
+    arrays = []
+    for field in schema:
+        if any(field.name in one for one in columns):
+            values: list[Any] = []
+            for one, count in zip(columns, counts.values(), strict=True):
+                found = one.get(field.name, [None] * count)
+                if len(found) != count:
+                    raise ValueError(f"an entry should have {count} rows and has {len(found)}")
+                values += found
+            arrays.append(_array(values, field.type))
+        else:
+            arrays.append(pa.nulls(sum(counts.values()), field.type))
     rows = pa.Table.from_arrays(arrays, schema=schema)
     rows.validate()
-    if len(rows) != count:
-        raise ValueError(f"an entry should have {count} rows and has {len(rows)}")
-    return rows
+    return with_versions(rows, counts)
+
+
+def with_versions(rows: pa.Table, counts: Mapping[int, int]) -> pa.Table:
+    """Return rows with the column `_commit_version`, by how many rows each version has."""
+    versions = [version for version, count in counts.items() for _ in range(count)]
+    return rows.append_column("_commit_version", pa.array(versions, pa.int64()))
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:

@@ -417,6 +417,6 @@ class CommitLog:
         self._disturbed_at = max(self._disturbed_at, tail.disturbed_at)
         if changes:
             self._changed_at = changes[-1]
-            each = tail.rows.nbytes // len(changes)
+            each = tail.rows.get_total_buffer_size() // len(changes)
             self._sizes += [(version, each) for version in changes]
             self._size += each * len(changes)

@@ -30,7 +30,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from commits.delta_log import DeltaLog, conflicts_with_append, now_ms
 from commits.engine import AppendConflict, Tail, TailGone
 from commits.entries import ROWS, VersionEntry, tail_of, words_of
-from commits.entry_rows import rows_of_plain, rows_to_plain
+from commits.entry_rows import rows_of_plain, rows_to_plain, with_versions
 from commits.errors import (
     CommitLogUnavailable,
     CommitTableFormat,
@@ -60,6 +60,7 @@ _FILES: dict[str, Any] = {
     "compression": "zstd", "compression_level": 1, "use_dictionary": False,
     "write_statistics": ["kind"], "store_schema": False,
 }  # fmt: skip
+_SMALL_FILES = _FILES | {"compression": "none", "compression_level": None}
 #: What `deltalake` says of a listing of a log during which others have appended.
 _GAP = "found gap"
 _PAUSES = (0.0, 0.01, 0.03)  # seconds before an opening that failed is tried again
@@ -261,7 +262,7 @@ class PathEngine:
         self._prepare("append")
         token, began = uuid.uuid4().hex, _now()
         try:
-            refuse_unwritable(self._uri, rows.nbytes)
+            refuse_unwritable(self._uri, rows.get_total_buffer_size())
             version = self._log.append(*self._written(rows, snapshot_of), token)
         except (OSError, KeyError, ValueError) as error:
             self._in_doubt = True
@@ -293,8 +294,10 @@ class PathEngine:
         """Write the file of rows; return its action, and more fields of the entry."""
         (segment,) = set(rows.column(_SEGMENT).to_pylist())
         rows = rows.drop_columns([_SEGMENT])
+        plain = None if snapshot_of is not None else rows_to_plain(rows)
         data = pa.BufferOutputStream()
-        pq.write_table(rows, data, **_FILES)
+        # A few rows take as much space compressed, and more time.
+        pq.write_table(rows, data, **(_FILES if plain is None else _SMALL_FILES))
         content = data.getvalue().to_pybytes()
         name = f"{_SEGMENT}={segment}/part-{uuid.uuid4()}.parquet"
         self._files.write(name, content)
@@ -309,7 +312,6 @@ class PathEngine:
         }  # fmt: skip
         if snapshot_of is not None:
             return [{"add": add}], dict(words_of(snapshot_of))
-        plain = rows_to_plain(rows)
         return [{"add": add}], {} if plain is None else {ROWS: plain}
 
     def _check_features(self) -> None:
@@ -340,9 +342,12 @@ class PathEngine:
             self._log.check(unread)
             entries |= unread
             appends = {v: entry for v, entry in entries.items() if entry.is_append}
-            found = {v: rows for v, e in appends.items() if (rows := self._rows_in(e)) is not None}
-            files = [(v, f) for v, e in appends.items() if v not in found for f in e.files]
-            parts = [_in_version(rows, v) for v, rows in found.items()]
+            own = {v: self._own[e.token] for v, e in appends.items() if e.token in self._own}
+            plains = {v: e.rows for v, e in appends.items() if v not in own and e.rows is not None}
+            known = own.keys() | plains.keys()
+            files = [(v, file) for v, e in appends.items() if v not in known for file in e.files]
+            parts = [_in_version(rows.select(_IN_FILES.names), v) for v, rows in own.items()]
+            parts += [rows_of_plain(plains, _IN_FILES)] if plains else []
             parts += _side_by_side(self._rows, files, is_far=self._is_far)
             rows = pa.concat_tables(parts) if parts else Tail().rows
         except (CommitLogUnavailable, CorruptCommitLog):
@@ -350,13 +355,6 @@ class PathEngine:
         except Exception as error:  # a file of nonsense can raise anything
             raise self._unreadable(error, f"versions {after + 1} to {upto}") from error
         return tail_of(rows, entries)
-
-    def _rows_in(self, entry: VersionEntry) -> pa.Table | None:
-        """Return the rows of an append if no file has to be read for them."""
-        own = self._own.get(entry.token)
-        if own is not None:
-            return own.select(_IN_FILES.names)
-        return None if entry.rows is None else rows_of_plain(entry.rows, _IN_FILES)
 
     def snapshots(self, version: int | None = None) -> pa.Table:
         """Return the rows of kind `snapshot` in a version, by default the newest."""
@@ -651,7 +649,7 @@ def _listed(files: TableFiles) -> list[int]:
 
 
 def _in_version(rows: pa.Table, version: int) -> pa.Table:
-    return rows.append_column("_commit_version", pa.array([version] * len(rows), pa.int64()))
+    return with_versions(rows, {version: len(rows)})
 
 
 def _side_by_side(read: Callable[[T], R], things: Sequence[T], *, is_far: bool) -> list[R]:

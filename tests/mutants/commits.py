@@ -14,6 +14,7 @@ _JOB = "tests/model/test_job_model.py::"
 _OVERFLOW = "tests/unit/runtime/test_timestamp_overflow.py::"
 _TABLE = "tests/unit/commits/test_commit_table.py::"
 _SILENCE = "tests/unit/commits/test_silence.py::"
+_TABLE_FILES = "tests/unit/commits/test_table_files.py::"
 _JOB_SLOTS = "tests/model/test_job_slots.py::"
 _DELTA_LOG = "tests/model/test_delta_log.py::"
 _ODD = "tests/unit/worker/test_odd_answers.py::"
@@ -177,6 +178,17 @@ COMMITS = [
         "except BaseException:\n            self._answered()\n            raise",
         "except BaseException:\n            raise",
         (_SILENCE + "test_a_refusal_is_an_answer",),
+    ),
+    Mutant(
+        "cut-entry-takes-values-of-the-next",
+        "Each entry has as many values in a column as it has rows.",
+        "commits/entry_rows.py",
+        "if len(found) != count:",
+        "if False:",
+        (
+            _TABLE_FILES
+            + "test_entries_with_too_few_and_too_many_values_do_not_make_up_for_each_other",
+        ),
     ),
     Mutant(
         "loop-waits-for-the-commit-table",

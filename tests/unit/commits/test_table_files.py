@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
@@ -19,7 +20,7 @@ from commits import (
     OffsetRanges,
     Pending,
 )
-from commits.entry_rows import MOST_BYTES, rows_of_plain, rows_to_plain
+from commits.entry_rows import MOST_BYTES, rows_of_plain, rows_to_plain, with_versions
 from commits.errors import UnsupportedTarget
 from commits.rows import SCHEMA, Event, Part, encode
 from commits.table_files import DiskFiles, StoreFiles, _settings
@@ -174,7 +175,20 @@ def test_the_rows_in_an_entry_are_those_in_the_file(
     rows = encode(events, 0)
     plain = rows_to_plain(rows)
     assert plain is not None
-    assert rows_of_plain(plain, SCHEMA).equals(rows.cast(SCHEMA))
+    other = encode([Event("setting", "s", detail={"x": "y"})], 0)
+    plains = {7: plain, 9: rows_to_plain(other) or {}, 10: plain}
+    parts = [with_versions(one, {v: len(one)}) for v, one in ((7, rows), (9, other), (10, rows))]
+    found = rows_of_plain(plains, SCHEMA)
+    assert found.equals(pa.concat_tables(parts).cast(found.schema).combine_chunks())
+
+
+def test_entries_with_too_few_and_too_many_values_do_not_make_up_for_each_other() -> None:
+    """One that was cut would give its rows to the next one."""
+    plain = rows_to_plain(encode([Event("setting", "s", detail={"x": "y"})] * 2, 0)) or {}
+    cut = {name: values[:1] for name, values in plain["columns"].items()}
+    longer = {name: [*values, values[0]] for name, values in plain["columns"].items()}
+    with pytest.raises(ValueError, match="should have 2 rows and has 1"):
+        rows_of_plain({7: plain | {"columns": cut}, 8: plain | {"columns": longer}}, SCHEMA)
 
 
 def test_rows_that_are_too_many_for_an_entry_are_in_the_file_alone() -> None:
