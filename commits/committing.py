@@ -20,6 +20,7 @@ from commits.settings import (
     ACCEPT_INDIVIDUAL_COMMIT,
     SNAPSHOT_BYTES,
     SNAPSHOT_COMMITS,
+    SYNC_COMMITS,
     TableSettings,
 )
 from commits.validation import (
@@ -34,7 +35,7 @@ from commits.validation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from commits.acquisitions import Acquisition
     from commits.fold import GroupState
@@ -187,7 +188,7 @@ class Committing(TableSettings):
             fence = state.fenced(epoch, member)
             answers = [Answer(counted=False, reason=fence)]
             if events and not fence:
-                answers = self._log.append_together(events, maintain=False)
+                answers = self._append_commit(events)
                 if maintain:
                     self.maintain()
             for event, answer in zip(events, answers, strict=False):
@@ -379,9 +380,9 @@ class Committing(TableSettings):
                 answer = Answer(counted=True)
                 if written:
                     commit = replace(event, parts=written, detail=_without(event, over))
-                    answer = self._log.append_together([commit, *requests], maintain=False)[0]
+                    answer = self._append_commit([commit, *requests])[0]
                 elif requests:
-                    self._log.append_together(requests, maintain=False)
+                    self._append_commit(requests)
                 if maintain and (written or requests):
                     self.maintain()
         state = self._log.state.group(self._cluster, event.group)
@@ -395,6 +396,10 @@ class Committing(TableSettings):
             )
         raise_once(event, results, list(over.values()), report_too_old=report_too_old)
         return results
+
+    def _append_commit(self, events: Sequence[Event]) -> list[Answer]:
+        is_synced = bool(self._setting(SYNC_COMMITS, default=True))
+        return self._log.append_together(events, maintain=False, is_synced=is_synced)
 
     def _refuses(self, state: GroupState, event: Event) -> bool:
         if state.knows(event) or state.fenced(event.epoch, event.member):

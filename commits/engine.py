@@ -89,12 +89,15 @@ class LogEngine(Protocol):
             The newest version.
         """
 
-    def append(self, rows: pa.Table, *, snapshot_of: int | None = None) -> int:
+    def append(
+        self, rows: pa.Table, *, snapshot_of: int | None = None, is_synced: bool = True
+    ) -> int:
         """Append rows.
 
         Args:
             rows: The rows.
             snapshot_of: For a snapshot, the version of its state.
+            is_synced: Whether they outlast a loss of power, where the engine can choose.
 
         Returns:
             The version of the rows, or a later one.

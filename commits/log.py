@@ -105,7 +105,9 @@ class CommitLog:
         """
         return self.append_together([event])[0]
 
-    def append_together(self, events: Sequence[Event], *, maintain: bool = True) -> list[Answer]:
+    def append_together(
+        self, events: Sequence[Event], *, maintain: bool = True, is_synced: bool = True
+    ) -> list[Answer]:
         """Append events as one version of the table, and fold the log up to it.
 
         Within a version, events count in the order of their ids.
@@ -113,6 +115,7 @@ class CommitLog:
         Args:
             events: The events.
             maintain: Whether the engine is maintained after it.
+            is_synced: Whether they outlast a loss of power.
 
         Returns:
             The answer to each event at its position in the log.
@@ -127,7 +130,7 @@ class CommitLog:
             segment = self._engine.version // self._segment_versions
             with self.silence.awaited():
                 try:
-                    version = self._engine.append(encode(events, segment))
+                    version = self._engine.append(encode(events, segment), is_synced=is_synced)
                 except AppendConflict:
                     self._engine.refresh(reopen=True)
                     continue

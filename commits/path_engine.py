@@ -257,16 +257,21 @@ class PathEngine:
         self._looked_at = began
         return self.version
 
-    def append(self, rows: pa.Table, *, snapshot_of: int | None = None) -> int:
+    def append(
+        self, rows: pa.Table, *, snapshot_of: int | None = None, is_synced: bool = True
+    ) -> int:
         """Append rows and return their version."""
         self._prepare("append")
         token, began = uuid.uuid4().hex, _now()
+        self._files.is_synced = is_synced
         try:
             refuse_unwritable(self._uri, rows.get_total_buffer_size())
             version = self._log.append(*self._written(rows, snapshot_of), token)
         except (OSError, KeyError, ValueError) as error:
             self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "append", message_of(error)) from error
+        finally:
+            self._files.is_synced = True
         self._check_duration("append", began)
         self._own = {token: rows}
         if version % CHECKPOINT_VERSIONS == 0:

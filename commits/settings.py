@@ -28,9 +28,16 @@ SNAPSHOT_COMMITS = "snapshotCommits"
 SNAPSHOT_BYTES = "snapshotBytes"
 """The setting of the store that overrides after how many bytes a snapshot is written."""
 
+SYNC_COMMITS = "syncCommits"
+"""The setting of the store that has commits on a local disk outlast a loss of power; true by
+default. Epochs, claims and snapshots always do."""
+
 DEFAULT_SNAPSHOT_COMMITS = 500
 DEFAULT_SNAPSHOT_BYTES = 16 << 20
 DEFAULT_RANGES_TO_COMMIT = 10_000
+
+
+_SWITCHES = frozenset({ACCEPT_INDIVIDUAL_COMMIT, ACCEPT_RANGE_FETCH, SYNC_COMMITS})
 
 
 class TableSettings(Ownership):
@@ -132,5 +139,5 @@ def _check_setting(name: str, value: Any) -> None:
     if name in {MAX_NUM_RANGES, SNAPSHOT_COMMITS, SNAPSHOT_BYTES}:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"{name} must be a whole number from 0, not {value!r}")
-    elif name in {ACCEPT_INDIVIDUAL_COMMIT, ACCEPT_RANGE_FETCH} and not isinstance(value, bool):
+    elif name in _SWITCHES and not isinstance(value, bool):
         raise ValueError(f"{name} must be true or false, not {value!r}")

@@ -184,7 +184,13 @@ class SparkEngine:
         self._version = version
         return version
 
-    def append(self, rows: pa.Table, *, snapshot_of: int | None = None) -> int:
+    def append(
+        self,
+        rows: pa.Table,
+        *,
+        snapshot_of: int | None = None,
+        is_synced: bool = True,  # noqa: ARG002 - Spark writes its files
+    ) -> int:
         """Append rows and return their version, or a later one."""
         token = uuid.uuid4().hex
         words = {APPEND: token} | ({} if snapshot_of is None else words_of(snapshot_of))

@@ -47,7 +47,12 @@ class TableFiles(ABC):
 
     Methods raise `FileNotFoundError` for a missing file, and another `OSError` if the storage does
     not answer or refuses. No method keeps Python's interpreter lock while it waits.
+
+    Attributes:
+        is_synced: Whether what is written to a disk outlasts a loss of power.
     """
+
+    is_synced = True
 
     @abstractmethod
     def prepare(self) -> None:
@@ -87,12 +92,10 @@ class DiskFiles(TableFiles):
 
     Args:
         folder: The folder of the table.
-        synced: Whether what was written outlasts a loss of power.
     """
 
-    def __init__(self, folder: str, *, synced: bool = True) -> None:
+    def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
-        self._synced = synced
 
     def prepare(self) -> None:
         """Create the folder of the table's log, and those that it is in."""
@@ -159,12 +162,12 @@ class DiskFiles(TableFiles):
     def _written(self, path: Path, data: bytes) -> None:
         with path.open("xb") as file:
             file.write(data)
-            if self._synced:
+            if self.is_synced:
                 file.flush()
                 os.fsync(file.fileno())
 
     def _sync(self, folder: Path) -> None:
-        if not self._synced:
+        if not self.is_synced:
             return
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _AT = ("topic", 0)
 _OURS = "commit of 10,000 scattered offsets, answered"
 _ONE = "commit of one offset, answered"
+_MANY_UNSYNCED = "10,000 offsets, syncCommits off"
+_ONE_UNSYNCED = "one offset, syncCommits off"
 _BARE = "bare append of one row"
 
 
@@ -34,6 +36,8 @@ def commit(harness: Harness, say: Callable[[str], None]) -> list[Report]:
 
     rounds = harness.size(20, 3)
     scattered, single = _Committer(harness, 10_000), _Committer(harness, 1)
+    many_unsynced = _Committer(harness, 10_000, is_synced=False)
+    one_unsynced = _Committer(harness, 1, is_synced=False)
     # The same kind of table: made by the store itself, then written without it.
     target = str(harness.path("bare"))
     CommitStore.open(target)
@@ -41,6 +45,8 @@ def commit(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     sides: dict[str, Callable[[int], float]] = {
         _OURS: lambda turn: scattered.milliseconds(turn, rounds),
         _ONE: lambda turn: single.milliseconds(turn, rounds),
+        _MANY_UNSYNCED: lambda turn: many_unsynced.milliseconds(turn, rounds),
+        _ONE_UNSYNCED: lambda turn: one_unsynced.milliseconds(turn, rounds),
         _BARE: lambda _: _bare(handle, rounds),
     }
     report = Report(
@@ -61,8 +67,9 @@ def commit(harness: Harness, say: Callable[[str], None]) -> list[Report]:
 class _Committer:
     """A member that commits as many offsets a time, to a new group each turn."""
 
-    def __init__(self, harness: Harness, offsets: int) -> None:
+    def __init__(self, harness: Harness, offsets: int, *, is_synced: bool = True) -> None:
         self._store = CommitStore.open(harness.path("commits"))
+        self._store.set_setting("syncCommits", is_synced)
         self._random = random.Random(7)
         self._offsets = offsets
 

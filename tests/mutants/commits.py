@@ -191,6 +191,14 @@ COMMITS = [
         ),
     ),
     Mutant(
+        "epochs-lost-with-the-power",
+        "The setting `syncCommits` is about commits: after one that was not synced, all is again.",
+        "commits/path_engine.py",
+        "        finally:\n            self._files.is_synced = True",
+        "        finally:\n            pass",
+        (_TABLE_FILES + "test_a_setting_turns_off_the_sync_of_commits",),
+    ),
+    Mutant(
         "loop-waits-for-the-commit-table",
         "The loop of a job goes on while its commit table does not answer.",
         "coopconsume/runtime/commit/committer.py",

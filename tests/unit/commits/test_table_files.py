@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -76,7 +77,8 @@ def test_what_is_written_is_synced_in_order(
         steps.append("entry is there")
         link(source, target)
 
-    files = DiskFiles(str(tmp_path), synced=synced)
+    files = DiskFiles(str(tmp_path))
+    files.is_synced = synced
     files.prepare()
     monkeypatch.setattr(os, "fsync", noted)
     monkeypatch.setattr(os, "link", linked)
@@ -195,6 +197,29 @@ def test_rows_that_are_too_many_for_an_entry_are_in_the_file_alone() -> None:
     """A reader of another group has to read an entry, too."""
     event = Event("setting", "s", detail={"x": "y" * MOST_BYTES})
     assert rows_to_plain(encode([event], 0)) is None
+
+
+def test_a_setting_turns_off_the_sync_of_commits(tmp_path: Path) -> None:
+    """Of commits alone, for all handles, and with the next one."""
+    store = CommitStore.open(tmp_path / "commits", segment_versions=2)
+    other = CommitStore.open(tmp_path / "commits")
+    epoch = opened(store)
+    with mock.patch("os.fsync") as sync:
+        for n, setting in enumerate([True, False, None]):
+            store.set_setting("syncCommits", setting)
+            other.settings()
+            for offset, one in ((2 * n, store), (2 * n + 1, other)):
+                sync.reset_mock()
+                one.commit("g", epoch, "m", {P0: [(offset, offset)]}, maintain=False)
+                assert bool(sync.called) is (setting is not False)
+        store.set_setting("syncCommits", value=False)
+        for synced in (store.compact, lambda: opened(store, previous=epoch)):
+            store.commit("g", epoch, "m", {P1: [(1, 1)]}, maintain=False, too_old="report")
+            sync.reset_mock()
+            synced()
+            assert sync.called
+    with pytest.raises(ValueError, match="syncCommits must be true or false, not 1"):
+        store.set_setting("syncCommits", 1)
 
 
 def test_settings_of_a_store_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
