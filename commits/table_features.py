@@ -19,7 +19,6 @@ timestampNtz typeWidening typeWidening-preview v2Checkpoint vacuumProtocolCheck
 """
 #: Properties with a value that asks something of an append.
 _PROPERTIES: Final = {
-    "delta.appendOnly": ("false",),  # a compaction removes rows
     "delta.columnMapping.mode": ("none",),
     "delta.enableRowTracking": ("false",),
     "delta.enableInCommitTimestamps": ("false",),
@@ -40,21 +39,29 @@ def check_appendable(table: DeltaTable, target: str) -> None:
     Raises:
         CommitTableFormat: It has a feature, property or column that asks more of a writer.
     """
-    found = _found(table)
+    found = asks_of_append(table, removes=True)
     if found is not None:
         raise CommitTableFormat(
             target, found, "a table without it: remove it (ALTER TABLE), or restore the table"
         )
 
 
-def _found(table: DeltaTable) -> str | None:
+def asks_of_append(table: DeltaTable, *, removes: bool) -> str | None:
+    """Return what asks more of an append than a file and its `add` action; None if nothing does.
+
+    Args:
+        table: The table.
+        removes: Whether its rows are removed, too.
+    """
     protocol = table.protocol()
     if protocol.min_writer_version > _LAST_PLAIN:
         more = set(protocol.writer_features or ()) - {*_KNOWN.split()}
         if more:
             return f"the table feature {min(more)}"
     properties = table.metadata().configuration
-    for name, plain in _PROPERTIES.items():
+    # A compaction removes rows.
+    asked = _PROPERTIES | ({"delta.appendOnly": ("false",)} if removes else {})
+    for name, plain in asked.items():
         if properties.get(name, plain[0]).lower() not in plain:
             return f"the property {name}={properties[name]}"
     for name in properties:

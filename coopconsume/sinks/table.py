@@ -10,6 +10,7 @@ from commits.conflicts import repeated_write
 from commits.places import refuse_unwritable
 from commits.program_end import table_calls
 from commits.secrets import message_of
+from commits.table_appender import TableAppender
 from coopconsume.errors import InvalidOption, OutputNotWritten, TableUnusable
 from coopconsume.sinks.base import ORIGIN, output_schema
 from coopconsume.values.schema import kept_by_delta
@@ -61,6 +62,7 @@ class Table:
         self.path = path
         self._full = pa.schema([*self.schema, *self.beside])
         self._storage_options = dict(storage_options or {})
+        self._appender = TableAppender(path, self._storage_options)
         try:
             found = DeltaTable(path, storage_options=self._storage_options or None)
         except TableNotFoundError:
@@ -114,9 +116,10 @@ class Table:
         from deltalake import write_deltalake
 
         refuse_unwritable(self.path, rows.nbytes)
-        write_deltalake(
-            self.path, rows, mode="append", storage_options=self._storage_options or None
-        )
+        if self._appender.append(rows) is None:
+            write_deltalake(
+                self.path, rows, mode="append", storage_options=self._storage_options or None
+            )
 
     def _failed(self, error: Exception) -> OutputNotWritten:
         return OutputNotWritten(f"rows of the {self.what}", self.path, message_of(error))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tests.bench.appends import appends
 from tests.bench.assignors import assignors
 from tests.bench.channel import channel
 from tests.bench.commit import commit
@@ -44,6 +45,7 @@ _BENCHMARKS: dict[str, Callable[[Harness, Callable[[str], None]], list[Report]]]
     "throughput": throughput,
     "sleep": sleep,
     "cycle": cycle,
+    "appends": appends,
     "commit": commit,
     "assignors": assignors,
     "group": group,

@@ -12,6 +12,7 @@ _EVENTS = "tests/unit/commits/test_fold_rules.py::"
 _JUDGE = "tests/model/test_judge.py::"
 _JOB = "tests/model/test_job_model.py::"
 _OVERFLOW = "tests/unit/runtime/test_timestamp_overflow.py::"
+_APPENDER = "tests/unit/commits/test_table_appender.py::"
 _TABLE = "tests/unit/commits/test_commit_table.py::"
 _SILENCE = "tests/unit/commits/test_silence.py::"
 _TABLE_FILES = "tests/unit/commits/test_table_files.py::"
@@ -276,6 +277,99 @@ COMMITS = [
         "if os.getpid() != self._pid:",
         "if False:",
         ("tests/unit/commits/test_table_files.py::test_a_forked_process_does_not_commit",),
+    ),
+    *(
+        Mutant(f"appender-{name}", text, file, old, new, (_APPENDER + test,))
+        for name, text, file, old, new, test in [
+            (
+                "behind-changes-of-the-table",
+                "An append looks at a table again that others have changed.",
+                "commits/table_appender.py",
+                "return entry.changes_table",
+                "return False",
+                "test_what_others_change_is_obeyed",
+            ),
+            (
+                "of-removals-conflicts",
+                "An append goes on behind removals of rows.",
+                "commits/table_appender.py",
+                "opened.log.append(actions, {}, token, conflicts=_changes_table)",
+                "opened.log.append(actions, {}, token)",
+                "test_a_removal_beside_appends_makes_no_second_file",
+            ),
+            (
+                "knows-no-features",
+                "A table with features that an append has to obey is left to deltalake.",
+                "commits/table_appender.py",
+                "asks_of_append(table, removes=False) is None\n            and",
+                "table is not None\n            and",
+                "test_what_others_change_is_obeyed",
+            ),
+            (
+                "to-another-table",
+                "An entry is created behind one that is there.",
+                "commits/table_appender.py",
+                "            opened.log.is_newest_there,\n",
+                "",
+                "test_a_table_that_takes_the_place_of_another_gets_the_next_version",
+            ),
+            (
+                "takes-nulls",
+                "A null is not appended where there may be none.",
+                "commits/table_appender.py",
+                "and (field.nullable or not rows.column(field.name).null_count)",
+                "",
+                "test_a_null_is_not_appended_where_there_may_be_no_null",
+            ),
+            (
+                "beside-locks",
+                "A store whose writers take locks is left to deltalake.",
+                "commits/table_appender.py",
+                '"locking_provider copy_if_not_exists conditional_put unsafe_rename"',
+                '"copy_if_not_exists conditional_put unsafe_rename"',
+                "test_places_whose_writers_create_entries_otherwise_are_left_to_deltalake",
+            ),
+            (
+                "makes-no-checkpoint",
+                "The writer of a version makes its checkpoint.",
+                "commits/table_appender.py",
+                "table.create_checkpoint()",
+                "pass",
+                "test_checkpoints_are_made_and_old_entries_removed",
+            ),
+            (
+                "keeps-old-entries",
+                "Entries that are older than the retention are removed with a checkpoint.",
+                "commits/table_appender.py",
+                "table.cleanup_metadata()",
+                "pass",
+                "test_checkpoints_are_made_and_old_entries_removed",
+            ),
+            (
+                "bounds-floats-with-nan",
+                "A column with NaN has no bounds.",
+                "commits/added_files.py",
+                "pc.any(pc.is_nan(column)).as_py()",
+                "False",
+                "test_a_bound_that_is_not_certain_is_left_out",
+            ),
+            (
+                "cuts-upper-bounds",
+                "The upper bound of a long text is above it.",
+                "commits/added_files.py",
+                "text[:_LONGEST] + _ABOVE",
+                "text[:_LONGEST]",
+                "test_a_bound_that_is_not_certain_is_left_out",
+            ),
+            (
+                "names-partitions-once-quoted",
+                "The path of an action is the quoted name of its file.",
+                "commits/added_files.py",
+                'quote(name, safe="/=-_.~")',
+                "name",
+                "test_partition_values_of_any_text",
+            ),
+        ]
     ),
     Mutant(
         "entry-is-not-synced",

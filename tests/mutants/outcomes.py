@@ -369,12 +369,14 @@ OUTPUTS = [
         (_PUBLISHING + "test_the_newest_rows_are_taken_whatever_clocks_say",),
     ),
     Mutant(
-        "clean-up-fails-appends",
-        "An append that conflicts with a clean-up of published rows is repeated.",
+        "conflict-fails-merges",
+        "A merge that conflicts with another one is repeated.",
         "commits/conflicts.py",
         "for conflicts in range(1, MOST_TRIES):",
         "for conflicts in range(1, 1):",
-        ("tests/unit/sinks/test_publishing.py::test_a_clean_up_does_not_fail_what_others_append",),
+        (
+            "tests/unit/sinks/test_sinks.py::test_a_merge_that_conflicts_with_another_one_is_repeated",
+        ),
     ),
     Mutant(
         "uri-shows-secrets",

@@ -13,7 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector
 
@@ -26,6 +28,7 @@ from commits import (
     check_table,
 )
 from commits.places import mount_kind, refuse_unsafe_spark
+from commits.table_appender import TableAppender
 from commits.table_files import StoreFiles
 from coopconsume.queue.rows import ReplicaRow, encode
 from coopconsume.queue.table_log import TableLog
@@ -172,6 +175,27 @@ def test_a_commit_is_two_requests_and_a_look_is_one(options: dict[str, str], log
     entries = store.version() + 1
     opened = requests_of(lambda: CommitStore.open(target, storage_options=options, create=False))
     assert len(opened) <= 5 + 3 * entries, opened  # deltalake reads each of them twice
+
+
+@pytest.mark.parametrize("by", [None, ["text"]])
+def test_an_append_to_an_output_table_is_two_puts_and_a_look(
+    options: dict[str, str], log: Path, by: list[str] | None
+) -> None:
+    """Whatever the text of a partition is; readers find its file. A new handle opens the table."""
+    uri = f"s3://bucket/outputs-{len(by or ())}"
+    rows = pa.table({"number": [1], "text": ["ü =50%/x"]})
+    write_deltalake(uri, rows, storage_options=options, partition_by=by)
+    appender = TableAppender(uri, options)
+    assert appender.append(rows) == 1
+    for version in (2, 3):
+        before = len(log.read_text().splitlines())
+        assert appender.append(rows) == version
+        asked = [line.split(" ")[0] for line in log.read_text().splitlines()[before:]]
+        assert sorted(asked) == ["GET", "PUT", "PUT"]
+        assert asked[-1] == "PUT"
+    table = DeltaTable(uri, storage_options=options)
+    assert table.to_pyarrow_table() == pa.concat_tables([rows] * 4)
+    assert not table.vacuum(0, enforce_retention_duration=False, full=True)
 
 
 def test_credentials_may_be_those_of_a_profile(

@@ -132,6 +132,25 @@ def test_two_writers_of_the_same_records_leave_their_rows_once(tmp_path):
         OutputTable(path, SCHEMA)
 
 
+def test_a_merge_that_conflicts_with_another_one_is_repeated(tmp_path, monkeypatch):
+    """The other one comes between the opening of the table and the merge."""
+    path = str(tmp_path / "out")
+    first, late = MergeTable(path, SCHEMA), MergeTable(path, SCHEMA)
+    first.write(outputs({1: ["a"], 2: ["b"]}, "run-0"))
+    merge, others = DeltaTable.merge, iter(["c", "d"])
+
+    def merged_late(table, *args, **words):
+        text = next(others, None)
+        if text is not None:
+            first.write(outputs({1: [text]}, "run-1"))
+        return merge(table, *args, **words)
+
+    monkeypatch.setattr(DeltaTable, "merge", merged_late)
+    late.write(outputs({1: ["late"]}, "run-2"))
+    assert next(others, None) is None
+    assert lying(path) == [(1, "late"), (2, "b")]
+
+
 @pytest.mark.parametrize(
     ("place", "mode", "words"),
     [
