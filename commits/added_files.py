@@ -85,11 +85,9 @@ def statistics(rows: pa.Table, indexed: int) -> str:
         indexed: How many columns have statistics, from the first one on; -1: all.
     """
     found: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
-    left = indexed
-    for path, column in _leaves([], rows.schema, rows.columns):
-        if left == 0:
-            break
-        left -= 1
+    names = rows.column_names if indexed < 0 else rows.column_names[:indexed]
+    first = rows.select(names)
+    for path, column in _leaves([], list(first.schema), first.columns):
         _put(found["nullCount"], path, column.null_count)
         for name, bound in zip(("minValues", "maxValues"), _bounds(column), strict=True):
             if bound is not None:

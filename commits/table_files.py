@@ -116,15 +116,19 @@ class DiskFiles(TableFiles):
             return False
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file of a new name, in a new folder of the table if need be."""
+        """Write a file of a new name, in new folders of the table if need be."""
         path = self._folder / name
         try:
             self._written(path, data)
         except FileNotFoundError:
-            with suppress(FileExistsError):
-                path.parent.mkdir()
+            # Not the table's own folder: its disk may not be mounted.
+            folders = [one for one in path.parents if self._folder in one.parents]
+            for folder in reversed(folders):
+                with suppress(FileExistsError):
+                    folder.mkdir()
             self._written(path, data)
-            self._sync(path.parent.parent)
+            for folder in folders:
+                self._sync(folder.parent)
         self._sync(path.parent)
 
     def create(self, name: str, data: bytes) -> bool:

@@ -362,6 +362,14 @@ COMMITS = [
                 "test_a_bound_that_is_not_certain_is_left_out",
             ),
             (
+                "makes-one-folder",
+                "A partition has a folder for each column.",
+                "commits/table_files.py",
+                "if self._folder in one.parents]",
+                "if self._folder == one.parent]",
+                "test_new_partitions_of_several_columns_get_their_folders",
+            ),
+            (
                 "names-partitions-once-quoted",
                 "The path of an action is the quoted name of its file.",
                 "commits/added_files.py",

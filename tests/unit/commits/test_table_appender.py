@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -109,6 +110,39 @@ def test_partition_values_of_any_text(tmp_path: Path) -> None:
     now = DeltaTable(path)
     assert not now.vacuum(0, dry_run=True, enforce_retention_duration=False, full=True)
     assert now.to_pyarrow_table().num_rows == 2 * len(texts)
+
+
+def test_new_partitions_of_several_columns_get_their_folders(tmp_path: Path) -> None:
+    """In the folder of the table alone, which is not made: its disk may not be mounted."""
+    with suppress(FileNotFoundError):
+        DiskFiles(str(tmp_path)).write("a=1/b=1/c=1/file", b"")
+    assert (tmp_path / "a=1" / "b=1" / "c=1" / "file").exists()
+    path, by = str(tmp_path / "t"), ["a", "b", "c"]
+    rows = [pa.table({"a": [n], "b": [str(n)], "c": [True], "v": [n]}) for n in range(3)]
+    write_deltalake(path, rows[0], partition_by=by)
+    appender = TableAppender(path)
+    for version in (1, 2):
+        assert appender.append(rows[version]) == version
+    read = DeltaTable(path).to_pyarrow_table().select(rows[0].column_names).sort_by("v")
+    assert read == pa.concat_tables(rows)
+    with pytest.raises(FileNotFoundError):
+        DiskFiles(str(tmp_path / "away")).write("a=1/b=1/file", b"")
+    assert not (tmp_path / "away").exists()
+
+
+def test_the_first_columns_of_a_table_have_statistics(tmp_path: Path) -> None:
+    """All fields of a struct among them; their number is a property of the table."""
+    path = str(tmp_path / "t")
+    wide = pa.array([{f"f{n}": n for n in range(40)}])
+    rows = pa.table({"wide": wide, **{f"c{n}": [n] for n in range(5)}})
+    properties = {"delta.dataSkippingNumIndexedCols": "3"}
+    for version in range(4):
+        if version % 2 == 0:
+            write_deltalake(path, rows, mode="append", configuration=properties)
+        else:
+            assert TableAppender(path).append(rows) == version
+        ((_, _, stats),) = _added(path, version)
+        assert [*json.loads(stats)["minValues"]] == ["c0", "c1", "wide"]
 
 
 @pytest.mark.parametrize(
