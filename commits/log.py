@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +18,7 @@ from commits.silence import Silence
 from commits.snapshot import newest_snapshot, snapshot_events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from commits.engine import LogEngine, Tail
     from commits.fold import Answer
@@ -78,6 +79,7 @@ class CommitLog:
         self._engine = engine
         self._segment_versions = segment_versions
         self.silence = Silence(engine.target)
+        self._looks = threading.local()
         self._changed_at = self._snapshot_at = self._disturbed_at = -1
         self._base = -1  # the version of the snapshot that the state began with
         self._sizes: deque[tuple[int, int]] = deque()  # versions of appends, and their bytes
@@ -92,10 +94,31 @@ class CommitLog:
             self._size -= self._sizes.popleft()[1]
         return Since(len(self._sizes), self._size)
 
+    @contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Within it, `refresh` looks at the table once in this thread, and again after an append.
+
+        For calls that follow each other at once: a look takes as long as the storage answers.
+        """
+        outer, self._looks.is_over = self._is_looked_at, False
+        try:
+            yield
+        finally:
+            self._looks.is_over = outer
+
+    @property
+    def _is_looked_at(self) -> bool | None:
+        """Whether the look of `one_look` is over; None outside of it."""
+        return getattr(self._looks, "is_over", None)
+
     def refresh(self) -> LogState:
         """Fold the appends of other writers and return the state."""
+        if self._is_looked_at and self.state.version >= 0:
+            return self.state
         with self.silence.awaited():
             self._catch_up(self._engine.refresh())
+        if self._is_looked_at is not None:
+            self._looks.is_over = True
         return self.state
 
     def append(self, event: Event) -> Answer:
@@ -124,6 +147,8 @@ class CommitLog:
             CommitStoreBusy: If concurrent compactions failed every attempt; nothing was written.
             CorruptCommitLog: If the log cannot be read back.
         """
+        if self._is_looked_at is not None:
+            self._looks.is_over = False
         for _ in range(_TRIES):
             # This is never a closed segment: an append through a handle older than the last
             # compaction fails, and a newer handle has a version after it.
@@ -351,7 +376,8 @@ class CommitLog:
     def _newest_seen(self, *, reopen: bool = True) -> tuple[int, LogState, Tail]:
         """Return the newest version, and its `_newest`."""
         for look in range(_LOOKS):
-            version = self._engine.refresh(reopen=reopen or look > 0)
+            reopen = reopen or look > 0
+            version = self._engine.refresh(reopen=True) if reopen else self._engine.version
             try:
                 return version, *self._newest(version)
             except CorruptCommitLog:

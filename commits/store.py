@@ -18,6 +18,7 @@ from commits.table import open_table
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
     from datetime import datetime
 
     from commits.ids import CommitIds
@@ -107,6 +108,14 @@ class CommitStore(Committing):
     def target(self) -> str:
         """The path or URI of the table."""
         return self._engine.target
+
+    def one_look(self) -> AbstractContextManager[None]:
+        """Within this context, calls of this thread that read the log look at the table once.
+
+        Later ones answer by what the first one found, and by what this store has appended or read
+        since; after an append of this thread the next one looks again.
+        """
+        return self._log.one_look()
 
     @property
     def unanswered(self) -> str:

@@ -126,9 +126,10 @@ class EpochAssignment:
         self._waits = [(share, begun + seconds) for share, seconds in grant.waits]
         self._seen = clock()
         self._chunks = ChunkReader(store, options.group_id)
-        self.owned.update(self._load(grant.shares))
-        self.logs.check_starts()
-        self.logs.check_ends()
+        with store.one_look():
+            self.owned.update(self._load(grant.shares))
+            self.logs.check_starts()
+            self.logs.check_ends()
 
     def _load(self, shares: Iterable[Share]) -> dict[TopicPartition, Owned]:
         """Returns the state in the log of each partition that we own a part of."""
@@ -225,7 +226,8 @@ class EpochAssignment:
                 for `coopconsume.state.note.begin_with_state`.
         """
         cluster = self.cluster.cluster_id
-        begin_with_state(self.store, self.options.group_id, cluster, self.member, changelog)
+        with self.store.one_look():
+            begin_with_state(self.store, self.options.group_id, cluster, self.member, changelog)
 
     def follow(self, epoch: Epoch, member: str, waits: Iterable[tuple[Share, float]] = ()) -> None:
         """Moves our shares to a later epoch whose assignment is not known.

@@ -153,6 +153,7 @@ class GroupMember:
         self._pattern: TopicPattern | None = None
         self._consumer: Any = None
         self._handed: tuple[str, bytes] | None = None
+        self._joins_under: Epoch | None = None
         self._waits_since: float | None = None
         self._claims = ClaimWatch(store, self._group)
         self._conflicts = 0
@@ -350,8 +351,9 @@ class GroupMember:
         """Checks what we were handed, and begins with it."""
         if not self._owner.has_shares:
             self._core.is_continuing = False
-        row = self._store.assignment(self._group)
-        decision = self._core.take(me, data, row, self._claims.claimed())
+        with self._store.one_look():
+            row, claimed = self._store.assignment(self._group), self._claims.claimed()
+        decision = self._core.take(me, data, row, claimed)
         if isinstance(decision, TakeOver):
             log.info("group %s: taking over from %s", self._group, decision.replaces)
             self._store.take_over(self._group, decision.epoch, me, replaces=decision.replaces)
@@ -376,11 +378,11 @@ class GroupMember:
     def _look_for_unassigned(self) -> None:
         """Asks for a rebalance if partitions of our topics are assigned to nobody."""
         self._looked = time.monotonic()
-        row = self._store.assignment(self._group)
+        with self._store.one_look():
+            row, claimed = self._store.assignment(self._group), self._claims.claimed()
         names = sorted(self._consumer.subscription() or ())
         topics, _ = self._cluster.visible_topics(names)
         found = {topic.name: (topic.partitions, topic.id) for topic in topics}
-        claimed = self._claims.claimed()
         if row is None or not (left := self._core.unassigned(row, found, claimed)):
             return
         some = ", ".join(left[:_NAMED]) + (", …" if len(left) > _NAMED else "")
@@ -424,14 +426,16 @@ class GroupMember:
 
     # -- what kafka-python asks, in its I/O thread (see `coopconsume.group.plugin`)
 
-    def subscription(self, *, with_owned: bool) -> bytes:
-        """Returns what to join with; notes the epoch that is in force now."""
-        is_continuing = self._core.is_continuing
-        row = self._follow() if is_continuing else self._store.assignment(self._group)
-        if row is not None:
-            whose = f"epoch {row.epoch.number}"
-            log_changes(self._group, whose, row, self._core.terms, self._logged)
-        return self._core.subscription(row.epoch if row else None, with_owned=with_owned)
+    def subscription(self, *, with_owned: bool, is_first: bool = True) -> bytes:
+        """Returns what to join with; for the first assignor, notes the epoch in force now."""
+        if is_first:
+            is_continuing = self._core.is_continuing
+            row = self._follow() if is_continuing else self._store.assignment(self._group)
+            if row is not None:
+                whose = f"epoch {row.epoch.number}"
+                log_changes(self._group, whose, row, self._core.terms, self._logged)
+            self._joins_under = row.epoch if row else None
+        return self._core.subscription(self._joins_under, with_owned=with_owned)
 
     def _follow(self) -> EpochRow | None:
         """Goes on under an epoch that ended before its assignment came; returns the one in force.
@@ -466,7 +470,12 @@ class GroupMember:
         """Deals the shares and opens the epoch, within a third of the session."""
         # It may be stalled for longer than that, and this member join again meanwhile.
         asked = (self._consumer.group_metadata(), self._core.noted)
-        return self._worker.submit(self._lead, assignor, joined, *asked).result(self._lead_within)
+
+        def answers() -> dict[str, Answer]:
+            with self._store.one_look():
+                return self._lead(assignor, joined, *asked)
+
+        return self._worker.submit(answers).result(self._lead_within)
 
     @property
     def _lead_within(self) -> float:

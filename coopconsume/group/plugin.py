@@ -38,8 +38,8 @@ _VERSION = 0
 class Player(Protocol):
     """Who decides; see `coopconsume.group.member`."""
 
-    def subscription(self, *, with_owned: bool) -> bytes:
-        """Returns `user_data` for the leader."""
+    def subscription(self, *, with_owned: bool, is_first: bool) -> bytes:
+        """Returns `user_data` for the leader; it is asked for each assignor of a join in turn."""
 
     def lead(self, assignor: KeyRangeAssignor, joined: Sequence[Joined]) -> dict[str, Answer]:
         """Returns what each member is handed: the partitions for Kafka to see, and `user_data`."""
@@ -57,11 +57,13 @@ class Plugin(AbstractPartitionAssignor):  # type: ignore[misc]
     Args:
         assignor: Which.
         player: Who decides.
+        is_first: Whether it is the preferred one, which is asked first.
     """
 
-    def __init__(self, assignor: KeyRangeAssignor, player: Player) -> None:
+    def __init__(self, assignor: KeyRangeAssignor, player: Player, *, is_first: bool) -> None:
         self._assignor = assignor
         self._player = player
+        self._is_first = is_first
 
     @property
     def name(self) -> str:
@@ -71,7 +73,8 @@ class Plugin(AbstractPartitionAssignor):  # type: ignore[misc]
     def metadata(self, topics: set[str]) -> Any:
         """Returns the subscription to join with."""
         data = self._player.subscription(
-            with_owned=isinstance(self._assignor, StickyKeyRangeAssignor)
+            with_owned=isinstance(self._assignor, StickyKeyRangeAssignor),
+            is_first=self._is_first,
         )
         return ConsumerProtocolSubscription(_VERSION, sorted(topics), data)
 
@@ -100,4 +103,4 @@ class Plugin(AbstractPartitionAssignor):  # type: ignore[misc]
 def plugins(preferred: str, player: Player) -> list[Plugin]:
     """Returns all assignors, the preferred one first: a group may change from one to another."""
     names = sorted(ASSIGNORS, key=lambda name: name != preferred)
-    return [Plugin(ASSIGNORS[name](), player) for name in names]
+    return [Plugin(ASSIGNORS[name](), player, is_first=name == preferred) for name in names]

@@ -200,6 +200,25 @@ COMMITS = [
         (_TABLE_FILES + "test_a_setting_turns_off_the_sync_of_commits",),
     ),
     Mutant(
+        "look-of-before-the-append",
+        "After an append, the next call of `one_look` looks at the table again.",
+        "commits/log.py",
+        "            self._looks.is_over = False\n        for",
+        "            pass\n        for",
+        (_TABLE + "test_calls_in_one_look_look_once",),
+    ),
+    Mutant(
+        "look-without-an-answer",
+        "A look that was not answered does not count.",
+        "commits/log.py",
+        "        with self.silence.awaited():\n            self._catch_up(self._engine.refresh())\n"
+        "        if self._is_looked_at is not None:\n            self._looks.is_over = True\n",
+        "        if self._is_looked_at is not None:\n            self._looks.is_over = True\n"
+        "        with self.silence.awaited():\n"
+        "            self._catch_up(self._engine.refresh())\n",
+        (_TABLE + "test_calls_in_one_look_look_once",),
+    ),
+    Mutant(
         "loop-waits-for-the-commit-table",
         "The loop of a job goes on while its commit table does not answer.",
         "coopconsume/runtime/commit/committer.py",

@@ -174,7 +174,7 @@ def test_a_commit_is_two_requests_and_a_look_is_one(options: dict[str, str], log
     assert requests_of(lambda: commit(other)) == ["PUT", "PUT", "GET", "PUT"]
     entries = store.version() + 1
     opened = requests_of(lambda: CommitStore.open(target, storage_options=options, create=False))
-    assert len(opened) <= 5 + 3 * entries, opened  # deltalake reads each of them twice
+    assert len(opened) <= 4 + 3 * entries, opened  # deltalake reads each of them twice
 
 
 @pytest.mark.parametrize("by", [None, ["text"]])

@@ -48,6 +48,49 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "commits")
 
 
+def test_calls_in_one_look_look_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And again after an append of this thread, or an outage; other threads look in any case."""
+    store, other = CommitStore.open(path), CommitStore.open(path)
+    epoch, looks, refresh = opened(store), [], store._engine.refresh
+    store.commit("g", epoch, "m", {P0: [(9, 9)]})
+    is_away = False
+
+    def noted(**how: bool) -> int:
+        looks.append(threading.current_thread())
+        if is_away:
+            raise CommitLogUnavailable(path, "read", "no answer")
+        return refresh(**how)
+
+    monkeypatch.setattr(store._engine, "refresh", noted)
+    with store.one_look(), store.one_look():
+        store.state("g")
+    with store.one_look():
+        for _ in range(3):
+            assert store.current_epoch("g") == epoch
+        assert len(looks) == 2
+        other.commit("g", epoch, "m", {P0: [(3, 3)]})
+        assert store.state("g")[P0].stable_offset == 0
+        reader = threading.Thread(target=store.current_epoch, args=("g",))
+        reader.start()
+        reader.join()
+        assert looks[2:] == [reader]
+        other.commit("g", epoch, "m", {P0: [(5, 5)]})
+        store.commit("g", epoch, "m", {P0: [(0, 0)]}, maintain=False)
+        other.commit("g", epoch, "m", {P0: [(1, 1)]})
+        assert store.state("g")[P0].stable_offset == 2
+    is_away = True
+    with store.one_look():
+        for _ in range(2):
+            with pytest.raises(CommitLogUnavailable):
+                store.state("g")
+        is_away = False
+        other.commit("g", epoch, "m", {P0: [(2, 2)]})
+        assert store.state("g")[P0].stable_offset == 4
+    before = len(looks)
+    store.state("g"), store.state("g")
+    assert len(looks) == before + 2
+
+
 def opened(store: CommitStore, *members: str, group: str = "g") -> Epoch:
     """An epoch in which every member has both partitions."""
     assignment = {member: [P0, P1] for member in members or ("m",)}
