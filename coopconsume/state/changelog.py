@@ -122,15 +122,23 @@ class Changelog:
                         partition_by=PARTITION, configuration=RETENTION, description=self._owner,
                     )
                 )  # fmt: skip
-        found = "" if table is None else str(table.metadata().id)
-        if table is None or (self.id and found != self.id):
-            raise OutputNotWritten(
-                "changes of the state", hidden(self.path),
-                f"its table {self.id} was removed, and {found or 'no table'} is there now: bring "
-                "it back, or stop the job and run 'coopconsume state switch'",
-            )  # fmt: skip
-        self.id = found
+        if table is None:
+            raise self._removed("no table")
+        self._keep(str(table.metadata().id))
         return table
+
+    def _keep(self, found: str) -> None:
+        """Notes the id of the table, and refuses another one."""
+        if self.id and found != self.id:
+            raise self._removed(found)
+        self.id = found
+
+    def _removed(self, found: str) -> OutputNotWritten:
+        return OutputNotWritten(
+            "changes of the state", hidden(self.path),
+            f"its table {self.id} was removed, and {found} is there now: bring it back, or stop "
+            "the job and run 'coopconsume state switch'",
+        )  # fmt: skip
 
     # -- writing
 
@@ -146,6 +154,9 @@ class Changelog:
         rows = rows.select(full.names).cast(full)
 
         def write() -> tuple[int, int]:
+            version = self._table.appender.append(rows, self._keep)
+            if version is not None:
+                return version - 1, version
             table = self.create()
             before = int(table.version())
             write_deltalake(table, rows, mode="append")

@@ -61,7 +61,7 @@ class Snapshots:
     """
 
     def __init__(self, state: str, schema: pa.Schema) -> None:
-        self.table = StateTable(state, SNAPSHOTS)
+        self.table = StateTable(state, SNAPSHOTS, _ROW_GROUP)
         self._schema = schema
 
     def of(self, origin: Origin) -> list[Snapshot]:
@@ -143,13 +143,15 @@ class Snapshots:
             rows = rows.append_column(field, same)
         # Delta has statistics of the first columns only.
         full = pa.schema([*_FACTS, *self._schema, _SNAPSHOT])
+        rows = rows.select(full.names).cast(full)
         with self.table.writing():
-            write_deltalake(
-                self.table.path, rows.select(full.names).cast(full), mode="append",
-                partition_by=[*PARTITION, _SNAPSHOT.name], configuration=RETENTION,
-                writer_properties=WriterProperties(max_row_group_size=_ROW_GROUP),
-                schema_mode="merge",
-            )  # fmt: skip
+            if self.table.appender.append(rows) is None:
+                write_deltalake(
+                    self.table.path, rows, mode="append",
+                    partition_by=[*PARTITION, _SNAPSHOT.name], configuration=RETENTION,
+                    writer_properties=WriterProperties(max_row_group_size=_ROW_GROUP),
+                    schema_mode="merge",
+                )  # fmt: skip
 
     def remove_before(self, origin: Origin, version: int) -> None:
         """Removes the snapshots of a partition that are of lower versions.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 from commits.arrow_dataset import arrow_dataset
 from commits.places import refuse_unwritable
 from commits.secrets import hidden, message_of
+from commits.table_appender import TableAppender
 from coopconsume.errors import OutputNotWritten, StateNotReadable
 
 if TYPE_CHECKING:
@@ -25,8 +27,7 @@ PARTITION: Final = ["_topic_id", "_partition"]
 RETENTION: Final = {
     # A slot may be reading removed files.
     "delta.deletedFileRetentionDuration": "interval 1 hours",
-    # Slots look at the version in which the oldest batch at work began. On a local disk each append
-    # lists all entries.
+    # Slots look at the version in which the oldest batch at work began.
     "delta.logRetentionDuration": "interval 6 hours",
 }
 """For how long removed files, and entries of the tables' logs, stay."""
@@ -48,11 +49,18 @@ class StateTable:
     Args:
         state: The folder or URI of the state.
         name: The name of the table.
+        row_group_size: The rows of a row group of a file at most.
     """
 
-    def __init__(self, state: str, name: str) -> None:
+    def __init__(self, state: str, name: str, row_group_size: int | None = None) -> None:
         self._state = state
         self.path = f"{state}/{name}"
+        self.row_group_size = row_group_size
+
+    @cached_property
+    def appender(self) -> TableAppender:
+        """What appends rows to the table. Slots, which only read, have none."""
+        return TableAppender(self.path, row_group_size=self.row_group_size)
 
     def open(self, version: int | None = None) -> DeltaTable | None:
         """Opens the table at a version, by default the newest; None if it does not exist.

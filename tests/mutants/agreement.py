@@ -299,8 +299,16 @@ STATE_OF_A_GROUP = [
         "replaced-state-written",
         "A job does not write to a table that was put in the place of its state.",
         _CHANGELOG,
-        "if table is None or (self.id and found != self.id):",
-        "if table is None:",
+        "if self.id and found != self.id:",
+        "if not found:",
+        (_STATES + "test_a_state_that_is_removed_under_a_job_is_not_made_again",),
+    ),
+    Mutant(
+        "state-appended-unchecked",
+        "An append looks at the id of the state's table whenever it opens the table.",
+        _CHANGELOG,
+        "appender.append(rows, self._keep)",
+        "appender.append(rows)",
         (_STATES + "test_a_state_that_is_removed_under_a_job_is_not_made_again",),
     ),
     Mutant(

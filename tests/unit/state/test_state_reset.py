@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from assignors import KeyRange
 from commits import FencedMember
+from commits.table_appender import TableAppender
 from coopconsume.errors import (
     OutputNotWritten,
     ResetNotFinished,
@@ -193,6 +194,7 @@ def test_a_reset_that_is_interrupted_anywhere_is_finished_by_a_repeat(
         faults = Faults(at, after=after)
         with monkeypatch.context() as patch, suppress(Disk, OutputNotWritten):
             patch.setattr("deltalake.write_deltalake", faults.around(_write_deltalake()))
+            patch.setattr(TableAppender, "append", faults.around(TableAppender.append))
             patch.setattr(DeltaTable, "delete", faults.around(DeltaTable.delete))
             patch.setattr(job.store, "set_setting", faults.around(job.store.set_setting))
             plan.execute(faults.around(offsets(job, below)))
