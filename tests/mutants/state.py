@@ -88,7 +88,7 @@ STATE = [
         "coopconsume/state/changelog.py",
         "return repeated_write(write)",
         "return write()",
-        (_HISTORY + "test_changes_are_written_beside_a_removal_of_others",),
+        (_HISTORY + "test_changes_that_deltalake_writes_are_repeated_after_a_removal",),
     ),
     Mutant(
         "state-journal-mode-not-waited-for",

@@ -509,6 +509,28 @@ def test_changes_are_written_beside_a_removal_of_others(
     assert changelog.version > before
 
 
+def test_changes_that_deltalake_writes_are_repeated_after_a_removal(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses them, as the removal comes between its opening of the table and its write."""
+    many(job, "one", 20, 5)
+    changelog, removals = job.changelog, [10, 15]
+    create = changelog.create
+
+    def opened() -> DeltaTable:
+        table = create()
+        if removals:
+            Changelog(changelog.path).trim(ORIGIN, removals.pop(0), int(table.version()))
+        return table
+
+    monkeypatch.setattr(changelog, "create", opened)
+    monkeypatch.setattr(TableAppender, "append", lambda *_: None)
+    many(job, "two", 3, 5)
+    assert not removals
+    rows = changelog.changes(ORIGIN, changelog.version, WHOLE)
+    assert sorted(rows.column("_offset").to_pylist()) == [15, 16, 17, 18, 19, 20, 21, 22]
+
+
 def test_changes_and_snapshots_of_tables_that_exist_are_entries_of_their_logs(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
