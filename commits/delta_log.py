@@ -42,6 +42,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def host_seconds() -> float:
+    """Return seconds on a clock that also runs while the host sleeps, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 def conflicts_with_append(entry: VersionEntry) -> bool:
     """Whether a version may have closed the segment of an append, or changed the table."""
     return not entry.is_append or entry.changes_table

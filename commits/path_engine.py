@@ -28,6 +28,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from commits.delta_log import DeltaLog, conflicts_with_append, now_ms
+from commits.delta_log import host_seconds as _now
 from commits.engine import AppendConflict, Tail, TailGone
 from commits.entries import ROWS, VersionEntry, tail_of, words_of
 from commits.entry_rows import rows_of_plain, rows_to_plain, with_versions
@@ -640,11 +641,6 @@ def _snapshot_files(table: DeltaTable) -> list[str]:
         for path, least, most in zip(found.column("path").to_pylist(), *bounds, strict=True)
         if (least or "") <= "snapshot" <= (most or "snapshot")
     ]
-
-
-def _now() -> float:
-    """Return seconds on a clock that also runs while the host sleeps, where there is one."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _listed(files: TableFiles) -> list[int]:

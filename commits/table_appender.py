@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from commits.added_files import added_files, can_partition
-from commits.delta_log import DeltaLog, now_ms
+from commits.delta_log import DeltaLog, host_seconds, now_ms
 from commits.engine import AppendConflict
 from commits.errors import CorruptCommitLog, UnsupportedTarget
 from commits.places import local_folder, refuse_unsafe_path
@@ -171,7 +170,7 @@ class TableAppender:
     def _once(self, opened: _Opened, rows: pa.Table) -> int | None:
         """Append rows behind the newest known version; None if it is not there any more."""
         assert self._files is not None
-        began = time.time()
+        began = host_seconds()
         rows = rows.select(opened.schema.names).cast(opened.schema)
         added = list(
             added_files(
@@ -189,7 +188,7 @@ class TableAppender:
         actions = [{"add": file.action} for file in added]
         token = uuid.uuid4().hex
         version = opened.log.append(actions, {}, token, conflicts=_changes_table)
-        took = time.time() - began
+        took = host_seconds() - began
         if took > _STALE_SECONDS:
             raise OSError(f"the append took {took:.0f} s, in which its entry may have been removed")
         return version

@@ -518,7 +518,10 @@ class World:
         if self.crashing:
             self.crashing -= 1
             report = self._after_a_crash(slot, runner)
-        if self.dying:
+        # Of one that its driver has not met, nothing is lost.
+        leases = [job._dispatcher.leases for job in self._jobs]
+        met = [one._server is None or one.has_met((report.batch, slot)) for one in leases]
+        if self.dying and any(met):
             self.dying -= 1
             report = SlotReport(report.batch, slot, end=SlotEnd(unknown=True))
         if send is not None:
