@@ -12,6 +12,7 @@ import pytest
 from assignors import KeyRange, key_hash
 from commits import OffsetRanges
 from coopconsume.errors import BrokerUnreachable, DataLoss, TopicReplaced
+from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import LEASE
 from coopconsume.runtime.dispatch.dispatcher import Dispatcher
 from coopconsume.runtime.dispatch.slot_leases import SlotLeases
@@ -28,6 +29,18 @@ def test_work_of_a_lost_task_is_done_again_and_nothing_counts_without_a_handler(
     there.run(member, gate)
     there.until(lambda: there.done(member) >= set(range(20)))
     assert {offset for offset, _ in gate.calls} == set(range(20))
+
+
+def test_what_is_owned_is_loaded_with_one_look_at_the_log(world, monkeypatch):
+    """Nothing of it is written, so all answers belong together."""
+    member = world().claim()
+    one, looks, refresh = member.assignment, [], member.store._engine.refresh
+    monkeypatch.setattr(
+        member.store._engine, "refresh", lambda **how: looks.append(1) or refresh(**how)
+    )
+    again = EpochAssignment(one.options, one.cluster, one.store, one._grant, lambda *_: None)
+    assert again.owned[TP].stable == one.owned[TP].stable
+    assert len(looks) == 1
 
 
 def test_of_a_failed_batch_a_slot_that_has_started_waits_alone(world):

@@ -13,6 +13,7 @@ import pytest
 
 from assignors import KeyRange, key_hash
 from coopconsume.consumer import CooperativeConsumer
+from coopconsume.errors import BrokerUnreachable
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.query import CooperativeQuery
 from coopconsume.record import Reject
@@ -259,7 +260,8 @@ def test_the_loop_goes_on_while_the_commit_table_does_not_answer(world, monkeypa
 
     monkeypatch.setattr(EpochAssignment, "check", silent)
     member.assignment._seen = -math.inf
-    job = there.run(member, lambda _: None)
+    handled = []
+    job = there.run(member, lambda record: handled.append(record.offset))
     try:
         until(asked.is_set)
         job.pause()
@@ -267,8 +269,30 @@ def test_the_loop_goes_on_while_the_commit_table_does_not_answer(world, monkeypa
         job.resume()
         there.turns(job)
         assert not job._dispatcher.running
+        assert not handled
     finally:
         answers.set()
+    there.until(lambda: there.done(member) == set(range(20)))
+
+
+def test_batches_start_while_looks_at_kafka_take_longer_than_the_epoch_is_confirmed_for(
+    world, monkeypatch
+):
+    """And fail: what is known to be there is handled, by an answer that came after the look."""
+    there = world(maxOffsetsPerTrigger=5)
+    member = there.claim()
+    monkeypatch.setattr("coopconsume.group.epoch_assignment.LEASE", 0.1)
+    looks, log_ends = [], member.cluster.log_ends
+
+    def unanswered(partitions):
+        looks.append(partitions)
+        if len(looks) == 1:
+            return log_ends(partitions)
+        time.sleep(0.2)
+        raise BrokerUnreachable("broker:9092", "no answer")
+
+    monkeypatch.setattr(member.cluster, "log_ends", unanswered)
+    there.run(member, lambda _: until(lambda: len(looks) > 2))
     there.until(lambda: there.done(member) == set(range(20)))
 
 

@@ -16,6 +16,8 @@ _APPENDER = "tests/unit/commits/test_table_appender.py::"
 _TABLE = "tests/unit/commits/test_commit_table.py::"
 _SILENCE = "tests/unit/commits/test_silence.py::"
 _TABLE_FILES = "tests/unit/commits/test_table_files.py::"
+_MEMBER = "tests/unit/group/test_group_member.py::"
+_JOB_MODEL = "tests/model/test_job_model.py::"
 _JOB_SLOTS = "tests/model/test_job_slots.py::"
 _DELTA_LOG = "tests/model/test_delta_log.py::"
 _ODD = "tests/unit/worker/test_odd_answers.py::"
@@ -219,11 +221,46 @@ COMMITS = [
         (_TABLE + "test_calls_in_one_look_look_once",),
     ),
     Mutant(
+        "epoch-confirmed-for-the-next-turn",
+        "Batches start although looks at Kafka take longer than the epoch is confirmed for.",
+        "coopconsume/runtime/commit/committer.py",
+        "wait([call], _CONFIRM_WITHIN)",
+        "pass",
+        (
+            _JOB_SLOTS
+            + "test_batches_start_while_looks_at_kafka_take_longer_than_the_epoch_is_confirmed_for",
+        ),
+    ),
+    Mutant(
+        "each-assignor-looks-at-the-log",
+        "A join looks at the log once.",
+        "coopconsume/group/plugin.py",
+        "is_first=name == preferred)",
+        "is_first=True)",
+        (_MEMBER + "test_a_join_looks_at_the_log_once_for_all_assignors",),
+    ),
+    Mutant(
+        "join-by-the-epoch-of-the-last-one",
+        "A join says the epoch that is in force now.",
+        "coopconsume/group/member.py",
+        "        if is_first:\n",
+        "        if is_first and self._joins_under is None:\n",
+        (_MEMBER + "test_a_join_looks_at_the_log_once_for_all_assignors",),
+    ),
+    Mutant(
+        "owned-loaded-with-many-looks",
+        "What is owned is loaded with one look at the log.",
+        "coopconsume/group/epoch_assignment.py",
+        "        with store.one_look():\n            self.owned",
+        "        if True:\n            self.owned",
+        ("tests/model/test_job_model.py::test_what_is_owned_is_loaded_with_one_look_at_the_log",),
+    ),
+    Mutant(
         "loop-waits-for-the-commit-table",
         "The loop of a job goes on while its commit table does not answer.",
         "coopconsume/runtime/commit/committer.py",
-        "self._run(self._calls.confirm)",
-        "self._calls.confirm()",
+        "self._asked_at = time.monotonic()\n            self._run(self._calls.look)",
+        "self._asked_at = time.monotonic()\n            self._calls.look()",
         (_JOB_SLOTS + "test_the_loop_goes_on_while_the_commit_table_does_not_answer",),
     ),
     Mutant(

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from coopconsume.runtime.trace import CommitStarted, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
     from commits import AcquireRequest, Epoch
     from commits.model import TopicPartition
@@ -55,6 +56,8 @@ _LOOK_EVERY = 1.0
 _CHUNKS_EVERY = 0.5
 #: Seconds between two questions whether the epoch is in force.
 _CONFIRM_EVERY = 0.2
+#: Seconds for which the loop waits for the answer; a turn takes as long while no batch is due.
+_CONFIRM_WITHIN = 0.2
 _LINGER = 0.1
 _REFUSED_WAIT = 0.5
 #: Seconds between two reads of decisions on parked records.
@@ -136,6 +139,8 @@ class Committer:
         self._next = NextCommit()
         self._looked_at = time.monotonic()
         self._asked_at = -math.inf
+        #: The last call of the thread, if `is_confirmed` has not waited for it.
+        self._call: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
         self._calls = LogCalls(assignment, job_spec, commit_ids, post)
         self._again_at = 0.0
@@ -239,14 +244,21 @@ class Committer:
         return time.monotonic() - self._passed_at if is_refused else 0.0
 
     def is_confirmed(self) -> bool:
-        """Whether the log said a moment ago that the epoch is in force; if not, it is asked."""
+        """Whether the log said a moment ago that the epoch is in force; if not, it is asked.
+
+        An answer is waited for, once and not for long: the next turn may look at Kafka for longer
+        than an answer counts, and the loop has more to do than to wait for a table.
+        """
         if self._assignment.is_confirmed:
             return True
         is_soon = time.monotonic() - self._asked_at < _CONFIRM_EVERY
         if not (self.is_busy or is_soon or self.refused_for > 0):
             self._asked_at = time.monotonic()
-            self._run(self._calls.confirm)
-        return False
+            self._run(self._calls.look)
+        call, self._call = self._call, None
+        if call is not None:
+            wait([call], _CONFIRM_WITHIN)
+        return self._assignment.is_confirmed
 
     def raise_given_up(self) -> None:
         """Raises the error of outputs that the job does not wait for any longer.
@@ -510,7 +522,7 @@ class Committer:
 
     def _run(self, call: Callable[..., None], *args: Any) -> None:
         self.is_busy = True
-        self._thread.submit(call, *args)
+        self._call = self._thread.submit(call, *args)
 
     # -- its answers, in the loop
 

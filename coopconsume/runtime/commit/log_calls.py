@@ -83,25 +83,19 @@ class LogCalls:
             # Now and then it takes longer than a commit; only the next commit waits for it.
             self._assignment.store.maintain()
 
-    def confirm(self) -> None:
-        """Asks the commit log whether the epoch is in force; see `EpochAssignment.is_confirmed`."""
-        try:
-            self._assignment.check(within=0)
-        except FencedMember as error:
-            self._post(CommitFenced(error, {}))
-            return
-        except Exception as error:  # noqa: BLE001 - asked again
-            self._warn("no new batch for now: %s", error)
-        self._post(LogRead({}))
-
     def look(self) -> None:
-        """Reads stable offsets that other members have moved, and the chunks of all members."""
+        """Reads whether the epoch is in force, what other members moved, and their chunks."""
         stable: Mapping[TopicPartition, int] = {}
         chunks = None
         try:
-            if self._assignment.options.uses_chunks:
-                chunks = self._assignment.look_at_chunks()
-            stable = self._assignment.refresh()
+            with self._assignment.store.one_look():
+                self._assignment.check(within=0)
+                if self._assignment.options.uses_chunks:
+                    chunks = self._assignment.look_at_chunks()
+                stable = self._assignment.refresh()
+        except FencedMember as error:
+            self._post(CommitFenced(error, {}))
+            return
         except Exception as error:  # noqa: BLE001 - the next look may do
             self._warn("the commit log could not be read for now: %s", error)
         self._post(LogRead(stable, chunks))

@@ -15,6 +15,7 @@ from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.member import GroupMember
 from coopconsume.group.membership import Membership
 from coopconsume.group.owned import EpochGrant
+from coopconsume.group.plugin import plugins
 from coopconsume.kafka.call_limit import CallLimit
 from coopconsume.kafka.cluster import Topic
 from coopconsume.options import Options
@@ -161,6 +162,22 @@ def test_a_stalled_leader_does_not_fence_the_group_that_went_on(tmp_path):
     assert store.current_epoch("g") == live
     member._consumer = None
     member.leave()
+
+
+def test_a_join_looks_at_the_log_once_for_all_assignors(tmp_path, monkeypatch):
+    """No heartbeat goes out meanwhile, and a look may take long. The next join looks again."""
+    member, store = a_member(tmp_path, Idle())
+    other = CommitStore.open(tmp_path, cluster="c")
+    refresh, looks = store._engine.refresh, []
+    monkeypatch.setattr(store._engine, "refresh", lambda **how: looks.append(1) or refresh(**how))
+    assignors = plugins("range", member)
+    previous = None
+    for joins in range(1, 3):
+        previous = other.open_epoch("g", {"m": [("t", 0)]}, previous=previous)
+        for one in assignors:
+            assert one.metadata({"t"}).user_data
+            assert member._core.noted == previous
+        assert len(looks) == joins
 
 
 def dealt(leader, joined, topics=("t",)):
