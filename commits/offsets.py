@@ -204,12 +204,17 @@ class OffsetRanges:
 
         Other than in `complement`, they may hold any number of offsets.
         """
-        for start, end in self.clip(first, last):
-            if first < start:
-                yield first, start - 1
-            first = end + 1
-        if first <= last:
-            yield first, last
+        firsts, lasts = self.gap_bounds(first, last)
+        yield from zip(firsts.tolist(), lasts.tolist(), strict=True)
+
+    def gap_bounds(self, first: int, last: int) -> tuple[Int64s, Int64s]:
+        """Return the first and last offsets of these ranges, in order, as numpy arrays."""
+        if last < first:
+            return _EMPTY, _EMPTY
+        firsts, lasts = self.clip(first, last).bounds()
+        before, ends = np.append(first - 1, lasts), np.append(firsts - 1, last)
+        is_gap = before < ends
+        return before[is_gap] + 1, ends[is_gap]
 
     def lowest_missing(self, first: int, last: int, count: int) -> OffsetRanges:
         """Return the lowest `count` offsets from `first` to `last` that are not in the set."""

@@ -60,6 +60,22 @@ WIDE = [
         (_CODE,),
     ),
     Mutant(
+        "gap-behind-the-last-offset",
+        "Gaps are the offsets that are not in a set.",
+        "commits/offsets.py",
+        "is_gap = before < ends",
+        "is_gap = before <= ends",
+        ("tests/unit/commits/test_offsets.py::test_gaps_are_what_is_missing",),
+    ),
+    Mutant(
+        "all-gaps-shown",
+        "Progress shows the first gaps of a partition.",
+        "coopconsume/runtime/status/progress.py",
+        "firsts[:_SHOWN_RANGES].tolist(), lasts[:_SHOWN_RANGES].tolist()",
+        "firsts.tolist(), lasts.tolist()",
+        (_FAR + "test_the_progress_of_a_job_lists_no_more_gaps_than_it_shows",),
+    ),
+    Mutant(
         "branch-for-each-partition",
         "Partitions with the same SQL share a branch.",
         _BY_PARTITION,
@@ -99,8 +115,8 @@ WIDE = [
         "far-gaps-end-early",
         "All offsets between two ranges are a gap.",
         "commits/offsets.py",
-        "            first = end + 1\n",
-        "            first = end + 2\n",
+        "return before[is_gap] + 1, ends[is_gap]",
+        "return before[is_gap] + 2, ends[is_gap]",
         (_FAR + "test_gaps_may_hold_any_number_of_offsets",),
     ),
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from assignors import KeyRange
@@ -120,6 +121,15 @@ def test_the_progress_of_a_job_shows_what_is_open_far_below():
     """As a pair of offsets."""
     shown = describe(partition(), 0.0)
     assert (shown["gapRanges"], shown["firstGaps"]) == (1, [[5, FAR - 1]])
+
+
+def test_the_progress_of_a_job_lists_no_more_gaps_than_it_shows(monkeypatch):
+    """A slot may be ahead of another by some 100,000 keys' records: all gaps took the loop long."""
+    found = partition(0, OffsetRanges.from_offsets(np.arange(1, 20, 2)))
+    monkeypatch.setattr(OffsetRanges, "gaps", None)
+    shown = describe(found, 0.0)
+    assert shown["gapRanges"] == 10
+    assert shown["firstGaps"] == [[at, at] for at in (0, 2, 4, 6, 8)]
 
 
 def test_a_job_begins_far_below_a_record_that_is_done():

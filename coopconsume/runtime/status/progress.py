@@ -312,8 +312,8 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
     """Returns the state of one partition for progress events, as the commit log has it."""
     committed = partition.committed
     top = partition.stable - 1 if committed.last is None else committed.last
-    gaps = [*committed.gaps(partition.stable, top)]
-    first = [list(pair) for pair in gaps[:_SHOWN_RANGES]]
+    firsts, lasts = committed.gap_bounds(partition.stable, top)  # They may be very many.
+    shown = zip(firsts[:_SHOWN_RANGES].tolist(), lasts[:_SHOWN_RANGES].tolist(), strict=True)
     blocker = partition.blocker(now)
     age = round(partition.stable_age(now), 1)
     return {
@@ -327,8 +327,8 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
         "lag": partition.end - partition.stable - len(committed),
         "pending": partition.pending,
         "parked": len(partition.parked),
-        "gapRanges": len(gaps),
-        "firstGaps": first,
+        "gapRanges": len(firsts),
+        "firstGaps": [*map(list, shown)],
         "inDoubtSeconds": round(max(0.0, partition.in_doubt(now)), 1),
         "ranges": partition.ranges,
         "isCrowded": partition.is_at_limit,

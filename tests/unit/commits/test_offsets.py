@@ -78,6 +78,18 @@ def test_clip_complement_and_range_end(pairs: list[tuple[int, int]], first: int,
     assert ranges.range_end(first) == (ends[0] if ends else None)
 
 
+@given(PAIRS, OFFSET, OFFSET)
+def test_gaps_are_what_is_missing(pairs: list[tuple[int, int]], first: int, last: int) -> None:
+    """Also where they hold more offsets than a set may have."""
+    ranges = OffsetRanges(pairs)
+    gaps = [*ranges.gaps(first, last)]
+    assert not gaps if first > last else all(start <= end for start, end in gaps)
+    pieces = sorted([*gaps, *ranges.clip(first, last)])
+    assert [start for start, _ in pieces] == [first, *(end + 1 for _, end in pieces)][: len(pieces)]
+    assert not pieces or pieces[-1][1] == last
+    assert bool(pieces) == (first <= last)
+
+
 @given(PAIRS)
 def test_bytes_are_portable(pairs: list[tuple[int, int]]) -> None:
     """Bytes and pickles bring the same set back, and roaring itself reads them."""
