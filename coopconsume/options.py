@@ -94,6 +94,9 @@ def _option(
     return field(default=default, metadata=more)
 
 
+_COMMIT_INTERVAL = 0.04
+#: Where a commit table costs money for each request, and a commit makes two.
+_COMMIT_INTERVAL_ELSEWHERE = 0.2
 _REQUIRED_KAFKA = ("bootstrap.servers", "group.id")
 #: Settings that the library sets itself, with why a user's own value is refused.
 _OURS = {
@@ -221,9 +224,10 @@ class Options:
         "committed comes again, and the next call of poll joins again.",
     )  # fmt: skip
     commit_interval: float = _option(
-        0.2, seconds(0, 60),
+        None, seconds(0, 60),
         "Time between two appends to the commit table while a job works, at least; a stop and a "
-        "hand-over do not wait. A longer one repeats more after a crash.",
+        "hand-over do not wait. By default 0.04 on a local disk, where an append that takes long "
+        "makes it longer, up to 0.2; elsewhere 0.2. A longer one repeats more after a crash.",
     )  # fmt: skip
     channel_port: int = _option(
         0, whole(0, 65_535),
@@ -396,6 +400,8 @@ class Options:
         values["ordering_key"] = checked_expression(
             "orderingKey", values["ordering_key"], "has the same key again"
         )
+        if values["commit_interval"] is None:
+            values["commit_interval"] = _commit_interval(values["commit_table"])
         return cls(kafka=_complete(kafka), record_filter=parse_filter(values), **values)
 
     @property
@@ -482,6 +488,15 @@ def _declared(declaration: Field[Any]) -> Option:
 #: All options, in the order of their declarations.
 TABLE = tuple(_declared(each) for each in fields(Options) if each.metadata)
 _BY_NAME = {option.name.lower(): option for option in TABLE}
+
+
+def _commit_interval(table: str) -> float:
+    """Returns the usual ``commitInterval``: elsewhere than on a local disk each request costs."""
+    from commits.places import local_folder
+    from commits.table import is_named
+
+    is_local = not is_named(table) and local_folder(table) is not None
+    return _COMMIT_INTERVAL if is_local else _COMMIT_INTERVAL_ELSEWHERE
 
 
 def _missing(kafka: Mapping[str, str], *, group: bool) -> list[str]:

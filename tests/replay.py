@@ -314,6 +314,7 @@ class Replay:
                     frozenset(map(_tp, line["over_limit"])), _pending(line["later"]),
                     line["answered_at"],
                     _ranges(line["failed"]), _ranges(line["not_held"]), _acquired(line["acquired"]),
+                    line["cost"],
                 )  # fmt: skip
             case "LogRead":
                 chunks = _chunks(line["chunks"])

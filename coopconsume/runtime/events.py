@@ -209,6 +209,7 @@ class CommitAnswered(JobEvent):
         failed: Offsets of the failed records that were written.
         not_held: Offsets that do not count, as another member of a cooperative epoch has them.
         acquired: What the request of a cooperative epoch in the same append got.
+        cost: Seconds of a processor, with the maintenance of the table after the commit before.
     """
 
     offsets: Mapping[TopicPartition, tuple[OffsetRanges, int]]
@@ -220,6 +221,7 @@ class CommitAnswered(JobEvent):
     failed: Mapping[TopicPartition, OffsetRanges] = field(default_factory=dict)
     not_held: Mapping[TopicPartition, OffsetRanges] = field(default_factory=dict)
     acquired: AcquiredChunks | None = None
+    cost: float = 0.0
 
 
 @dataclass(frozen=True)

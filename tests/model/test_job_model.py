@@ -365,7 +365,7 @@ def test_the_last_commit_of_a_job_that_ends_by_itself_does_not_wait(world):
     member, gate = there.claim(), there.gate(7)
     job = there.run(member, gate, available_now=True)
     there.until(lambda: gate.calls)
-    job._epoch_state.committer._begun_at = math.inf
+    job._epoch_state.committer._pace.began(math.inf)
     gate.opened.set()
     until(job.ended.is_set)
     assert job.error is None

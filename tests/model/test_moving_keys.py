@@ -339,7 +339,7 @@ def test_what_moves_is_committed_at_once_however_rarely_a_job_commits(begun):
     gate = there.gate()
     job = there.run(member, gate)
     there.until(lambda: job._epoch_state is not None)
-    job._epoch_state.committer._begun_at = math.inf
+    job._epoch_state.committer._pace.began(math.inf)
     until(lambda: {o for o, _ in gate.calls} == set(range(20)))
     assert member.continue_work()
     group.opens([WHOLE])

@@ -21,7 +21,7 @@ def test_defaults_are_those_of_the_table():
     """What is not given has the default that the table says."""
     options = Options.parse(BASE)
     for option in TABLE:
-        if option.name != "commitTable":
+        if option.name not in {"commitTable", "commitInterval"}:
             assert getattr(options, option.attribute) == option.default
     assert options.group_id == "g"
     assert options.batch_life == 70.0
@@ -189,3 +189,14 @@ def test_the_same_settings_serve_both_clients():
 def test_times_are_seconds_or_a_text(text, seconds):
     """Numbers are seconds; units may be said as in Spark's triggers."""
     assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(("table", "seconds"), [
+    ("/data/commits", 0.04), ("file:///data/commits", 0.04), ("s3://bucket/commits", 0.2),
+    ("main.ops.commits", 0.2),
+])  # fmt: skip
+def test_commits_are_rarer_where_a_request_costs_money(table, seconds):
+    """A table that is not on a local disk; a given interval counts everywhere."""
+    given = BASE | {"commitTable": table}
+    assert Options.parse(given).commit_interval == seconds
+    assert Options.parse(given | {"commitInterval": "10 ms"}).commit_interval == 0.01

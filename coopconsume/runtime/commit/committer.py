@@ -21,6 +21,7 @@ from coopconsume.group.primary import WRITE_WITHIN
 from coopconsume.runtime.commit.log_calls import LogCalls
 from coopconsume.runtime.commit.mirror import Mirror
 from coopconsume.runtime.commit.outbox import Outbox, pending_of
+from coopconsume.runtime.commit.pace import Pace
 from coopconsume.runtime.plan.acquiring import Acquirer
 from coopconsume.runtime.trace import CommitStarted, Trace
 
@@ -134,8 +135,11 @@ class Committer:
         self._ids = commit_ids
         self._trace = trace or Trace()
         self._post = post
-        self._interval = assignment.options.commit_interval
-        self._linger = min(_LINGER, self._interval)
+        interval = assignment.options.commit_interval
+        self._pace = Pace(interval, real_time=job_spec.real_time is not None)
+        self._linger = min(_LINGER, interval)
+        #: Seconds for which reports that are about to come are waited for.
+        self._lingers = 0.0
         self._next = NextCommit()
         self._looked_at = time.monotonic()
         self._asked_at = -math.inf
@@ -147,7 +151,6 @@ class Committer:
         #: An epoch that has passed while the work continues: nothing is committed under it.
         self._passed: Epoch | None = None
         self._passed_at = 0.0
-        self._begun_at = -math.inf
         self.is_busy = False
         #: The parcel that the running commit is to make count.
         self._written: Written | None = None
@@ -278,16 +281,11 @@ class Committer:
         """When the next commit is due, on the monotonic clock; None: unknown."""
         since = self._next.since
         waits = self.is_busy or self.outbox.is_young
-        return max(since + self._linger, self._next_at) if since and not waits else None
+        return max(since + self._lingers, self._pace.next_at) if since and not waits else None
 
     def next_in(self, now: float) -> float:
         """Returns the seconds until the next commit begins if there is something to commit."""
-        return (self.due or self._next_at) - now
-
-    @property
-    def _next_at(self) -> float:
-        """When the next append may begin, on the monotonic clock."""
-        return self._begun_at + self._interval
+        return (self.due or self._pace.next_at) - now
 
     def take(self, report: SlotReport, partitions: Sequence[Partition], now: float) -> None:
         """Takes the report of a slot: failed records, dead letters and outputs.
@@ -340,15 +338,16 @@ class Committer:
                 returned.
         """
         now, self._demand, self._ahead = time.monotonic(), demand, ahead or {}
-        linger = more_to_come and now - self._next.since < self._linger
+        self._lingers = self._linger if more_to_come else 0.0
+        linger = now - self._next.since < self._lingers
         # Slots of a job with state wait until their changes are written.
-        is_early = not is_last and now < self._next_at and self._job_spec.state is None
+        is_early = not is_last and now < self._pace.next_at and self._job_spec.state is None
         if not (linger or is_early):
             self.outbox.start()
         shown = self.outbox.show()
         if self._acquirer is None:
             self._next.add(shown, now)
-        self._mirror.publish()
+        self._mirror.write_if_due()
         if self.refused_for > 0:
             return
         if self.is_busy or self._looks_at_decisions():
@@ -451,7 +450,7 @@ class Committer:
         if written is not None:
             written.parcel.pending = self._ours(written.parcel.pending)
         if offsets or holes or coming.pending or written or request:
-            self._begun_at = time.monotonic()
+            self._pace.began(time.monotonic())
             self._written = written
             # Ids of commits are kept for ever, and take least space where none is left out.
             is_commit = offsets or holes or coming.pending
@@ -597,6 +596,7 @@ class Committer:
         self.is_busy = False
         self._written = None
         self.count += 1
+        self._pace.took(answer.cost)
         self._wake_mirror()
         for tp, (offsets, stable) in answer.offsets.items():
             holes = answer.holes.get(tp, OffsetRanges())

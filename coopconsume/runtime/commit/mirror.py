@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Seconds between attempts to publish what is not published yet.
 _PUBLISH_EVERY: Final = 0.5
+#: Seconds between two writes of offsets without outputs, which nobody waits for.
+_WRITE_EVERY: Final = 0.2
 #: Seconds that the end of a job waits for outputs that are being published.
 _LAST_PUBLISH: Final = 2.0
 
@@ -41,7 +43,7 @@ class Mirror:
         self._post = post
         self._thread: threading.Thread | None = None
         self._is_wanted = False
-        self._ended_at = -math.inf
+        self._began_at = self._ended_at = -math.inf
 
     @property
     def is_busy(self) -> bool:
@@ -49,15 +51,15 @@ class Mirror:
         return self._thread is not None or self._is_wanted
 
     def wake(self) -> None:
-        """Writes now, or once the write under way has ended."""
+        """Writes now, or once the write under way has ended and the next one is due."""
         self._is_wanted = True
         self.start()
 
-    def publish(self) -> None:
-        """Writes if outputs wait to be published and the last write is a moment ago."""
+    def write_if_due(self) -> None:
+        """Writes what is wanted, or outputs that wait to be published, if a write is due."""
         is_due = time.monotonic() - self._ended_at > _PUBLISH_EVERY
-        if self._thread is None and is_due and self._primary.has_unpublished:
-            self.wake()
+        self._is_wanted |= is_due and self._primary.has_unpublished
+        self.start()
 
     def close(self, *, well: bool, within: float = WRITE_WITHIN) -> None:
         """Writes nothing more, but for the last offsets if the job has ended well.
@@ -81,9 +83,11 @@ class Mirror:
             self._primary.write_quietly(force=True, within=max(0.0, until - time.monotonic()))
 
     def start(self) -> None:
-        """Writes if that is wanted and no write is under way."""
-        if self._thread is None and self._is_wanted:
-            self._is_wanted = False
+        """Writes if that is wanted, due, and no write is under way."""
+        now = time.monotonic()
+        is_due = self._primary.publishes or now - self._began_at >= _WRITE_EVERY
+        if self._thread is None and self._is_wanted and is_due:
+            self._is_wanted, self._began_at = False, now
             self._thread = threading.Thread(
                 target=self._write, name="coopconsume-mirror", daemon=True
             )

@@ -16,6 +16,7 @@ from coopconsume.group.chunks import AcquiredChunks
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.runtime.commit.committer import Committer
 from coopconsume.runtime.commit.log_calls import commit_within_limit
+from coopconsume.runtime.commit.mirror import Mirror
 from coopconsume.runtime.dispatch.slot_leases import next_report_in, report_seconds
 from coopconsume.runtime.events import CommitAnswered, LogRead, OffsetsMirrored
 
@@ -122,7 +123,7 @@ class Partition(SimpleNamespace):
 def committer(assignment: FakeAssignment, *partitions: Any) -> tuple[Committer, queue.Queue[Any]]:
     """A committer, and what it has to say."""
     said: queue.Queue[Any] = queue.Queue()
-    work = SimpleNamespace(park=False, available_now=False, state=None)
+    work = SimpleNamespace(park=False, available_now=False, state=None, real_time=None)
     meter = SimpleNamespace(progressed=lambda *_: None, committed=lambda _: None)
     ids = (f"id-{n}" for n in range(99))
     made = Committer(
@@ -205,12 +206,81 @@ def test_commits_are_an_interval_apart_unless_somebody_waits_for_them(monkeypatc
     made.close(well=True)
 
 
+def test_a_commit_waits_for_slots_that_are_about_to_report_and_for_no_others(monkeypatch):
+    """The loop does not sleep for reports that nobody is about to make."""
+    clock = SimpleNamespace(now=100.0)
+    clocks = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now)
+    monkeypatch.setattr("coopconsume.runtime.commit.committer.time", clocks)
+    assignment = FakeAssignment([])
+    assignment.options.commit_interval, assignment.has_unpublished = 0.2, False
+    made, _ = committer(assignment, Partition([0]))
+    made._pace.began(99.81)
+    made._next.since = 100.0
+    made.commit_if_due(more_to_come=False)
+    assert made.due == pytest.approx(100.01)
+    made.commit_if_due(more_to_come=True)
+    assert made.due == pytest.approx(100.1)
+    made.close(well=False)
+
+
+def test_maintenance_of_the_table_is_a_part_of_what_a_commit_costs(monkeypatch):
+    """Else a table that needs much would be appended to as often as another."""
+    clock = SimpleNamespace(now=100.0)
+    clocks = SimpleNamespace(
+        monotonic=lambda: clock.now, thread_time=lambda: clock.now, time=lambda: clock.now
+    )
+    monkeypatch.setattr("coopconsume.runtime.commit.log_calls.time", clocks)
+    assignment = FakeAssignment([])
+    assignment.has_unpublished = False
+
+    def maintain() -> None:
+        clock.now += 0.016
+
+    assignment.store.maintain = maintain
+    partition = Partition([0])
+    made, said = committer(assignment, partition)
+    for offset in (0, 1):
+        partition.to_commit = OffsetRanges.from_offsets([offset])
+        turn(made, said)
+    made.close(well=True)
+    assert made._pace.interval == pytest.approx(50 * 0.016 / 8)
+
+
+def test_offsets_go_to_kafka_a_few_times_a_second(monkeypatch):
+    """However often the job commits; the last ones are not forgotten."""
+    clock = SimpleNamespace(now=100.0)
+    clocks = SimpleNamespace(monotonic=lambda: clock.now)
+    monkeypatch.setattr("coopconsume.runtime.commit.mirror.time", clocks)
+    written: list[float] = []
+    primary: Any = SimpleNamespace(
+        publishes=False, has_unpublished=False, write_quietly=lambda: written.append(clock.now)
+    )
+    said: queue.Queue[Any] = queue.Queue()
+    made = Mirror(primary, said.put)
+    for _ in range(10):
+        made.wake()
+        if made._thread is not None:
+            said.get(timeout=60)
+            made.ended()
+        clock.now += 0.07
+    assert written == pytest.approx([100.0, 100.21, 100.42, 100.63])
+    assert not made.is_busy
+    made.wake()
+    made.write_if_due()
+    assert made._thread is None
+    clock.now += 0.2
+    made.write_if_due()
+    assert made._thread is not None
+    made._thread.join()
+    assert len(written) == 5
+
+
 @pytest.mark.parametrize(("commits", "real_time", "reports"), [
-    (0.0, False, 0.02), (0.2, False, 0.1), (60.0, False, 0.2),
-    (0.0, True, 0.02), (0.2, True, 0.04), (60.0, True, 0.2),
+    (0.0, False, 0.1), (0.3, False, 0.15), (60.0, False, 0.2),
+    (0.04, True, 0.04), (0.5, True, 0.1), (60.0, True, 0.2),
 ])  # fmt: skip
 def test_slots_report_several_times_before_a_commit(commits, real_time, reports):
-    """Twice, in real time five times, and from every 20 to every 200 ms."""
+    """Twice, in real time five times, and from every 100 or 40 to every 200 ms."""
     options = SimpleNamespace(commit_interval=commits)
     assert report_seconds(options, real_time=real_time) == reports
 
@@ -286,8 +356,8 @@ def test_the_next_commit_is_known_before_there_is_anything_to_commit():
     """Its time is in the answers to reports."""
     made, _ = committer(FakeAssignment([]))
     assert made.next_in(100.0) == -math.inf
-    made._begun_at = 100.0
-    assert made.next_in(100.05) == pytest.approx(made._interval - 0.05)
+    made._pace.began(100.0)
+    assert made.next_in(100.05) == pytest.approx(made._pace.interval - 0.05)
     made.close(well=False)
 
 
