@@ -200,6 +200,7 @@ class Replay:
         })  # fmt: skip
         membership: Any = SimpleNamespace(
             options=options, may_work_for=lambda *_: self._withheld != [True],
+            driver_lock=None,
             assignment=None, joining="", rebalance=lambda _: None,
         )  # fmt: skip
         identity = {"id": "replay", "runId": "replay", "name": None, "groupId": "replay"}

@@ -599,6 +599,26 @@ def _check_whole(row: EpochRow, claimed: Sequence[OwnedShare]) -> None:
             raise AssignmentConflict(topic, partition, found.holes, found.overlaps)
 
 
+def left_by(
+    row: EpochRow | None, members: Iterable[str]
+) -> list[tuple[str, tuple[tuple[Share, float], ...]]]:
+    """Returns members that may commit under an epoch, and what they still waited for in it.
+
+    Args:
+        row: The epoch in force.
+        members: Members that nothing runs of.
+
+    Returns:
+        Of each, the parts of its shares on which an earlier owner may be at work, and for how many
+        seconds, as a release names them.
+    """
+    return [
+        (member, waits_of(_given_to(member, row), row))
+        for member in members
+        if row is not None and member in row.members and member not in row.fenced
+    ]
+
+
 def waits_of(shares: Iterable[Share], row: EpochRow) -> tuple[tuple[Share, float], ...]:
     """Returns parts of shares that a row has in doubt, and for how many seconds."""
     in_doubt: dict[tuple[str, int], list[tuple[OwnedShare, int]]] = {}

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from coopconsume.group.plugin import Answer
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.options import Options
+    from coopconsume.worker.host_locks import DriverLock
 
 log = logging.getLogger(__name__)
 # It would say so ten times a second, and the consumer says it once.
@@ -129,6 +130,7 @@ class GroupMember:
         owner: Takes and gives back shares.
         life_ms: How long the member's work may go on after its death.
         application: The name of the application, for the default ``client.id``.
+        driver_lock: Gets the member's ids.
 
     Raises:
         InvalidOption: ``kafka.max.poll.interval.ms`` leaves no time to hand over.
@@ -137,11 +139,13 @@ class GroupMember:
     def __init__(
         self, options: Options, store: CommitStore, cluster: Cluster, slots: int,
         owner: AssignmentOwner, life_ms: int, application: str = "",
+        driver_lock: DriverLock | None = None,
     ) -> None:  # fmt: skip
         self._options = options
         self._store = store
         self._cluster = cluster
         self._owner = owner
+        self._driver_lock = driver_lock
         self._group = options.group_id
         self._core = GroupCore(
             self._group, terms_of(options, store, cluster), slots, options.allow_key_share, life_ms
@@ -429,6 +433,7 @@ class GroupMember:
     def subscription(self, *, with_owned: bool, is_first: bool = True) -> bytes:
         """Returns what to join with; for the first assignor, notes the epoch in force now."""
         if is_first:
+            self._note_id()
             is_continuing = self._core.is_continuing
             row = self._follow() if is_continuing else self._store.assignment(self._group)
             if row is not None:
@@ -532,8 +537,14 @@ class GroupMember:
             answers[member] = (list(partitions.items()), data)
         return answers
 
+    def _note_id(self) -> None:
+        """Notes the id that the member has now, for the process that comes after a crash."""
+        if self._driver_lock is not None:
+            self._driver_lock.note(self._consumer.group_metadata().member_id, self._instance)
+
     def handed(self, data: bytes, generation: int) -> None:
         """Takes what the leader handed us; it is checked once this call is over."""
+        self._note_id()
         me = self._consumer.group_metadata().member_id
         log.debug("group %s: assigned in generation %d", self._group, generation)
         self._handed = me, data

@@ -24,6 +24,7 @@ from coopconsume.errors import (
 )
 from coopconsume.group import GroupMember
 from coopconsume.group.claiming import claim_key_ranges
+from coopconsume.group.dead_members import leave_for_dead, locked
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import LEASE, STARTS_WITHIN, left_ms
 from coopconsume.group.repeating import repeated
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from coopconsume.group.owned import EpochGrant, Owned
     from coopconsume.options import Options
     from coopconsume.state.changelog import Changelog
+    from coopconsume.worker.host_locks import DriverLock
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +113,8 @@ class Membership:
         self._changed = threading.Condition(threading.RLock())
         self._leaving = threading.Event()
         self._left = threading.Lock()
+        #: What a crash of this process leaves to the next one on its host; None: nothing is known.
+        self.driver_lock: DriverLock | None = None
 
     # -- joining and leaving
 
@@ -129,10 +133,12 @@ class Membership:
             AlreadyClosed: Another thread closed the consumer meanwhile.
         """
         names = self.cluster.subscribed(topics, pattern)
+        self.driver_lock = locked(self.options, self.store, self.cluster)
+        leave_for_dead(self.options, self.store, self.cluster, self._leaving)
         self._listener, self._fails_stop = listener, True
         self._group = GroupMember(
             self.options, self.store, self.cluster, self._slots, self, self._life_ms,
-            self._application,
+            self._application, self.driver_lock,
         )  # fmt: skip
         self._group.allow_key_share(allowed=self._allow_key_share)
         self._group.keep_state(self._state)
@@ -314,6 +320,8 @@ class Membership:
                     if self._latest is not None:
                         self._latest.primary.write_last()
             finally:
+                if self.driver_lock is not None:
+                    self.driver_lock.withdraw()
                 self.cluster.close()
 
     # -- the assignment

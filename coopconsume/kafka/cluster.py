@@ -420,6 +420,21 @@ class Cluster:
         found: dict[str, KafkaGroup] = self._call(lambda: coordinator.describe(self._admin, wanted))
         return found
 
+    def remove_members(self, members: Mapping[str, str | None]) -> None:
+        """Has the group's coordinator forget members, as if they had left.
+
+        Args:
+            members: The ids, each with its ``group.instance.id``; unknown ones are skipped.
+
+        Raises:
+            BrokerUnreachable: The coordinator does not answer.
+            NotAuthorized: A permission is missing.
+        """
+        from kafka.admin import MemberToRemove
+
+        gone = [MemberToRemove(*member) for member in members.items()]
+        self._call(lambda: self._admin.remove_group_members(self._options.group_id, gone))
+
     def primary(self, stable: Collection[TopicPartition] = ()) -> dict[TopicPartition, Primary]:
         """Return the group's offsets in ``__consumer_offsets``.
 

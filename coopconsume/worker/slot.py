@@ -30,6 +30,7 @@ from coopconsume.worker.async_runner import run_coroutines
 from coopconsume.worker.crash_journal import CrashJournal, Deadline, journal_path, read_journal
 from coopconsume.worker.fail_stop import FailStop
 from coopconsume.worker.frame_runner import FrameHandler, run_frames
+from coopconsume.worker.host_locks import WorkerLock
 from coopconsume.worker.input_rows import (
     HASH,
     KEY,
@@ -197,17 +198,21 @@ class SlotRunner:
     def run(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:
         """Handles a slot's rows and reports their outcomes."""
         spec = self._spec
-        channel = None
-        if spec.channel is not None:
-            from coopconsume.worker.channel.client import SlotChannel
+        if spec.channel is None:
+            return self._run(slot, iter(batches), None)
+        from coopconsume.worker.channel.client import SlotChannel
 
-            # It connects while Spark still reads and sorts.
-            channel = SlotChannel(spec.channel, spec.run, spec.batch, slot)
+        # Before it asks for a lease: with its driver's end it gets none any more.
+        lock = WorkerLock(spec.channel.workers)
+        # It connects while Spark still reads and sorts.
+        channel = SlotChannel(spec.channel, spec.run, spec.batch, slot, is_locked=lock.is_held)
         try:
-            return self._run(slot, iter(batches), channel)
+            report = self._run(slot, iter(batches), channel)
         finally:
-            if channel is not None:
-                channel.close()
+            channel.close()
+        if not report.end.error:  # Else the process ends, and whatever it runs with it.
+            lock.release()
+        return report
 
     def _run(
         self, slot: int, rows: Iterator[pa.RecordBatch], channel: SlotChannel | None

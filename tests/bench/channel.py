@@ -38,9 +38,12 @@ _JOIN = "longest time without a commit while a member joins and leaves"
 _IDLE_ALONE = "stop() and close() of an idle job, broker killed"
 _BUSY_ALONE = "stop() and close() of a job with a backlog, broker killed"
 _REPEATED = "handler calls that a kill -9 leaves uncommitted"
-_SUCCESSOR = "kill -9 to the first handler call of a successor"
+_SUCCESSOR = "kill -9 to the first handler call of a successor on another host"
+_ON_HOST = "the same on its host"
+_FIRST = "first start of a group to its first handler call"
 _STOP_LIMIT, _REPEATED_LIMIT = "limit of a stop", "limit of the calls that a kill leaves"
 _SUCCESSOR_LIMIT = "limit of the successor"
+_ON_HOST_LIMIT = "limit of the successor on its host"
 _WITH, _WITHOUT = "with the channel", "without"
 _KILLED_SLOTS, _CONCURRENCY = 8, 8
 #: Turns of each side for each turn of the others: single ones differ by a fifth.
@@ -48,6 +51,8 @@ _MORE, _WARM_UPS = 6, 4
 _HANDLER_SECONDS = 0.01
 #: Seconds behind the session within which a successor calls its first handler.
 _AFTER_SESSION = 10.0
+#: Seconds that a restart on the host of a killed job may take beyond a first start.
+_AFTER_FIRST = 3.0
 #: Seconds that a stop may take beyond the longest handler.
 _STOP_SPARE = 2.0
 _PATIENCE = 300
@@ -92,10 +97,12 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         f"lease and leaseGrace are those of the defaults.",
     )
     stops, gaps, repeated, successors = [], [], [], []
-    idle, busy = [], []
+    idle, busy, on_host, first = [], [], [], []
     for turn in range(harness.turns):
         stop, gap = _stop_and_join(harness, topic)
-        left, took = _killed(harness, topic)
+        left, took = _killed(harness, topic, elsewhere=True)
+        on_host.append(_killed(harness, topic, elsewhere=False)[1])
+        first.append(_first_call(harness, harness.options(topic, slots=SLOTS)))
         stops.append(stop)
         gaps.append(gap)
         repeated.append(float(left))
@@ -105,7 +112,8 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         say(
             f"  turn {turn}: without a broker {idle[-1]:.2f} and {busy[-1]:.2f} s, "
             f"stop {stop:.2f} s, without commits {gap:.2f} s, repeated {left}, "
-            f"successor {took:.1f} s"
+            f"successor {took:.1f} s, on its host {on_host[-1]:.2f} s, a first start "
+            f"{first[-1]:.2f} s"
         )
     report.add(_STOP, stops, "s")
     report.add(_JOIN, gaps, "s")
@@ -113,11 +121,14 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     report.add(_BUSY_ALONE, busy, "s")
     report.add(_REPEATED, repeated, "records")
     report.add(_SUCCESSOR, successors, "s")
+    report.add(_ON_HOST, on_host, "s")
+    report.add(_FIRST, first, "s")
     at_once = _KILLED_SLOTS * _CONCURRENCY
     report.add(_STOP_LIMIT, [_HANDLER_SECONDS + _STOP_SPARE], "s")
     report.add(_REPEATED_LIMIT, [at_once * (1 + REPORT_EVERY / _HANDLER_SECONDS)], "records")
     session = session_ms(harness.parsed(topic)) / 1000
     report.add(_SUCCESSOR_LIMIT, [session + _AFTER_SESSION], "s")
+    report.add(_ON_HOST_LIMIT, [took + _AFTER_FIRST for took in first], "s")
     report.ratios = [
         Ratio("stop() / its limit", _STOP, _STOP_LIMIT, at_most=1.0),
         Ratio("stop() and close(), idle, broker killed / limit", _IDLE_ALONE, _STOP_LIMIT,
@@ -126,10 +137,11 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
               at_most=1.0),
         Ratio("calls left by a kill / their limit", _REPEATED, _REPEATED_LIMIT, at_most=1.0),
         Ratio("successor / its limit", _SUCCESSOR, _SUCCESSOR_LIMIT, at_most=1.0),
+        Ratio("successor on its host / its limit", _ON_HOST, _ON_HOST_LIMIT, at_most=1.0),
     ]  # fmt: skip
     report.notes.append(
         "Limits: a handler and 2 s; the handlers at work and what ends within 200 ms, the longest "
-        "time between two reports; the session and 10 s."
+        "time between two reports; the session and 10 s; a first start and 3 s."
     )
     return [report, _cost(harness, say)]
 
@@ -212,19 +224,25 @@ def _stopped_alone(harness: Harness, backlog: int) -> float:
         return time.perf_counter() - began
 
 
-def _killed(harness: Harness, topic: str) -> tuple[int, float]:
+def _killed(harness: Harness, topic: str, *, elsewhere: bool) -> tuple[int, float]:
     """Kill a whole application that works.
+
+    Args:
+        harness: The harness.
+        topic: What it works on.
+        elsewhere: Whether its successor knows nothing of it, as on another host.
 
     Returns:
         How many records were handled and not committed, and the seconds until a successor works.
     """
-    folder, after = harness.path("calls"), harness.path("calls")
+    folder, host = harness.path("calls"), harness.path("host")
     folder.mkdir()
-    after.mkdir()
+    host.mkdir()
     options = harness.options(topic, slots=_KILLED_SLOTS)
     job = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.channel", json.dumps([options, str(folder)])],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        env=os.environ | ({"TMPDIR": str(host)} if elsewhere else {}),
     )  # fmt: skip
     try:
         _wait(lambda: len(_handled(folder)) > 2_000 or job.poll() is not None)
@@ -237,10 +255,18 @@ def _killed(harness: Harness, topic: str) -> tuple[int, float]:
     store = CommitStore.open(str(options["commitTable"]), cluster=cluster)
     commits = store.state(str(options["kafka.group.id"]))[topic, 0]
     left = sum(o >= commits.stable_offset and o not in commits.ranges for o in handled)
-    with CooperativeConsumer(options | {"slots": SLOTS}, harness.spark) as consumer:
-        consumer.foreach(Noting(str(after))).start()
-        _wait(lambda: _handled(after))
-        return left, time.perf_counter() - began
+    looked = time.perf_counter() - began
+    return left, looked + _first_call(harness, options | {"slots": SLOTS})
+
+
+def _first_call(harness: Harness, options: dict[str, Any]) -> float:
+    """Seconds from the start of a job to the end of its first handler call."""
+    folder, began = harness.path("calls"), time.perf_counter()
+    folder.mkdir()
+    with CooperativeConsumer(options, harness.spark) as consumer:
+        consumer.foreach(Noting(str(folder))).start()
+        _wait(lambda: _handled(folder))
+        return time.perf_counter() - began
 
 
 def _handled(folder: Path) -> set[int]:

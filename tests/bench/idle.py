@@ -63,7 +63,9 @@ def idle_job(partitions: int) -> Job:
     assignment.topic_ids, assignment._waits, assignment.is_between_epochs = {"t": "id"}, [], False
     assignment.stop_repeating, assignment._seen = lambda: None, math.inf
     assignment.begin_with_state = lambda _: None
-    membership: Any = SimpleNamespace(options=options, may_work_for=lambda *_: True)
+    membership: Any = SimpleNamespace(
+        options=options, may_work_for=lambda *_: True, driver_lock=None
+    )
     with mock.patch("coopconsume.runtime.dispatch.dispatcher.open_mailbox"):
         job = Job(mock.sentinel.spark, membership, job_spec, _SLOTS, meter)
     job._epoch_state = EpochState(

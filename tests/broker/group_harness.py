@@ -108,6 +108,7 @@ class GroupHarness:
     def __init__(self, kafka: LocalKafka, topic: str, folder: Path) -> None:
         self.kafka = kafka
         self.topic = topic
+        self.folder = folder
         self.options = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers,
             "kafka.group.id": f"{topic}-group",
@@ -135,21 +136,25 @@ class GroupHarness:
         lease: float | None = None,
         keeps: bool = False,
         waits: bool = False,
+        host: str = "",
         **options: Any,
     ) -> Process:
-        """Start a member."""
+        """Start a member, on a host of its own or on one with a name."""
         return self._start(
             options, slots=slots, freezes_as_leader=freezes_as_leader,
             freezes_as_owner=freezes_as_owner, protocol=protocol, lease=lease, keeps=keeps,
-            waits=waits,
+            waits=waits, host=host,
         )  # fmt: skip
 
     def claim(self, *ranges: tuple[int, int, int], takeover: bool, **options: Any) -> Process:
         """Start a process that assigns itself ranges: partition, first and last key hash."""
         return self._start(options, assign=ranges, takeover=takeover)
 
-    def _start(self, options: dict[str, Any], **more: Any) -> Process:
-        config = {"options": self.options | options, **more}
+    def _start(self, options: dict[str, Any], *, host: str = "", **more: Any) -> Process:
+        # What a host knows of its dead is in its folder for temporary files.
+        folder = self.folder / (host or f"host-{len(self.processes)}")
+        folder.mkdir(exist_ok=True)
+        config = {"options": self.options | options, "temporary": str(folder), **more}
         self.processes.append(Process(config))
         return self.processes[-1]
 

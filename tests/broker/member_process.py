@@ -9,6 +9,7 @@ With ``lease`` it joins as one that works under leases of so many seconds. With
 before it opens the epoch; with ``freezes_as_owner`` once it knows its shares and before it
 looks where they begin. With ``protocol`` it speaks that version of the group's protocol.
 With ``waits`` it joins once it has read a line, and reports before that it is ready to.
+Its folder for temporary files is ``temporary``: one folder stands for one host.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +160,7 @@ def freeze_before(owner: Any, method: str) -> None:
 def main(config: dict[str, Any]) -> None:
     """Join, and carry out the commands."""
     options = Options.parse(config["options"])
+    tempfile.tempdir = config["temporary"]
     wire.VERSION = config.get("protocol", wire.VERSION)
     worker = ReportingWorker(keeps=config.get("keeps", False))
     membership = Membership(options, config.get("slots", 1), worker)

@@ -92,6 +92,8 @@ class Process:
     uncommitted: list[Batch] = field(default_factory=list)
     #: Whether it joins without a hand-over, if it may.
     keeps: bool = True
+    #: The ids that it has had, which its host knows.
+    ids: set[str] = field(default_factory=set)
 
 
 class Coordinator:

@@ -259,6 +259,7 @@ class Member:
             limited_by=lambda _limit: contextlib.nullcontext(),
             patient_for=lambda _seconds: contextlib.nullcontext(),
         )
+        self.driver_lock = None
         self.letters = []
         #: Is called while dead letters are being written.
         self.meanwhile = lambda: None

@@ -16,6 +16,7 @@ from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.spec import ChannelSpec
 from coopconsume.worker.channel.wire import (
     HANDSHAKE_BYTES,
+    VERSION,
     DriverHandshake,
     Frame,
     Identity,
@@ -127,7 +128,9 @@ def test_a_frame_counts_once_in_its_place_and_direction(data):
     elif how == "swap":
         frames[0], frames[1] = frames[1], frames[0]
     elif how == "type":
-        frames[0] = frames[0].replace(bytes([1, Frame.ASK]), bytes([1, Frame.PROGRESS]), 1)
+        frames[0] = frames[0].replace(
+            bytes([VERSION, Frame.ASK]), bytes([VERSION, Frame.PROGRESS]), 1
+        )
     elif how == "back":
         frames = [driver.sent.seal(*one) for one in sent]
     else:
@@ -179,8 +182,8 @@ def test_a_frame_that_is_too_long_is_refused_by_its_length():
 def test_another_version_is_refused():
     """With both versions named."""
     other = bytearray(frame(Frame.HELLO, b"x"))
-    other[4] = 2
-    with pytest.raises(ProtocolError, match="version 2; expected 1"):
+    other[4] = VERSION + 1
+    with pytest.raises(ProtocolError, match=f"version {VERSION + 1}; expected {VERSION}"):
         split(bytes(other))
 
 

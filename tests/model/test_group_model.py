@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -29,6 +30,7 @@ from coopconsume.group.core import (
     MemberReplaced,
     Rejoin,
     TakeOver,
+    left_by,
     waits_of,
 )
 from coopconsume.group.owned import EpochGrant
@@ -54,6 +56,9 @@ NUMBER = st.integers(0, 3)
 
 class GroupMachine(RuleBasedStateMachine):
     """Up to four drivers of one group."""
+
+    #: Whether a host sees that a worker lives whose driver is dead.
+    sees_workers = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,6 +103,34 @@ class GroupMachine(RuleBasedStateMachine):
         life = LIFE if at % 4 < 2 else LEASE + 1
         core = GroupCore("g", {"store": "store", "cluster": "cluster"}, slots, True, life_ms=life)
         self.processes[at] = Process(next(self.started), core, f"i{at}" if static else None)
+
+    @rule(at=NUMBER, all_of_it=st.booleans(), rounds=st.integers(1, 8))
+    def kill_and_start(self, at: int, all_of_it: bool, rounds: int) -> None:
+        """A driver is killed, alone or with its workers, and starts again on its host."""
+        dead = self.processes.get(at)
+        if dead is None:
+            return
+        if all_of_it:
+            self.batches = [batch for batch in self.batches if batch.process != dead.number]
+        self._leave_for(dead)
+        self.start(at, dead.core.slots)
+        self.settle(rounds, late=False, then=True)
+
+    def _leave_for(self, dead: Process) -> None:
+        """What the next driver on a host does for a dead one that runs nothing any more."""
+        if self.sees_workers and any(batch.process == dead.number for batch in self.batches):
+            return  # All wait as ever.
+        row = self.log.state.in_force
+        for member, waits in left_by(row and row.assignment(), sorted(dead.ids)):
+            assert row is not None
+            left: dict[OwnedShare, int] = {}
+            for share, seconds in waits:
+                (part,) = as_shares([share])
+                left[part] = max(int(1000 * seconds), left.get(part, 0))
+            detail = {"running": [*left], "left_ms": [*left.values()]}
+            self.log.write("release", epoch=row.epoch, member=member, detail=detail)
+        if dead.instance is None and dead.id in self.kafka.members:
+            self.kafka.expire(dead.id)
 
     @rule(at=NUMBER, late=st.booleans())
     def step(self, at: int, late: bool) -> None:
@@ -185,6 +218,7 @@ class GroupMachine(RuleBasedStateMachine):
         except KeyError:
             self._lost(process)
             return
+        process.ids.add(process.id)
         process.state = "joining"
 
     def _rejoin(self, process: Process, *, late: bool) -> None:
@@ -782,6 +816,61 @@ def test_after_a_kill_its_keys_are_worked_on_within_session_lease_and_handler_ti
         living = [batch for batch in group.batches if batch.process != dead.number]
         worked_on += [part for one in living for part in common(one.shares, keys)]
     assert not without(keys, worked_on)
+
+
+class BlindMachine(GroupMachine):
+    """A planted fault: a driver goes on while workers of the dead one before it live."""
+
+    sees_workers = False
+
+
+def _killed_at_work(machine: type[GroupMachine]) -> GroupMachine:
+    """One driver that was killed alone, at work on all keys."""
+    group = machine()
+    group.start(0, slots=2)
+    group.settle(12, late=False, then=True)
+    assert group.batches
+    return group
+
+
+def test_a_successor_that_does_not_see_workers_of_the_dead_runs_beside_them() -> None:
+    """The model finds the planted fault, and nothing without it."""
+    group = _killed_at_work(GroupMachine)
+    group.kill_and_start(0, all_of_it=False, rounds=4)
+    group.expire(0)
+    group.settle(12, late=False, then=True)
+    group.nobody_works_on_the_keys_of_another()
+    blind = _killed_at_work(BlindMachine)
+    blind.kill_and_start(0, all_of_it=False, rounds=12)
+    with pytest.raises(AssertionError, match="Batch"):
+        blind.nobody_works_on_the_keys_of_another()
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["dynamic", "static"])
+def test_after_a_kill_of_all_of_it_the_next_one_on_its_host_waits_for_nothing(at: int) -> None:
+    """Neither for Kafka's session nor for handlers: it works before any time has passed."""
+    group = GroupMachine()
+    group.start(at, slots=2)
+    group.settle(12, late=False, then=True)
+    dead = group.processes[at]
+    assert group.batches
+    group.kill_and_start(at, all_of_it=True, rounds=12)
+    assert {batch.process for batch in group.batches} == {group.processes[at].number}
+    assert group.processes[at].number != dead.number
+    assert group.now == 0
+
+
+def test_what_a_dead_member_still_waited_for_is_waited_for_by_the_next_one() -> None:
+    """Its host knows of its own processes alone."""
+    group = _killed_at_work(GroupMachine)
+    group.start(0, slots=2)  # Elsewhere: nothing is known of the first one.
+    group.settle(2, late=False, then=False)
+    group.expire(0)
+    group.settle(12, late=False, then=True)
+    assert group.processes[0].waits
+    group.kill_and_start(0, all_of_it=True, rounds=12)
+    group.nobody_works_on_the_keys_of_another()
+    assert group.processes[0].waits
 
 
 GroupMachine.TestCase.settings = settings(

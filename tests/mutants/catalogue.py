@@ -13,6 +13,7 @@ from tests.mutants.fail_stop import FAIL_STOP
 from tests.mutants.fenced import FENCED, OWNERS
 from tests.mutants.filters import FILTERS
 from tests.mutants.group import DRAIN, GROUP, POLLING, TOPICS
+from tests.mutants.host_locks import HOST_LOCKS
 from tests.mutants.identity import IDENTITY
 from tests.mutants.order import LIMITS, ORDER
 from tests.mutants.ordering_keys import ORDERING_KEYS
@@ -35,6 +36,7 @@ GROUPS = [
     DRAIN,
     CHANNEL_DRIVER,
     FAIL_STOP,
+    HOST_LOCKS,
     GROUP,
     COMMITS,
     SNAPSHOTS,

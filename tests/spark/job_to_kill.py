@@ -46,18 +46,21 @@ def stop_at(phase: str, number: int, marker: str) -> None:
 class FailsSometimes:
     """Sleeps by the offset; every 101st record fails on its first two attempts.
 
-    Another 101st may be rejected. While a file is not there, a record takes a second.
+    Another 101st may be rejected. While a file is not there, a record takes a second, or longer.
     """
 
-    def __init__(self, most: float, *, rejects: bool = False, gate: str | None = None) -> None:
+    def __init__(
+        self, most: float, *, rejects: bool = False, gate: str | None = None, held: float = 1.0
+    ) -> None:
         self.sleep = Sleep(most)
         self.rejects = rejects
         self.gate = gate
+        self.held = held
 
     def __call__(self, record):
         """Sleep, then fail or not; an output row for what is done."""
         self.sleep(record)
-        until = time.monotonic() + 1.0
+        until = time.monotonic() + self.held
         while self.gate and not Path(self.gate).exists() and time.monotonic() < until:
             time.sleep(0.02)
         if self.rejects and record.offset % 101 == 9:
@@ -91,8 +94,9 @@ def main(config: dict) -> None:
         stop_at(*config["stop"])
     with CooperativeConsumer(config["options"], spark) as consumer:
         work = FailsSometimes(
-            config["most"], rejects=bool(config.get("dead")), gate=config.get("gate")
-        )
+            config["most"], rejects=bool(config.get("dead")), gate=config.get("gate"),
+            held=config.get("held", 1.0),
+        )  # fmt: skip
         handler = Recorded(config["history"], Remembers(work) if "state" in config else work)
         words = {
             "concurrency": 2,

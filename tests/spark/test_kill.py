@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,10 @@ from kafka.admin import KafkaAdminClient, MemberToRemove
 from commits import CommitStore
 from coopconsume import CooperativeConsumer, committed_rows, committed_state
 from coopconsume.cli.run import status_line
-from coopconsume.demo.processes import kill_tree
+from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.group.owned import LEASE
 from coopconsume.testing.history import Kill, check, read_history
+from coopconsume.worker.crash_journal import has_ended
 from tests.spark.job_to_kill import PHASES
 from tests.spark.support import PATIENCE, Recorded, done_book, options, pending_book, until
 
@@ -30,8 +31,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 
 
-def start(config: dict, log) -> subprocess.Popen:
-    """Start the job in a process of its own; it begins after `go`."""
+def start(config: dict, log, host: Path | None = None) -> subprocess.Popen:
+    """Start the job in a process of its own; it begins after `go`.
+
+    Args:
+        config: Of the job.
+        log: Gets what it prints.
+        host: Its folder for temporary files, if it is to be on another host as far as is known.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", "tests.spark.job_to_kill", json.dumps(config)],
         cwd=ROOT,
@@ -39,6 +46,7 @@ def start(config: dict, log) -> subprocess.Popen:
         stdout=log,
         stderr=log,
         start_new_session=True,
+        env=os.environ | ({"TMPDIR": str(host)} if host else {}),
     )
 
 
@@ -130,6 +138,114 @@ def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_pat
     assert len({(r["partition"], r["offset"]) for r in rows.to_pylist()}) == 1_600
 
 
+#: Sessions and handlers for which no test waits.
+LONG = {"kafka.session.timeout.ms": 1_800_000, "handlerTimeout": "1 hour", "leaseGrace": "1 hour"}
+
+
+@pytest.mark.parametrize("how", ["batches", "real-time", "static", "chunks"])
+def test_killed_and_started_again_on_its_host_it_goes_on_at_once(
+    kafka, topic, produce, tmp_path, how
+):
+    """Neither Kafka's session nor the life of handlers is waited for: the dead run nothing."""
+    name, count = topic(1), 600
+    records = [(b"k%d" % (i % 60), b"%d" % i) for i in range(count)]
+    produce(name, records)
+    produced = {(name, 0): {offset: key for offset, (key, _) in enumerate(records)}}
+    more = {"kafka.group.instance.id": "one"} if how == "static" else {}
+    more |= {"sharing": "cooperative"} if how == "chunks" else {}
+    ordering = "none" if how == "chunks" else "key"
+    opts = options(kafka, tmp_path, name, batchTime="1 minute", **LONG, **more)
+    group, history, stop = opts["kafka.group.id"], tmp_path / "history", tmp_path / "stop"
+    config = {
+        "options": opts, "history": str(history), "output": str(tmp_path / "out"), "most": 0.05,
+        "endless": True, "live": how == "real-time", "stops_at": str(stop),
+        "ordering": ordering,
+    }  # fmt: skip
+    log_path, kills = tmp_path / "job.log", []
+    with log_path.open("w") as log, ExitStack() as stack:
+        jobs = [start(config, log) for _ in range(3)]
+        for job in jobs:
+            stack.callback(lambda j=job: kill_tree(j) if j.poll() is None else None)
+        for job in jobs[:2]:
+            seen = written(history)
+            go(job)
+            until(lambda j=job, n=seen: written(history) > n or j.poll() is not None)
+            assert job.poll() is None, log_path.read_text()[-3000:]
+            kill_tree(job)
+            (cluster,) = CommitStore.open(opts["commitTable"]).clusters(group)
+            store = CommitStore.open(opts["commitTable"], cluster=cluster)
+            kills.append(Kill(time.monotonic_ns(), done_book(store, group)))
+        go(jobs[2])
+        until(lambda: store.state(group)[name, 0].stable_offset == count or jobs[2].poll())
+        stop.touch()
+        assert jobs[2].wait(PATIENCE) == 0, log_path.read_text()[-3000:]
+    verdict = check(
+        read_history(history), produced, done_book(store, group), pending_book(store, group), {},
+        kills=kills, ordering=ordering,
+    )  # fmt: skip
+    assert verdict.ok, f"{verdict}"
+    assert verdict.done == count
+
+
+def test_handlers_that_outlive_their_driver_are_waited_for_and_not_longer(
+    kafka, topic, produce, tmp_path
+):
+    """The driver alone is killed, its JVM is frozen, its workers go on: nobody runs beside them."""
+    name, count = topic(1), 200
+    records = [(b"k%d" % (i % 20), b"%d" % i) for i in range(count)]
+    produce(name, records)
+    produced = {(name, 0): {offset: key for offset, (key, _) in enumerate(records)}}
+    opts = options(kafka, tmp_path, name, batchTime="1 minute", **LONG)
+    group, history, gate = opts["kafka.group.id"], tmp_path / "history", tmp_path / "gate"
+    config = {
+        "options": opts, "history": str(history), "output": str(tmp_path / "out"), "most": 0.01,
+        "gate": str(gate), "held": 2 * PATIENCE,
+    }  # fmt: skip
+    log_path = tmp_path / "job.log"
+    with log_path.open("w") as log, ExitStack() as stack:
+        job, following = start(config | {"endless": True}, log), start(config, log)
+        for one in (job, following):
+            stack.callback(lambda j=one: kill_tree(j) if j.poll() is None else None)
+        go(job)
+        until(lambda: (history.exists() and written(history) > 0) or job.poll() is not None)
+        assert job.poll() is None, log_path.read_text()[-3000:]
+        rest = process_tree(job.pid)[1:]
+
+        def end(pids: list[int]) -> None:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+        stack.callback(end, rest)
+        for pid in rest:
+            if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGSTOP)
+        job.kill()
+        job.wait()
+        go(following)
+        until(lambda: "waiting for handlers that process" in log_path.read_text())
+        (cluster,) = CommitStore.open(opts["commitTable"]).clusters(group)
+        store = CommitStore.open(opts["commitTable"], cluster=cluster)
+        assert store.assignment(group).epoch.number == 1
+        # It stands still until it is noted what is committed as the others end.
+        os.kill(following.pid, signal.SIGSTOP)
+        started = len(read_history(history))
+        end(rest)
+        until(lambda: all(map(has_ended, rest)))
+        assert len(read_history(history)) == started
+        kill = Kill(time.monotonic_ns(), done_book(store, group))
+        gate.touch()
+        os.kill(following.pid, signal.SIGCONT)
+        assert following.wait(PATIENCE) == 0, log_path.read_text()[-3000:]
+    verdict = check(
+        read_history(history), produced, done_book(store, group), pending_book(store, group), {},
+        kills=[kill],
+    )  # fmt: skip
+    assert verdict.ok, f"{verdict}"
+    assert verdict.done == count
+    assert verdict.in_flight_at_kill == (started,)
+
+
 def test_the_successor_of_a_killed_application_says_for_what_it_waits_and_until_when(
     spark, kafka, topic, produce, tmp_path, caplog
 ):
@@ -147,9 +263,10 @@ def test_the_successor_of_a_killed_application_says_for_what_it_waits_and_until_
         "options": opts, "history": str(history), "output": str(tmp_path / "out"), "most": 0.5,
         "endless": True,
     }  # fmt: skip
-    log_path = tmp_path / "job.log"
+    log_path, host = tmp_path / "job.log", tmp_path / "host"
+    host.mkdir()
     with log_path.open("w") as log, ExitStack() as stack:
-        job = start(config, log)
+        job = start(config, log, host)
         stack.callback(lambda: kill_tree(job) if job.poll() is None else None)
         go(job)
         until(lambda: (history.exists() and written(history) > 0) or job.poll() is not None)

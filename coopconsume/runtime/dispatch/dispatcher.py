@@ -145,7 +145,8 @@ class Dispatcher:
         self._membership = membership
         self.leases = SlotLeases(
             spark, options, run_id, lambda report: post(SlotProgressed(report)),
-            lambda *call: post(CallReported(*call)), real_time=job_spec.real_time is not None,
+            lambda *call: post(CallReported(*call)), driver_lock=membership.driver_lock,
+            real_time=job_spec.real_time is not None,
         )  # fmt: skip
         meter.channel_error = self.leases.error
         self._crashes = Crashes(job_spec.policy.max_attempts)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
     from coopconsume.worker.channel.lease import At
     from coopconsume.worker.channel.spec import ChannelSpec
+    from coopconsume.worker.host_locks import DriverLock
     from coopconsume.worker.report import SlotReport
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ class SlotLeases:
         run_id: Of this run of the job.
         on_report: Called with each progressive report, in another thread.
         on_call: Called with the longest-running handler calls of slots; see `ChannelServer`.
+        driver_lock: Of the driver: it is withdrawn before a batch has no channel.
         real_time: Whether slots report as often as real-time slots do.
 
     Attributes:
@@ -117,8 +119,10 @@ class SlotLeases:
         on_report: Callable[[SlotReport], None],
         on_call: Callable[[int, int, tuple[int, int, float] | None], None],
         *,
+        driver_lock: DriverLock | None = None,
         real_time: bool = False,
     ) -> None:
+        self._driver_lock = driver_lock
         self.lease = lease_seconds(spark, options)
         self.error = ""
         self._server: ChannelServer | None = None
@@ -147,6 +151,7 @@ class SlotLeases:
                 secrets.token_bytes(32), run_id, bind, host, options.channel_port, on_report,
                 lease=self.lease, report_every=report_seconds(options, real_time=real_time),
                 on_call=on_call, lives_until=self.lives_until,
+                driver_lock=driver_lock,
             )  # fmt: skip
         except OSError as error:
             self.give_up(f"no channel to slots on {bind}, port {options.channel_port}: {error}")
@@ -162,6 +167,8 @@ class SlotLeases:
         """Gives new batches no channel from now on."""
         if self.error:
             return
+        if self._driver_lock is not None:
+            self._driver_lock.withdraw()
         self.error, self.lease = why, None
         log.warning("%s. The job goes on without a channel: %s; %s", why, _LOST, remedy)
 

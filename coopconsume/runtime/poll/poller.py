@@ -139,6 +139,8 @@ class Poller:
         deadline = started + seconds_of("timeout", timeout)
         checked: EpochAssignment | None = None
         away = _Away()
+        if membership.driver_lock is not None:
+            membership.driver_lock.withdraw()  # Who works on frames, and where, is not known.
         with self.session.polling():
             while True:
                 self.session.check_woken()

@@ -78,6 +78,7 @@ class SlotChannel:
         batch: Number of the batch.
         slot: Number of the slot.
         clock: Seconds, monotonic.
+        is_locked: Whether the host knows that the task runs.
     """
 
     def __init__(
@@ -87,9 +88,11 @@ class SlotChannel:
         batch: int,
         slot: int,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        is_locked: bool = False,
     ) -> None:
         self._spec = spec
-        self._identity = Identity(run, batch, slot, os.getpid())
+        self._identity = Identity(run, batch, slot, os.getpid(), is_locked)
         self._clock = clock
         self._lease = Lease(spec.lease)
         self._life = Life()

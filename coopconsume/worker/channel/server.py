@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from coopconsume.worker.channel.lease import At
     from coopconsume.worker.channel.wire import Identity
+    from coopconsume.worker.host_locks import DriverLock
     from coopconsume.worker.report import SlotReport
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,8 @@ class ChannelServer:
             call of the slot if that takes long, else None; in that thread.
         lease: Seconds after a renewal in which a slot may start records.
         report_every: As of `ChannelSpec`.
+        driver_lock: Of the driver; it is withdrawn before a slot gets a lease whose host does not
+            know that it runs.
         lives_until: Called with batch and slot, in that thread: until when the process of the slot
             may live, on `coopconsume.worker.process_timer.clock`; infinity: for ever.
 
@@ -108,16 +111,19 @@ class ChannelServer:
         report_every: float = REPORT_EVERY,
         on_call: Callable[[int, int, tuple[int, int, float] | None], None] = lambda *_: None,
         lives_until: Callable[[At], float] = lambda _: math.inf,
+        driver_lock: DriverLock | None = None,
     ) -> None:
         self._secret = secret
         self._run = run
         self._on_report = on_report
         self._on_call = on_call
         self._lives_until = lives_until
+        self._driver_lock = driver_lock
         self._listener = _listen(bind, port)
         self._spec = ChannelSpec(
-            _plain(host), self._listener.getsockname()[1], secret, lease, report_every
-        )
+            _plain(host), self._listener.getsockname()[1], secret, lease, report_every,
+            None if driver_lock is None else driver_lock.workers,
+        )  # fmt: skip
         self._lock = threading.Lock()
         self._grants = Grants(lease)
         #: Messages to slots; those to slots without a connection are dropped.
@@ -323,6 +329,8 @@ class ChannelServer:
             raise ProtocolError(f"slot {at[1]} of batch {at[0]} had its connection")
         if (earlier := self._slots.get(at)) is not None:
             self._drop(earlier)
+        if self._driver_lock is not None and not answer.identity.is_locked:
+            self._driver_lock.withdraw()
         connection.session = answer
         connection.splitter.limit = FRAME_BYTES
         self._strangers.pop(connection)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coopconsume.worker.host_locks import WorkersFile
 
 #: Usual seconds between two progressive reports of a slot.
 REPORT_EVERY = 0.2
@@ -19,6 +23,7 @@ class ChannelSpec:
         lease: Seconds after the last renewal in which a slot may start records.
         report_every: Usual seconds between two progressive reports of a slot; the driver may
             want one up to half of it earlier or later.
+        workers: What the tasks of the member lock, see `coopconsume.worker.host_locks`.
     """
 
     host: str
@@ -26,3 +31,4 @@ class ChannelSpec:
     secret: bytes = field(repr=False)
     lease: float
     report_every: float = REPORT_EVERY
+    workers: WorkersFile | None = None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Role = Literal[b"driver", b"slot"]
 
-VERSION = 1
+VERSION = 2
 #: Bytes of a frame's contents before the handshake, and after it.
 HANDSHAKE_BYTES = 1 << 10
 FRAME_BYTES = 32 << 20
@@ -34,7 +34,7 @@ MAC_BYTES = hashlib.sha256().digest_size
 
 _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">BB")
-_SLOT = struct.Struct(">qqq")
+_SLOT = struct.Struct(">qqq?")
 _NUMBER = struct.Struct(">Q")
 _RANGE = struct.Struct(">Iqq")
 
@@ -87,16 +87,18 @@ class Identity:
         batch: Number of the batch.
         slot: Number of the slot.
         pid: Of the worker process, for people.
+        is_locked: Whether its host knows that it runs, see `coopconsume.worker.host_locks`.
     """
 
     run: str
     batch: int
     slot: int
     pid: int = 0
+    is_locked: bool = False
 
     def encode(self) -> bytes:
         """Returns it as bytes; two identities never have the same."""
-        return _SLOT.pack(self.batch, self.slot, self.pid) + self.run.encode()
+        return _SLOT.pack(self.batch, self.slot, self.pid, self.is_locked) + self.run.encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Identity:
@@ -106,8 +108,8 @@ class Identity:
             ProtocolError: The bytes are no identity.
         """
         try:
-            batch, slot, pid = _SLOT.unpack_from(data)
-            return cls(data[_SLOT.size :].decode(), batch, slot, pid)
+            numbers = _SLOT.unpack_from(data)
+            return cls(data[_SLOT.size :].decode(), *numbers)
         except (struct.error, UnicodeDecodeError) as error:
             raise ProtocolError(f"no identity of a slot: {error}") from None
 

@@ -15,7 +15,6 @@ import queue
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -34,6 +33,7 @@ from coopconsume.worker.channel.wire import (
     Splitter,
 )
 from coopconsume.worker.realtime.fetch_messages import FetchAnswer, decode_answer, encode_fetch
+from coopconsume.worker.user_folder import user_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,14 +77,8 @@ def with_path(spec: ServerSpec) -> ServerSpec:
     Raises:
         OSError: The folder cannot be used, or its path is too long for a socket.
     """
-    folder = Path(tempfile.gettempdir(), f"coopconsume-{os.getuid()}")
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077 or not folder.is_dir():
-        raise PermissionError(f"{folder} is not a folder of this user alone")
     name = hashlib.sha256(spec.encode()).hexdigest()[:24]
-    path = folder / f"{name}.sock"
+    path = user_folder() / f"{name}.sock"
     if len(str(path)) > _PATH_LIMIT:
         raise OSError(f"the path {path} is too long for a socket: set TMPDIR to a shorter one")
     return replace(spec, path=str(path))

@@ -264,7 +264,7 @@ def test_terms_of_the_epoch_before_that_have_changed_are_logged_once(before, cap
     row = SimpleNamespace(epoch=Epoch(3, "n"), record_filter=before, sharing="cooperative")
     joining = SimpleNamespace(
         _core=member(filter="denyKeys=k"), _group="g", _logged=set(),
-        _store=SimpleNamespace(assignment=lambda _: row),
+        _note_id=lambda: None, _store=SimpleNamespace(assignment=lambda _: row),
     )  # fmt: skip
     with caplog.at_level(logging.WARNING):
         for _ in range(2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import types
 
 import numpy as np
 import pytest
@@ -144,3 +145,20 @@ def test_a_wait_out_of_its_range_is_refused_before_anything_is_polled(wrong: obj
     )
     with pytest.raises(InvalidOption, match="option timeout = "):
         poller.poll(None, wrong)
+
+
+def test_a_host_does_not_know_who_works_on_polled_frames() -> None:
+    """They are the user's, in any process: a crash of this one says nothing of them."""
+    poller = Poller(
+        None,
+        Options.parse(
+            {"kafka.bootstrap.servers": "b:1", "kafka.group.id": "g", "commitTable": "x"}
+        ),
+        lambda: 1,
+    )
+    withdrawn = []
+    lock = types.SimpleNamespace(withdraw=lambda: withdrawn.append(True))
+    poller.session.wake()
+    with pytest.raises(PollWokenUp):
+        poller.poll(types.SimpleNamespace(driver_lock=lock), 0.0)
+    assert withdrawn == [True]

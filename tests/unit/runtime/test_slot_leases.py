@@ -109,3 +109,20 @@ def test_slots_get_their_first_leases_without_a_turn_of_the_loop(
     at, slots = turns[-1]
     assert slots == {(0, 0), (1, 0)}
     assert at >= begins_at
+
+
+def test_the_driver_withdraws_its_lock_before_a_batch_has_no_channel(
+    leases: SlotLeases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tasks start handlers without a word to the driver, so nobody knows which run."""
+    withdrawn: list[bool] = []
+
+    class _Lock:
+        def withdraw(self) -> None:
+            withdrawn.append(bool(leases.spec))
+
+    lock: Any = _Lock()
+    monkeypatch.setattr(leases, "_driver_lock", lock)
+    leases.slot_ended("no channel")
+    assert leases.spec is None
+    assert withdrawn == [True]

@@ -27,6 +27,7 @@ from coopconsume.worker.channel.wire import (
     frame,
 )
 from coopconsume.worker.crash_journal import Deadline
+from coopconsume.worker.host_locks import DriverLock, WorkerLock, this_host
 from coopconsume.worker.process_timer import clock
 from coopconsume.worker.report import PartitionReport, PartitionWork, SlotReport
 from tests.proxy import Proxy
@@ -663,3 +664,34 @@ def test_chunks_that_come_before_a_slot_begins_are_not_lost():
         until(lambda: len(got) == 3)
         assert got == work
         channel.close()
+
+
+@pytest.mark.skipif(not this_host(), reason="the system does not name its boot")
+def test_before_a_slot_gets_a_lease_that_its_host_does_not_know_the_driver_withdraws(
+    monkeypatch, tmp_path
+):
+    """Of such a slot a later driver on the host could not see that it still runs."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    lock = DriverLock("g")
+    with bench(driver_lock=lock) as driver:
+        held = WorkerLock(driver.server.spec().workers)
+        assert held.is_held
+        known = SlotChannel(driver.server.spec(), "r", 7, 2, is_locked=held.is_held)
+        until(lambda: driver.server.renew([(7, 2)]) or known._ready.is_set())
+        assert lock.workers is not None
+        leases, withdraw = [], lock.withdraw
+
+        def withdrawn():
+            driver.server.renew([(7, 3)])
+            leases.append(driver.server.connected)
+            withdraw()
+
+        monkeypatch.setattr(lock, "withdraw", withdrawn)
+        unknown = SlotChannel(driver.server.spec(), "r", 7, 3)
+        until(lambda: driver.server.renew([(7, 3)]) or unknown._ready.is_set())
+        assert leases == [{(7, 2)}], "no lease can be on its way"
+        assert lock.workers is None
+        assert not list(tmp_path.rglob("*.driver"))
+        for channel in (known, unknown):
+            channel.close()
+        held.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from coopconsume.worker.channel.spec import ChannelSpec
 from coopconsume.worker.channel.wire import TAKEN, Frame, encode_withhold
 from coopconsume.worker.crash_journal import CrashJournal
 from coopconsume.worker.frame_runner import FrameHandler
+from coopconsume.worker.host_locks import DriverLock, this_host
 from coopconsume.worker.input_rows import InputRow
 from coopconsume.worker.key_scheduler import KeyScheduler
 from coopconsume.worker.rate_limit import Rates
@@ -35,12 +37,13 @@ SECRET = b"s" * 32
 class Driver:
     """A driver that keeps its slot's lease, as long as it is alive."""
 
-    def __init__(self, report_every, lease):
+    def __init__(self, report_every, lease, driver_lock=None):
         self.reports, self.calls, self.alive = [], [], threading.Event()
         self.alive.set()
         self.server = ChannelServer(
             SECRET, "", "127.0.0.1", "127.0.0.1", 0, self._report,
             report_every=report_every, lease=lease, on_call=lambda *call: self.calls.append(call),
+            driver_lock=driver_lock,
         )  # fmt: skip
         self.takes = True
         self.is_over = threading.Event()
@@ -72,9 +75,9 @@ class Driver:
 
 
 @contextmanager
-def a_driver(report_every=0.02, lease=60.0):
+def a_driver(report_every=0.02, lease=60.0, driver_lock=None):
     """A driver, closed at the end."""
-    driver = Driver(report_every, lease)
+    driver = Driver(report_every, lease, driver_lock)
     try:
         yield driver
     finally:
@@ -143,6 +146,39 @@ def test_the_driver_knows_which_handler_call_takes_long(way, monkeypatch):
         assert [f for part in report.partitions.values() for f in part.failed] == []
         assert {(batch, slot) for batch, slot, _ in driver.calls} == {(0, 3)}
         assert all(call is None or call[2] >= 0 for _, _, call in driver.calls)
+
+
+@pytest.mark.skipif(not this_host(), reason="the system does not name its boot")
+@pytest.mark.parametrize("way", FOUR_WAYS)
+def test_while_handlers_of_a_slot_may_run_its_host_knows_that(way, monkeypatch, tmp_path):
+    """So a driver that comes after a crash waits for them, and not for longer."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    lock = DriverLock("g")
+    with a_driver(driver_lock=lock) as driver, Path(lock.workers.path).open() as file:
+        free = []
+
+        def look(*_):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                free.append(False)
+            else:
+                fcntl.flock(file, fcntl.LOCK_UN)
+                free.append(True)
+
+        slot, batches = runner(driver, way, look, ROWS)
+        look()
+        slot.run(3, batches)
+        look()
+        assert free == [True, *(len(free) - 2) * [False], True]
+        assert len(free) > 3
+        assert lock.workers is not None
+        # A file that the slot does not find: another host.
+        spec = replace(driver.server.spec(), workers=replace(lock.workers, host="another"))
+        slot, batches = runner(driver, way, lambda _: None, ROWS, channel=spec)
+        driver.server.forget(0)
+        slot.run(3, batches)
+        assert lock.workers is None
 
 
 def test_a_batch_that_is_soon_over_reports_once():
