@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from commits.engine import AppendConflict
 from commits.entries import APPEND, BEFORE, VersionEntry, digest_of
 from commits.errors import CorruptCommitLog
-from commits.table_files import LOG_FOLDER
+from commits.table_files import entry_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -107,11 +107,11 @@ class DeltaLog:
             },
         ]
         files.prepare()
-        files.create(_name(0), _lines(actions))
+        files.create(entry_name(0), _lines(actions))
 
     def entry(self, version: int) -> VersionEntry:
         """Return the entry of a version."""
-        return VersionEntry.parse(self._files.read(_name(version)))
+        return VersionEntry.parse(self._files.read(entry_name(version)))
 
     def read_on(self, most: int) -> bool:
         """Read the entries of later versions; return whether these were all.
@@ -128,7 +128,7 @@ class DeltaLog:
         """Whether the entry of the newest known version is there, and is the one that was read."""
         known = self._digests.get(self.version)
         if known is None:
-            return self._files.has(_name(self.version))
+            return self._files.has(entry_name(self.version))
         return self._digest_now(self.version) == known
 
     def known(self, versions: Iterable[int]) -> dict[int, VersionEntry]:
@@ -184,7 +184,7 @@ class DeltaLog:
             version = self.version + 1
             written = [{"commitInfo": self._info(words, token, mode)}, *actions]
             data = _lines(written)
-            if self._files.create(_name(version), data):
+            if self._files.create(entry_name(version), data):
                 entry = VersionEntry.of(written, digest_of(data))
                 self._take(version, replace(entry, rows=None))  # the writer has its rows
                 return version
@@ -222,7 +222,7 @@ class DeltaLog:
     def _digest_now(self, version: int) -> str:
         """Return the digest of an entry; empty if others have removed it."""
         try:
-            return digest_of(self._files.read(_name(version)))
+            return digest_of(self._files.read(entry_name(version)))
         except FileNotFoundError:
             return ""
 
@@ -244,10 +244,6 @@ class DeltaLog:
             del self._unread[next(iter(self._unread))]
         self.is_changed |= entry.changes_table
         self.version = version
-
-
-def _name(version: int) -> str:
-    return f"{LOG_FOLDER}/{version:020d}.json"
 
 
 def _lines(actions: Sequence[Mapping[str, Any]]) -> bytes:

@@ -70,11 +70,8 @@ class VersionEntry:
         Raises:
             KeyError, ValueError: If it is not a valid entry.
         """
-        actions = [json.loads(line) for line in data.splitlines() if line.strip()]
-        if not actions or not all(isinstance(action, dict) for action in actions):
-            raise ValueError("an entry of the table's log is made of JSON objects")
         try:
-            return cls.of(actions, digest_of(data))
+            return cls.of(actions_of(data), digest_of(data))
         except (AttributeError, TypeError) as error:
             raise ValueError(f"an action of the table's log is not valid: {error}") from error
 
@@ -111,6 +108,18 @@ class VersionEntry:
             before=str(words.get(BEFORE, "")),
             changes_table=changes_table,
         )
+
+
+def actions_of(data: bytes) -> list[Mapping[str, Any]]:
+    """Return the actions in a file of the Delta log.
+
+    Raises:
+        ValueError: If it is not a file of JSON objects.
+    """
+    actions = [json.loads(line) for line in data.splitlines() if line.strip()]
+    if not actions or not all(isinstance(action, dict) for action in actions):
+        raise ValueError("an entry of the table's log is made of JSON objects")
+    return actions
 
 
 def digest_of(data: bytes) -> str:

@@ -1,8 +1,9 @@
 """The log as a Delta table on a path.
 
 Appends, compactions and looks for new versions are those of `DeltaLog`: a commit is two requests
-and a look is one, however long the log is. `deltalake` opens and vacuums the table. The writer of
-every 50th version writes a checkpoint, which is work of `maintain`: a commit need not wait for it.
+and a look is one, however long the log is. `read_table` opens the table, and `deltalake` vacuums
+it. The writer of every 50th version, and of a snapshot, writes a checkpoint by `deltalake`, which
+is work of `maintain`: a commit need not wait for it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import os
 import re
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
 from commits.delta_log import DeltaLog, conflicts_with_append, now_ms
 from commits.delta_log import host_seconds as _now
@@ -44,12 +44,14 @@ from commits.program_end import table_calls
 from commits.rows import SCHEMA
 from commits.secrets import hidden, message_of
 from commits.table_features import check_appendable
-from commits.table_files import ENTRY, LOG_FOLDER, files_of
+from commits.table_files import ENTRY, LOG_FOLDER, ONE_BY_ONE, files_of, side_by_side
+from commits.table_state import read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from commits.table_files import TableFiles
+    from commits.table_state import TableState
 
 
 log = logging.getLogger(__name__)
@@ -66,8 +68,6 @@ _SMALL_FILES = _FILES | {"compression": "none", "compression_level": None}
 _GAP = "found gap"
 _PAUSES = (0.0, 0.01, 0.03)  # seconds before an opening that failed is tried again
 _CHECKPOINT_PAUSE = 10  # versions after which a failed checkpoint is tried again
-_ONE_BY_ONE = 16  # files on a local disk up to which one thread reads them
-_READERS = 16
 #: Entries that one look reads one by one: in a store, and on a disk.
 _FEW, _MANY = 16, 500
 #: Seconds for which an object store is taken to have the entries that it had.
@@ -75,7 +75,6 @@ _PLACED_SECONDS = 5.0
 #: Seconds for which a handle writes without a look at the log, and which a write may take. It is
 #: much less than the table's log retention.
 _STALE_SECONDS = 300.0
-_PROBED = 2 * CHECKPOINT_VERSIONS  # entries that are read to distinguish an outage from damage
 _NO_TABLE = "there is no table (its disk may not be mounted, or it was moved or deleted)"
 _SEGMENT = "segment"  # the partition column
 _IN_FILES = SCHEMA.remove(SCHEMA.get_field_index(_SEGMENT))
@@ -99,6 +98,7 @@ class PathEngine:
         uri: The path or URI.
         storage_options: Options of the object store; see `deltalake.DeltaTable`.
         version: A fixed version, for reads only; None for the newest version.
+        opened: The newest version, if it was read.
     """
 
     def __init__(
@@ -106,15 +106,17 @@ class PathEngine:
         uri: str,
         storage_options: Mapping[str, str] | None = None,
         version: int | None = None,
+        opened: TableState | None = None,
     ) -> None:
         self._uri = uri
         self._options = dict(storage_options) if storage_options else None
         self._pinned = version
         self._files = files_of(uri, self._options)
         self._is_far = local_folder(uri) is None
-        self._table = self._open()  # the newest version that was needed whole
-        self._log = DeltaLog(self._files, self.target, self._table.version())
+        self._table = self._checked(opened) if opened else self._open()
+        self._log = DeltaLog(self._files, self.target, self._table.version)
         self._own: dict[str, pa.Table] = {}  # the last rows that this engine appended
+        self._snapshots: dict[str, pa.Table] = {}  # by file: `tail` comes to those just read
         self._in_doubt = False
         self._pid = os.getpid()
         self._placed_at = _now()  # when the newest known entry was last seen to be in its place
@@ -156,7 +158,8 @@ class PathEngine:
             _refuse_file(uri)
             # Looked for first: a table that another process creates meanwhile has files, too.
             is_foreign = _has_foreign_files(uri, over_remains=over_remains)
-            if not files.has_log():
+            opened = _read(uri, files)
+            if opened is None:
                 if is_foreign:
                     found = "a directory with other files"
                     raise CommitTableFormat(uri, found, "a Delta table or nothing")
@@ -166,7 +169,7 @@ class PathEngine:
                 DeltaLog.create(files, Schema.from_arrow(schema).to_json(), _SEGMENT, properties)
         except OSError as error:
             raise CommitLogUnavailable(uri, "open", message_of(error)) from error
-        return cls(uri, storage_options)
+        return cls(uri, storage_options, opened=opened)
 
     @classmethod
     def opened_at(
@@ -200,18 +203,17 @@ class PathEngine:
     @property
     def properties(self) -> Mapping[str, str]:
         """The properties of the table."""
-        configuration: Mapping[str, str] = self._table.metadata().configuration
-        return configuration
+        return self._table.properties
 
     @property
     def table_id(self) -> str:
         """The id of the table; one that takes its place has another."""
-        return str(self._table.metadata().id)
+        return str(self._table.metadata["id"])
 
     @property
     def columns(self) -> Mapping[str, str]:
         """The names and types of the table's columns."""
-        return _columns_of(self._table.schema())
+        return _columns_of(Schema.from_json(self._table.metadata["schemaString"]))
 
     @staticmethod
     def columns_of(schema: pa.Schema) -> Mapping[str, str]:
@@ -245,16 +247,16 @@ class PathEngine:
                 if has_all:
                     return self.version
         table = self._open()
-        if table.version() < self.version:
+        if table.version < self.version:
             raise CorruptCommitLog(
                 self._uri,
-                f"version {table.version()} is its newest, and {self.version} was there before",
+                f"version {table.version} is its newest, and {self.version} was there before",
             )
-        if table.version() == self.version and not self._is_newest_there("read"):
+        if table.version == self.version and not self._is_newest_there("read"):
             problem = f"version {self.version} is another one than it was: its files were replaced"
             raise CorruptCommitLog(self._uri, problem)
         self._table, self._in_doubt, self._log.is_changed = table, False, False
-        self._log.restart(table.version())
+        self._log.restart(table.version)
         self._looked_at = began
         return self.version
 
@@ -275,7 +277,8 @@ class PathEngine:
             self._files.is_synced = True
         self._check_duration("append", began)
         self._own = {token: rows}
-        if version % CHECKPOINT_VERSIONS == 0:
+        # After a snapshot, too: an opening reads the entries since the checkpoint and the snapshot.
+        if version % CHECKPOINT_VERSIONS == 0 or snapshot_of is not None:
             self._checkpoint_from = min(version, self._checkpoint_from)
         return version
 
@@ -344,9 +347,10 @@ class PathEngine:
             # The table's history() returns wrong versions during concurrent appends, and its
             # change data feed takes five times as long as reading the files.
             entries = self._log.known(versions)
-            unread = self._entries([v for v in versions if v not in entries])
-            self._log.check(unread)
-            entries |= unread
+            read = self._table.take_entries(versions)  # by the opening
+            read |= self._entries([v for v in versions if v not in entries and v not in read])
+            self._log.check(read)
+            entries |= read
             appends = {v: entry for v, entry in entries.items() if entry.is_append}
             own = {v: self._own[e.token] for v, e in appends.items() if e.token in self._own}
             plains = {v: e.rows for v, e in appends.items() if v not in own and e.rows is not None}
@@ -354,8 +358,9 @@ class PathEngine:
             files = [(v, file) for v, e in appends.items() if v not in known for file in e.files]
             parts = [_in_version(rows.select(_IN_FILES.names), v) for v, rows in own.items()]
             parts += [rows_of_plain(plains, _IN_FILES)] if plains else []
-            parts += _side_by_side(self._rows, files, is_far=self._is_far)
+            parts += self._side_by_side(self._rows, files)
             rows = pa.concat_tables(parts) if parts else Tail().rows
+            self._snapshots = {}
         except (CommitLogUnavailable, CorruptCommitLog):
             raise
         except Exception as error:  # a file of nonsense can raise anything
@@ -365,12 +370,10 @@ class PathEngine:
     def snapshots(self, version: int | None = None) -> pa.Table:
         """Return the rows of kind `snapshot` in a version, by default the newest."""
         what = f"snapshots in version {version or self.version}"
+        files = _snapshot_files(self._at(self.version if version is None else version))
         try:
-            files = _snapshot_files(self._at(self.version if version is None else version))
-        except (DeltaError, OSError) as error:
-            raise self._unreadable(error, what) from error
-        try:
-            found = _side_by_side(self._rows, [(0, file) for file in files], is_far=self._is_far)
+            found = self._side_by_side(self._rows, [(0, file) for file in files])
+            self._snapshots = dict(zip(files, found, strict=True))
             rows = pa.concat_tables([_in_version(_IN_FILES.empty_table(), 0), *found])
         except Exception as error:  # a file of nonsense can raise anything
             raise self._unreadable(error, what) from error
@@ -381,7 +384,7 @@ class PathEngine:
 
         None if the last versions have no append, or if their entries cannot be read.
         """
-        versions = range(self.version, max(-1, self.version - _ONE_BY_ONE), -1)
+        versions = range(self.version, max(-1, self.version - ONE_BY_ONE), -1)
         entries = self._entries(versions, broken_ok=True).values()
         return next((entry.timestamp_ms for entry in entries if entry.is_append), None)
 
@@ -408,7 +411,7 @@ class PathEngine:
         began = _now()
         try:
             refuse_unwritable(self._uri, rows.nbytes)
-            removes = [*_removes(_loaded(self._uri, self._options, at), closed)]
+            removes = [*_removes(self._at(at), closed)]
             adds, _ = self._written(rows, at)
             later = self._entries(range(at + 1, self.version + 1)).values()
             if any(map(conflicts, later)):
@@ -417,7 +420,7 @@ class PathEngine:
             version = self._log.append(
                 [*removes, *adds], words, uuid.uuid4().hex, mode="Overwrite", conflicts=conflicts
             )
-        except (DeltaError, OSError, KeyError, ValueError) as error:
+        except (OSError, KeyError, TailGone, ValueError) as error:
             self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "compact", message_of(error)) from error
         self._check_duration("compact", began)
@@ -438,7 +441,7 @@ class PathEngine:
         """Remove files that only old versions need, and return their number."""
         hours = _FILE_HOURS if retention_hours is None else retention_hours
         try:
-            began, table = _now(), self._open()
+            began, table = _now(), _loaded(self._uri, self._options)
             # Files that were added since a long-ago opening would count as old ones.
             self._check_duration("vacuum", began)
             # The vacuum lists all files: the table no longer knows the files of old removals.
@@ -473,11 +476,13 @@ class PathEngine:
             except OSError as error:
                 raise self._unreadable(error, f"version {version}") from error
 
-        entries = _side_by_side(read, versions, is_far=self._is_far)
+        entries = self._side_by_side(read, versions)
         return {v: entry for v, entry in zip(versions, entries, strict=True) if entry is not None}
 
     def _rows(self, append: tuple[int, str]) -> pa.Table:
         version, file = append
+        if file in self._snapshots:
+            return _in_version(self._snapshots[file].select(_IN_FILES.names), version)
         data = pa.BufferReader(self._files.read(file))
         try:
             rows = pq.ParquetFile(data).read(columns=_IN_FILES.names).cast(_IN_FILES)
@@ -487,47 +492,35 @@ class PathEngine:
             raise ValueError(f"{file} should contain rows and is empty")
         return _in_version(rows, version)
 
-    def _at(self, version: int) -> DeltaTable:
-        """Return a version of the table."""
-        if version == self._table.version():
+    def _at(self, version: int) -> TableState:
+        """Return a version of the table; raises `TailGone` if it cannot be read any more."""
+        if version == self._table.version:
             return self._table
-        table = _loaded(self._uri, self._options, version)
-        if version > self._table.version():
-            self._table = table
-        return table
+        try:
+            return self._newest(version)
+        except CorruptCommitLog as error:
+            raise TailGone(f"version {version}: {error.problem}") from error
 
-    def _open(self) -> DeltaTable:
+    def _open(self) -> TableState:
         """Return the newest version of the table."""
-        table = self._newest()
+        return self._checked(self._newest(self._pinned))
+
+    def _checked(self, table: TableState) -> TableState:
         if self._pinned is None:
             check_appendable(table, self.target)
         return table
 
-    def _newest(self) -> DeltaTable:
+    def _newest(self, version: int | None) -> TableState:
         try:
-            try:
-                return self._opened()
-            except TableNotFoundError:
-                raise
-            except DeltaError as error:
-                log.debug("opening %s: %s", self.target, message_of(error))
-                self._check_answers(self._log_files())
-                return self._opened()  # the storage may have come back in between
-        except TableNotFoundError as error:
-            raise CommitLogUnavailable(self._uri, "read", _NO_TABLE) from error
+            table = _read(self._uri, self._files, version)
         except OSError as error:
             raise CommitLogUnavailable(self._uri, "read", message_of(error)) from error
-        except DeltaError as error:
-            raise CorruptCommitLog(
-                self._uri, f"it cannot be opened ({message_of(error)})"
-            ) from error
+        if table is None:
+            raise CommitLogUnavailable(self._uri, "read", _NO_TABLE)
+        return table
 
-    def _opened(self) -> DeltaTable:
-        return _loaded(self._uri, self._options, self._pinned)
-
-    def _log_files(self) -> list[str]:
-        found = self._files.names(LOG_FOLDER)[::-1][:_PROBED]
-        return [f"{LOG_FOLDER}/{name}" for name in found]
+    def _side_by_side(self, read: Callable[[T], R], things: Sequence[T]) -> list[R]:
+        return side_by_side(read, things, is_far=self._is_far, oldest_alone=True)
 
     def _is_in_place(self, operation: str) -> bool:
         """Whether the table still has its newest known entry; asked of a store now and then.
@@ -560,19 +553,6 @@ class PathEngine:
         except OSError as error:
             raise CommitLogUnavailable(self._uri, operation, message_of(error)) from error
 
-    def _check_answers(self, files: Iterable[str]) -> None:
-        """Read files of the table to check that its storage answers; they may be missing.
-
-        Raises:
-            CommitLogUnavailable: If the storage does not answer.
-        """
-        try:
-            for file in files:
-                with suppress(FileNotFoundError):
-                    self._files.read(unquote(file))
-        except OSError as error:
-            raise CommitLogUnavailable(self._uri, "read", message_of(error)) from error
-
     def _unreadable(self, error: Exception, what: str) -> CommitLogUnavailable | TailGone:
         """Return the error of a failed read: files are missing, or the storage does not answer."""
         is_away = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
@@ -583,7 +563,7 @@ class PathEngine:
     def _checkpoint(self) -> None:
         self._checkpoint_from = math.inf
         try:
-            self._at(self.version).create_checkpoint()
+            _loaded(self._uri, self._options, self.version).create_checkpoint()
         except Exception as error:  # noqa: BLE001 - the row is written: only later reads are slower
             self._checkpoint_from = self.version + _CHECKPOINT_PAUSE
             log.warning(
@@ -594,8 +574,21 @@ class PathEngine:
             )
 
 
-def _loaded(uri: str, options: dict[str, str] | None, version: int | None) -> DeltaTable:
-    """Return a version of a table, by default the newest."""
+def _read(uri: str, files: TableFiles, version: int | None = None) -> TableState | None:
+    """Return a version of a table, by default the newest; None if there is no table.
+
+    Raises:
+        CorruptCommitLog: It is damaged.
+        OSError: The storage does not answer or refuses.
+    """
+    try:
+        return read_table(files, version)
+    except ValueError as error:
+        raise CorruptCommitLog(uri, f"it cannot be opened ({message_of(error)})") from error
+
+
+def _loaded(uri: str, options: dict[str, str] | None, version: int | None = None) -> DeltaTable:
+    """Return a version of a table, by default the newest, for what `deltalake` does."""
     for pause in (*_PAUSES, None):
         try:
             return DeltaTable(uri, version=version, storage_options=options)
@@ -606,19 +599,17 @@ def _loaded(uri: str, options: dict[str, str] | None, version: int | None) -> De
     raise AssertionError
 
 
-def _removes(table: DeltaTable, closed: int | None) -> Iterator[dict[str, Any]]:
+def _removes(table: TableState, closed: int | None) -> Iterator[dict[str, Any]]:
     """Yield the actions that remove the files of all segments up to one, or of all."""
-    found = pa.table(table.get_add_actions(flatten=True))
     now = now_ms()
-    names = ("path", "size_bytes", f"partition.{_SEGMENT}")
-    columns = [found.column(name).to_pylist() for name in names]
-    for path, size, segment in zip(*columns, strict=True):
+    for path, add in table.files.items():
+        segment = int(add["partitionValues"][_SEGMENT])
         if closed is None or segment <= closed:
             yield {
                 "remove": {
                     "path": path, "deletionTimestamp": now, "dataChange": True,
                     "extendedFileMetadata": True, "partitionValues": {_SEGMENT: str(segment)},
-                    "size": size,
+                    "size": add["size"],
                 }
             }  # fmt: skip
 
@@ -629,18 +620,15 @@ def _segment_of(file: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _snapshot_files(table: DeltaTable) -> list[str]:
+def _snapshot_files(table: TableState) -> list[str]:
     """Return the files that may have rows of kind `snapshot`, by their statistics."""
-    found = pa.table(table.get_add_actions(flatten=True))
-    bounds = [
-        found.column(name).to_pylist() if name in found.column_names else [None] * len(found)
-        for name in ("min.kind", "max.kind")
-    ]
-    return [
-        unquote(path)
-        for path, least, most in zip(found.column("path").to_pylist(), *bounds, strict=True)
-        if (least or "") <= "snapshot" <= (most or "snapshot")
-    ]
+    found = []
+    for path, add in table.files.items():
+        stats = json.loads(add.get("stats") or "{}")
+        least, most = (stats.get(bound, {}).get("kind") for bound in ("minValues", "maxValues"))
+        if (least or "") <= "snapshot" <= (most or "snapshot"):
+            found.append(unquote(path))
+    return found
 
 
 def _listed(files: TableFiles) -> list[int]:
@@ -651,17 +639,6 @@ def _listed(files: TableFiles) -> list[int]:
 
 def _in_version(rows: pa.Table, version: int) -> pa.Table:
     return with_versions(rows, {version: len(rows)})
-
-
-def _side_by_side(read: Callable[[T], R], things: Sequence[T], *, is_far: bool) -> list[R]:
-    if len(things) <= (1 if is_far else _ONE_BY_ONE):
-        return [read(thing) for thing in things]
-    first = read(things[0])  # old entries first: if they are missing, the others are not read
-    try:
-        with ThreadPoolExecutor(_READERS) as pool:
-            return [first, *pool.map(read, things[1:])]
-    except RuntimeError:  # no thread can be started
-        return [first, *map(read, things[1:])]
 
 
 def _columns_of(schema: Schema) -> Mapping[str, str]:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from deltalake import Schema
 
 from commits.added_files import added_files, can_partition
 from commits.delta_log import DeltaLog, host_seconds, now_ms
@@ -24,15 +25,15 @@ from commits.places import local_folder, refuse_unsafe_path
 from commits.secrets import hidden, message_of
 from commits.table_features import asks_of_append
 from commits.table_files import StoreFiles, files_of
+from commits.table_state import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from deltalake import DeltaTable
-
     from commits.added_files import AddedFile
     from commits.entries import VersionEntry
     from commits.table_files import TableFiles
+    from commits.table_state import TableState
 
 log = logging.getLogger(__name__)
 
@@ -66,12 +67,12 @@ class _Opened:
         log: Its log.
     """
 
-    def __init__(self, table: DeltaTable, files: TableFiles) -> None:
-        metadata = table.metadata()
-        self.id = str(metadata.id)
-        self.schema = pa.schema(table.schema().to_arrow())
-        self.partitioned_by: Sequence[str] = metadata.partition_columns
-        self.properties = {**_DEFAULTS, **metadata.configuration}
+    def __init__(self, table: TableState, files: TableFiles, target: str) -> None:
+        metadata = table.metadata
+        self.id = str(metadata["id"])
+        self.schema = pa.schema(Schema.from_json(metadata["schemaString"]).to_arrow())
+        self.partitioned_by: Sequence[str] = metadata.get("partitionColumns") or []
+        self.properties = {**_DEFAULTS, **table.properties}
         kinds = [self.schema.field(name).type for name in self.partitioned_by]
         self.is_plain = (
             asks_of_append(table, removes=False) is None
@@ -79,7 +80,7 @@ class _Opened:
             and all(map(can_partition, kinds))
             and not any(_has_required(field.type) for field in self.schema)
         )
-        self.log = DeltaLog(files, table.table_uri, table.version())
+        self.log = DeltaLog(files, target, table.version)
 
     def takes(self, rows: pa.Table) -> bool:
         """Whether rows have the columns of the table, and no null where it has none."""
@@ -128,7 +129,6 @@ class TableAppender:
 
         Raises:
             OSError: The storage does not answer or refuses.
-            deltalake.exceptions.DeltaError: The table cannot be opened.
         """
         if self._files is None or rows.nbytes > _LARGE:
             return None
@@ -155,16 +155,17 @@ class TableAppender:
 
     def _open(self, check: Callable[[str], None]) -> bool:
         """Open the newest version of the table; return whether there is one."""
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
-
         assert self._files is not None
         try:
-            table = DeltaTable(self._uri, storage_options=self._options)
-        except TableNotFoundError:
+            table = read_table(self._files, has_files=False)
+            if table is None:
+                return False
+            opened = _Opened(table, self._files, hidden(self._uri))
+        except ValueError as error:  # `deltalake` says what is wrong with it, or opens it
+            log.debug("opening %s: %s", hidden(self._uri), message_of(error))
             return False
-        check(str(table.metadata().id))
-        self._opened = _Opened(table, self._files)
+        check(opened.id)
+        self._opened = opened
         return True
 
     def _once(self, opened: _Opened, rows: pa.Table) -> int | None:

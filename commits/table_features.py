@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from commits.errors import CommitTableFormat
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from collections.abc import Mapping
+
+    from commits.table_state import TableState
 
 #: Features that ask nothing of an append of whole files.
 #: (Of some, what is in use is checked below.)
@@ -27,9 +28,10 @@ _PROPERTIES: Final = {
 #: Fields of a column's metadata that ask something of an append.
 _COLUMN: Final = ("delta.generationExpression", "delta.identity.start", "delta.invariants")
 _LAST_PLAIN: Final = 6  # the last protocol version of a writer without a list of features
+_NEWEST_READER, _NEWEST_WRITER = 3, 7  # of Delta's protocol
 
 
-def check_appendable(table: DeltaTable, target: str) -> None:
+def check_appendable(table: TableState, target: str) -> None:
     """Make sure that an append needs nothing but a file and its `add` action.
 
     Args:
@@ -46,19 +48,17 @@ def check_appendable(table: DeltaTable, target: str) -> None:
         )
 
 
-def asks_of_append(table: DeltaTable, *, removes: bool) -> str | None:
+def asks_of_append(table: TableState, *, removes: bool) -> str | None:
     """Return what asks more of an append than a file and its `add` action; None if nothing does.
 
     Args:
         table: The table.
         removes: Whether its rows are removed, too.
     """
-    protocol = table.protocol()
-    if protocol.min_writer_version > _LAST_PLAIN:
-        more = set(protocol.writer_features or ()) - {*_KNOWN.split()}
-        if more:
-            return f"the table feature {min(more)}"
-    properties = table.metadata().configuration
+    found = _asked_by_protocol(table.protocol)
+    if found is not None:
+        return found
+    properties = table.properties
     # A compaction removes rows.
     asked = _PROPERTIES | ({"delta.appendOnly": ("false",)} if removes else {})
     for name, plain in asked.items():
@@ -67,8 +67,17 @@ def asks_of_append(table: DeltaTable, *, removes: bool) -> str | None:
     for name in properties:
         if name.startswith("delta.constraints."):
             return f"the constraint {name.removeprefix('delta.constraints.')}"
-    for field in json.loads(table.schema().to_json())["fields"]:
+    for field in table.fields:
         for name in _COLUMN:
             if name in field.get("metadata", {}):
                 return f"the column {field['name']} with {name}"
     return None
+
+
+def _asked_by_protocol(protocol: Mapping[str, Any]) -> str | None:
+    writer, reader = (int(protocol[f"min{of}Version"]) for of in ("Writer", "Reader"))
+    if writer > _NEWEST_WRITER or reader > _NEWEST_READER:
+        return f"the protocol of readers {reader} and writers {writer}"
+    features = {*(protocol.get("writerFeatures") or ())} if writer > _LAST_PLAIN else set()
+    more = features - {*_KNOWN.split()}
+    return f"the table feature {min(more)}" if more else None

@@ -14,16 +14,17 @@ import re
 import time
 import uuid
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from commits.errors import UnsupportedTarget
 from commits.places import local_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 LOG_FOLDER: Final = "_delta_log"
@@ -40,6 +41,12 @@ randomize_addresses read_timeout timeout user_agent
 _MAKERS: Final = ("aws_", "azure_", "google_")
 #: Seconds for a request, and for it with its repeats.
 _REQUEST, _REPEATS = 20, 60
+_PAGE: Final = 1_000  # names of a listing that one request of a store returns
+ONE_BY_ONE: Final = 16  # files on a local disk up to which one thread reads them
+_READERS: Final = 16
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class TableFiles(ABC):
@@ -50,9 +57,11 @@ class TableFiles(ABC):
 
     Attributes:
         is_synced: Whether what is written to a disk outlasts a loss of power.
+        is_far: Whether each answer takes its time, as that of an object store does.
     """
 
     is_synced = True
+    is_far = False
 
     @abstractmethod
     def prepare(self) -> None:
@@ -79,12 +88,13 @@ class TableFiles(ABC):
         """Remove what processes have left of entries that they were killed at."""
 
     @abstractmethod
-    def names(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder, sorted; none of a missing folder."""
+    def names(self, folder: str, after: str = "") -> list[str]:
+        """Return the names of the files in a folder, sorted; none of a missing folder.
 
-    def has_log(self) -> bool:
-        """Return whether there is a Delta table: whether its log has an entry."""
-        return any(map(ENTRY.fullmatch, self.names(LOG_FOLDER)))
+        Args:
+            folder: The folder.
+            after: Only names after this text are wanted.
+        """
 
 
 class DiskFiles(TableFiles):
@@ -150,10 +160,10 @@ class DiskFiles(TableFiles):
         self._sync(path.parent)
         return True
 
-    def names(self, folder: str) -> list[str]:
+    def names(self, folder: str, after: str = "") -> list[str]:
         """Return the names of the files in a folder, sorted; none of a missing folder."""
         with suppress(FileNotFoundError), os.scandir(self._folder / folder) as found:
-            return sorted(entry.name for entry in found if entry.is_file())
+            return sorted(entry.name for entry in found if entry.name > after and entry.is_file())
         return []
 
     def remove_drafts(self) -> None:
@@ -190,6 +200,8 @@ class StoreFiles(TableFiles):
     Raises:
         UnsupportedTarget: It is no store, or the options do not suffice to reach it.
     """
+
+    is_far = True
 
     def __init__(self, uri: str, options: Mapping[str, str] | None) -> None:
         import obstore
@@ -231,20 +243,40 @@ class StoreFiles(TableFiles):
     def remove_drafts(self) -> None:
         """Do nothing: a put leaves nothing."""
 
-    def names(self, folder: str) -> list[str]:
+    def names(self, folder: str, after: str = "") -> list[str]:
         """Return the names of the files in a folder, sorted; none of a missing folder."""
+        start = f"{folder}/{after}" if after else None  # a long log is many pages
         with _as_of_files():
-            found = self._calls.list_with_delimiter(self._store, folder)["objects"]
-        return sorted(info["path"].rsplit("/", 1)[-1] for info in found)
+            pages = list(self._calls.list(self._store, folder, offset=start, chunk_size=_PAGE))
+        names = (info["path"].rpartition(f"{folder}/")[2] for some in pages for info in some)
+        return sorted(name for name in names if "/" not in name)
 
-    def has_log(self) -> bool:
-        """Return whether there is a Delta table; a long log is listed up to its first entry."""
-        with _as_of_files():
-            return any(
-                ENTRY.fullmatch(info["path"].rsplit("/", 1)[-1])
-                for some in self._calls.list(self._store, LOG_FOLDER)
-                for info in some
-            )
+
+def entry_name(version: int) -> str:
+    """Return the name of the entry of a version."""
+    return f"{LOG_FOLDER}/{version:020d}.json"
+
+
+def side_by_side(
+    read: Callable[[T], R], things: Sequence[T], *, is_far: bool, oldest_alone: bool = False
+) -> list[R]:
+    """Return what each thing reads as; by several threads where that is faster.
+
+    Args:
+        read: Reads one.
+        things: All of them, the oldest first.
+        is_far: Whether each takes as long as an object store answers.
+        oldest_alone: Whether the others are not read if the first one is missing.
+    """
+    if len(things) <= (1 if is_far else ONE_BY_ONE):
+        return [read(thing) for thing in things]
+    first = [read(things[0])] if oldest_alone else []
+    others = things[len(first) :]
+    try:
+        with ThreadPoolExecutor(_READERS) as pool:
+            return [*first, *pool.map(read, others)]
+    except RuntimeError:  # no thread can be started
+        return [*first, *map(read, others)]
 
 
 def files_of(uri: str, options: Mapping[str, str] | None = None) -> TableFiles:

@@ -592,12 +592,10 @@ def test_a_vacuum_of_a_process_that_was_frozen_removes_nothing(
 ) -> None:
     """Files that were added since it opened the table would count as old ones."""
     store, epoch = filled(path, 20)
-    now, real = [0.0], PathEngine._open
+    now, real = [0.0], path_engine._loaded
 
-    def opened_slowly(engine: PathEngine) -> DeltaTable:
-        table = real(engine)
-        if engine is not store._engine or now[0]:
-            return table
+    def opened_slowly(*args: Any) -> DeltaTable:
+        table = real(*args)
         now[0] += 301.0
         for n in range(5):
             store.commit("g", epoch, "m", {P1: [(n, n)]})
@@ -606,7 +604,7 @@ def test_a_vacuum_of_a_process_that_was_frozen_removes_nothing(
     monkeypatch.setattr(path_engine, "_FILE_HOURS", 0)
     with monkeypatch.context() as patch:
         patch.setattr(path_engine, "_now", lambda: now[0])
-        patch.setattr(PathEngine, "_open", opened_slowly)
+        patch.setattr(path_engine, "_loaded", opened_slowly)
         with pytest.raises(CommitLogUnavailable, match="vacuum failed: it took"):
             store._engine.vacuum()
     assert seen(CommitStore.open(path)) == seen(store)

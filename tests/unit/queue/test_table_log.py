@@ -190,9 +190,9 @@ def test_a_table_that_another_consumer_creates_at_the_same_time_is_used(
     """Its files are not those of somebody else, even if it has rows already."""
     look = DiskFiles.names
 
-    def looked(*args: Any) -> list[str]:
+    def looked(*args: Any, **more: Any) -> list[str]:
         monkeypatch.setattr(DiskFiles, "names", look)
-        found = look(*args)
+        found = look(*args, **more)
         opened(table).write([row(0)])
         return found
 
