@@ -19,6 +19,8 @@ _TABLE_FILES = "tests/unit/commits/test_table_files.py::"
 _MEMBER = "tests/unit/group/test_group_member.py::"
 _JOB_MODEL = "tests/model/test_job_model.py::"
 _JOB_SLOTS = "tests/model/test_job_slots.py::"
+_STATE = "tests/unit/commits/test_table_state.py::"
+_S3 = "tests/unit/commits/test_commit_s3.py::"
 _DELTA_LOG = "tests/model/test_delta_log.py::"
 _ODD = "tests/unit/worker/test_odd_answers.py::"
 
@@ -69,7 +71,7 @@ COMMITS = [
     Mutant(
         "no-threads-no-reads",
         "A process that can start no thread reads the commit log one file after another.",
-        "commits/path_engine.py",
+        "commits/table_files.py",
         "except RuntimeError:  # no thread can be started",
         "except BrokenPipeError:",
         (
@@ -432,6 +434,91 @@ COMMITS = [
                 'quote(name, safe="/=-_.~")',
                 "name",
                 "test_partition_values_of_any_text",
+            ),
+        ]
+    ),
+    *(
+        Mutant(f"opening-{name}", text, f"commits/{file}.py", old, new, (test,))
+        for name, text, file, old, new, test in [
+            (
+                "reads-entries-twice",
+                "Entries that an opening has read are not read again.",
+                "path_engine",
+                "read = self._table.take_entries(versions)",
+                "read = self._table.take_entries(range(0))",
+                _S3 + "test_a_commit_is_two_requests_and_a_look_is_one",
+            ),
+            (
+                "reads-snapshots-twice",
+                "The file of a snapshot is read once.",
+                "path_engine",
+                "if file in self._snapshots:",
+                "if False:",
+                _S3 + "test_a_commit_is_two_requests_and_a_look_is_one",
+            ),
+            (
+                "goes-back-behind-the-snapshot",
+                "A snapshot has a checkpoint: entries before it are not read.",
+                "path_engine",
+                "if version % CHECKPOINT_VERSIONS == 0 or snapshot_of is not None:",
+                "if version % CHECKPOINT_VERSIONS == 0:",
+                _S3 + "test_a_commit_is_two_requests_and_a_look_is_one",
+            ),
+            (
+                "believes-the-pointer",
+                "A checkpoint that is not where it is said to be is looked for.",
+                "table_state",
+                "if hint and base < 0:",
+                "if False:",
+                _STATE + "test_what_points_at_the_checkpoint_is_a_hint",
+            ),
+            (
+                "by-a-part",
+                "A checkpoint without one of its parts does not count.",
+                "table_state",
+                "if len(some) == int(found[3]):",
+                "if some:",
+                _STATE + "test_a_checkpoint_without_one_of_its_parts_does_not_count",
+            ),
+            (
+                "without-sidecars",
+                "Files that a checkpoint of the second format names are read.",
+                "table_state",
+                'if "sidecar" not in kinds or not named:',
+                "if True:",
+                _STATE + "test_checkpoints_of_all_formats_are_read",
+            ),
+            (
+                "keeps-removed-files",
+                "A file that a version removes is no longer one of the table.",
+                "table_state",
+                'self.files.pop(action["remove"]["path"], None)',
+                "pass",
+                _STATE + "test_every_version_is_as_deltalake_reads_it",
+            ),
+            (
+                "looks-once",
+                "Entries that others remove during an opening are looked for again.",
+                "table_state",
+                "for _ in range(2):",
+                "for _ in range(1):",
+                _STATE + "test_entries_that_go_during_an_opening_are_looked_for_again",
+            ),
+            (
+                "reads-all-of-a-torn-log",
+                "What a listing lacks is read first.",
+                "table_state",
+                "late = sorted(set(range(base + 1, newest + 1)) - set(listed))",
+                "late: list[int] = []",
+                _STATE + "test_a_log_without_its_beginning_is_not_read_to_its_end",
+            ),
+            (
+                "of-a-later-protocol",
+                "A table of a protocol that is not known is refused.",
+                "table_features",
+                "if writer > _NEWEST_WRITER or reader > _NEWEST_READER:",
+                "if False:",
+                _STATE + "test_protocols_that_are_not_known_ask_more_of_an_append",
             ),
         ]
     ),

@@ -220,6 +220,25 @@ def test_an_entry_that_a_listing_misses_is_read_nevertheless(
     assert sorted(found.entries) == [4, 5, 6, 7, 8]
 
 
+def test_a_log_without_its_beginning_is_not_read_to_its_end(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have 100,000 entries, and each is a request of a store."""
+    for name in (_classic(path), _log(path, "_last_checkpoint"), _log(path, f"{0:020d}.json")):
+        name.unlink()
+    read, names = DiskFiles.read, []
+
+    def noted(files: DiskFiles, name: str) -> bytes:
+        names.append(name)
+        return read(files, name)
+
+    monkeypatch.setattr(DiskFiles, "read", noted)
+    monkeypatch.setattr(DiskFiles, "is_far", True)
+    with pytest.raises(ValueError, match="is missing"):
+        read_table(DiskFiles(path))
+    assert len(names) == 4
+
+
 def test_entries_that_go_during_an_opening_are_looked_for_again(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
