@@ -118,15 +118,15 @@ def _read(files: TableFiles, version: int | None, kinds: Sequence[str]) -> Table
     if hint and base < 0:  # what it points at is not there
         names = files.names(LOG_FOLDER)
         base, checkpoint = _checkpoint_of(names, version)
-    listed = [int(name[1]) for name in map(ENTRY.fullmatch, names) if name]
-    newest = max([base, *listed]) if version is None else version
+    known = {int(name[1]) for name in map(ENTRY.fullmatch, names) if name}
+    newest = max([base, *known]) if version is None else version
     if newest < 0:
         return None
     # A listing of a disk may miss what is created meanwhile, and have what came after it.
     # That of the checkpoint is wanted, too: the tail of a snapshot begins with its own entry.
-    begin = base if base in listed else base + 1
-    late = sorted(set(range(base + 1, newest + 1)) - set(listed))
-    texts = {v: files.read(entry_name(v)) for v in late}
+    begin = base if base in known else base + 1
+    late = (version for version in range(base + 1, newest + 1) if version not in known)
+    texts = {v: files.read(entry_name(v)) for v in late}  # up to the first one that is missing
     wanted = [v for v in range(begin, newest + 1) if v not in texts]
     paths = [*checkpoint, *map(entry_name, wanted)]
     found = side_by_side(files.read, paths, is_far=files.is_far)
@@ -136,7 +136,7 @@ def _read(files: TableFiles, version: int | None, kinds: Sequence[str]) -> Table
         with _parsing(path):
             state.add(_of_checkpoint(files, path, data, kinds))
     if base in texts:
-        with suppress(KeyError, ValueError):  # whoever needs it reads it again
+        with suppress(KeyError, ValueError):  # a tail that needs it reads it again
             state.entries[base] = VersionEntry.parse(texts.pop(base))
     for at, data in sorted(texts.items()):
         with _parsing(f"the entry of version {at}"):

@@ -508,8 +508,8 @@ COMMITS = [
                 "reads-all-of-a-torn-log",
                 "What a listing lacks is read first.",
                 "table_state",
-                "late = sorted(set(range(base + 1, newest + 1)) - set(listed))",
-                "late: list[int] = []",
+                "for version in range(base + 1, newest + 1) if version not in known)",
+                "for version in range(0))",
                 _STATE + "test_a_log_without_its_beginning_is_not_read_to_its_end",
             ),
             (

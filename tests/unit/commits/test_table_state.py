@@ -83,8 +83,8 @@ def test_every_version_is_as_deltalake_reads_it(path: str, version: int | None) 
     assert sorted(found.entries) == [*range(begin, found.version + 1)]
 
 
-def test_no_table_is_none(tmp_path: Path) -> None:
-    """Nor is an empty folder, or one of the log alone."""
+def test_a_folder_without_a_log_has_no_table(tmp_path: Path) -> None:
+    """Nor has one that is missing, or one with an empty folder of a log."""
     for folder in ("none", "empty", "log/_delta_log"):
         if folder != "none":
             (tmp_path / folder).mkdir(parents=True)
@@ -123,7 +123,7 @@ def _of_the_second_format(path: str, *, is_json: bool) -> None:
         _log(path, f"{name}.json").write_text("\n".join(map(json.dumps, actions)))
     else:
         for action in actions:
-            if "metaData" in action:  # a map that Arrow would take for a struct
+            if "metaData" in action:  # Arrow would write the map as a struct
                 configuration = action["metaData"].pop("configuration")
                 assert not configuration
                 del action["metaData"]["format"]
@@ -237,6 +237,22 @@ def test_a_log_without_its_beginning_is_not_read_to_its_end(
     with pytest.raises(ValueError, match="is missing"):
         read_table(DiskFiles(path))
     assert len(names) == 4
+
+
+def test_an_entry_far_behind_the_others_is_a_gap(path: str) -> None:
+    """Its number says nothing of how many there are."""
+    _log(path, "9" * 20 + ".json").write_text("{}")
+    with pytest.raises(ValueError, match=f"{9:020d}.json"):
+        read_table(DiskFiles(path))
+
+
+def test_files_that_only_help_readers_are_not_needed(path: str) -> None:
+    """Checksums of versions, several entries in one file, and folders of other names."""
+    for name in (f"{8:020d}.crc", f"{0:020d}.{9:020d}.compacted.json", f".{9:020d}.json.1.tmp"):
+        _log(path, name).write_text("nonsense")
+    _log(path, "_staged_commits").mkdir()
+    _log(path, f"_staged_commits/{9:020d}.json").write_text("nonsense")
+    assert _assert_same(path).version == 8
 
 
 def test_entries_that_go_during_an_opening_are_looked_for_again(
