@@ -174,10 +174,10 @@ def test_what_points_at_the_checkpoint_is_a_hint(path: str, pointer: str | None)
 
 
 def test_a_checkpoint_without_one_of_its_parts_does_not_count(path: str) -> None:
-    """Its writer was killed: the entries have all."""
+    """Its writer was killed before it wrote that of some files: the entries have all."""
     expected = read_table(DiskFiles(path))
     _in_parts(path)
-    next(_log(path, "").glob("*.checkpoint.0000000002.*")).unlink()
+    next(_log(path, "").glob("*.checkpoint.0000000001.*")).unlink()
     found = read_table(DiskFiles(path))
     assert found is not None
     assert expected is not None
@@ -273,7 +273,10 @@ def test_entries_that_go_during_an_opening_are_looked_for_again(
         return read(files, name)
 
     monkeypatch.setattr(DiskFiles, "read", late)
-    assert _assert_same(path).version == 8
+    try:
+        assert _assert_same(path).version == 8
+    except ValueError as error:
+        pytest.fail(str(error))
     assert not is_first
 
 
