@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from commits import (
     Pending,
     UnsupportedTarget,
     check_table,
+    move_table,
 )
 from commits.places import mount_kind, refuse_unsafe_spark
 from commits.table_appender import TableAppender
@@ -95,6 +97,77 @@ def noted(environ, respond):
     return app(environ, respond)
 run_simple("127.0.0.1", int(sys.argv[1]), noted, threaded=False)
 """
+
+
+# In front of it: each request takes this many seconds more. A process, so that what is measured
+# here is this process alone.
+_SLOW = """
+import sys, time
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Slow(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def carry(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        time.sleep(float(sys.argv[2]))
+        store = HTTPConnection("127.0.0.1", int(sys.argv[1]))
+        store.request(self.command, self.path, body, dict(self.headers))
+        answer = store.getresponse()
+        data = answer.read()
+        self.send_response_only(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("connection", "content-length", "transfer-encoding"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", answer.getheader("Content-Length", str(len(data))))
+        self.end_headers()
+        self.wfile.write(data)
+        store.close()
+    do_DELETE = do_GET = do_HEAD = do_POST = do_PUT = carry
+    def log_message(self, *args):
+        pass
+server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+_DELAY = 1.0
+
+
+@pytest.fixture
+def slow(options: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Storage options of the same bucket, whose requests take a second each."""
+    port = options["AWS_ENDPOINT_URL"].rpartition(":")[2]
+    command = [sys.executable, "-c", _SLOW, port, str(_DELAY)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
+        assert proxy.stdout is not None
+        try:
+            yield {
+                **options,
+                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{int(proxy.stdout.readline())}",
+            }
+        finally:
+            proxy.kill()
+
+
+@contextmanager
+def longest_pause() -> Iterator[list[float]]:
+    """Another thread of this process: the longest time for which it stood still is appended."""
+    is_over, longest, found = threading.Event(), 0.0, list[float]()
+
+    def tick() -> None:
+        nonlocal longest
+        last = time.monotonic()
+        while not is_over.wait(0.005):
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        thread.join()
+        found.append(longest)
 
 
 def _server(log: Path) -> tuple[subprocess.Popen[bytes], str]:
@@ -293,6 +366,49 @@ def test_a_bucket_that_does_not_answer_is_unavailable(
     assert CommitStore.open(target, storage_options=options).state("g") == {P0: PartitionCommits(5)}
     commit("run-1")
     assert store.state("g") == {P0: PartitionCommits(5)}
+
+
+@pytest.mark.slow
+def test_no_call_holds_the_interpreter_while_a_bucket_answers(
+    options: dict[str, str], slow: dict[str, str]
+) -> None:
+    """Heartbeats and leases of the driver go on, whatever is asked of the table."""
+    target = "s3://bucket/slow"
+    quick = CommitStore.open(target, storage_options=options, segment_versions=2)
+    epoch = quick.open_epoch("g", {"m": [P0]}, previous=None)
+
+    def commit(store: CommitStore, *offsets: int) -> None:
+        for offset in offsets:
+            store.commit("g", epoch, "m", {P0: [(offset, offset)]})
+
+    commit(quick, 0, 2, 4)
+    store = CommitStore.open(target, storage_options=slow)
+    engine: Any = store._engine
+    calls: dict[str, Callable[[], object]] = {
+        "append": lambda: commit(store, 6),
+        "read on": lambda: commit(quick, 8) or store.state("g"),
+        "snapshot": store.compact,
+        "checkpoint": engine._checkpoint,
+        "remove entries": lambda: engine.tidy(3),
+        "vacuum": lambda: store.vacuum(retention_hours=1),
+        "history": lambda: store.history("g"),
+        "earlier commits": lambda: store.commits_at("g", 4),
+        "open": lambda: CommitStore.open(target, storage_options=slow, create=False),
+        "move": lambda: move_table(
+            target, f"{target}-moved", storage_options=slow, quiet_seconds=0
+        ),
+    }
+    longest = {}
+    for name, call in calls.items():
+        began = time.monotonic()
+        with longest_pause() as found:
+            call()
+        assert time.monotonic() - began >= _DELAY, f"{name} asked for nothing"
+        longest[name] = found[0]
+    assert not {name: at for name, at in longest.items() if at >= _DELAY / 2}
+    with longest_pause() as found:  # a call that is known to hold it is seen
+        DeltaTable.is_deltatable(target, storage_options=slow)
+    assert found[0] >= _DELAY / 2
 
 
 def test_writers_of_a_bucket_lose_nothing(options: dict[str, str]) -> None:
