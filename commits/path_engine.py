@@ -99,6 +99,7 @@ class PathEngine:
         storage_options: Options of the object store; see `deltalake.DeltaTable`.
         version: A fixed version, for reads only; None for the newest version.
         opened: The newest version, if it was read.
+        is_written: Whether rows may be appended; a table that is only read may have any feature.
     """
 
     def __init__(
@@ -107,10 +108,13 @@ class PathEngine:
         storage_options: Mapping[str, str] | None = None,
         version: int | None = None,
         opened: TableState | None = None,
+        *,
+        is_written: bool = True,
     ) -> None:
         self._uri = uri
         self._options = dict(storage_options) if storage_options else None
         self._pinned = version
+        self._is_written = is_written and version is None
         self._files = files_of(uri, self._options)
         self._is_far = local_folder(uri) is None
         self._table = self._checked(opened) if opened else self._open()
@@ -132,6 +136,7 @@ class PathEngine:
         storage_options: Mapping[str, str] | None = None,
         *,
         over_remains: bool = False,
+        is_written: bool = True,
     ) -> PathEngine:
         """Open the table and create it if it does not exist. Concurrent calls are safe.
 
@@ -142,6 +147,7 @@ class PathEngine:
             storage_options: Options of the object store.
             over_remains: Whether a directory that has only data files of a lost table counts as
                 none; a writer leaves some if the table goes away while it writes.
+            is_written: As for the class.
 
         Raises:
             CommitTableNotFound: If the table does not exist and `properties` is None.
@@ -169,7 +175,7 @@ class PathEngine:
                 DeltaLog.create(files, Schema.from_arrow(schema).to_json(), _SEGMENT, properties)
         except OSError as error:
             raise CommitLogUnavailable(uri, "open", message_of(error)) from error
-        return cls(uri, storage_options, opened=opened)
+        return cls(uri, storage_options, opened=opened, is_written=is_written)
 
     @classmethod
     def opened_at(
@@ -506,7 +512,7 @@ class PathEngine:
         return self._checked(self._newest(self._pinned))
 
     def _checked(self, table: TableState) -> TableState:
-        if self._pinned is None:
+        if self._is_written:
             check_appendable(table, self.target)
         return table
 

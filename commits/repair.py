@@ -192,7 +192,7 @@ def repair_table(
     """
     if version is not None and offsets is not None:
         raise ValueError("give a version or offsets, not both")
-    table = _DamagedTable.open(target, spark, storage_options)
+    table = _DamagedTable.open(target, spark, storage_options, is_written=into is None)
     if version is not None:
         source, state = f"version={version}", table.state_of(version)
     elif offsets is not None:
@@ -227,7 +227,8 @@ def move_table(
     """Copy a commit table to a new one, for example from a path to a catalog.
 
     All commits, pending records, commit ids and settings are kept. Epochs and claims end, because
-    all members must be stopped first. The old table is not changed; do not use it afterwards.
+    all members must be stopped first. The old table is not changed; do not use it afterwards. It
+    may have features for which `CommitStore.open` refuses it.
 
     Args:
         source: The old table.
@@ -240,7 +241,7 @@ def move_table(
         RepairRefused: If members are active, or the new table exists already.
         CorruptCommitLog: If the old table is damaged.
     """
-    check = check_table(source, spark=spark, storage_options=storage_options)
+    check = _DamagedTable.open(source, spark, storage_options, is_written=False).check
     if not check.is_sound:
         raise CorruptCommitLog(check.target, check.problem)
     return repair_table(
@@ -280,7 +281,7 @@ class _DamagedTable:
 
     Attributes:
         check: The result of its check.
-        engine: The engine that writes to it; None if it cannot be opened.
+        engine: The engine that writes to it; None if it cannot be opened, or is only read.
     """
 
     def __init__(
@@ -296,9 +297,13 @@ class _DamagedTable:
         target: str | os.PathLike[str],
         spark: Any,
         storage_options: Mapping[str, str] | None,
+        *,
+        is_written: bool = True,
     ) -> _DamagedTable:
         try:
-            engine = open_table(target, storage_options, 1000, spark=spark, create=False)
+            engine = open_table(
+                target, storage_options, 1000, spark=spark, create=False, is_written=is_written
+            )
         except CommitTableNotFound as error:
             problem = "the table does not exist"
             return cls(TableCheck(error.target, problem, is_missing=True), None, [])
@@ -307,7 +312,7 @@ class _DamagedTable:
             if old is None:
                 return cls(TableCheck(error.target, error.problem), None, [])
             return cls(_checked(old, error.problem), None, [old])
-        return cls(_checked(engine, ""), engine, [engine])
+        return cls(_checked(engine, ""), engine if is_written else None, [engine])
 
     def state_of(self, version: int) -> LogState:
         """Return the state of the table at a version."""

@@ -52,6 +52,7 @@ def open_table(
     *,
     spark: Any = None,
     create: bool = True,
+    is_written: bool = True,
 ) -> LogEngine:
     """Open a commit table and create it if it does not exist.
 
@@ -61,6 +62,7 @@ def open_table(
         segment_versions: How many versions a segment has, if the table is created.
         spark: A Spark session; not needed for a path.
         create: Whether to create the table.
+        is_written: Whether rows may be appended; a path that is only read may have any feature.
 
     Raises:
         CommitTableNotFound: If the table does not exist and `create` is False.
@@ -85,7 +87,11 @@ def open_table(
         engine = SparkEngine.open_or_create(str(target), spark, properties if create else None)
     else:
         engine = PathEngine.open_or_create(
-            target, SCHEMA, properties if create else None, storage_options
+            target,
+            SCHEMA,
+            properties if create else None,
+            storage_options,
+            is_written=is_written,
         )
     _check(engine)
     return engine

@@ -44,7 +44,10 @@ def check_appendable(table: TableState, target: str) -> None:
     found = asks_of_append(table, removes=True)
     if found is not None:
         raise CommitTableFormat(
-            target, found, "a table without it: remove it (ALTER TABLE), or restore the table"
+            target,
+            found,
+            "a table without it: remove it (ALTER TABLE), restore the table, or move it to a new "
+            "one by commits.move_table",
         )
 
 

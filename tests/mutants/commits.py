@@ -15,6 +15,8 @@ _OVERFLOW = "tests/unit/runtime/test_timestamp_overflow.py::"
 _APPENDER = "tests/unit/commits/test_table_appender.py::"
 _TABLE = "tests/unit/commits/test_commit_table.py::"
 _SILENCE = "tests/unit/commits/test_silence.py::"
+_REPAIR = "tests/unit/commits/test_commit_repair.py::"
+_FEATURES = "test_a_table_with_a_feature_of_writers_is_refused_and_can_be_moved"
 _TABLE_FILES = "tests/unit/commits/test_table_files.py::"
 _MEMBER = "tests/unit/group/test_group_member.py::"
 _JOB_MODEL = "tests/model/test_job_model.py::"
@@ -569,6 +571,32 @@ COMMITS = [
         (
             "tests/unit/commits/test_commit_snapshots.py::test_the_snapshot_before_the_newest_one_stays_readable",
         ),
+    ),
+    *(
+        Mutant(f"commit-table-{name}", text, file, old, new, (_REPAIR + _FEATURES,))
+        for name, text, file, old, new in [
+            (
+                "with-deletion-vectors",
+                "A commit table with deletion vectors is refused.",
+                "commits/table_features.py",
+                "columnMapping domainMetadata",
+                "columnMapping deletionVectors domainMetadata",
+            ),
+            (
+                "not-moved-for-its-features",
+                "A table that is only read may have any feature.",
+                "commits/repair.py",
+                "storage_options, is_written=False).check",
+                "storage_options, is_written=True).check",
+            ),
+            (
+                "repaired-in-spite-of-features",
+                "A table that is repaired in its place has no feature that an append has to obey.",
+                "commits/repair.py",
+                "is_written=into is None)",
+                "is_written=False)",
+            ),
+        ]
     ),
     Mutant(
         "failed-checkpoint-not-repeated",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -22,11 +23,15 @@ from commits import (
     RepairRefused,
     StableOffset,
     check_table,
+    move_table,
     repair_table,
 )
 from commits.rows import SCHEMA, Event, Part, encode
 from coopconsume.cli import main
 from tests.commit_suite import as_written_before
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 P0, P1 = ("t", 0), ("t", 1)
 
@@ -230,6 +235,64 @@ def test_a_restore_to_before_a_repair_undoes_nothing(path: str) -> None:
     DeltaTable(path).restore(20)
     assert committed(path) == expected == {2 * n for n in range(5)}
     assert store.state("g")[P0].ranges.last == 8
+
+
+#: What an append would have to obey, by the words of the error: fields of the table's actions.
+_CHANGES: dict[str, dict[str, dict[str, object]]] = {
+    "the table feature deletionVectors": {
+        "protocol": {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": ["deletionVectors"],
+            "writerFeatures": ["appendOnly", "changeDataFeed", "deletionVectors", "invariants"],
+        },
+        "configuration": {"delta.enableDeletionVectors": "true"},
+    },
+    "the property delta.appendOnly=true": {"configuration": {"delta.appendOnly": "true"}},
+}
+
+
+def altered(path: str, change: dict[str, dict[str, object]]) -> None:
+    """Writes what Spark's ALTER TABLE writes, as the next version."""
+    log = Path(path, "_delta_log")
+    actions = [json.loads(line) for line in (log / f"{0:020d}.json").read_text().splitlines()]
+    protocol, meta = (
+        next(action[name] for action in actions if name in action)
+        for name in ("protocol", "metaData")
+    )
+    meta["configuration"] |= change["configuration"]
+    new = {"metaData": meta, "protocol": change.get("protocol", protocol)}
+    entry = log / f"{DeltaTable(path).version() + 1:020d}.json"
+    entry.write_text("\n".join(json.dumps({name: action}) for name, action in new.items()))
+
+
+@pytest.mark.parametrize("found", _CHANGES)
+def test_a_table_with_a_feature_of_writers_is_refused_and_can_be_moved(
+    path: str, tmp_path: Path, found: str
+) -> None:
+    """The error names the feature and the way out, also to a store that is open; nothing is lost.
+
+    Deletion vectors are refused by their feature, with or without one in the table.
+    """
+    store, epoch = filled(path)
+    before = store.state("g"), store.pending("g")
+    altered(path, _CHANGES[found])
+    entries = sorted(Path(path, "_delta_log").iterdir())
+    calls: list[Callable[[], object]] = [
+        lambda: CommitStore.open(path, cluster="c"),
+        lambda: store.commit("g", epoch, "m", {P0: [(1, 1)]}),
+        lambda: repair_table(path, version=6, dry_run=False, quiet_seconds=0),
+    ]
+    for call in calls:
+        with pytest.raises(CommitTableFormat, match=r"by commits\.move_table") as caught:
+            call()
+        assert caught.value.found == found
+    target = str(tmp_path / "new")
+    move_table(path, target, quiet_seconds=0)
+    assert sorted(Path(path, "_delta_log").iterdir()) == entries
+    moved = CommitStore.open(target, cluster="c")
+    assert (moved.state("g"), moved.pending("g")) == before
+    assert moved.has_counted("g", "run-3")
 
 
 def test_the_command_reports_the_damage_and_the_remedies(path: str) -> None:
