@@ -43,23 +43,33 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[InputRow]:
 def wanted_rows(batch: pa.RecordBatch, work: Mapping[int, PartitionWork]) -> pa.RecordBatch:
     """Returns the rows that a slot may start: those in the offset ranges of its work."""
     parts, offsets = batch.column(0), batch.column(1)
-    if not batch.num_rows or _all_wanted(parts, offsets, work):
+    if not batch.num_rows:
         return batch
-    starts = {p: [first for first, _ in w.ranges] for p, w in work.items()}
-    keep = []
-    for p, offset in zip(parts.to_pylist(), offsets.to_pylist(), strict=True):
-        at = bisect_right(starts[p], offset) - 1 if p in starts else -1
-        keep.append(at >= 0 and offset <= work[p].ranges[at][1])
-    return batch if all(keep) else batch.filter(pa.array(keep))
+    is_wanted = _in_last_ranges(parts, offsets, work)
+    if pc.all(is_wanted).as_py():
+        return batch
+    if any(len(w.ranges) > 1 for w in work.values()):
+        starts = {p: [first for first, _ in w.ranges] for p, w in work.items()}
+        keep = []
+        for p, offset in zip(parts.to_pylist(), offsets.to_pylist(), strict=True):
+            at = bisect_right(starts[p], offset) - 1 if p in starts else -1
+            keep.append(at >= 0 and offset <= work[p].ranges[at][1])
+        is_wanted = pa.array(keep)
+    return batch.filter(is_wanted)
 
 
-def _all_wanted(parts: pa.Array, offsets: pa.Array, work: Mapping[int, PartitionWork]) -> bool:
-    if len(work) != 1:
-        return False
-    ((part, wanted),) = work.items()
-    first, last = wanted.ranges[-1]
-    inside: bool = first <= offsets[0].as_py() and offsets[-1].as_py() <= last
-    return inside and bool(pc.all(pc.equal(parts, part)).as_py())
+def _in_last_ranges(
+    parts: pa.Array, offsets: pa.Array, work: Mapping[int, PartitionWork]
+) -> pa.Array:
+    """Returns whether each row is in the last range of its partition's work.
+
+    Most work has no other range, and this is done for each record: without a line of Python for it.
+    """
+    nothing = ((0, -1),)
+    count = 1 + max(pc.max(parts).as_py(), 0, *work)
+    lasts = [(work[p].ranges if p in work else nothing)[-1] for p in range(count)]
+    first, last = (pa.array(bounds, pa.int64()).take(parts) for bounds in zip(*lasts, strict=True))
+    return pc.and_(pc.less_equal(first, offsets), pc.less_equal(offsets, last))
 
 
 def headers_of(batch: pa.RecordBatch) -> Iterable[Headers]:

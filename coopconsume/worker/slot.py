@@ -665,12 +665,14 @@ def records_of(
 
 def done_rows(outcome: TaskOutcome, batch: pa.RecordBatch, skipped: list[int]) -> None:
     """Notes the rows of a batch as done, except those at some indexes."""
-    parts_and_done = batch.select([0, OFFSET, STAMP])
+    found = batch.select([0, OFFSET, STAMP])
     if skipped:
         left = set(skipped)
         keep = pa.array([i for i in range(batch.num_rows) if i not in left], pa.int64())
-        parts_and_done = parts_and_done.take(keep)
-    parts, done = parts_and_done.column(0), parts_and_done.select([1, 2])
-    for part, chunks in outcome.done.items():
-        whole = len(outcome.done) == 1
-        chunks.append(done if whole else done.filter(pc.equal(parts, part)))
+        found = found.take(keep)
+    if len(outcome.done) > 1:  # A filter for each partition would cost more, the more there are.
+        found = found.take(pc.array_sort_indices(found.column(0)))
+    first, done = 0, found.select([1, 2])
+    for part, count in zip(*found.column(0).value_counts().flatten(), strict=True):
+        outcome.done[part.as_py()].append(done.slice(first, count.as_py()))
+        first += count.as_py()

@@ -8,6 +8,7 @@ _TURNS = "tests/unit/runtime/test_turns.py::"
 _CODE = "tests/unit/runtime/test_by_partition.py::test_all_but_the_contents_of_arrays_is_the_same"
 _VALUES = "tests/spark/test_hashing.py::test_values_by_partition"
 _FAR = "tests/unit/test_far_offsets.py::"
+_ROWS = "tests/unit/worker/test_input_rows.py::"
 _BY_PARTITION = "coopconsume/runtime/read/by_partition.py"
 
 WIDE = [
@@ -58,6 +59,38 @@ WIDE = [
         "`offset` - {number_sql(part, firsts)}",
         "`offset` - {firsts[0]}L",
         (_CODE,),
+    ),
+    Mutant(
+        "partition-changed-with-each-record",
+        "A slot handles some offsets of a partition before those of the next one.",
+        _BY_PARTITION,
+        "max(1, max(sizes) // RUN)",
+        "max(1, max(sizes))",
+        ("tests/spark/test_hashing.py::test_some_offsets_of_a_partition_come_one_after_another",),
+    ),
+    Mutant(
+        "wanted-by-the-last-range-alone",
+        "A slot starts the offsets of all ranges of its work.",
+        "coopconsume/worker/input_rows.py",
+        "if any(len(w.ranges) > 1 for w in work.values()):",
+        "if False:",
+        (_ROWS + "test_a_slot_starts_what_is_wanted_of_each_partition",),
+    ),
+    Mutant(
+        "started-beyond-the-work",
+        "A slot starts no offsets above those of its work.",
+        "coopconsume/worker/input_rows.py",
+        "pc.less_equal(offsets, last))",
+        "True)",
+        (_ROWS + "test_a_slot_starts_what_is_wanted_of_each_partition",),
+    ),
+    Mutant(
+        "done-in-another-partition",
+        "What is done is noted in its own partition.",
+        "coopconsume/worker/slot.py",
+        "found = found.take(pc.array_sort_indices(found.column(0)))",
+        "pass",
+        (_ROWS + "test_done_rows_are_noted_by_partition",),
     ),
     Mutant(
         "gap-behind-the-last-offset",

@@ -13,6 +13,7 @@ from assignors import MAX_KEY_HASH, KeyRange, key_hash
 from assignors.ranges import offset_hash
 from commits import OffsetRanges
 from coopconsume.runtime.read.by_partition import (
+    RUN,
     by_part_sql,
     number_sql,
     order_sql,
@@ -194,6 +195,19 @@ def test_partitions_are_sorted_side_by_side(spark, strict_words, far):
     for part in range(3):
         offsets = [offset for of, offset in found if of == part]
         assert offsets == sorted(offsets)
+    step = max(2**-20, RUN / (max(sizes) - RUN))
     assert all(
-        progress(before) <= progress(after) + 2**-20 for before, after in itertools.pairwise(found)
+        progress(before) <= progress(after) + step for before, after in itertools.pairwise(found)
     )
+
+
+def test_some_offsets_of_a_partition_come_one_after_another(spark, strict_words):
+    """A slot changes the partition once for so many, not with each record."""
+    wanted = [OffsetRanges([(0, 999)]), OffsetRanges([(5_000, 5_999)])]
+    rows = [(part, o) for part, offsets in enumerate(wanted) for o in offsets.offsets().tolist()]
+    frame = spark.createDataFrame(rows, "part int, `offset` bigint").coalesce(1)
+    by = map(F.expr, order_sql("part", wanted))
+    parts = [row.part for row in frame.sortWithinPartitions(*by).collect()]
+    runs = [len(list(run)) for _, run in itertools.groupby(parts)]
+    assert len(runs) == 2 * (1_000 // RUN)
+    assert max(runs) <= RUN + 2

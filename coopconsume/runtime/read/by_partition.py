@@ -31,6 +31,9 @@ _NONE: Final = -1
 _ALL: Final = -2
 #: Bits of the integer that rows are sorted by.
 _STEP_BITS, _PART_BITS, _PASSED_BITS = 20, 11, 31
+#: Offsets of a partition that a slot handles before those of the next one: to change the partition
+#: costs it about as much as to enter a record.
+RUN: Final = 32
 
 
 def array_sql(values: Iterable[float], of: str) -> str:
@@ -141,8 +144,8 @@ def number_sql(part: str, values: Sequence[float], of: str = "BIGINT") -> str:
 def order_sql(part: str, wanted: Sequence[OffsetRanges]) -> list[str]:
     """Returns SQL to sort by: how far ``offset`` is through what is wanted of its partition.
 
-    In this order partitions are worked on side by side, each by ascending offsets. Spark sorts one
-    integer by its bits, without comparisons.
+    In this order partitions are worked on side by side, each by ascending offsets, some at a time.
+    Spark sorts one integer by its bits, without comparisons.
 
     Args:
         part: SQL of a row's part.
@@ -151,10 +154,12 @@ def order_sql(part: str, wanted: Sequence[OffsetRanges]) -> list[str]:
     firsts = [offsets.first or 0 for offsets in wanted]
     sizes = [(of.last or 0) - first + 1 for of, first in zip(wanted, firsts, strict=True)]
     passed = f"(`offset` - {number_sql(part, firsts)})"
-    progress = f"CAST({passed} AS DOUBLE) / {number_sql(part, sizes)}"
+    steps = min(max(1, max(sizes) // RUN), 1 << _STEP_BITS)
+    step = (
+        f"CAST({passed} / {number_sql(part, [size / steps for size in sizes], 'DOUBLE')} AS BIGINT)"
+    )
     if len(wanted) > 1 << _PART_BITS or max(sizes) > 1 << _PASSED_BITS:
-        return [progress, part, "`offset`"]
-    step = f"CAST({progress} * {1 << _STEP_BITS} AS BIGINT)"
+        return [step, part, "`offset`"]
     before = f"shiftleft(CAST({part} AS BIGINT), {_PASSED_BITS})"
     return [f"shiftleft({step}, {_PART_BITS + _PASSED_BITS}) + {before} + {passed}"]
 
