@@ -14,12 +14,15 @@ from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, QueryBuilder
-from deltalake.exceptions import CommitFailedError, DeltaError
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from commits.program_end import table_calls
+from commits.table_files import files_of, side_by_side
 from coopconsume.errors.fenced import OwnershipFormat
 from coopconsume.fenced.ownership import wire
 from coopconsume.fenced.ownership.model import Key, OwnershipEvent, Row
@@ -81,11 +84,14 @@ class DeltaStore:
         self._options = dict(storage_options) if storage_options else None
         self._known: dict[Key, Row] = {}
         with self._reporting("opening"):
-            if not DeltaTable.is_deltatable(self.place, self._options):
+            self._files = files_of(self.place, self._options)
+            try:
+                self._table = self._opened()
+            except TableNotFoundError:
                 if not create:
-                    raise OwnershipFormat(self.place, "no Delta table", "an ownership store")
-                self._create()
-            self._table = DeltaTable(self.place, storage_options=self._options)
+                    expected = "an ownership store"
+                    raise OwnershipFormat(self.place, "no Delta table", expected) from None
+                self._table = self._created()
         found = self._table.metadata().configuration.get(_PROPERTY)
         if found != str(wire.FORMAT):
             expected = f"{_PROPERTY}={wire.FORMAT}"
@@ -142,7 +148,10 @@ class DeltaStore:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _create(self) -> None:
+    def _opened(self) -> DeltaTable:
+        return DeltaTable(self.place, storage_options=self._options)
+
+    def _created(self) -> DeltaTable:
         try:
             DeltaTable.create(
                 self.place, SCHEMA, mode="error", partition_by=["kind"],
@@ -151,13 +160,26 @@ class DeltaStore:
                 commit_properties=_ONCE, raise_if_key_not_exists=False,
             )  # fmt: skip
         except (DeltaError, OSError):
-            if not DeltaTable.is_deltatable(self.place, self._options):
-                raise  # no other process created it meanwhile
+            with suppress(TableNotFoundError):  # else another process has created it meanwhile
+                return self._opened()
+            raise
+        return self._opened()
 
     def _details(self, kind: str) -> list[dict[str, Any]]:
-        sql = f"SELECT detail FROM t WHERE kind = '{kind}'"  # noqa: S608 - one of two words
-        found = pa.table(QueryBuilder().register("t", self._table).execute(sql).read_all())
-        return [wire.loads(self.place, text) for text in found["detail"].to_pylist()]
+        # By `deltalake` no other thread would run while a store answers.
+        added = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        names = [unquote(one["path"]) for one in added if one["partition.kind"] == kind]
+        contents = side_by_side(self._files.read, names, is_far=self._files.is_far)
+        return [
+            wire.loads(self.place, text)
+            for content in contents
+            for text in _column(content, "detail")
+        ]
+
+
+def _column(content: bytes, name: str) -> list[str]:
+    found: list[str] = pq.read_table(pa.BufferReader(content), columns=[name])[name].to_pylist()
+    return found
 
 
 def _line(of: Row | OwnershipEvent, place: int = 0) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from commits import (
 from commits.places import mount_kind, refuse_unsafe_spark
 from commits.table_appender import TableAppender
 from commits.table_files import StoreFiles
+from coopconsume.fenced.ownership.delta_store import DeltaStore
 from coopconsume.queue.rows import ReplicaRow, encode
 from coopconsume.queue.table_log import TableLog
 from coopconsume.testing.local.process import suspend
@@ -410,6 +411,7 @@ def test_no_call_holds_the_interpreter_while_a_bucket_answers(
         yield "open", lambda: stores.append(opened(1))
         yield "history", lambda: stores[-1].history("g")
         yield "earlier commits", lambda: stores[-1].commits_at("g", 4)
+        yield "registry", lambda: DeltaStore("s3://bucket/registry", slow).rows()
 
     def moving(turn: int) -> Iterator[tuple[str, Callable[[], object]]]:
         source = stores[2].target
