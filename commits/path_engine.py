@@ -84,7 +84,7 @@ R = TypeVar("R")
 
 #: Hours that removed files stay by default, and files that a writer has not yet added. Longer than
 #: checkpoints know the removed ones (``delta.deletedFileRetentionDuration``).
-_FILE_HOURS = 6
+_FILE_HOURS = 1
 
 MIN_RETENTION_HOURS = 1
 """Younger files may belong to a version that is being written or read."""

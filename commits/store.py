@@ -265,7 +265,7 @@ class CommitStore(Committing):
         as long as they are younger than the retention.
 
         Args:
-            retention_hours: The minimum age of removed files in hours, from 1; by default 6, of a
+            retention_hours: The minimum age of removed files in hours, from 1; by default 1, of a
                 table in a catalog its property `delta.deletedFileRetentionDuration`.
 
         Returns:

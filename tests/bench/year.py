@@ -25,7 +25,7 @@ from commits.settings import DEFAULT_SNAPSHOT_COMMITS
 _YEAR = 365 * 24 * 3600
 _SEGMENT = 1000
 #: Seconds that files, their removals in checkpoints, and entries of the log stay.
-_FILES_KEPT, _REMOVALS_KEPT, _ENTRIES_KEPT = 6 * 3600, 3600, 1800
+_FILES_KEPT, _REMOVALS_KEPT, _ENTRIES_KEPT = 3600, 900, 900
 _BLOCK = 4096  # what a small file takes on most disks, at least
 
 
@@ -115,7 +115,7 @@ def simulated(seconds: int, sizes: Sizes, rate: int = 1) -> Disk:
             stale += gone
         removed = [(at, count) for at, count in removed if at > now - _FILES_KEPT * rate]
         known = live + sum(n for at, n in removed if at > now - _REMOVALS_KEPT * rate)
-        each = step // CHECKPOINT_VERSIONS
+        each = step // CHECKPOINT_VERSIONS + 1  # and that of the snapshot
         checkpoints += [(now, each * sizes.checkpoint * known)]
         checkpoints = [one for one in checkpoints if one[0] > now - _ENTRIES_KEPT * rate]
         if now > commits - VACUUM_SEGMENTS * _SEGMENT:
@@ -134,7 +134,7 @@ def _disk(live: int, stale: int, entries: int, checkpoints: float, sizes: Sizes)
         (live + stale, (live + stale) * sizes.row),
         (entries, entries * sizes.entry),
         (folded, folded * (sizes.snapshot + sizes.compaction * step)),
-        (entries / CHECKPOINT_VERSIONS, checkpoints),
+        (entries / CHECKPOINT_VERSIONS + folded, checkpoints),
     ]
     blocks = sum(
         max(size, count * _BLOCK * -(-(size / count) // _BLOCK)) for count, size in parts if count
@@ -171,7 +171,7 @@ def main(commits: int) -> None:
     sizes = measured(commits)
     click.echo(f"measured: {sizes}")
     for rate, (name, seconds) in product(
-        (1, 5), (("a day", 24 * 3600), ("a week", 7 * 24 * 3600), ("a year", _YEAR))
+        (1, 5, 25), (("a day", 24 * 3600), ("a week", 7 * 24 * 3600), ("a year", _YEAR))
     ):
         disk = simulated(seconds, sizes, rate)
         click.echo(
