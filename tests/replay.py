@@ -23,7 +23,7 @@ from unittest import mock
 import pyarrow as pa
 
 from assignors import KeyRange, Share
-from commits import AcquisitionId, Epoch, OffsetRanges, Pending
+from commits import AcquisitionId, Epoch, FencedMember, OffsetRanges, Pending
 from coopconsume import RetryPolicy, errors
 from coopconsume.group.chunks import AcquiredChunks, GroupChunks, PartitionChunks
 from coopconsume.group.epoch_assignment import EpochAssignment
@@ -100,12 +100,14 @@ class Replay:
         seen: What the next look at the logs finds.
         now: The time on the monotonic clock.
         wrote: The lines of the replay.
+        committed_under: The epoch of the last commit.
     """
 
     lines: Sequence[Line]
     seen: dict[str, Any] = field(default_factory=dict)
     now: float = 0.0
     wrote: list[Line] = field(default_factory=list)
+    committed_under: Epoch | None = None
 
     def run(self) -> list[Line]:
         """Returns the lines of the replay."""
@@ -135,6 +137,8 @@ class Replay:
             if line["kind"] in _DECISIONS | _SEEN:
                 continue
             self._look_ahead(i)
+            if "CommitStarted" in self.seen:
+                self._go_on(job)
             try:
                 self._step(job, line)
             except Exception as error:
@@ -150,12 +154,15 @@ class Replay:
         """Sets the time and what is seen by what a turn or an event gave rise to."""
         self.now = self.lines[start]["at"]
         self.seen.pop("BatchWithheld", None)
+        self.seen.pop("CommitStarted", None)
         for line in self.lines[start + 1 :]:
             if line["kind"] in _SEEN:
                 self.seen[line["kind"]] = line
             elif line["kind"] in _DECISIONS - {"JobEnded"}:
                 written: float = line["at"]
                 self.now = line.get("now", written)
+                if line["kind"] == "CommitStarted":
+                    self.seen["CommitStarted"] = line
             else:
                 break
 
@@ -208,9 +215,14 @@ class Replay:
                   Meter(identity, line["slots"]))  # fmt: skip
         if line["lease"] is not None:
             job._dispatcher.leases = _Leases(line["lease"])  # type: ignore[assignment]
-        job._trace = job._dispatcher._trace = trace.Trace(
-            write=lambda text: self.wrote.append(json.loads(text))
-        )
+
+        def write(text: str) -> None:
+            self.wrote.append(json.loads(text))
+            if self.wrote[-1]["kind"] == "CommitStarted":
+                assert job._epoch_state is not None
+                self.committed_under = job._epoch_state.assignment.epoch
+
+        job._trace = job._dispatcher._trace = trace.Trace(write=write)
         return job
 
     @staticmethod
@@ -261,6 +273,23 @@ class Replay:
         assignment.stop_repeating = lambda: None
         found: EpochAssignment = assignment
         return found
+
+    def _fenced(self, job: Job) -> FencedMember:
+        """Why the log has refused a commit of a job that goes on."""
+        assignment = job._epoch_state.assignment  # type: ignore[union-attr]
+        error = FencedMember("replay", "replay", self.committed_under, None, "its epoch has passed")
+        # It has another epoch by now, or is about to get it.
+        assignment.is_between_epochs = error.epoch == assignment.epoch
+        return error
+
+    @staticmethod
+    def _go_on(job: Job) -> None:
+        """Moves a job that waits for its next epoch to it: the trace does not say when it came."""
+        if job._epoch_state is not None and job._epoch_state.committer.refused_for > 0:
+            assignment = job._epoch_state.assignment
+            epoch = Epoch(assignment.epoch.number + 1, "replay")
+            assignment._grant = replace(assignment._grant, epoch=epoch)
+            assignment.is_between_epochs = False
 
     @property
     def _withheld(self) -> list[bool]:
@@ -317,6 +346,8 @@ class Replay:
                     _ranges(line["failed"]), _ranges(line["not_held"]), _acquired(line["acquired"]),
                     line["cost"],
                 )  # fmt: skip
+            case "CommitFenced":
+                return events.CommitFenced(self._fenced(job), _pending(line["pending"]))
             case "LogRead":
                 chunks = _chunks(line["chunks"])
                 for tp, one in (chunks.partitions if chunks else {}).items():

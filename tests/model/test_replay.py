@@ -187,7 +187,9 @@ def test_a_job_is_replayed_through_rebalances(record, how):
     """All shares are handed over and some come back, or some move while the others go on."""
     world, path = record
     keys = {offset: b"k%d" % (offset % 5) for offset in range(60)}
-    there = world({o: keys[o] for o in range(20)}, channel=True, drainTimeout="300 seconds")
+    # The job is not refused commits while it waits for its next epoch.
+    options = {"drainTimeout": "300 seconds", "commitInterval": "0.2 seconds"}
+    there = world({o: keys[o] for o in range(20)}, channel=True, **options)
     group, gate = Group(there), there.gate(3)
     group.opens([WHOLE])
     group.begins(continues=False)
@@ -201,7 +203,7 @@ def test_a_job_is_replayed_through_rebalances(record, how):
         moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
         request = "leaving"
     moves.start()
-    until(lambda: getattr(job._rebalance, request) is not None)
+    until(lambda: getattr(job._rebalance, request) is not None or not moves.is_alive())
     gate.opened.set()
     moves.join(120)
     if how == "handed over":
