@@ -67,9 +67,9 @@ mutants: $(VENV)/.ready ## plant faults one by one and see that tests fail (ARGS
 chaos: $(VENV)/.ready ## three applications under rounds of disturbances (ROUNDS=n SEED=s KINDS=a,b MODE=batches|real-time|state|cooperative|cooperative-real-time)
 	@$(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),5) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(if $(MODE),--mode $(MODE))
 
-chaos-store: $(VENV)/.ready ## writers of a commit table are killed and frozen, 10,000 logs folded (ROUNDS=n SEED=s)
+chaos-store: $(VENV)/.ready ## writers of a commit table are killed and frozen, 10,000 logs folded, 100,000 schedules played (ROUNDS=n SEED=s)
 	@$(BIN)/python -m tests.chaos.store --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED))
-	@LOGS=10000 $(BIN)/python -m pytest -q tests/model/test_commits_fold.py --timeout 7200 --hypothesis-profile fresh
+	@LOGS=10000 SCHEDULES=100000 $(BIN)/python -m pytest -q tests/model/test_commits_fold.py tests/model/test_delta_log.py --timeout 7200 --hypothesis-profile fresh
 
 chaos-log: $(VENV)/.ready ## three fenced writers compete for a log under disturbances (ROUNDS=n SEED=s KINDS=a,b)
 	@$(BIN)/python -m tests.chaos.log --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
