@@ -47,6 +47,19 @@ _READERS: Final = 16
 
 T = TypeVar("T")
 R = TypeVar("R")
+#: Units of durations, in seconds.
+_UNITS: Final = {
+    word: seconds
+    for words, seconds in (
+        ("ns nsec", 1e-9),
+        ("us usec", 1e-6),
+        ("ms msec millis", 1e-3),
+        ("s sec secs second seconds", 1.0),
+        ("m min mins minute minutes", 60.0),
+        ("h hr hrs hour hours", 3_600.0),
+    )
+    for word in words.split()
+}
 
 
 class TableFiles(ABC):
@@ -313,13 +326,18 @@ def _store(uri: str, options: dict[str, str]) -> Any:
         return from_url(uri, config=known, **more, **profile)  # type: ignore[call-overload]
     except (BaseError, ValueError) as error:
         problem = f"its options do not suffice: {_first_line(error)}"
+        named = [name for name, value in options.items() if f'"{value}"' in problem]
+        if named:  # the library has the value alone
+            problem += f"; change {' or '.join(named)}"
         raise UnsupportedTarget(uri, problem) from error
 
 
 def _settings(options: dict[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the settings of a store, and those of its HTTP client and of repeats."""
     client: dict[str, Any] = {"timeout": f"{_REQUEST}s", "connect_timeout": f"{_REQUEST}s"}
+    backoff: dict[str, Any] = {}
     retry: dict[str, Any] = {"max_retries": 10, "retry_timeout": timedelta(seconds=_REPEATS)}
+    retry["backoff"] = backoff
     config: dict[str, str] = {}
     # `deltalake` takes the client's settings from the environment as well.
     given = {n: v for n, v in os.environ.items() if n.lower().startswith(_MAKERS)} | options
@@ -327,11 +345,43 @@ def _settings(options: dict[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
         bare = _bare(name)
         if bare in _CLIENT.split():
             client[bare] = value
-        elif bare == "max_retries" and name in options:
-            retry[bare] = int(value)
+        elif name in _REPEATED and name in options:  # as `deltalake` takes them: no other spelling
+            of, _, key = name.rpartition(".")
+            (backoff if of else retry)[key] = _REPEATED[name](value)
         elif name in options:  # the library reads the environment itself
             config = {k: v for k, v in config.items() if _bare(k) != bare} | {name: value}
     return config, {"client_options": client, "retry_config": retry}
+
+
+def _duration(text: str) -> timedelta:
+    """Return a duration such as `30s`, `500ms` or `1m 30s`, as `deltalake` reads it."""
+    parts = re.findall(r"(\d+)\s*([a-z]+)\s*", text)
+    if not parts or re.sub(r"\d+\s*[a-z]+\s*", "", text) or {u for _, u in parts} - {*_UNITS}:
+        raise ValueError(f'failed to parse "{text}" as a duration such as 30s')
+    return timedelta(seconds=sum(int(number) * _UNITS[unit] for number, unit in parts))
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise ValueError(f'failed to parse "{text}" as a number such as 10')
+    return int(text)
+
+
+def _base(text: str) -> float:
+    with suppress(ValueError):
+        if (base := float(text)) > 1:  # by 1 the library ends a thread of its own
+            return base
+    raise ValueError(f'failed to parse "{text}" as a number above 1 such as 2')
+
+
+#: Options of repeats of a request.
+_REPEATED: Final[dict[str, Callable[[str], Any]]] = {
+    "max_retries": _count,
+    "retry_timeout": _duration,
+    "backoff_config.init_backoff": _duration,
+    "backoff_config.max_backoff": _duration,
+    "backoff_config.base": _base,
+}
 
 
 #: Options of credentials that the library takes by itself, and what names a profile of AWS.

@@ -144,6 +144,25 @@ COMMITS = [
         "if False:",
         (_DELTA_LOG + "test_each_append_is_once_in_one_order_and_no_answer_is_wrong",),
     ),
+    *(
+        Mutant(f"store-{name}", text, "commits/table_files.py", old, new, (_TABLE_FILES + test,))
+        for name, text, old, new, test in [
+            (
+                "repeats-by-other-limits",
+                "Repeats of a request have the limits that the options name.",
+                "(backoff if of else retry)[key] = _REPEATED[name](value)",
+                "pass",
+                "test_a_store_that_refuses_is_asked_again_as_often_as_is_said",
+            ),
+            (
+                "option-not-named",
+                "A value of an option that makes no sense is refused with the option's name.",
+                "        if named:",
+                "        if False:",
+                "test_a_setting_of_a_store_that_makes_no_sense_is_named",
+            ),
+        ]
+    ),
     Mutant(
         "append-behind-a-compaction",
         "An append does not go on behind a version that removed rows.",

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -242,6 +246,89 @@ def test_settings_of_a_store_keep_their_names(monkeypatch: pytest.MonkeyPatch) -
         StoreFiles("hdfs://host/table", {})
     with pytest.raises(UnsupportedTarget, match="Account must be specified"):
         StoreFiles("az://container/table", {})
+
+
+_PLACE = {"AWS_REGION": "us-east-1", "AWS_SKIP_SIGNATURE": "true", "AWS_ALLOW_HTTP": "true"}
+
+
+def test_settings_of_repeats_are_those_of_deltalake() -> None:
+    """Each of its options has its effect; without them a request has its limits."""
+    given_ = {
+        "max_retries": "3",
+        "retry_timeout": "1m 30s",
+        "backoff_config.init_backoff": "50ms",
+        "backoff_config.max_backoff": "2 seconds",
+        "backoff_config.base": "2.5",
+    }
+    assert StoreFiles("s3://bucket/table", _PLACE | given_)._store.retry_config == {
+        "max_retries": 3,
+        "retry_timeout": timedelta(seconds=90),
+        "backoff": {
+            "init_backoff": timedelta(milliseconds=50),
+            "max_backoff": timedelta(seconds=2),
+            "base": 2.5,
+        },
+    }
+    usual = StoreFiles("s3://bucket/table", _PLACE)._store
+    assert usual.retry_config["retry_timeout"] == timedelta(seconds=60)
+    assert usual.client_options["timeout"] == usual.client_options["connect_timeout"] == "20s"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_retries", "many"),
+        ("max_retries", "-1"),
+        ("max_retries", "9" * 30),
+        ("retry_timeout", "5"),
+        ("retry_timeout", "1 lightyear"),
+        ("retry_timeout", "soon 5s"),
+        ("backoff_config.init_backoff", ""),
+        ("backoff_config.max_backoff", "-1s"),
+        ("backoff_config.base", "1"),
+        ("backoff_config.base", "two"),
+        ("timeout", "5"),
+        ("AWS_ALLOW_HTTP", "perhaps"),
+    ],
+)
+def test_a_setting_of_a_store_that_makes_no_sense_is_named(name: str, value: str) -> None:
+    """By its name and what was found, before a request is made."""
+    with pytest.raises(UnsupportedTarget) as caught:
+        StoreFiles("s3://bucket/table", _PLACE | {name: value})
+    assert f'"{value}"' in str(caught.value)
+    assert f"change {name}" in str(caught.value)
+
+
+def test_a_store_that_refuses_is_asked_again_as_often_as_is_said() -> None:
+    """And not for longer than is said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = _PLACE | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{listener.getsockname()[1]}"}
+        asked = []
+
+        def refuse() -> None:
+            with suppress(OSError):
+                while True:
+                    one, _ = listener.accept()
+                    asked.append(one.recv(10_000))
+                    one.sendall(
+                        b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                    )
+                    one.close()
+
+        thread = threading.Thread(target=refuse, daemon=True)
+        thread.start()
+        quick = {"backoff_config.init_backoff": "1ms", "backoff_config.max_backoff": "2ms"}
+        files = StoreFiles("s3://bucket/table", place | quick | {"max_retries": "4"})
+        with pytest.raises(OSError, match="503"):
+            files.read("a")
+        assert len(asked) == 5
+        before = len(asked)
+        short = {"max_retries": "100000000", "retry_timeout": "300ms"}
+        with pytest.raises(OSError, match="503"):
+            StoreFiles("s3://bucket/table", place | quick | short).read("a")
+        assert len(asked) > before
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 @pytest.mark.parametrize(
