@@ -490,12 +490,12 @@ TABLE = tuple(_declared(each) for each in fields(Options) if each.metadata)
 _BY_NAME = {option.name.lower(): option for option in TABLE}
 
 
-def _commit_interval(table: str) -> float:
+def _commit_interval(table: str | None) -> float:
     """Returns the usual ``commitInterval``: elsewhere than on a local disk each request costs."""
     from commits.places import local_folder
     from commits.table import is_named
 
-    is_local = not is_named(table) and local_folder(table) is not None
+    is_local = not table or not (is_named(table) or local_folder(table) is None)
     return _COMMIT_INTERVAL if is_local else _COMMIT_INTERVAL_ELSEWHERE
 
 

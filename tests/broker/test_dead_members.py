@@ -114,11 +114,11 @@ def test_of_two_members_on_one_host_the_other_goes_on(harness: GroupHarness) -> 
     first.kill()
     third = harness.start(host="here", lease=2.0, **LONG)
     harness.settled(other, third)
-    for one in (other, third):
-        assert all(begin["wait"] == 0 for begin in one.events if begin["event"] == "begin")
     row = harness.store.assignment(harness.group)
     assert row is not None
-    assert row.doubts == ()
+    # The other one may itself have lost an epoch before it began with it.
+    dead = {begin["member"] for begin in first.events if begin["event"] == "begin"}
+    assert not dead & {doubt.share.member for doubt in row.doubts}
 
 
 def test_a_member_that_has_left_leaves_nothing_behind(harness: GroupHarness) -> None:

@@ -200,3 +200,9 @@ def test_commits_are_rarer_where_a_request_costs_money(table, seconds):
     given = BASE | {"commitTable": table}
     assert Options.parse(given).commit_interval == seconds
     assert Options.parse(given | {"commitInterval": "10 ms"}).commit_interval == 0.01
+
+
+def test_what_has_no_commit_table_needs_none():
+    """A queue, and an operator's calls."""
+    without = {name: value for name, value in BASE.items() if name != "commitTable"}
+    assert not Options.parse(without, table=False).commit_table
