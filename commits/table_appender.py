@@ -24,8 +24,8 @@ from commits.errors import CorruptCommitLog, UnsupportedTarget
 from commits.places import local_folder, refuse_unsafe_path
 from commits.secrets import hidden, message_of
 from commits.table_features import asks_of_append
-from commits.table_files import StoreFiles, files_of
-from commits.table_state import read_table
+from commits.table_files import LOG_FOLDER, StoreFiles, files_of
+from commits.table_state import DamagedEntry, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -161,6 +161,11 @@ class TableAppender:
             if table is None:
                 return False
             opened = _Opened(table, self._files, hidden(self._uri))
+        except DamagedEntry as error:  # `deltalake` takes an empty one for a version without rows
+            raise OSError(
+                f"{message_of(error)}, as after a loss of power. If it is the newest one, remove "
+                f"its file in {LOG_FOLDER} and write its rows again; else restore the table"
+            ) from error
         except ValueError as error:  # `deltalake` says what is wrong with it, or opens it
             log.debug("opening %s: %s", hidden(self._uri), message_of(error))
             return False

@@ -36,6 +36,10 @@ _COLUMNS: Final = ("protocol", "metaData", "sidecar", "add")
 _OF_ADD: Final = ("path", "size", "partitionValues", "stats")
 
 
+class DamagedEntry(ValueError):
+    """An entry of the log is empty or torn, as after a loss of power."""
+
+
 @dataclass
 class TableState:
     """A table in one of its versions.
@@ -96,17 +100,18 @@ def read_table(
 
     Raises:
         OSError: The storage does not answer or refuses.
+        DamagedEntry: An entry is empty or torn.
         ValueError: The table is damaged, or does not have the version.
     """
-    problem = ""
+    problem = ValueError()
     for _ in range(2):  # others may remove old entries between a listing and the reads
         try:
             return _read(files, version, _COLUMNS if has_files else _COLUMNS[:2])
         except FileNotFoundError as error:
-            problem = f"a file of its log is missing: {message_of(error)}"
+            problem = ValueError(f"a file of its log is missing: {message_of(error)}")
         except ValueError as error:
-            problem = message_of(error)
-    raise ValueError(problem)
+            problem = error
+    raise problem
 
 
 def _read(files: TableFiles, version: int | None, kinds: Sequence[str]) -> TableState | None:
@@ -139,8 +144,13 @@ def _read(files: TableFiles, version: int | None, kinds: Sequence[str]) -> Table
         with suppress(KeyError, ValueError):  # a tail that needs it reads it again
             state.entries[base] = VersionEntry.parse(texts.pop(base))
     for at, data in sorted(texts.items()):
-        with _parsing(f"the entry of version {at}"):
+        try:
             actions = actions_of(data)
+        except ValueError as error:
+            raise DamagedEntry(
+                f"the entry of version {at} is not valid: {message_of(error)}"
+            ) from error
+        with _parsing(f"the entry of version {at}"):
             state.entries[at] = VersionEntry.of(actions, digest_of(data))
             state.add(actions)
     with _parsing("its protocol or its metadata"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -220,6 +221,21 @@ def test_another_table_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OwnershipUnavailable):
         DeltaStore(tmp_path / "file" / "table")
+
+
+@pytest.mark.parametrize("feature", ["columnMapping", "deletionVectors"])
+def test_a_registry_whose_files_have_other_rows_is_refused(tmp_path: Path, feature: str) -> None:
+    """At its opening, and where another program adds the feature to an open one."""
+    place = tmp_path / "owners"
+    store = DeltaStore(place)
+    features = {"readerFeatures": [feature], "writerFeatures": [feature]}
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
+    newest = max(place.glob("_delta_log/*.json"))
+    entry = newest.with_name(f"{int(newest.stem) + 1:020d}.json")
+    entry.write_text(f'{{"commitInfo":{{}}}}\n{json.dumps({"protocol": protocol})}')
+    for call in (store.rows, lambda: DeltaStore(place).rows()):
+        with pytest.raises(OwnershipFormat, match=f"the table feature {feature}.* DROP FEATURE"):
+            call()
 
 
 def test_a_store_has_one_partition_and_passes_over_foreign_records(

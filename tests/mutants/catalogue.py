@@ -22,6 +22,7 @@ from tests.mutants.queue import QUEUE
 from tests.mutants.realtime import REALTIME
 from tests.mutants.state import STATE
 from tests.mutants.table_places import TABLE_PLACES
+from tests.mutants.tables import TABLES
 from tests.mutants.ui import UI
 from tests.mutants.values import VALUES
 from tests.mutants.wide import WIDE
@@ -39,6 +40,7 @@ GROUPS = [
     HOST_LOCKS,
     GROUP,
     COMMITS,
+    TABLES,
     SNAPSHOTS,
     OUTPUTS,
     LIMITS,

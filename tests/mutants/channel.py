@@ -573,6 +573,16 @@ CHANNEL = [
         ),
     ),
     Mutant(
+        "commit-waits-for-real-time-slots",
+        "A commit does not wait for reports of real-time slots: they come just before it.",
+        "coopconsume/runtime/dispatch/batch.py",
+        "bool(self.active) and not self.is_real_time",
+        "bool(self.active)",
+        (
+            "tests/unit/runtime/test_waiting.py::test_a_commit_waits_for_slots_of_batches_and_not_of_real_time",
+        ),
+    ),
+    Mutant(
         "offsets-to-kafka-with-each-commit",
         "Offsets go to Kafka a few times a second, however often the job commits.",
         "coopconsume/runtime/commit/mirror.py",

@@ -106,6 +106,14 @@ FENCED = [
         ("tests/unit/fenced/test_fenced_log.py::test_each_record_may_expect_its_number",),
     ),
     Mutant(
+        "registry-read-in-spite-of-features",
+        "A registry whose files have other rows than its table is refused.",
+        "coopconsume/fenced/ownership/delta_store.py",
+        "        if odd:\n",
+        "        if not odd:\n            pass\n        elif None:\n",
+        ("tests/broker/test_ownership.py::test_a_registry_whose_files_have_other_rows_is_refused",),
+    ),
+    Mutant(
         "registry-stopped-by-a-marker",
         "Offsets without a record at the end of the registry's log stop nobody.",
         "coopconsume/fenced/ownership/kafka_store.py",

@@ -53,6 +53,8 @@ _PROPERTY = "coopconsume.ownership.format"
 _LOOK = 0.1  # seconds between two looks for a newer version
 # With retries, the loser of a race would be merged into a newer version.
 _ONCE = CommitProperties(max_commit_retries=0)
+#: Table features by which a file has other rows or columns than the table.
+_ASKS_OF_READERS = {"columnMapping", "deletionVectors"}
 
 
 @table_calls
@@ -166,6 +168,10 @@ class DeltaStore:
         return self._opened()
 
     def _details(self, kind: str) -> list[dict[str, Any]]:
+        odd = _ASKS_OF_READERS & {*(self._table.protocol().reader_features or ())}
+        if odd:
+            expected = "a table without it: remove it by ALTER TABLE … DROP FEATURE"
+            raise OwnershipFormat(self.place, f"the table feature {min(odd)}", expected)
         # By `deltalake` no other thread would run while a store answers.
         added = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
         names = [unquote(one["path"]) for one in added if one["partition.kind"] == kind]

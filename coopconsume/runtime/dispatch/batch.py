@@ -195,8 +195,12 @@ class Running:
 
     @property
     def reports_more(self) -> bool:
-        """Whether some slots have reported, and others are about to."""
-        return bool(self.active and (self.first_report or self.taken))
+        """Whether some slots have reported, and others are about to.
+
+        Those of a real-time run report just before a commit: it need not wait for them.
+        """
+        has_reports = bool(self.first_report or self.taken)
+        return has_reports and bool(self.active) and not self.is_real_time
 
 
 def spec_of(options: Options, job_spec: JobSpec, running: Running, slots: int) -> BatchSpec:

@@ -42,7 +42,8 @@ def batch_facts(
         heard = [running.begins_at, *running.heard_at.values()]
         heard += [running.first_report] if running.first_report is not None else []
         started = None if running.channel is None else sum(met)
-        is_seen = started is None or started or running.reports_more
+        has_reported = running.first_report is not None or running.taken
+        is_seen = started is None or started or has_reported
         found.append(
             BatchFacts(
                 running.number, now - running.begins_at, len(running.waiting), started,

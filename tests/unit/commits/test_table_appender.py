@@ -355,3 +355,16 @@ def test_a_checkpoint_that_fails_is_no_error(
     assert TableAppender(table).append(_row(2)) == 2
     assert "no checkpoint" in caplog.text
     assert _numbers(table) == [1, 2]
+
+
+@pytest.mark.parametrize("left", ["", '{"commitInfo":{"timest'], ids=["empty", "torn"])
+def test_a_table_whose_newest_entry_is_damaged_is_not_appended_to(table: str, left: str) -> None:
+    """`deltalake` takes an empty one for a version without rows: they would be lost in silence."""
+    TableAppender(table).append(ROWS)
+    newest = Path(table, "_delta_log", f"{1:020d}.json")
+    newest.write_text(left)
+    with pytest.raises(OSError, match=r"the entry of version 1 is not valid.*remove its file in"):
+        TableAppender(table).append(ROWS)
+    assert max(Path(table, "_delta_log").glob("*.json")) == newest
+    newest.unlink()
+    assert TableAppender(table).append(ROWS) == 1

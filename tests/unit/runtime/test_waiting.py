@@ -226,6 +226,15 @@ def run_of(*partitions: Partition, at: float = 0.0) -> Running:
     return Running(1, plan, {0}, at, at, "tag", epoch_state, is_real_time=True)
 
 
+def test_a_commit_waits_for_slots_of_batches_and_not_of_real_time() -> None:
+    """Slots of a real-time run report just before a commit, as their driver says."""
+    run = run_of(partition())
+    run.taken[0] = 1
+    assert not run.reports_more
+    run.is_real_time = False
+    assert run.reports_more
+
+
 def reasons(run: Running, now: float) -> tuple[str, float]:
     """What a job with a real-time run waits for, and how long its slot is silent."""
     leases: Any = types.SimpleNamespace(has_met=lambda _at: True)
