@@ -53,7 +53,7 @@ _PROPERTY = "coopconsume.ownership.format"
 _LOOK = 0.1  # seconds between two looks for a newer version
 # With retries, the loser of a race would be merged into a newer version.
 _ONCE = CommitProperties(max_commit_retries=0)
-#: Table features by which a file has other rows or columns than the table.
+#: Table features whose files have other rows or columns than the table.
 _ASKS_OF_READERS = {"columnMapping", "deletionVectors"}
 
 
