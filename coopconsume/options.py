@@ -226,8 +226,9 @@ class Options:
     commit_interval: float = _option(
         None, seconds(0, 60),
         "Time between two appends to the commit table while a job works, at least; a stop and a "
-        "hand-over do not wait. By default 0.04 on a local disk and 0.2 elsewhere; appends that take "
-        "much of a processor make it longer, up to 0.2. A longer one repeats more after a crash.",
+        "hand-over do not wait. By default 0.04 on a local disk and 0.2 elsewhere; appends that "
+        "take much of a processor make it longer, up to 0.2. A longer one repeats more after a "
+        "crash.",
     )  # fmt: skip
     channel_port: int = _option(
         0, whole(0, 65_535),
