@@ -5,11 +5,14 @@ A new part enters itself in `PARTS`, and the modules in which it makes a reader 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -207,22 +210,29 @@ class Queues:
     def run(self, logs: Logs, folder: Path, spark: SparkSession, turn: int) -> Run:
         """Poll and acknowledge until nothing has come for some polls."""
         del spark
-        run = Run()
-        for number, log in enumerate(logs.to_read.values()):
-            options = options_of(self, logs, folder, turn)
-            for name in ("subscribe", "commitTable", "slots"):
-                del options[name]
-            replica = QueueReplica(f"queue-{number}")
-            with QueueConsumer(options, log.topic, [replica]) as consumer:
-                empty, seen = 0, run.seen.setdefault(log.topic, [])
-                while empty < 2:
-                    records = consumer.poll(100, timeout=1.0)
-                    for record in records:
-                        seen.append((record.partition, record.offset, record.value))
-                        consumer.acknowledge(record)
-                    consumer.commit()
-                    empty = 0 if records else empty + 1
-        return run
+        options = options_of(self, logs, folder, turn)
+        for name in ("subscribe", "commitTable", "slots"):
+            del options[name]
+        topics = [log.topic for log in logs.to_read.values()]
+        # Most of the time passes in polls that return nothing.
+        with ThreadPoolExecutor() as pool:
+            seen = pool.map(partial(self._read, options), topics, itertools.count())
+            return Run(dict(zip(topics, seen, strict=True)))
+
+    @staticmethod
+    def _read(options: Mapping[str, Any], topic: str, number: int) -> list[Seen]:
+        """Read and acknowledge what a topic has for the group."""
+        replica, seen = QueueReplica(f"queue-{number}"), []
+        with QueueConsumer(options, topic, [replica]) as consumer:
+            empty = 0
+            while empty < 2:
+                records = consumer.poll(100, timeout=1.0)
+                for record in records:
+                    seen.append((record.partition, record.offset, record.value or b""))
+                    consumer.acknowledge(record)
+                consumer.commit()
+                empty = 0 if records else empty + 1
+        return seen
 
 
 class FencedLogs:

@@ -75,12 +75,22 @@ def test_a_worker_that_ends_is_named_and_excuses_what_it_had_not_reported(tmp_pa
         assert demo.poll() is None
         for path in tmp_path.glob("coopconsume-demo-*/failing/history/calls-*"):
             lines = path.read_text().splitlines()
-            if len(lines) > 100 and lines[-1].startswith("S\t"):
+            if len(lines) > 20 and lines[-1].startswith("S\t"):
                 return int(path.name.split("-")[1])
         return None
 
+    def is_noted() -> bool:
+        return any(
+            f'"pid": {killed},' in path.read_text()
+            for path in tmp_path.glob("coopconsume-demo-*/failing/lost-slots.jsonl")
+        )
+
     killed = until(at_work)
+    # What kills the whole job waits until the job has noted the loss.
+    demo.send_signal(signal.SIGSTOP)
     os.kill(killed, signal.SIGKILL)
+    until(is_noted)
+    demo.send_signal(signal.SIGCONT)
     out, errors = demo.communicate(timeout=600)
     assert demo.returncode == 0, out + errors
     assert re.search(rf"was lost: its worker, process {killed}, has ended: ", out), out
