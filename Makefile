@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 SPARK  := pyspark~=4.2.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-matrix lint docs bench mutants chaos chaos-store chaos-log chaos-queue clean
+.PHONY: help setup demo test test-slow test-all test-matrix lint lint-style lint-types lint-wording docs bench mutants chaos chaos-store chaos-log chaos-queue clean
 
 help: ## show what there is to do
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -49,11 +49,17 @@ test-matrix: $(VENV)/.ready ## run a selection of the tests on each supported Sp
 	@$(BIN)/python -m tests.matrix $(ARGS)
 
 lint: $(VENV)/.ready ## check the code (ruff, mypy strict), the wording and the documentation
+	@$(MAKE) -s -j 2 lint-types docs lint-style lint-wording
+
+lint-style: $(VENV)/.ready
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+lint-types: $(VENV)/.ready
 	@$(BIN)/mypy
+
+lint-wording: $(VENV)/.ready
 	@$(BIN)/python -m tests.language
-	@$(MAKE) -s docs
 
 docs: $(VENV)/.ready ## build the documentation site in build/docs; a dead link is an error
 	@$(BIN)/python -m sphinx -q -W -n --keep-going docs build/docs

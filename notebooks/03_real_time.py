@@ -20,7 +20,7 @@
 # commits stay the same. This notebook measures both, one after the other, with the same handler.
 #
 # It starts its own Kafka and its own Spark. It needs Java 17 and
-# `pip install 'coopconsume[spark,realtime,notebook]'`; the first run fetches Kafka's jars.
+# `pip install 'coopconsume[spark,notebook]'`; the first run fetches Kafka's jars.
 
 # %%
 import tempfile

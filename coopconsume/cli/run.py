@@ -120,8 +120,7 @@ def _consumer_options() -> str:
 )
 @click.option(
     "--real-time", metavar="TIME",
-    help="Slots read Kafka themselves for this time, such as '5 minutes', then again; needs "
-    "coopconsume[realtime].",
+    help="Slots read Kafka themselves for this time, such as '5 minutes', then again.",
 )  # fmt: skip
 @click.option("--name", help="Name of the query.")
 @click.option(

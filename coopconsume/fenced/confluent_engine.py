@@ -1,113 +1,34 @@
-"""The writer's engine on confluent-kafka (librdkafka): faster, and its commits can be resumed.
+"""The writer's engine that writes with confluent-kafka: faster, and its commits can be resumed.
 
-It reads and writes with librdkafka, and asks about topics, offsets and transactions with
-kafka-python: librdkafka has no requests for open transactions, and of a refused login it reports
-only a time-out.
+It asks about topics, offsets and transactions with kafka-python: librdkafka has no requests for
+open transactions, and of a refused login it reports only a time-out.
 """
 
 from __future__ import annotations
 
-import logging
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.closing import RaisedAs
-from coopconsume.fenced import kafka_engine
 from coopconsume.fenced.engine import EngineDoubt, LogAppend
-from coopconsume.fenced.kafka_engine import CONNECT, Engine, KafkaChannel
-from coopconsume.fenced.log import Consumed, LogId, Rows
+from coopconsume.fenced.kafka_engine import Engine, KafkaChannel, doubt_of_confluent
 from coopconsume.kafka.call_limit import Deadline
-from coopconsume.kafka.librdkafka import client_config, package
+from coopconsume.kafka.librdkafka import record_consumer, record_producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from coopconsume.fenced.config import FencedSettings
+    from coopconsume.fenced.log import Consumed, LogId
 
-logger = logging.getLogger(__name__)
-
-#: Records taken at once: with their headers few enough not to wake Python's garbage collector.
-_MANY: Final = 128
 #: The least ``delivery.timeout.ms``, as records wait up to 10 s (``linger.ms``) for the flush.
 _LEAST_DELIVERY_MS: Final = 10_100
 _RESUME: Final = 0.5
-_milliseconds: Final = itemgetter(1)
-
-
-def doubt_of(settings: FencedSettings, topic: str, error: BaseException) -> EngineDoubt | None:
-    """What a failure of the client means; of a broker's error, what it does with kafka-python."""
-    from confluent_kafka import KafkaError, KafkaException
-    from kafka.errors import for_code
-
-    # A consumer that was closed raises RuntimeError.
-    known = (KafkaException, BufferError, SystemError, RuntimeError, OSError)
-    if not isinstance(error, known):
-        return None
-    kind: Any = error.args[0] if error.args else None
-    code = kind.code() if isinstance(kind, KafkaError) else 0
-    if code == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-        code = KafkaError.OFFSET_OUT_OF_RANGE
-    if code > 0:
-        return kafka_engine.doubt_of(settings, topic, for_code(code)(kind.str()))
-    return EngineDoubt(str(error))
 
 
 class ConfluentEngine(Engine):
-    """The engine on confluent-kafka's consumer and producers, and kafka-python's admin client.
-
-    Raises:
-        EngineNotUsable: It is not installed.
-        InvalidOption: A setting of security that this engine does not take.
-    """
-
-    _doubt_of = staticmethod(doubt_of)
-
-    def __init__(self, settings: FencedSettings, timeout: float = CONNECT) -> None:
-        package()
-        super().__init__(settings, timeout)
-        self._librdkafka = client_config(settings.kafka)
-
-    def _seek(self, topic: str, partition: int, start: int) -> Any:
-        from confluent_kafka import Consumer, TopicPartition
-
-        if self._consumer is None:
-            config = self._librdkafka | {
-                "group.id": "none", "enable.auto.commit": False, "enable.partition.eof": True,
-                "isolation.level": "read_committed", "auto.offset.reset": "error",
-                "fetch.wait.max.ms": 20, "fetch.message.max.bytes": 8 << 20,
-            }  # fmt: skip
-            self._consumer = Consumer(config, logger=logger)
-        self._consumer.assign([TopicPartition(topic, partition, start)])
-        return self._consumer
-
-    def _poll(self, consumer: Any, position: int, stop: int) -> tuple[Rows, int]:
-        from confluent_kafka import KafkaError, KafkaException, Message
-
-        # With a time to wait, it would wait until there are as many.
-        messages = consumer.consume(_MANY, 0) or consumer.consume(1, 0.05)
-        errors = [*filter(None, map(Message.error, messages))]
-        if errors:
-            messages = [message for message in messages if message.error() is None]
-        if messages:
-            position = messages[-1].offset() + 1
-        for error in errors:
-            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-                position = stop  # All that is stable was seen: that is as far as was asked for.
-                break
-            if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-                # That one is about the group's coordinator, which librdkafka looks for and a reader
-                # without a group that counts has no use for.
-                raise KafkaException(error)
-        while messages and messages[-1].offset() >= stop:
-            messages.pop()
-        rows = Rows((
-            map(Message.offset, messages), map(_milliseconds, map(Message.timestamp, messages)),
-            map(Message.key, messages), map(Message.value, messages),
-            [message.headers() or () for message in messages],
-        ))  # fmt: skip
-        return rows, position
+    """The engine that writes with confluent-kafka's producers."""
 
     def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> KafkaChannel:
         """Returns a new producer."""
@@ -120,29 +41,25 @@ class ConfluentChannel(KafkaChannel):
     def __init__(
         self, settings: FencedSettings, log: LogId, transactional_id: str | None, timeout: float
     ) -> None:
-        from confluent_kafka import Producer
-
         self._settings = settings
-        self._as_doubts = RaisedAs(partial(doubt_of, settings, log.topic))
+        self._as_doubts = RaisedAs(partial(doubt_of_confluent, settings, log.topic))
         kafka = settings.kafka
         size = settings.max_request_size
         delivery_ms = max(int(1000 * timeout), _LEAST_DELIVERY_MS)
         transaction_ms = int(kafka.get("transaction.timeout.ms", 60_000))
-        config = client_config(kafka)
+        config: dict[str, Any] = {
+            "enable.idempotence": True, "linger.ms": 10_000, "batch.size": size,
+            "batch.num.messages": 1_000_000, "message.max.bytes": size + 4096,
+            "queue.buffering.max.messages": 1_000_000, "retry.backoff.ms": 5,
+        }  # fmt: skip
         if kafka.get("compression.type"):
             config["compression.type"] = kafka["compression.type"]
         if transactional_id is not None:
             delivery_ms = min(delivery_ms, max(transaction_ms, _LEAST_DELIVERY_MS))
             config["transactional.id"] = transactional_id
             config["transaction.timeout.ms"] = max(transaction_ms, delivery_ms)
-        config |= {
-            "acks": "all", "enable.idempotence": True, "linger.ms": 10_000, "batch.size": size,
-            "batch.num.messages": 1_000_000, "message.max.bytes": size + 4096,
-            "queue.buffering.max.messages": 1_000_000, "retry.backoff.ms": 5,
-            "delivery.timeout.ms": delivery_ms,
-        }  # fmt: skip
         with self._as_doubts:
-            self._producer = Producer(config, logger=logger)
+            self._producer = record_producer(kafka, config | {"delivery.timeout.ms": delivery_ms})
 
     def append(self, parts: Sequence[LogAppend], timeout: float) -> list[list[int]]:
         """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
@@ -195,17 +112,13 @@ class ConfluentChannel(KafkaChannel):
 
     def send_offsets(self, consumed: Consumed, timeout: float) -> None:
         """Adds offsets of a consumer group to the transaction."""
-        from confluent_kafka import Consumer, TopicPartition
+        from confluent_kafka import TopicPartition
 
         offsets = [TopicPartition(*name, offset) for name, offset in consumed.offsets.items()]
-        with self._as_doubts:
-            # Only a consumer makes the metadata of a group; it never joins the group.
-            config = client_config(self._settings.kafka) | {"group.id": consumed.group}
-            consumer = Consumer(config, logger=logger)
-            try:
-                group = consumer.consumer_group_metadata()
-            finally:
-                consumer.close()
+        # Only a consumer makes the metadata of a group; it never joins the group.
+        made = partial(record_consumer, self._settings.kafka, {"group.id": consumed.group})
+        with self._as_doubts, closing(made()) as one:
+            group = one.consumer_group_metadata()
 
         send = self._producer.send_offsets_to_transaction
         self._within(timeout, partial(send, offsets, group))

@@ -1,4 +1,7 @@
-"""The writer's engine on kafka-python: its admin client, its consumer and its producers.
+"""The writer's engine that asks and writes with kafka-python's admin client and producers.
+
+It reads with confluent-kafka, as `ConfluentEngine` does, which also writes with it: kafka-python's
+consumer takes some hundreds of milliseconds for its first records, and knows fewer codecs.
 
 kafka-python 3.0 may report a commit that was an abort, and a fenced producer may abort its
 successor's transaction by raising its own epoch. Both come from its automatic bump of the producer
@@ -11,16 +14,18 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.closing import RaisedAs
 from coopconsume.errors import NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
 from coopconsume.fenced.engine import EngineDoubt, LogAppend, OpenTransaction
-from coopconsume.fenced.log import Consumed, Ends, LogId, Raw, Rows
+from coopconsume.fenced.log import Consumed, Ends, LogId, Rows
 from coopconsume.kafka import kafka_python_compat
 from coopconsume.kafka.call_limit import Deadline, call_in_time, call_within, time_left
+from coopconsume.kafka.headers import message_headers, quick_headers
+from coopconsume.kafka.librdkafka import client_config, kafka_error, record_consumer
 from coopconsume.kafka.security import access
 from coopconsume.kafka.settings import hurry_metadata
 from coopconsume.record import time_of
@@ -43,12 +48,14 @@ _LINGER_MS: Final = 10_000
 #: Brokers from here on verify that a record belongs to an open transaction (KIP-890, part 1).
 _OLDEST: Final = (3, 6)
 _EARLIEST, _LATEST = -2, -1
-_fields: Final = attrgetter(*Raw._fields)
+#: Records taken at once: with their headers few enough not to wake Python's garbage collector.
+_MANY: Final = 128
+_milliseconds: Final = itemgetter(1)
 _begin: Final = attrgetter("current_transaction_start_offset")
 
 
 def doubt_of(settings: FencedSettings, topic: str, error: BaseException) -> EngineDoubt | None:
-    """What a failure of kafka-python's means; a missing right or a wrong record is a refusal."""
+    """What a failure of a client means; a missing right or a wrong record is a refusal."""
     from kafka import errors
 
     if not isinstance(error, errors.KafkaError | OSError | AssertionError):
@@ -65,18 +72,39 @@ def doubt_of(settings: FencedSettings, topic: str, error: BaseException) -> Engi
     return EngineDoubt(text, refusal, is_out_of_range=is_gone)
 
 
+def doubt_of_confluent(
+    settings: FencedSettings, topic: str, error: BaseException
+) -> EngineDoubt | None:
+    """What a failure of confluent-kafka means; of a broker's error, what it does above."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    # A consumer that was closed raises RuntimeError.
+    known = (KafkaException, BufferError, SystemError, RuntimeError, OSError)
+    if not isinstance(error, known):
+        return None
+    kind: Any = error.args[0] if error.args else None
+    if isinstance(kind, KafkaError):
+        return doubt_of(settings, topic, kafka_error(kind))
+    return EngineDoubt(str(error))
+
+
 class Engine:
-    """The engine on kafka-python's clients, for one log and one thread at a time.
+    """The engine that writes with kafka-python, for one log and one thread at a time.
 
     A connection or an answer may take ``timeout`` seconds; never above 10, where the user does not
     say, and not beyond the deadlines whose blocks the calling thread is in.
+
+    Raises:
+        InvalidOption: A setting of security that librdkafka does not take.
     """
 
-    _doubt_of = staticmethod(doubt_of)
+    #: Whether the names of headers are read with care, since one was met that is not UTF-8.
+    _is_careful = False
 
     def __init__(self, settings: FencedSettings, timeout: float = CONNECT) -> None:
         self._settings = settings
         self._connect = min(timeout, CONNECT)
+        client_config(settings.kafka)
         self._admin: Any = None
         self._consumer: Any = None
 
@@ -142,7 +170,7 @@ class Engine:
         """
         if start >= stop:
             return
-        reading = RaisedAs(partial(self._doubt_of, self._settings, topic), self.close)
+        reading = RaisedAs(partial(doubt_of_confluent, self._settings, topic), self.close)
         with reading:
             consumer = self._seek(topic, partition, start)
         position, deadline = start, Deadline(timeout)
@@ -158,29 +186,52 @@ class Engine:
 
     def _seek(self, topic: str, partition: int, start: int) -> Any:
         """Returns a consumer of a partition from an offset on."""
-        from kafka import KafkaConsumer, TopicPartition
+        from confluent_kafka import TopicPartition
 
         if self._consumer is None:
-            self._consumer = kafka_python_compat.connected(
-                KafkaConsumer, **self._config() | {"retry_backoff_ms": _BACKOFF_MS}, group_id=None,
-                enable_auto_commit=False, auto_offset_reset="none",
-                isolation_level="read_committed", allow_auto_create_topics=False,
-                metrics_enabled=False, fetch_max_wait_ms=20, max_partition_fetch_bytes=8 << 20,
-                fetch_max_bytes=64 << 20, max_poll_records=10_000,
-            )  # fmt: skip
-            hurry_metadata(self._consumer)
-        self._at = TopicPartition(topic, partition)
-        if self._at not in self._consumer.assignment():
-            self._consumer.assign([self._at])
-        self._consumer.seek(self._at, start)
+            self._consumer = record_consumer(
+                self._settings.kafka,
+                {
+                    "isolation.level": "read_committed",
+                    "fetch.wait.max.ms": 20,
+                    "fetch.message.max.bytes": 8 << 20,
+                },
+            )
+        self._consumer.assign([TopicPartition(topic, partition, start)])
         return self._consumer
 
-    def _poll(self, consumer: Any, position: int, stop: int) -> tuple[Rows, int]:  # noqa: ARG002 - of librdkafka
+    def _poll(self, consumer: Any, position: int, stop: int) -> tuple[Rows, int]:
         """Returns the next records below an offset, and how far it has come."""
-        rows = consumer.poll(timeout_ms=200).get(self._at, [])
-        while rows and rows[-1].offset >= stop:
-            rows.pop()
-        return Rows.of(map(_fields, rows)), consumer.position(self._at)
+        from confluent_kafka import KafkaError, KafkaException, Message
+
+        # With a time to wait, it would wait until there are as many.
+        messages = consumer.consume(_MANY, 0) or consumer.consume(1, 0.05)
+        errors = [*filter(None, map(Message.error, messages))]
+        if errors:
+            messages = [message for message in messages if message.error() is None]
+        reached = messages[-1].offset() + 1 if messages else position
+        for error in errors:
+            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                reached = stop  # All that is stable was seen: that is as far as was asked for.
+                break
+            if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                # That one is about the group's coordinator, which librdkafka looks for and a reader
+                # without a group that counts has no use for.
+                raise KafkaException(error)
+        while messages and messages[-1].offset() >= stop:
+            messages.pop()
+        try:
+            read = map(message_headers, messages) if self._is_careful else quick_headers(messages)
+            headers = [*read]
+        except SystemError:  # A name is not UTF-8.
+            self._is_careful = True
+            self._seek(messages[0].topic(), messages[0].partition(), position)
+            return Rows.of(()), position
+        rows = Rows((
+            map(Message.offset, messages), map(_milliseconds, map(Message.timestamp, messages)),
+            map(Message.key, messages), map(Message.value, messages), headers,
+        ))  # fmt: skip
+        return rows, reached
 
     def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> KafkaChannel:
         """Returns a new producer."""

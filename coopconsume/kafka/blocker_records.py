@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from coopconsume.kafka.kafka_python_compat import connected
+from coopconsume.kafka.records import RecordReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,51 +51,40 @@ def read_blockers(
         offsets: The offsets, which are between the start and the end of the log.
         log_level: The level at which a failure is logged.
     """
-    from kafka import KafkaConsumer
     from kafka.errors import KafkaError
 
     found: dict[TopicPartition, BlockerRecord] = {}
     if not offsets:
         return found
-    config = options.client_config() | {
-        "enable_auto_commit": False, "group_id": None, "auto_offset_reset": "none",
-        "isolation_level": options.kafka["isolation.level"],
-        # A broker sends at least one batch.
-        "max_partition_fetch_bytes": 1,
-    }  # fmt: skip
     try:
-        consumer = connected(KafkaConsumer, **config)
-        try:
-            _read(consumer, dict(sorted(offsets.items())[:_MOST]), found)
-        finally:
-            consumer.close(autocommit=False)
+        # A broker sends at least one batch.
+        with closing(RecordReader(options.kafka, {"max.partition.fetch.bytes": 1})) as reader:
+            _read(reader, dict(sorted(offsets.items())[:_MOST]), found)
     except KafkaError as error:
         log.log(log_level, "keys of blockers cannot be read: %s", error)
     return found
 
 
 def _read(
-    consumer: Any, offsets: Mapping[TopicPartition, int], found: dict[TopicPartition, BlockerRecord]
+    reader: RecordReader,
+    wanted: dict[TopicPartition, int],
+    found: dict[TopicPartition, BlockerRecord],
 ) -> None:
-    from kafka import TopicPartition as ClientPartition
-
-    wanted = {ClientPartition(*tp): offset for tp, offset in offsets.items()}
-    consumer.assign(list(wanted))
-    for place, offset in wanted.items():
-        consumer.seek(place, offset)
+    reader.assign(wanted)
     until = time.monotonic() + _PATIENCE
     while wanted and time.monotonic() < until:
-        polled = consumer.poll(timeout_ms=200)
+        taken = reader.read(0.2)
+        for place in taken.lost & wanted.keys():
+            log.debug("%s-%d has no offset %d any more", *place, wanted.pop(place))
         for place, offset in list(wanted.items()):
-            records = polled.get(place)
+            records = taken.records.get(place)
             if records:
-                first = records[0]
-                is_there = first.offset == offset
-                record = BlockerRecord(is_there, first.key if is_there else None)
-            elif consumer.position(place) > offset:
+                is_there = records[0].offset() == offset
+                record = BlockerRecord(is_there, records[0].key() if is_there else None)
+            elif reader.positions[place] > offset:
                 record = BlockerRecord(is_there=False)
             else:
                 continue
-            found[place.topic, place.partition] = record
+            found[place] = record
             del wanted[place]
-            consumer.pause(place)
+            reader.pause([place])

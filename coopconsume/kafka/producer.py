@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coopconsume.errors import OutputNotWritten, OutputRefused
+from coopconsume.kafka.librdkafka import kafka_error, record_producer
 from coopconsume.kafka.partitioner import default_partition
 from coopconsume.kafka.security import access
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from kafka.errors import KafkaError
+
     from coopconsume.options import Options
+
+log = logging.getLogger(__name__)
 
 #: The broker and the topic limit the size of a record, not the client.
 MOST_BYTES = 256 << 20
 _DELIVERY = 120.0
-#: Seconds without a write after which the connection is closed. Once kafka-python has heard that a
-#: topic it wrote to is deleted, its sender's thread is busy until it is closed.
-_IDLE = 10.0
+#: Seconds for one answer of a broker.
+_ANSWER = 10.0
+#: Seconds after which the partitions of a topic are counted again, as with Kafka's own producers.
+_COUNTS = 300.0
+#: Seconds between two looks at what has arrived.
+_POLL = 0.1
+#: The partition that the hash of the key selects.
+_ANY = -1
 #: The header of an output record that names the input record, as ``topic-partition@offset``.
 ORIGIN_HEADER = "coopconsume.origin"
-#: A header with the indexes, from 0, of the headers whose value was null.
-NULL_HEADERS = "coopconsume.null_headers"
 
 
 class Message(NamedTuple):
@@ -46,8 +56,16 @@ class Message(NamedTuple):
     ordering_key: bytes | None = None
 
 
+@dataclass
+class _Sent:
+    """The records of a write: the topic of the last one, and the errors of any with its topic."""
+
+    topic: str = ""
+    failed: list[tuple[str, Any]] = field(default_factory=list)
+
+
 class Producer:
-    """An idempotent producer with ``acks=all``; it connects at a write and closes when it is idle.
+    """An idempotent producer of confluent-kafka with ``acks=all``; it connects at the first write.
 
     It is thread-safe; one thread writes at a time.
 
@@ -61,8 +79,12 @@ class Producer:
         self._what = what
         self._client: Any = None
         self._lock = threading.Lock()
-        self._written_at = 0.0
-        self._closing: threading.Timer | None = None
+        #: The number of partitions of each topic, and when it has to be counted again.
+        self._partitions: dict[str, tuple[int, float]] = {}
+        #: Whether another thread waits for the end of a write, to close.
+        self._is_closing = False
+        #: What a broker has refused permanently, such as the login.
+        self._refusal: KafkaError | None = None
 
     def write(self, messages: Iterable[Message]) -> None:
         """Write records and wait until all of them are acknowledged.
@@ -74,75 +96,121 @@ class Producer:
         """
         with self._lock:
             self._write(messages)
-            self._written_at = time.monotonic()
-            if self._closing is None:
-                self._close_later(_IDLE)
-
-    def _close_later(self, seconds: float) -> None:
-        self._closing = threading.Timer(seconds, self._close_if_idle)
-        self._closing.daemon = True
-        self._closing.start()
-
-    def _close_if_idle(self) -> None:
-        with self._lock:
-            if self._closing is None:
-                return
-            left = self._written_at + _IDLE - time.monotonic()
-            if left > 0:
-                self._close_later(left)
-            else:
-                self.close()
 
     def _write(self, messages: Iterable[Message]) -> None:
+        from confluent_kafka import KafkaException
         from kafka.errors import KafkaError
 
-        topic = ""
+        sent = _Sent()
         try:
             if self._client is None:
                 self._client = self._connected()
-            sent = []
             for message in messages:
-                topic = message.topic
-                partition = message.partition
-                if message.ordering_key is not None:
-                    count = len(self._client.partitions_for(topic))
-                    partition = default_partition(message.ordering_key, count)
-                # The serializer extracts key and headers, see below.
-                future = self._client.send(
-                    topic, key=message, value=message.value, partition=partition
-                )
-                sent.append((topic, future))
-            self._client.flush(timeout=_DELIVERY)
-            for name, future in sent:
-                topic = name
-                future.get(timeout=_DELIVERY)
-        except (KafkaError, OSError) as error:
-            self.close()
-            refused = access.refused(error, self._options.kafka, [topic], "WRITE")
+                sent.topic = message.topic
+                self._send(message, sent)
+            self._wait(sent)
+        except (KafkaException, KafkaError, OSError) as failure:
+            self._drop()
+            error = kafka_error(failure.args[0]) if isinstance(failure, KafkaException) else failure
+            refused = access.refused(error, self._options.kafka, [sent.topic], "WRITE")
             if refused is not None:
                 raise refused from None
             cause = f"{type(error).__name__}: {error}"
             kind = OutputRefused if isinstance(error, _permanent_errors()) else OutputNotWritten
-            raise kind(self._what, f"topic {topic!r}", cause) from error
+            raise kind(self._what, f"topic {sent.topic!r}", cause) from error
+
+    def _wait(self, sent: _Sent) -> None:
+        """Wait until all records are acknowledged; raise the first error."""
+        from kafka.errors import KafkaTimeoutError
+
+        deadline = time.monotonic() + _DELIVERY
+        while self._client.flush(_POLL) and self._refusal is None:
+            if self._is_closing:
+                raise KafkaTimeoutError("not acknowledged before it was closed")
+            if time.monotonic() > deadline:
+                raise KafkaTimeoutError(f"not acknowledged within {_DELIVERY:g} s")
+        if sent.failed:
+            sent.topic, error = sent.failed[0]
+            raise kafka_error(error)
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _send(self, message: Message, sent: _Sent) -> None:
+        def delivered(error: Any, _: Any) -> None:
+            if error is not None:
+                sent.failed.append((message.topic, error))
+
+        partition = message.partition
+        if message.ordering_key is not None:
+            partition = default_partition(message.ordering_key, self._count(message.topic))
+        while True:
+            try:
+                self._client.produce(
+                    message.topic, message.value, message.key,
+                    _ANY if partition is None else partition, delivered,
+                    headers=list(message.headers),
+                )  # fmt: skip
+            except BufferError:  # Its queue is full.
+                self._client.poll(_POLL)
+                if sent.failed or self._refusal is not None or self._is_closing:
+                    return  # The wait for what was sent raises it.
+            else:
+                self._client.poll(0)
+                return
+
+    def _count(self, topic: str) -> int:
+        """Return the number of a topic's partitions, as it was at most five minutes ago."""
+        from confluent_kafka import KafkaException
+
+        count, until = self._partitions.get(topic, (0, 0.0))
+        if time.monotonic() < until:
+            return count
+        try:
+            described = self._client.list_topics(topic, _ANSWER).topics[topic]
+        except KafkaException as error:
+            self._client.poll(0)  # The client says here alone that the login was refused.
+            raise self._refusal or kafka_error(error.args[0]) from None
+        if described.error is not None:
+            raise kafka_error(described.error)
+        count = len(described.partitions)
+        self._partitions[topic] = (count, time.monotonic() + _COUNTS)
+        return count
 
     def close(self) -> None:
-        """Close the connection. Repeated calls have no effect."""
+        """Close the connection; a write of another thread fails. Repeated calls have no effect."""
+        self._is_closing = True
+        with self._lock:
+            self._drop()
+            self._is_closing = False
+
+    def _drop(self) -> None:
         client, self._client = self._client, None
-        timer, self._closing = self._closing, None
-        if timer is not None:
-            timer.cancel()
+        self._partitions, self._refusal = {}, None
         if client is not None:
-            client.close(timeout=5)
+            client.purge()
+            client.flush(_POLL)
 
     def _connected(self) -> Any:
-        from kafka import KafkaProducer
+        return record_producer(
+            self._options.kafka,
+            {
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "delivery.timeout.ms": int(_DELIVERY * 1000),
+                "message.max.bytes": MOST_BYTES,
+                "error_cb": self._heard,
+            },
+        )
 
-        config = self._options.client_config()
-        return KafkaProducer(
-            **config, acks="all", enable_idempotence=True, linger_ms=5,
-            delivery_timeout_ms=int(_DELIVERY * 1000), max_request_size=MOST_BYTES,
-            allow_auto_create_topics=False, key_serializer=message_serializer(),
-        )  # fmt: skip
+    def _heard(self, error: Any) -> None:
+        """Take an error of no record; librdkafka retries by itself unless it is final."""
+        from kafka.errors import SaslAuthenticationFailedError
+
+        found = kafka_error(error)
+        if error.fatal() or isinstance(found, SaslAuthenticationFailedError):
+            self._refusal = found
+        else:
+            log.debug("a producer of %s: %s", self._what, error.str())
 
 
 def _permanent_errors() -> tuple[type[Exception], ...]:
@@ -153,27 +221,3 @@ def _permanent_errors() -> tuple[type[Exception], ...]:
         errors.MessageSizeTooLargeError, errors.RecordListTooLargeError,
         errors.InvalidRecordError, errors.InvalidTimestampError,
     )  # fmt: skip
-
-
-def message_serializer() -> Any:
-    """Return a serializer that extracts key and headers from a `Message`.
-
-    ``send()`` refuses a record with neither key nor value, which Kafka accepts. It cannot write a
-    null header. Such a header becomes an empty one, and `NULL_HEADERS` contains its index.
-    """
-    from kafka.serializer import Serializer
-
-    class _MessageSerializer(Serializer):  # type: ignore[misc]
-        def serialize(
-            self,
-            topic: str,  # noqa: ARG002
-            headers: list[tuple[str, bytes]],
-            data: Message,
-        ) -> bytes | None:
-            headers[:] = [(name, value or b"") for name, value in data.headers]
-            nulls = [str(i) for i, (_, value) in enumerate(data.headers) if value is None]
-            if nulls:
-                headers.append((NULL_HEADERS, ",".join(nulls).encode()))
-            return data.key
-
-    return _MessageSerializer()

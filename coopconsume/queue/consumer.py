@@ -6,9 +6,9 @@ import logging
 import math
 import os
 import time
+import warnings
 from dataclasses import dataclass
 from enum import StrEnum
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Self
 
 from commits import OffsetRanges
@@ -22,7 +22,8 @@ from coopconsume.errors import (
 )
 from coopconsume.errors.queue import NotHeld, QueueUnavailable
 from coopconsume.kafka.cluster import Cluster, primary_mark
-from coopconsume.kafka.kafka_python_compat import connected
+from coopconsume.kafka.headers import message_headers
+from coopconsume.kafka.records import RecordReader
 from coopconsume.queue.range_reader import RangeReader, RangesRead
 from coopconsume.queue.rows import MOST_LISTED, minus
 from coopconsume.queue.session import QueueSession
@@ -52,7 +53,8 @@ _ENDS_AGE = 0.2
 _OFFSETS_EVERY = 1.0
 _LAST_OFFSETS = 10.0
 _MOST_RECORDS = 100_000
-_PLACE = attrgetter("partition", "offset")
+#: Milliseconds that a broker waits for records.
+_FETCH_WAIT_MS = 20
 
 
 class AcknowledgeType(StrEnum):
@@ -126,12 +128,10 @@ class QueueConsumer(Closing):
         hold: The duration of a hold in seconds, from 1 to 3600.
         max_deliveries: After so many deliveries without ACCEPT a record becomes a dead letter; it
             needs ``deadLetter``. None: never.
-        engine: The client of replicas in topics: ``kafka-python``, or ``confluent-kafka``, if
-            installed.
+        engine: Has no effect, and is deprecated: one client writes and reads all replicas.
 
     Raises:
         InvalidOption, MissingOption, UnknownOption: The options are not valid.
-        EngineNotUsable: The engine is not installed.
     """
 
     def __init__(
@@ -142,14 +142,16 @@ class QueueConsumer(Closing):
         *,
         hold: float = 30.0,
         max_deliveries: int | None = None,
-        engine: str = "kafka-python",
+        engine: str | None = None,
     ) -> None:
+        if engine is not None:
+            warnings.warn("engine has no effect", DeprecationWarning, stacklevel=2)
         self._settings = QueueSettings.parse(
-            options, topic, replicas, hold=hold, max_deliveries=max_deliveries, engine=engine
+            options, topic, replicas, hold=hold, max_deliveries=max_deliveries
         )
         self._session: QueueSession | None = None
         self._cluster: Cluster | None = None
-        self._source: Any = None
+        self._source: RecordReader | None = None
         self._letters: DeadLetterSink | None = None
         self._held: dict[tuple[int, int], _Held] = {}
         self._unsettled: list[Settled] = []
@@ -431,21 +433,12 @@ class QueueConsumer(Closing):
 
     def _read_from(self, look: SourceLook) -> None:
         """Open the client that reads records; assign partitions that are new to it."""
-        from kafka import KafkaConsumer, TopicPartition
-
-        options = self._settings.options
         if self._source is None:
-            self._source = connected(
-                KafkaConsumer, **options.client_config(), group_id=None, enable_auto_commit=False,
-                auto_offset_reset="none", isolation_level=options.kafka["isolation.level"],
-                max_poll_records=10_000, fetch_max_wait_ms=20,
-            )  # fmt: skip
-        places = [TopicPartition(look.topic.name, p) for p in look.logs]
-        new = {*places} - self._source.assignment()
-        if new:
+            kafka = self._settings.options.kafka
+            self._source = RecordReader(kafka, {"fetch.wait.max.ms": _FETCH_WAIT_MS})
+        places = {(look.topic.name, p): look.starts[p] for p in look.logs}
+        if places.keys() - self._source.positions.keys():
             self._source.assign(places)
-            for at in places:
-                self._source.seek(at, look.starts[at.partition])
 
     def _skip_deleted(self, partition: int, start: int) -> None:
         assert self._session is not None
@@ -485,6 +478,7 @@ class QueueConsumer(Closing):
         """Read granted records; withdraw from those that do not come in time to be worked on."""
         now = time.monotonic()
         deadline = now + min(patience, (granted.until - now) / 2)
+        assert self._source is not None
         read = RangeReader(self._source, self._settings.topic).read(granted.offsets, deadline)
         if not self._is_of_last_look(read.records, patience):
             self._ends_at, read = 0.0, RangesRead(late=dict(granted.offsets))
@@ -500,8 +494,8 @@ class QueueConsumer(Closing):
             session.settle("release", late, is_delivered=False)
         return [
             self._record(session, raw)
-            for raw in sorted(read.records, key=_PLACE)
-            if raw.offset not in late.get(raw.partition, ())
+            for raw in sorted(read.records, key=_place)
+            if raw.offset() not in late.get(raw.partition(), ())
         ]
 
     def _is_of_last_look(self, records: Sequence[Any], patience: float) -> bool:
@@ -511,7 +505,7 @@ class QueueConsumer(Closing):
         if not records:
             return True
         epochs = self._epochs
-        if any(raw.leader_epoch > epochs.get(raw.partition, -1) >= 0 for raw in records):
+        if any((one.leader_epoch() or 0) > epochs.get(one.partition(), -1) >= 0 for one in records):
             return False  # there was an election since then
         with self._cluster.patient_for(patience):
             return self._topic.described().id == self._topic_id
@@ -527,11 +521,11 @@ class QueueConsumer(Closing):
         return [record for record in records if record.attempt <= most]
 
     def _record(self, session: QueueSession, raw: Any) -> Record:
-        attempt = 1 + session.member.deliveries(raw.partition, raw.offset)
-        headers = tuple((name, value) for name, value in raw.headers)
+        partition, offset = _place(raw)
+        attempt = 1 + session.member.deliveries(partition, offset)
         return Record(
-            raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.timestamp, headers,
-            attempt,
+            raw.topic(), partition, offset, raw.key(), raw.value(), raw.timestamp()[1],
+            tuple(message_headers(raw)), attempt,
         )  # fmt: skip
 
     def _renewed(self, settled: Settled) -> None:
@@ -639,3 +633,8 @@ def _check_timeout(timeout: float) -> None:
 
 def _places(offsets: Offsets) -> list[tuple[int, int]]:
     return [(p, int(offset)) for p, found in offsets.items() for offset in found.offsets()]
+
+
+def _place(raw: Any) -> tuple[int, int]:
+    """Partition and offset of a record of confluent-kafka."""
+    return raw.partition(), raw.offset()

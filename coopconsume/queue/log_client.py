@@ -1,23 +1,21 @@
-"""The interface of a replica's log, and the Kafka clients that write and read it as a topic."""
+"""The interface of a replica's log, and the log in a topic."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-import uuid
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
-from coopconsume.errors import BrokerUnreachable, CoopConsumeError, NotAuthorized
+from coopconsume.errors import BrokerUnreachable, CoopConsumeError
 from coopconsume.errors.queue import QueueLogFormat, QueueNotFound
-from coopconsume.kafka import librdkafka
 from coopconsume.kafka.identity import is_other_topic
 from coopconsume.kafka.one_partition import OnePartition
-from coopconsume.kafka.security import access, sasl
+from coopconsume.kafka.security import access
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from coopconsume.options import Options
 
@@ -104,7 +102,7 @@ class LogClient(ABC):
 
 
 class KafkaLog(OnePartition, LogClient):
-    """A log in a Kafka topic of one partition, through kafka-python.
+    """A log in a Kafka topic of one partition.
 
     Args:
         queue: The group and the topic of the queue: the key of the rows.
@@ -112,29 +110,31 @@ class KafkaLog(OnePartition, LogClient):
         options: The options of its cluster.
 
     Raises:
-        EngineNotUsable: The client is not installed.
         InvalidOption: A setting of security that the client does not take.
     """
 
     snapshot_every = 10_000
     #: When it was certain that the log is that of `topic_id`, on the monotonic clock.
     _watched_at = -math.inf
-    #: Whether the client says by itself which topic it reads.
-    _says_topic: ClassVar[bool] = True
 
     def __init__(self, queue: str, topic: str, options: Options) -> None:
         self.place = f"topic {topic} of {options.kafka['bootstrap.servers']}"
         self._queue = queue
         self._key = queue.encode()
-        self._kafka = options.kafka
-        config = options.client_config() | {"bootstrap_timeout_ms": CONNECT_MS}
-        request_ms = config.get("request_timeout_ms", CONNECT_MS)
+        request_ms = int(options.kafka.get("request.timeout.ms", CONNECT_MS))
         super().__init__(
-            topic, config, answer_ms=CONNECT_MS, fetch_ms=_FETCH_WAIT_MS, max_block_ms=CONNECT_MS,
-            request_timeout_ms=request_ms, delivery_timeout_ms=request_ms + CONNECT_MS,
-            retry_backoff_ms=config.get("retry_backoff_ms", 50), max_request_size=_MOST_BYTES,
-            allow_auto_create_topics=False,
-        )  # fmt: skip
+            topic,
+            options.kafka,
+            options.client_config(),
+            answer=CONNECT_MS / 1000,
+            fetch_ms=_FETCH_WAIT_MS,
+            producer={
+                "request.timeout.ms": request_ms,
+                "message.timeout.ms": request_ms + CONNECT_MS,
+                "message.max.bytes": _MOST_BYTES,
+                "retry.backoff.ms": int(options.kafka.get("retry.backoff.ms", 50)),
+            },
+        )
 
     def prepare(self, *, create: bool) -> None:
         """Creates the topic if it does not exist, and waits for its leader."""
@@ -149,41 +149,30 @@ class KafkaLog(OnePartition, LogClient):
 
     def write(self, rows: Sequence[bytes]) -> None:
         """Sends rows."""
-        for row in rows:
-            self.send(row, self._key)
-
-    def read(self, seconds: float) -> Sequence[LogRecord] | None:
-        """Waits for the next records; None also if they are of a topic that was created again.
-
-        kafka-python learns of that as a fetch fails. After a time without a fetch, and now and then
-        for a client that does not say it, the brokers are asked.
-        """
-        is_due = time.monotonic() - self._watched_at > _UNWATCHED
-        found = self._fetch(seconds)
-        if is_due:
-            is_other = is_other_topic(self.topic_id, self.described_id())
-        else:
-            is_other = self.is_other_topic()
-        if is_due or self._says_topic:
-            self._watched_at = time.monotonic()
-        return None if is_other else found
-
-    def _fetch(self, seconds: float) -> Sequence[LogRecord] | None:
-        """Waits for the next records; None if they were deleted."""
-        return super().read(seconds)
+        self.send(rows, self._key)
 
     def write_now(self, row: bytes) -> bool:
-        """Sends a row once the topic's partition is known: without it `send` waits."""
+        """Sends a row once the producer exists."""
         from kafka.errors import KafkaError
 
-        producer = self._producer
-        if producer is None or not producer._metadata.partitions_for_topic(self._topic):  # noqa: SLF001
+        if self._producer is None:
             return False
         try:
-            self.send(row, self._key)
+            self._produce(row, self._key)
         except KafkaError:
             return False
         return True
+
+    def read(self, seconds: float) -> Sequence[LogRecord] | None:
+        """Waits for the next records; None also if the topic was created again.
+
+        The client reads a topic by its name, so the brokers are asked for its id once a second.
+        """
+        if time.monotonic() - self._watched_at > _UNWATCHED:
+            if is_other_topic(self.topic_id, self.described_id()):
+                return None
+            self._watched_at = time.monotonic()
+        return super().read(seconds)
 
     def explained(self, error: Exception) -> CoopConsumeError:
         """Returns a missing right, or that the brokers cannot be reached."""
@@ -192,131 +181,3 @@ class KafkaLog(OnePartition, LogClient):
         return access.refused(error, self._kafka, [self._topic]) or BrokerUnreachable(
             self._kafka["bootstrap.servers"], f"{type(error).__name__}: {error}"
         )
-
-
-class ConfluentLog(KafkaLog):
-    """The same through confluent-kafka: a hold takes less than half of the time."""
-
-    _says_topic = False
-
-    def __init__(self, queue: str, topic: str, options: Options) -> None:
-        super().__init__(queue, topic, options)
-        self._library = librdkafka.package()
-        self._librdkafka = librdkafka.client_config(self._kafka)
-        self._asks: Any = None
-
-    def write(self, rows: Sequence[bytes]) -> None:
-        """Sends rows."""
-        request_ms = int(self._kafka.get("request.timeout.ms", CONNECT_MS))
-        try:
-            if self._producer is None:
-                config = {"retry.backoff.ms": 50} | self._librdkafka | {
-                    "acks": "all", "max.in.flight": 1, "linger.ms": 0,
-                    "socket.nagle.disable": True, "request.timeout.ms": request_ms,
-                    "message.timeout.ms": request_ms + CONNECT_MS,
-                    "message.max.bytes": _MOST_BYTES,
-                }  # fmt: skip
-                self._producer = self._library.Producer(config, logger=log)
-            for row in rows:
-                self._producer.poll(0)  # so that its queue has space
-                self._producer.produce(self._topic, key=self._key, value=row, partition=0)
-        except (self._library.KafkaException, BufferError) as error:
-            raise ConnectionError(str(error)) from error
-
-    def write_now(self, row: bytes) -> bool:
-        """Sends a row once the producer exists."""
-        if self._producer is None:
-            return False
-        try:
-            self._producer.produce(self._topic, key=self._key, value=row, partition=0)
-        except (self._library.KafkaException, BufferError):
-            return False
-        return True
-
-    def end_writing(self) -> None:
-        """Waits up to 3 s for what was sent."""
-        if self._producer is not None:
-            self._producer.flush(3)
-
-    def begin_reading(self) -> tuple[int, int]:
-        """Begins at the first offset."""
-        config = self._librdkafka | {
-            "group.id": "none", "enable.auto.commit": False, "auto.offset.reset": "error",
-            "fetch.wait.max.ms": _FETCH_WAIT_MS, "enable.partition.eof": True,
-        }  # fmt: skip
-        try:
-            self._consumer = self._library.Consumer(config, logger=log)
-            at = self._library.TopicPartition(self._topic, 0)
-            start, end = self._consumer.get_watermark_offsets(at, CONNECT_MS / 1000)
-            self._consumer.assign([self._library.TopicPartition(self._topic, 0, start)])
-        except self._library.KafkaException as error:
-            raise ConnectionError(str(error)) from error
-        self._position = int(start)
-        return int(start), int(end)
-
-    def is_other_topic(self) -> bool:
-        """Returns False: the client does not say which topic it reads."""
-        return False
-
-    def described_id(self) -> str:
-        """Returns the id of the topic, by a client that stays connected."""
-        from confluent_kafka import TopicCollection
-        from confluent_kafka.admin import AdminClient
-
-        if self._asks is None:
-            self._asks = AdminClient(self._librdkafka, logger=log)
-        asked = self._asks.describe_topics(
-            TopicCollection([self._topic]), request_timeout=CONNECT_MS / 1000
-        )
-        try:
-            found = asked[self._topic].result(CONNECT_MS / 1000).topic_id
-        except (self._library.KafkaException, TimeoutError) as error:
-            raise ConnectionError(str(error)) from error
-        high, low = found.get_most_significant_bits(), found.get_least_significant_bits()
-        return str(uuid.UUID(int=(high % 2**64 << 64) + low % 2**64))
-
-    def _fetch(self, seconds: float) -> Sequence[LogRecord] | None:  # noqa: C901 - a case an error
-        try:
-            found = self._consumer.consume(_AT_ONCE, 0)
-            if not found:
-                if self._producer is not None:
-                    self._producer.poll(0)  # drops reports; not in `write_now`, which is in a hurry
-                # With a time to wait, it would wait until there are as many as it may return.
-                found = self._consumer.consume(1, seconds)
-        except self._library.KafkaException as failure:
-            raise ConnectionError(str(failure)) from failure
-        codes = self._library.KafkaError
-        records = []
-        for message in found:
-            error = message.error()
-            if error is None:
-                records.append((message.offset(), message.key(), message.value()))
-            elif error.code() == codes._PARTITION_EOF:  # noqa: SLF001
-                self._position = message.offset()  # also behind the marker of a transaction
-            elif error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):  # noqa: SLF001
-                return None
-            elif error.code() == codes.TOPIC_AUTHORIZATION_FAILED:
-                raise NotAuthorized("READ", "TOPIC", self._topic, sasl.user(self._kafka))
-            elif error.code() == codes.UNKNOWN_TOPIC_OR_PART:
-                raise ConnectionError(error.str())
-            else:  # The client goes on by itself, as after a lost connection.
-                log.debug("topic %s: %s", self._topic, error.str())
-        if records:
-            self._position = records[-1][0] + 1
-        return records
-
-    def position(self) -> int:
-        """Returns the offset that is read next."""
-        return self._position
-
-    def end_reading(self) -> None:
-        """Closes the connection."""
-        if self._consumer is not None:
-            self._consumer.close()
-
-
-#: The clients by their names.
-ENGINES: Final[Mapping[str, Callable[[str, str, Options], LogClient]]] = {
-    "kafka-python": KafkaLog,
-    "confluent-kafka": ConfluentLog,
-}

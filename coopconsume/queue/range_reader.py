@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,16 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from commits import OffsetRanges
 
 if TYPE_CHECKING:
-    from kafka import KafkaConsumer, TopicPartition
-
+    from commits.model import TopicPartition
+    from coopconsume.kafka.records import RecordReader
     from coopconsume.queue.rows import Offsets
-
-
-log = logging.getLogger(__name__)
 
 #: So many offsets between two ranges are read, too: that costs less than a new fetch.
 _NEAR = 100
-_POLL_MS = 200
+_POLL = 0.2
 
 
 @dataclass(slots=True)
@@ -53,11 +49,11 @@ class RangeReader:
     other one. What lies between distant ranges is not read.
 
     Args:
-        source: The client; its partitions are assigned, and have positions.
+        source: The reader; its partitions are assigned.
         topic: The topic.
     """
 
-    def __init__(self, source: KafkaConsumer, topic: str) -> None:
+    def __init__(self, source: RecordReader, topic: str) -> None:
         self._source = source
         self._topic = topic
 
@@ -68,65 +64,40 @@ class RangeReader:
             wanted: The offsets.
             deadline: The time on the monotonic clock at which it returns with what there is.
         """
-        from kafka import TopicPartition
-        from kafka.errors import OffsetOutOfRangeError
-
-        found = RangesRead(late=dict(wanted))
-        left = {TopicPartition(self._topic, p): _spans(offsets) for p, offsets in wanted.items()}
-        self._source.pause(*(at for at in self._source.assignment() if at not in left))
-        self._source.resume(*left)
-        positions: dict[TopicPartition, int] = {}
+        found, positions = RangesRead(late=dict(wanted)), self._source.positions
+        left = {(self._topic, p): _spans(offsets) for p, offsets in wanted.items()}
+        self._source.pause(positions.keys() - left.keys())
+        self._source.resume(left.keys())
         for at, spans in left.items():
-            positions[at] = spans[0].first
-            if self._position(at) != spans[0].first:
+            if positions[at] != spans[0].first or at in self._source.lost:
                 self._source.seek(at, spans[0].first)
         while left and (remaining := deadline - time.monotonic()) > 0:
             # More would be read again by the next call.
             most = min(spans[0].last + 1 - positions[at] for at, spans in left.items())
-            try:
-                polled = self._source.poll(min(_POLL_MS, int(remaining * 1000) + 1), most)
-            except OffsetOutOfRangeError as error:
+            before = dict(positions)
+            taken = self._source.read(min(_POLL, remaining), most)
+            for at in taken.lost & left.keys():
                 found.is_deleted = True
-                for at in error.args[0]:
-                    left[at].pop(0)
-                    self._go_on(left, at, positions)
-                continue
+                left[at].pop(0)
             for at in [*left]:
-                raws = polled.get(at, [])
-                before = positions[at]
-                position = raws[-1].offset + 1 if raws else before
-                positions[at] = max(position, self._position(at) or 0)  # also past holes
-                _take(found, at.partition, raws, before, positions[at] - 1)
-                self._go_on(left, at, positions)
+                raws = taken.records.get(at, [])
+                _take(found, at[1], raws, before[at], positions[at] - 1)  # also past holes
+                self._go_on(left, at, is_lost=at in taken.lost)
         return found
 
     def _go_on(
-        self,
-        left: dict[TopicPartition, list[_Span]],
-        at: TopicPartition,
-        positions: dict[TopicPartition, int],
+        self, left: dict[TopicPartition, list[_Span]], at: TopicPartition, *, is_lost: bool
     ) -> None:
-        """Go to the next span of a partition if one is over; pause it after the last one."""
-        spans = left[at]
-        while spans and spans[0].last < positions[at]:
+        """Go to the next span of a partition if one is over; pause it while others are read."""
+        spans, position = left[at], self._source.positions[at]
+        while spans and spans[0].last < position:
             spans.pop(0)
         if not spans:
             del left[at]
-            self._source.pause(at)
-        elif spans[0].first > positions[at]:
-            positions[at] = spans[0].first
-            self._source.seek(at, positions[at])
-
-    def _position(self, at: TopicPartition) -> int | None:
-        """Return the next offset of the client; None while its broker does not answer."""
-        from kafka.errors import KafkaConnectionError, KafkaTimeoutError
-
-        try:
-            position: int | None = self._source.position(at, timeout_ms=_POLL_MS)
-        except (KafkaConnectionError, KafkaTimeoutError) as error:
-            log.debug("the position of %s-%d is not known: %s", at.topic, at.partition, error)
-            return None
-        return position
+            if left:  # Otherwise what comes next is fetched while these records are worked on.
+                self._source.pause([at])
+        elif spans[0].first > position or is_lost:
+            self._source.seek(at, max(spans[0].first, position))
 
 
 def _take(found: RangesRead, partition: int, raws: list[Any], first: int, last: int) -> None:
@@ -135,9 +106,10 @@ def _take(found: RangesRead, partition: int, raws: list[Any], first: int, last: 
     reached = late.clip(first, last)
     if not reached:
         return
-    records = [raw for raw in raws if raw.offset in reached]
+    offsets = [raw.offset() for raw in raws]
+    records = [raw for raw, offset in zip(raws, offsets, strict=True) if offset in reached]
     found.records += records
-    missing = reached - OffsetRanges.from_offsets([raw.offset for raw in records])
+    missing = reached - OffsetRanges.from_offsets(offsets)
     _put(found.missing, partition, found.missing.get(partition, OffsetRanges()) | missing)
     _put(found.late, partition, late - reached)
 

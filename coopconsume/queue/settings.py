@@ -12,7 +12,7 @@ from commits.places import local_path
 from commits.table import is_named
 from coopconsume.errors import InvalidOption
 from coopconsume.options import TABLE, Options
-from coopconsume.queue.log_client import ENGINES
+from coopconsume.queue.log_client import KafkaLog
 from coopconsume.queue.table_log import TableLog
 from coopconsume.record import usable_seconds
 from coopconsume.table_places import TablePlace, refuse_nested
@@ -86,7 +86,6 @@ class QueueSettings:
         replicas: The replicas.
         hold: The duration of a hold in seconds.
         max_deliveries: After so many deliveries a record becomes a dead letter; None: never.
-        engine: The client of the replicas' logs, one of `coopconsume.queue.log_client.ENGINES`.
     """
 
     topic: str
@@ -94,7 +93,6 @@ class QueueSettings:
     replicas: tuple[QueueReplica, ...]
     hold: float = 30.0
     max_deliveries: int | None = None
-    engine: str = "kafka-python"
 
     @classmethod
     def parse(
@@ -105,7 +103,6 @@ class QueueSettings:
         *,
         hold: float = 30.0,
         max_deliveries: int | None = None,
-        engine: str = "kafka-python",
     ) -> QueueSettings:
         """Check the settings as a user gives them; nothing is opened.
 
@@ -114,7 +111,6 @@ class QueueSettings:
             InvalidOption: A value is out of range, an option does not apply to a queue, or there
                 are too many replicas or two that are the same.
             MissingOption: ``kafka.bootstrap.servers`` or ``kafka.group.id``.
-            EngineNotUsable: The engine is not installed.
         """
         parsed = _parsed(options)
         _check_topic("topic", topic)
@@ -130,9 +126,7 @@ class QueueSettings:
             if parsed.dead_letter is None:
                 remedy = "give deadLetter too: it takes the records that are given up"
                 raise InvalidOption("max_deliveries", repr(max_deliveries), remedy)
-        if engine not in ENGINES:
-            raise InvalidOption("engine", repr(engine), f"give {' or '.join(ENGINES)}")
-        settings = cls(topic, parsed, found, seconds, max_deliveries, engine)
+        settings = cls(topic, parsed, found, seconds, max_deliveries)
         places = [client.place for client in settings.clients()]
         # The same bucket may exist in several stores.
         stores = [
@@ -144,7 +138,7 @@ class QueueSettings:
             remedy = "give each replica a topic or a table of its own"
             raise InvalidOption("replicas", "twice the same log", remedy)
         refuse_nested(list(settings._tables()))
-        if ENGINES[engine](settings.name, topic, parsed).place in places:
+        if KafkaLog(settings.name, topic, parsed).place in places:
             remedy = f"the records of {settings.name} are in it"
             raise InvalidOption("replicas", repr(topic), remedy)
         return settings
@@ -166,7 +160,6 @@ class QueueSettings:
 
         Raises:
             UnknownOption, InvalidOption: The options of a replica are not valid.
-            EngineNotUsable: The engine is not installed.
         """
         return [self._client(replica) for replica in self.replicas]
 
@@ -176,7 +169,7 @@ class QueueSettings:
         options = self.options
         if replica.options:
             options = _parsed({"kafka.group.id": options.group_id, **replica.options})
-        return ENGINES[self.engine](self.name, replica.topic, options)
+        return KafkaLog(self.name, replica.topic, options)
 
     @property
     def name(self) -> str:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 #: The prefix of a topic where a path is possible as well.
 TOPIC_PREFIX = "kafka:"
+#: A header with the indexes, from 0, of the headers before it whose value was null, where they were
+#: written as empty ones.
+NULL_HEADERS = "coopconsume.null_headers"
 
 
 def topic_of(place: Any) -> str | None:

@@ -9,7 +9,8 @@ from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.kafka_engine import KafkaChannel
 from coopconsume.fenced.log import LogId
 from coopconsume.kafka.call_limit import Deadline
-from coopconsume.kafka.producer import MOST_BYTES, message_serializer
+from coopconsume.kafka.producer import MOST_BYTES
+from coopconsume.sinks.base import NULL_HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,7 +42,7 @@ class TransactionChannel(KafkaChannel):
     def __init__(self, options: Options, topic: str, transactional_id: str, timeout: float) -> None:
         more = {
             "max_request_size": MOST_BYTES, "batch_size": _BATCH_BYTES, "linger_ms": _LINGER_MS,
-            "key_serializer": message_serializer(),
+            "key_serializer": _serializer(),
         }  # fmt: skip
         log = LogId(topic, "", 0)
         super().__init__(FencedSettings(options.kafka), log, transactional_id, timeout, more)
@@ -97,3 +98,27 @@ def transactional_id(group: str, topic: str, partition: int) -> str:
     """
     parts = (group, topic, str(partition))
     return ".".join([_PREFIX, *(f"{len(part)}:{part}" for part in parts)])
+
+
+def _serializer() -> Any:
+    """Returns a serializer that extracts key and headers from a `Message`.
+
+    ``send()`` refuses a record with neither key nor value, which Kafka accepts. It cannot write a
+    null header. Such a header becomes an empty one, and `NULL_HEADERS` contains its index.
+    """
+    from kafka.serializer import Serializer
+
+    class _MessageSerializer(Serializer):  # type: ignore[misc]
+        def serialize(
+            self,
+            topic: str,  # noqa: ARG002
+            headers: list[tuple[str, bytes]],
+            data: Message,
+        ) -> bytes | None:
+            headers[:] = [(name, value or b"") for name, value in data.headers]
+            nulls = [str(i) for i, (_, value) in enumerate(data.headers) if value is None]
+            if nulls:
+                headers.append((NULL_HEADERS, ",".join(nulls).encode()))
+            return data.key
+
+    return _MessageSerializer()

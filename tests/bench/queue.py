@@ -7,7 +7,7 @@ from contextlib import closing
 from statistics import median
 from typing import TYPE_CHECKING
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from coopconsume.queue import QueueConsumer
 from tests.bench.figures import Ratio, Report, take_turns
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _RATE, _LEAST = "acquired and acknowledged", "target"
 _HOLD, _BARE = "a hold by three replicas", "a bare produce and read back"
-_FAST, _FAST_BARE = f"{_HOLD}, confluent-kafka", f"{_BARE}, confluent-kafka"
 _TABLES, _TABLE_RATE = f"{_HOLD}, Delta tables", f"{_RATE}, a Delta table"
 _BATCH, _GOAL = 500, 5_000.0
 
@@ -69,24 +68,15 @@ def _hold(harness: Harness, say: Callable[[str], None]) -> Report:
         "One record is acquired from three replicas, topics of one broker or tables on a local "
         "disk: first from one of them, then from others. Beside it the bare client: a record is "
         "produced with acks=all, and read back by a consumer that waits for it, both with a "
-        "replica's settings. The client is kafka-python where nothing else is said. Each value is "
-        f"the median of {count}.",
+        f"replica's settings. Each value is the median of {count}.",
     )
     sides = {
-        _HOLD: lambda _: _held(harness, count, "kafka-python"),
-        _FAST: lambda _: _held(harness, count, "confluent-kafka"),
-        _TABLES: lambda _: _held(harness, count, "kafka-python", tables=True),
+        _HOLD: lambda _: _held(harness, count),
+        _TABLES: lambda _: _held(harness, count, tables=True),
         _BARE: lambda _: _bare(harness, count),
-        _FAST_BARE: lambda _: _fast_bare(harness, count),
     }
     report.add_all(take_turns(sides, harness.turns, say=say, warm_ups=1), "ms")
-    report.ratios = [
-        Ratio("hold / produce and read back", _HOLD, _BARE, at_most=3.0),
-        Ratio("hold by confluent-kafka / produce and read back by kafka-python", _FAST, _BARE,
-              at_most=3.0),
-        Ratio("hold / produce and read back, both by confluent-kafka", _FAST, _FAST_BARE,
-              at_most=3.0),
-    ]  # fmt: skip
+    report.ratios = [Ratio("hold / produce and read back", _HOLD, _BARE, at_most=3.0)]
     return report
 
 
@@ -98,14 +88,14 @@ def _of_a_queue(options: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _held(harness: Harness, count: int, engine: str, *, tables: bool = False) -> float:
+def _held(harness: Harness, count: int, *, tables: bool = False) -> float:
     options = _of_a_queue(harness.options("queue-hold", startingOffsets="earliest"))
     name = str(options["kafka.group.id"])
     took = []
     replicas = [f"{name}-r{n}" for n in range(3)]
     if tables:
         replicas = [str(harness.path("queue-table")) for _ in replicas]
-    with QueueConsumer(options, "queue-hold", replicas, engine=engine) as consumer:
+    with QueueConsumer(options, "queue-hold", replicas) as consumer:
         session, ends = consumer._opened(), {0: count}
         for number in range(count):
             began = time.perf_counter()
@@ -122,38 +112,6 @@ def _held(harness: Harness, count: int, engine: str, *, tables: bool = False) ->
 def _bare(harness: Harness, count: int) -> float:
     topic = str(harness.options("queue-bare")["kafka.group.id"])
     harness.broker.create_topic(topic, 1)
-    servers, at = harness.broker.bootstrap_servers, TopicPartition(topic, 0)
-    common = {"bootstrap_servers": servers, "metrics_enabled": False}
-    took = []
-    with (
-        closing(
-            KafkaProducer(
-                **common,
-                acks="all",
-                linger_ms=0,
-                enable_idempotence=False,
-                max_in_flight_requests_per_connection=1,
-            )
-        ) as producer,
-        closing(KafkaConsumer(**common, fetch_max_wait_ms=250)) as consumer,
-    ):
-        consumer.assign([at])
-        consumer.seek_to_beginning(at)
-        for _ in range(count):
-            began = time.perf_counter()
-            producer.send(topic, b"x" * 200, partition=0)
-            while not consumer.poll(timeout_ms=500):
-                pass
-            took.append(time.perf_counter() - began)
-    return 1000 * median(took)
-
-
-def _fast_bare(harness: Harness, count: int) -> float:
-    from confluent_kafka import Consumer, Producer
-    from confluent_kafka import TopicPartition as Place
-
-    topic = str(harness.options("queue-bare")["kafka.group.id"])
-    harness.broker.create_topic(topic, 1)
     servers = {"bootstrap.servers": harness.broker.bootstrap_servers}
     producer = Producer(
         servers
@@ -166,7 +124,7 @@ def _fast_bare(harness: Harness, count: int) -> float:
     )
     took = []
     with closing(Consumer(servers | {"group.id": "none", "fetch.wait.max.ms": 250})) as consumer:
-        consumer.assign([Place(topic, 0, 0)])
+        consumer.assign([TopicPartition(topic, 0, 0)])
         for _ in range(count):
             began = time.perf_counter()
             producer.produce(topic, b"x" * 200, partition=0)

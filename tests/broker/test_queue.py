@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as ConfluentPartition
 from deltalake import DeltaTable
 from kafka import KafkaProducer, TopicPartition
 from kafka.producer.sender import Sender
@@ -30,6 +29,7 @@ from coopconsume.errors import (
     QueueNotFound,
     QueueUnavailable,
 )
+from coopconsume.kafka.records import Taken
 from coopconsume.options import Options
 from coopconsume.queue import (
     ACCEPT,
@@ -41,7 +41,7 @@ from coopconsume.queue import (
     QueueReplica,
     queue_status,
 )
-from coopconsume.queue.log_client import ENGINES, KafkaLog
+from coopconsume.queue.log_client import KafkaLog
 from coopconsume.queue.replica_log import ReaderEvent, RecordsRead, ReplicaLog
 from coopconsume.queue.table_log import TableLog
 from coopconsume.testing.local.broker import LocalKafka
@@ -115,7 +115,7 @@ def test_consumers_share_records_and_acknowledge_each(
     options = options_of(kafka, f"{name}-group", deadLetter=f"kafka:{letters}")
     with (
         QueueConsumer(options, name) as one,
-        QueueConsumer(options, name, engine="confluent-kafka") as two,
+        QueueConsumer(options, name) as two,
     ):
         mine = polled(one, 10)
         others = polled(two, 25)
@@ -192,20 +192,26 @@ def test_an_old_record_far_below_the_others_holds_up_nobody(
         consumer.acknowledge(old, RELEASE)
         consumer.commit()
         read: list[int] = []
-        poll = consumer._source.poll
+        source = consumer._source
+        assert source is not None
+        take = source.read
 
-        def counted(*limits: Any) -> Any:
-            found = poll(*limits)
-            read.extend(raw.offset for raws in found.values() for raw in raws)
+        def counted(timeout: float, most: int) -> Taken:
+            found = take(timeout, most)
+            read.extend(raw.offset() for raws in found.records.values() for raw in raws)
             return found
 
-        monkeypatch.setattr(consumer._source, "poll", counted)
+        def nothing(*_: object) -> Taken:
+            time.sleep(0.1)
+            return Taken()
+
+        monkeypatch.setattr(source, "read", counted)
         far = consumer.poll(50, timeout=PATIENCE)
         assert [record.offset for record in far] == [0, *range(count - 100, count - 51)]
         assert len(read) == 50
-        monkeypatch.setattr(consumer._source, "poll", lambda *_: time.sleep(0.1) or {})
+        monkeypatch.setattr(source, "read", nothing)
         assert consumer.poll(51, timeout=0.2) == []
-        monkeypatch.setattr(consumer._source, "poll", poll)
+        monkeypatch.setattr(source, "read", take)
         late = polled(consumer, 51)
         assert [record.offset for record in late] == [*range(count - 51, count)]
         assert {record.attempt for record in late} == {1}
@@ -296,7 +302,7 @@ def test_the_loss_of_one_of_three_replicas_is_survived(
         options = options_of(kafka, group)
         with (
             QueueConsumer(options, name, replicas, hold=30.0) as one,
-            QueueConsumer(options, name, replicas, hold=30.0, engine="confluent-kafka") as two,
+            QueueConsumer(options, name, replicas, hold=30.0) as two,
         ):
             before = polled(one, 10)
             for record in before:
@@ -336,7 +342,7 @@ def test_a_replica_in_a_table_may_be_away(
     options, group = options_of(kafka, f"{name}-group"), f"{name}-group"
     with (
         QueueConsumer(options, name, replicas) as one,
-        QueueConsumer(options, name, replicas, engine="confluent-kafka") as two,
+        QueueConsumer(options, name, replicas) as two,
     ):
         before = polled(one, 10)
         assert not places(before) & places(polled(two, 5))
@@ -419,9 +425,8 @@ def test_a_snapshot_replaces_the_start_of_a_table(
         assert [record.offset for record in polled(three, 1)] == [2 * count]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_a_reader_begins_again_if_its_next_records_were_deleted(
-    kafka: LocalKafka, topic: TopicFactory, produce: Produce, engine: str
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce
 ) -> None:
     """Others have replaced them by a snapshot; the client says so and skips nothing."""
     from kafka.admin import KafkaAdminClient
@@ -434,13 +439,10 @@ def test_a_reader_begins_again_if_its_next_records_were_deleted(
     finally:
         admin.close()
     options = Options.parse(options_of(kafka, name), table=False)
-    client: Any = ENGINES[engine](name, name, options)
+    client: Any = KafkaLog(name, name, options)
     try:
         assert client.begin_reading() == (4, 10)
-        if engine == "kafka-python":
-            client._consumer.seek(TopicPartition(name, 0), 2)
-        else:
-            client._consumer.assign([ConfluentPartition(name, 0, 2)])
+        client._reader.seek((name, 0), 2)
         found: Any = []
         until(lambda: (found.append(client.read(0.5)), found[-1] is None)[1])
         assert not any(found)
@@ -480,14 +482,13 @@ def test_the_start_of_a_log_is_deleted_once_its_snapshot_can_be_read(
         assert [record.offset for record in polled(consumer, 1)] == [done]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_a_row_does_not_overtake_one_that_waits(
-    kafka: LocalKafka, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch, engine: str
+    kafka: LocalKafka, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a client that cannot take it at once leaves it to the thread that writes."""
     name = topic(1)
     options = Options.parse(options_of(kafka, name), table=False)
-    client, events = ENGINES[engine](name, name, options), queue.SimpleQueue[ReaderEvent]()
+    client, events = KafkaLog(name, name, options), queue.SimpleQueue[ReaderEvent]()
     replica = ReplicaLog(0, client, events, PATIENCE)
     replica.start()
     gate, write, write_now = threading.Event(), client.write, client.write_now
@@ -510,16 +511,15 @@ def test_a_row_does_not_overtake_one_that_waits(
     assert values == [b"connects", b"waits", b"later"]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_a_foreign_transaction_at_the_end_of_a_replica_stops_nobody(
-    kafka: LocalKafka, topic: TopicFactory, produce: Produce, engine: Any
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce
 ) -> None:
     """Its marker takes an offset without a record, for those that read and for new ones."""
     name, replica = topic(1), topic(1)
     produce(name, [(None, b"%d" % n) for n in range(3)])
     options = options_of(kafka, f"{name}-group")
     servers = kafka.bootstrap_servers
-    with QueueConsumer(options, name, [replica], engine=engine) as consumer:
+    with QueueConsumer(options, name, [replica]) as consumer:
         consumer.acknowledge(*polled(consumer, 1))
         consumer.commit()
         foreign = Producer({"bootstrap.servers": servers, "transactional.id": name})
@@ -532,7 +532,7 @@ def test_a_foreign_transaction_at_the_end_of_a_replica_stops_nobody(
     foreign.begin_transaction()
     foreign.produce(replica, b"foreign")
     foreign.commit_transaction()
-    with QueueConsumer(options, name, [replica], engine=engine) as consumer:
+    with QueueConsumer(options, name, [replica]) as consumer:
         assert [record.offset for record in polled(consumer, 1)] == [2]
 
 
@@ -567,19 +567,17 @@ def _last_value(kafka: LocalKafka, topic: str) -> bytes | None:
         consumer.close()
 
 
-@pytest.mark.parametrize("engine", ["kafka-python", "confluent-kafka"])
 def test_a_queue_without_a_majority_says_so(
     kafka: LocalKafka,
     topic: TopicFactory,
     produce: Produce,
     monkeypatch: pytest.MonkeyPatch,
-    engine: str,
 ) -> None:
     """With the replicas that do not answer."""
     name = topic(1)
     monkeypatch.setattr("coopconsume.queue.consumer._OPENING", 3.0)
     nowhere = QueueReplica(f"{name}-r", {"kafka.bootstrap.servers": "127.0.0.1:1"})
-    consumer = QueueConsumer(options_of(kafka, name), name, [nowhere], engine=engine)
+    consumer = QueueConsumer(options_of(kafka, name), name, [nowhere])
     with pytest.raises(QueueUnavailable, match=r"no answer from: topic .* of 127\.0\.0\.1:1"):
         consumer.poll()
     consumer.close()

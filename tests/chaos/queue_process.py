@@ -125,7 +125,7 @@ def main(config: dict[str, Any]) -> None:
     replicas = [QueueReplica(**replica) for replica in config["replicas"]]
     consumer = QueueConsumer(
         config["options"], config["topic"], replicas, hold=config["hold"],
-        max_deliveries=config["max_deliveries"], engine=config["engine"],
+        max_deliveries=config["max_deliveries"],
     )  # fmt: skip
     worker = Worker(consumer, config["seconds"], random.Random(config["seed"]))
     is_connected = False

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tests.chaos.queue_judge import Place
 
 HOLD = 3.0
-_ENGINES = ("kafka-python", "confluent-kafka")
 _PATIENCE = 240.0
 _PARTITIONS = 2
 _EACH = 300
@@ -159,7 +158,6 @@ class Rounds:
             "options": self._options, "topic": self._topic, "replicas": self._replicas,
             "hold": HOLD, "max_deliveries": _MOST_DELIVERIES, "seconds": seconds, "seed": number,
             "log": str(self._folder / f"consumer-{number}.log"),
-            "engine": _ENGINES[number % len(_ENGINES)],
         }  # fmt: skip
         self._all.append(EventProcess("tests.chaos.queue_process", config))
         return self._all[-1]

@@ -515,7 +515,8 @@ class World:
                 to; or else the row takes it there.
         """
         slot, send = report.slot, runner._send
-        if self.crashing:
+        # A batch may end while a real-time slot still runs.
+        if self.crashing and runner._spec.realtime is not None:
             self.crashing -= 1
             report = self._after_a_crash(slot, runner)
         # Of one that its driver has not met, nothing is lost.

@@ -469,14 +469,6 @@ COMMITS = [
         (_JOB + "test_a_former_leader_that_answers_late_has_cut_nothing",),
     ),
     Mutant(
-        "idle-producer-stays-open",
-        "A producer of dead letters or outputs that writes nothing for a while closes.",
-        "coopconsume/kafka/producer.py",
-        "self._close_later(_IDLE)",
-        "pass",
-        ("tests/broker/test_sinks.py::test_a_producer_that_writes_nothing_for_a_while_closes",),
-    ),
-    Mutant(
         "newest-letter-by-clock",
         "A dead letter without a decision is newer than one of its record with a decision.",
         "coopconsume/admin/dead_letters/choice.py",

@@ -32,13 +32,56 @@ _LOGS = "tests/broker/test_queue_logs.py::"
 _RULES = "tests/unit/queue/test_queue_rules.py::"
 _MODEL = "tests/model/test_queue_model.py::test_any_schedule_keeps_the_promises"
 
+_RECORDS = "coopconsume/kafka/records.py"
+_READ = "tests/broker/test_records.py::"
+
 QUEUE = [
     Mutant(
+        "reader-trusts-its-client-after-an-interrupt",
+        "After an error or an interrupt a reader reads on where its caller has got to.",
+        _RECORDS,
+        "        most = min(most, _MOST)\n        self._is_torn = True\n",
+        "        most = min(most, _MOST)\n",
+        (_READ + "test_it_reads_on_where_an_error_or_an_interrupt_has_left_it",),
+    ),
+    Mutant(
+        "reader-keeps-half-of-a-seek",
+        "An interrupt within a seek leaves no partition unread.",
+        _RECORDS,
+        "        self._is_torn = True\n        self._consumer.incremental_unassign",
+        "        self._consumer.incremental_unassign",
+        (_READ + "test_it_reads_on_where_an_error_or_an_interrupt_has_left_it",),
+    ),
+    Mutant(
+        "reader-takes-a-loss-of-an-earlier-position",
+        "A loss counts if it is of the position that is read.",
+        _RECORDS,
+        "            if offset == positions.get(place):\n",
+        "            if place in positions:\n",
+        (_READ + "test_a_loss_of_an_earlier_position_does_not_count",),
+    ),
+    Mutant(
+        "names-of-headers-are-utf-8",
+        "A header may have any name.",
+        "coopconsume/kafka/headers.py",
+        '.decode(errors="replace")',
+        '.decode(errors="ignore")',
+        (_READ + "test_headers_may_have_any_name",),
+    ),
+    Mutant(
+        "child-frees-the-readers-of-its-parent",
+        "A child of a process never frees its consumers: librdkafka would end the child.",
+        "coopconsume/kafka/librdkafka.py",
+        "    os.register_at_fork(after_in_child=keep)\n",
+        "",
+        (_READ + "test_a_child_may_drop_a_reader",),
+    ),
+    Mutant(
         "reader-skips-deleted-rows",
-        "A reader of confluent-kafka whose next records were deleted begins again.",
-        "coopconsume/queue/log_client.py",
-        "elif error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):",
-        "elif False:",
+        "A reader whose next records were deleted begins again.",
+        _RECORDS,
+        "                taken.lost.add(place)",
+        "                pass",
         (
             "tests/broker/test_queue.py::test_a_reader_begins_again_if_its_next_records_were_deleted",
         ),
@@ -69,10 +112,10 @@ QUEUE = [
     ),
     Mutant(
         "queue-reader-trusts-its-topic",
-        "A reader that was away, or whose client does not say it, asks which topic it reads.",
+        "A reader asks now and then which topic it reads.",
         "coopconsume/queue/log_client.py",
-        "is_other = is_other_topic(self.topic_id, self.described_id())",
-        "is_other = False",
+        "if is_other_topic(self.topic_id, self.described_id()):",
+        "if False:",
         (_LOGS + "test_a_reader_begins_again_if_its_topic_was_created_again",),
     ),
     Mutant(
@@ -213,8 +256,8 @@ QUEUE = [
         "queue-stops-at-deleted-ranges",
         "Ranges that the broker has deleted hold up no other ones.",
         _READER,
-        "                    left[at].pop(0)\n",
-        "                    left[at].clear()\n",
+        "                left[at].pop(0)\n",
+        "                left[at].clear()\n",
         (_READS + "test_ranges_that_the_broker_has_deleted_hold_up_no_other",),
     ),
     Mutant(
@@ -509,7 +552,7 @@ QUEUE = [
     Mutant(
         "queue-reader-never-at-the-end-behind-a-marker",
         "Offsets without a record at the end of a replica stop nobody.",
-        "coopconsume/queue/log_client.py",
+        "coopconsume/kafka/librdkafka.py",
         '"enable.partition.eof": True,',
         '"enable.partition.eof": False,',
         (_BROKER + "test_a_foreign_transaction_at_the_end_of_a_replica_stops_nobody",),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewPartitions
 from kafka.structs import TopicPartition as AdminPartition
 
@@ -34,8 +35,11 @@ ODD_TIMES = (-1, 0, -5, 1_700_000_000_000, 1_700_000_000_000_000_000, 2**63 - 1)
 FAR = {f"offsets_near_2_{power}": 2**power - 3 for power in (31, 36, 62)}
 SITUATIONS = (
     "plain", "longest_name", "shortest_name", "odd_timestamps", *FAR, "transactions", "retention",
-    "compaction", "recreated", "cut", "added_partitions",
+    "compaction", "recreated", "cut", "added_partitions", "codecs", "header_names",
 )  # fmt: skip
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+#: Headers as a handler sees them: an empty one, twice the same name, and a name that is not UTF-8.
+HEADERS = (("a", b"1"), ("a", b""), ("odd \ufffd\ufffd name", b"\xff"), ("ü", b"1"))
 _CONFIG: Mapping[str, Mapping[str, object]] = {
     "odd_timestamps": {"message.timestamp.after.max.ms": 2**63 - 1},
     "compaction": {
@@ -78,7 +82,10 @@ def _log(situation: str, use: str) -> Log:
     elif situation == "longest_name":
         topic = ("Longest_name-of.a.topic." + use).ljust(249, "x")
     partitions = 2 if situation == "plain" else 1
-    return Log(situation, topic, partitions, _CONFIG.get(situation, {}))
+    config = _CONFIG.get(situation, {})
+    if (situation, use) == ("codecs", "w"):
+        config = {"compression.type": "snappy"}  # whatever who writes there does
+    return Log(situation, topic, partitions, config)
 
 
 class Logs:
@@ -160,6 +167,25 @@ class Logs:
     def _write_odd(self, log: Log) -> None:
         self._write(log, ODD_TIMES)
 
+    def _write_codecs(self, log: Log) -> None:
+        """Write a record of each codec."""
+        for number, codec in enumerate(CODECS):
+            # A batch that does not become smaller is sent as it is.
+            value = b"%d %s" % (self._number, bytes(2_000))
+            with self._producer(**{"compression.type": codec}) as producer:
+                self._send(producer, log, 0, b"k%d" % (number % 3), value=value)
+
+    def _write_headers(self, log: Log) -> None:
+        """Write records with `HEADERS` by a client that can be made to write any name."""
+        servers = self.broker.bootstrap_servers
+        with closing(KafkaProducer(bootstrap_servers=servers)) as producer:
+            headers = [(AnyName(name), value) for name, value in HEADERS]
+            for number in range(3):
+                self._number += 1
+                value = b"%s %d" % (log.situation.encode(), self._number)
+                sent = producer.send(log.topic, value, b"k%d" % number, headers, 0)
+                log.records[0, sent.get(PATIENCE).offset] = value
+
     def _write_transactions(self, log: Log) -> None:
         """Write a transaction that is aborted between two that are committed."""
         self._number += 1
@@ -173,10 +199,10 @@ class Logs:
 
     def _send(
         self, producer: Producer, log: Log, partition: int, key: bytes, stamp: int = 0,
-        *, is_kept: bool = True,
+        *, is_kept: bool = True, value: bytes = b"",
     ) -> None:  # fmt: skip
         self._number += 1
-        value, found = b"%s %d" % (log.situation.encode(), self._number), []
+        value, found = value or b"%s %d" % (log.situation.encode(), self._number), []
         producer.produce(
             log.topic, value, key, partition, timestamp=stamp,
             on_delivery=lambda error, message: found.append((error, message)),
@@ -189,6 +215,7 @@ class Logs:
 
     _WRITERS: Mapping[str, Callable[[Logs, Log], None]] = {
         "odd_timestamps": _write_odd, "transactions": _write_transactions,
+        "codecs": _write_codecs, "header_names": _write_headers,
     }  # fmt: skip
 
     # -- what becomes of logs
@@ -291,6 +318,16 @@ class Logs:
 
     def _admin(self) -> KafkaAdminClient:
         return KafkaAdminClient(bootstrap_servers=self.broker.bootstrap_servers)
+
+
+class AnyName(str):
+    """The name of a header; what is U+FFFD in it is written as a byte that is not UTF-8."""
+
+    __slots__ = ()
+
+    def encode(self, *_: object) -> bytes:
+        """Return its bytes, which kafka-python writes."""
+        return str(self).encode().replace("\ufffd".encode(), b"\xff")
 
 
 class _Flushed(Producer):

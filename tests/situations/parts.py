@@ -27,10 +27,10 @@ from coopconsume.options import Options
 from coopconsume.queue import QueueConsumer, QueueReplica
 from coopconsume.sinks import open_dead_letters
 from coopconsume.worker.report import DeadLetter
-from tests.situations.logs import PATIENCE, until
+from tests.situations.logs import HEADERS, PATIENCE, SITUATIONS, until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -82,9 +82,17 @@ class Noted:
 
     def __call__(self, record: Record) -> None:
         """Note the record."""
-        line = json.dumps([record.topic, record.partition, record.offset, record.value.decode()])
+        value = checked(record.topic, record.value, record.headers).decode()
+        line = json.dumps([record.topic, record.partition, record.offset, value])
         with (Path(self._folder) / str(os.getpid())).open("a") as file:
             file.write(line + "\n")
+
+
+def checked(topic: str, value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> bytes:
+    """Return a record's value, or what is wrong with its headers."""
+    found = tuple((name, None if data is None else bytes(data)) for name, data in headers)
+    is_wrong = topic.startswith("header_names") and found != HEADERS
+    return repr(found).encode() if is_wrong else bytes(value or b"")
 
 
 def noted(folder: Path) -> dict[str, list[Seen]]:
@@ -105,6 +113,7 @@ def options_of(part: Part, logs: Logs, folder: Path, turn: int) -> dict[str, Any
         "subscribe": ",".join(log.topic for log in logs.to_read.values()),
         "commitTable": str(folder / part.name),
         "slots": 4,
+        "includeHeaders": True,
         # Those that are added later begin at their start all the same.
         "startingOffsets": "latest" if turn else "earliest",
         "failOnDataLoss": not turn,
@@ -192,9 +201,11 @@ class Polling:
         with CooperativeConsumer(options, spark) as consumer:
             empty = 0
             while empty < 3:
-                rows = consumer.poll(2.0).select("topic", "partition", "offset", "value").collect()
-                for topic, partition, offset, value in rows:
-                    run.seen.setdefault(topic, []).append((partition, offset, bytes(value)))
+                polled = consumer.poll(2.0)
+                rows = polled.select("topic", "partition", "offset", "value", "headers").collect()
+                for topic, partition, offset, value, headers in rows:
+                    seen = (partition, offset, checked(topic, value, headers or ()))
+                    run.seen.setdefault(topic, []).append(seen)
                 empty = 0 if rows else empty + bool(consumer.assignment())
                 consumer.commit()
             run.stable = stable_offsets(options)
@@ -211,8 +222,11 @@ class Queues:
         """Poll and acknowledge until nothing has come for some polls."""
         del spark
         options = options_of(self, logs, folder, turn)
-        for name in ("subscribe", "commitTable", "slots"):
+        for name in ("subscribe", "commitTable", "slots", "includeHeaders"):
             del options[name]
+        if not turn:  # its replica has a topic whose records the broker compresses
+            number = SITUATIONS.index("codecs")
+            logs.broker.create_topic(f"queue-{number}", 1, {"compression.type": "lz4"})
         topics = [log.topic for log in logs.to_read.values()]
         # Most of the time passes in polls that return nothing.
         with ThreadPoolExecutor() as pool:
@@ -228,7 +242,8 @@ class Queues:
             while empty < 2:
                 records = consumer.poll(100, timeout=1.0)
                 for record in records:
-                    seen.append((record.partition, record.offset, record.value or b""))
+                    value = checked(topic, record.value, record.headers)
+                    seen.append((record.partition, record.offset, value))
                     consumer.acknowledge(record)
                 consumer.commit()
                 empty = 0 if records else empty + 1
@@ -286,8 +301,9 @@ class Letters:
                 topic_id = cluster.topic_ids([orders])[orders]
                 store = CommitStore.open(options["commitTable"], cluster=cluster.cluster_id)
             offsets = range(3 * turn, 3 * turn + 3)
+            headers = HEADERS if log.situation == "header_names" else ()
             letters = [
-                DeadLetter(orders, 0, o, b"k%d" % o, b"letter %d" % o, 0, (), 1, "no", "")
+                DeadLetter(orders, 0, o, b"k%d" % o, b"letter %d" % o, 0, headers, 1, "no", "")
                 for o in offsets
             ]
             with closing(open_dead_letters(options["deadLetter"], parsed)) as sink:
@@ -298,7 +314,10 @@ class Letters:
                 group, epoch, "m", {at: [(offsets[0], offsets[-1])]}, commit_id=f"run-{turn}"
             )
             found = DeadLetters(options)
-            run.seen[log.topic] = [(0, one.offset, one.value or b"") for one in found.letters()]
+            run.seen[log.topic] = [
+                (0, one.offset, checked(log.topic, one.value, one.headers))
+                for one in found.letters(whole=True)
+            ]
             found.carry_out("replay", found.plan(Choice()))
             assert not found.letters()
             with closing(Cluster(parsed)) as cluster:
@@ -345,7 +364,6 @@ READERS: Mapping[str, tuple[str, ...]] = {
     "coopconsume/runtime/read/timestamp_overflow.py": ("batches", "poll", "chunks"),
     "coopconsume/worker/realtime/source.py": ("real time",),
     "coopconsume/queue/consumer.py": ("queue",),
-    "coopconsume/queue/log_client.py": ("queue",),
     "coopconsume/fenced/confluent_engine.py": ("fenced log",),
     "coopconsume/fenced/kafka_engine.py": ("fenced log",),
     "coopconsume/fenced/frames.py": ("fenced log",),
@@ -353,4 +371,5 @@ READERS: Mapping[str, tuple[str, ...]] = {
     "coopconsume/admin/offsets/counting.py": ("resets",),
     "coopconsume/kafka/blocker_records.py": ("resets",),
     "coopconsume/kafka/one_partition.py": ("fenced log", "queue"),
+    "coopconsume/kafka/records.py": tuple(part.name for part in PARTS),
 }

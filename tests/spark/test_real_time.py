@@ -565,7 +565,7 @@ def test_what_real_time_cannot_do_is_refused_at_start(spark, kafka, topic, tmp_p
 def test_workers_without_the_package_or_a_way_to_the_driver_are_refused(spark):
     """Each by a Spark job, with the remedy."""
     here = ChannelSpec("127.0.0.1", 1, b"", 2.0)
-    with pytest.raises(RealTimeUnavailable, match=r"no_such_package.*coopconsume\[realtime\]"):
+    with pytest.raises(RealTimeUnavailable, match=r"no_such_package.*pip install coopconsume"):
         check_workers(spark, 2, here, "", packages=("no_such_package",))
     with pytest.raises(
         RealTimeUnavailable, match=r"cannot reach the driver at 127.0.0.1:1 .*spark.driver.host"

@@ -31,6 +31,7 @@ LAYERS = [
     },
     {
         "coopconsume.kafka.settings",
+        "coopconsume.kafka.headers",
         "coopconsume.kafka.librdkafka",
         "coopconsume.kafka.identity",
         "coopconsume.filters",

@@ -8,8 +8,11 @@ from pathlib import Path
 from tests.situations.parts import PARTS, READERS
 
 ROOT = Path(__file__).parents[2]
-#: What makes a reader: the clients' classes, and the format of Spark's source.
-_CLASSES = {"KafkaConsumer", "Consumer", "DeserializingConsumer", "AIOConsumer"}
+#: What makes a reader: the clients' classes, what makes these, and the format of Spark's source.
+_CLASSES = {
+    "KafkaConsumer", "Consumer", "DeserializingConsumer", "AIOConsumer", "record_consumer",
+    "RecordReader",
+}  # fmt: skip
 
 #: Makes a consumer that is a member of the group and never reads.
 _MEMBERSHIP = "coopconsume/group/member.py"
@@ -44,3 +47,23 @@ def test_each_module_that_makes_a_reader_is_entered() -> None:
     }
     assert found == set(READERS), "enter it in tests/situations/parts.py"
     assert {name for names in READERS.values() for name in names} == {part.name for part in PARTS}
+
+
+def test_records_have_one_client() -> None:
+    """One function makes its consumers, and one its producers.
+
+    kafka-python's consumer is a member of groups, and its producer appends to fenced logs.
+    """
+    users: dict[str, set[str]] = {}
+    for path in (ROOT / "coopconsume").rglob("*.py"):
+        name = path.relative_to(ROOT).as_posix()
+        if name.split("/")[1] in {"demo", "testing"}:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module in {"kafka", "confluent_kafka"}:
+                for one in node.names:
+                    users.setdefault(f"{node.module}.{one.name}", set()).add(name)
+    assert users["kafka.KafkaConsumer"] == {_MEMBERSHIP}
+    assert users["kafka.KafkaProducer"] == {"coopconsume/fenced/kafka_engine.py"}
+    for kind in ("Consumer", "Producer"):
+        assert users[f"confluent_kafka.{kind}"] == {"coopconsume/kafka/librdkafka.py"}

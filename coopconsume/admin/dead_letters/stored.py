@@ -15,17 +15,17 @@ import pyarrow.compute as pc
 from commits.arrow_dataset import arrow_dataset
 from commits.secrets import hidden
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
-from coopconsume.kafka.producer import NULL_HEADERS, Message, Producer
-from coopconsume.sinks.base import ORIGIN, topic_of
+from coopconsume.kafka.headers import Headers, message_headers
+from coopconsume.kafka.producer import Message, Producer
+from coopconsume.kafka.records import RecordReader
+from coopconsume.sinks.base import NULL_HEADERS, ORIGIN, topic_of
 from coopconsume.sinks.letters import HEADERS, decisions_table
 from coopconsume.sinks.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from coopconsume.options import Options
-
-    Headers = tuple[tuple[str, bytes | None], ...]
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _MARKED_BY = ("coopconsume.topic", "coopconsume.partition", "coopconsume.offset"
 _BULKY: dict[str, Any] = {"value": None, "headers": (), "trace": ""}
 #: The columns that hold times.
 _TIMES = ("timestamp", "rejected_at")
-_READ_TIMEOUT_MS = 1000
+_READ_TIMEOUT = 1.0
 _PATIENCE = 30.0
 
 
@@ -69,7 +69,7 @@ class Letter:
     offset: int
     key: bytes | None
     value: bytes | None
-    headers: Headers
+    headers: tuple[tuple[str, bytes | None], ...]
     timestamp: int
     attempts: int
     reason: str
@@ -189,7 +189,7 @@ class _TopicStore:
         letters: dict[int, list[Letter]] = {}
         marks: dict[tuple[str, int, int, str], str] = {}
         for partition, key, value, headers in self._records():
-            found = dict(headers)
+            found = {name: value or b"" for name, value in headers}
             if found.get("coopconsume.group", b"").decode() != self._options.group_id:
                 continue
             if DECISION in found:
@@ -215,36 +215,34 @@ class _TopicStore:
 
     def _records(
         self,
-    ) -> Iterator[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes]]]]:
+    ) -> Iterator[tuple[int, bytes | None, bytes | None, Headers]]:
         """Yields the current records of the topic, in the order of each partition."""
-        from kafka import KafkaConsumer, TopicPartition
-
         servers = self._options.kafka["bootstrap.servers"]
-        consumer = KafkaConsumer(
-            **self._options.client_config(), enable_auto_commit=False, group_id=None,
-            auto_offset_reset="earliest", consumer_timeout_ms=_READ_TIMEOUT_MS,
-        )  # fmt: skip
-        with closing(consumer):
-            numbers = consumer.partitions_for_topic(self._topic)
+        # All of them: the commit that a letter names decides whether it counts.
+        with closing(
+            RecordReader(self._options.kafka, {"isolation.level": "read_uncommitted"})
+        ) as reader:
+            numbers = reader.partitions(self._topic)
             if not numbers and self._options.dead_letter_partitions:
                 return  # The first letter creates it.
             if not numbers:
                 raise TopicNotFound(self._topic, servers)
-            places = [TopicPartition(self._topic, number) for number in sorted(numbers)]
-            consumer.assign(places)
-            ends = consumer.end_offsets(places)
+            bounds = {(self._topic, p): reader.bounds((self._topic, p)) for p in numbers}
+            reader.assign({at: first for at, (first, _) in bounds.items()})
             deadline = time.monotonic() + _PATIENCE
-            while any(consumer.position(at) < ends[at] for at in places):
-                polled = consumer.poll(timeout_ms=_READ_TIMEOUT_MS)
-                if polled:
+            while any(reader.positions[at] < end for at, (_, end) in bounds.items()):
+                taken = reader.read(_READ_TIMEOUT)
+                for at in taken.lost:  # Retention has deleted some meanwhile.
+                    reader.seek(at, reader.bounds(at)[0])
+                if taken.records:
                     deadline = time.monotonic() + _PATIENCE
                 elif time.monotonic() > deadline:
                     raise BrokerUnreachable(servers, f"topic {self._topic!r} cannot be read")
-                for at, records in polled.items():
+                for (_, partition), records in taken.records.items():
                     for record in records:
-                        names = [name for name, _ in record.headers]
-                        if "coopconsume.commit" in names:
-                            yield at.partition, record.key, record.value, list(record.headers)
+                        headers = message_headers(record)
+                        if any(name == "coopconsume.commit" for name, _ in headers):
+                            yield partition, record.key(), record.value(), headers
 
 
 def _mark_of(found: dict[str, bytes]) -> tuple[str, int, int, str]:
@@ -252,16 +250,14 @@ def _mark_of(found: dict[str, bytes]) -> tuple[str, int, int, str]:
     return topic, int(partition), int(offset), commit
 
 
-def _of_record(
-    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]]
-) -> Letter:
+def _of_record(key: bytes | None, value: bytes | None, headers: Headers) -> Letter:
     nulls: set[int] = set()
     if headers[-1][0] == NULL_HEADERS:
-        nulls = {int(place) for place in headers[-1][1].split(b",")}
+        nulls = {int(place) for place in (headers[-1][1] or b"").split(b",")}
         headers = headers[:-1]
     # Our headers come last; those before them belong to the record, whatever their names.
     own = len(headers) - len(HEADERS)
-    found = {name: value.decode(errors="replace") for name, value in headers[own:]}
+    found = {name: (value or b"").decode(errors="replace") for name, value in headers[own:]}
     topic, topic_id, partition, offset, stamp, attempts, reason, trace, at, _, commit = (
         found[name] for name in HEADERS
     )

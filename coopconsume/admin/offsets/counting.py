@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from coopconsume.errors import BrokerUnreachable
+from coopconsume.kafka.records import RecordReader
 
 if TYPE_CHECKING:
     from commits import OffsetRanges
@@ -29,30 +31,20 @@ def count_records(options: Options, partition: TopicPartition, offsets: OffsetRa
     Raises:
         BrokerUnreachable: The broker sent no records for 30 seconds.
     """
-    from kafka import KafkaConsumer
-    from kafka import TopicPartition as ClientPartition
-
     if not offsets:
         return 0
-    tp, count = ClientPartition(*partition), 0
-    consumer = KafkaConsumer(
-        **options.client_config(), enable_auto_commit=False, auto_offset_reset="none",
-        isolation_level=options.kafka["isolation.level"], max_poll_records=10_000,
-    )  # fmt: skip
-    try:
-        consumer.assign([tp])
+    count, name = 0, f"{partition[0]}-{partition[1]}"
+    with closing(RecordReader(options.kafka)) as reader:
         for first, last in offsets:
-            consumer.seek(tp, first)
+            reader.assign({partition: first})
             known, until = first, time.monotonic() + PATIENCE
-            while (position := consumer.position(tp)) <= last:
-                found = consumer.poll(timeout_ms=500).get(tp, [])
-                count += sum(record.offset <= last for record in found)
-                if position > known:
+            while (position := reader.positions[partition]) <= last:
+                taken = reader.read(0.5, 10_000)
+                count += sum(one.offset() <= last for one in taken.records.get(partition, ()))
+                if position > known and not taken.lost:
                     known, until = position, time.monotonic() + PATIENCE
-                elif time.monotonic() > until:
-                    where = f"records of {tp.topic}-{tp.partition} from offset {position} on"
+                elif taken.lost or time.monotonic() > until:
                     servers = options.kafka["bootstrap.servers"]
+                    where = f"records of {name} from offset {position} on"
                     raise BrokerUnreachable(servers, f"{where} cannot be read")
-    finally:
-        consumer.close(autocommit=False)
     return count

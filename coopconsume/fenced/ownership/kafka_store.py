@@ -64,12 +64,15 @@ class KafkaStore:
         self.place = f"topic {topic}"
         self._reporting = partial(reporting, self.place, (KafkaError,))
         self._most_bytes = snapshot_bytes
-        config = FencedSettings.parse(options).client_config() | {"bootstrap_timeout_ms": 10_000}
-        self._log = OnePartition(
-            topic, config, answer_ms=int(1000 * _PATIENCE), fetch_ms=100,
-            retry_backoff_ms=config.get("retry_backoff_ms", 10),
-        )  # fmt: skip
+        settings = FencedSettings.parse(options)
         with self._reporting("opening"):
+            self._log = OnePartition(
+                topic, settings.kafka, settings.client_config(), answer=_PATIENCE, fetch_ms=100,
+                producer={
+                    "retry.backoff.ms": int(settings.kafka.get("retry.backoff.ms", 10)),
+                    "message.timeout.ms": int(1000 * _PATIENCE),
+                },
+            )  # fmt: skip
             count = self._log.partitions(create=create, replicas=replication_factor)
         if not count:
             raise OwnershipFormat(self.place, "no such topic", "an ownership store")
@@ -94,7 +97,7 @@ class KafkaStore:
         change_id = uuid.uuid4().hex
         value = change(change_id, rows, entries)
         with self._reporting("changing"):
-            offset = self._log.send(value).get(timeout=_PATIENCE).offset
+            (offset,) = self._log.append([value], _PATIENCE)
         counted = change_id in self._read_to(offset + 1)
         if self._size >= self._most_bytes:
             self._shorten()
@@ -169,8 +172,7 @@ class KafkaStore:
         self._size = -sum(map(len, snapshot))
         try:
             with self._reporting("shortening"):
-                for sent in [*map(self._log.send, snapshot)]:
-                    sent.get(timeout=_PATIENCE)
+                self._log.append(snapshot, _PATIENCE)
                 self._log.delete_before(upto)
         except OwnershipUnavailable as error:  # A longer log is only slower to open.
             log.warning("%s", error)

@@ -2,9 +2,9 @@
 
 Kafka takes any number as the timestamp of a record, for example nanoseconds in place of
 milliseconds. Spark's Kafka source converts it to microseconds, and fails with "long overflow" at
-the whole read. Such records are read by kafka-python instead, in the driver, and Spark reads around
-them. Where many records of a read are such, it is read by kafka-python as a whole. Nothing is done
-for them before a read has failed, as they are rare.
+the whole read. Such records are read in the driver instead, and Spark reads around them. Where many
+records of a read are such, the driver reads all of it. Nothing is done for them before a read has
+failed, as they are rare.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from commits import OffsetRanges
 from coopconsume.errors import BrokerUnreachable
+from coopconsume.kafka.headers import message_headers
 from coopconsume.kafka.identity import LOG_IDENTITIES
+from coopconsume.kafka.records import RecordReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from kafka import KafkaConsumer
     from pyspark.sql import DataFrame, SparkSession
 
     from coopconsume.options import Options
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Timestamps in milliseconds from here on, or down from its negative, are read by kafka-python.
+#: Timestamps in milliseconds from here on, or down from its negative, are read in the driver.
 #: Spark's microseconds overflow a little beyond.
 LAST_MS: Final = 9_000_000_000_000_000
 _OVERFLOW: Final = "long overflow"
 _NAMED: Final = 10
-_POLL_MS: Final = 1_000
+_POLL: Final = 1.0
 _PATIENCE: Final = 30.0
 #: Bytes of keys, values and headers in the driver's memory, besides what one read needs.
 _MOST_BYTES: Final = 64 << 20
@@ -199,55 +200,51 @@ def overflow_frame(spark: SparkSession, rows: Iterable[SourceRow], *, headers: b
 
 
 def _overflow_rows(options: Options, spans: Iterable[Span]) -> list[SourceRow]:
-    """Reads spans by kafka-python; returns the records with timestamps out of range.
+    """Reads spans in the driver; returns the records with timestamps out of range.
 
     Where these are so many that Spark would have to read a span in many pieces, all its records are
     returned, with the offsets between them.
     """
-    from kafka import KafkaConsumer
-
     found: list[SourceRow] = []
-    consumer = KafkaConsumer(
-        **options.client_config(), enable_auto_commit=False, group_id=None,
-        auto_offset_reset="earliest", isolation_level=options.kafka["isolation.level"],
-    )  # fmt: skip
-    with closing(consumer):
+    with closing(RecordReader(options.kafka)) as reader:
         for span in spans:
-            read = partial(_records, consumer, options.kafka["bootstrap.servers"], span)
-            rows = [_row(record) for record in read() if abs(record.timestamp) >= LAST_MS]
+            read = partial(_records, reader, options.kafka["bootstrap.servers"], span)
+            rows = [_row(record) for record in read() if abs(record.timestamp()[1]) >= LAST_MS]
             if len(around([span], rows)) > _MOST_PIECES:
                 records = list(read())
-                firsts = [span.first, *(record.offset + 1 for record in records[:-1])]
+                firsts = [span.first, *(record.offset() + 1 for record in records[:-1])]
                 rows = list(map(_row, records, firsts))
             found += rows
     return found
 
 
-def _records(consumer: KafkaConsumer, servers: str, span: Span) -> Iterator[Any]:
+def _records(reader: RecordReader, servers: str, span: Span) -> Iterator[Any]:
     """Yields the records of a span.
 
     Raises:
         BrokerUnreachable: Nothing came for 30 s.
     """
-    from kafka import TopicPartition
-
-    at = TopicPartition(span.topic, span.partition)
-    consumer.assign([at])
-    consumer.seek(at, span.first)
+    at = (span.topic, span.partition)
+    reader.assign({at: span.first})
     deadline = time.monotonic() + _PATIENCE
-    while (position := consumer.position(at)) <= span.last:
-        for record in consumer.poll(timeout_ms=_POLL_MS).get(at, ()):
-            if record.offset <= span.last:
+    while (position := reader.positions[at]) <= span.last:
+        taken = reader.read(_POLL)
+        for record in taken.records.get(at, ()):
+            if record.offset() <= span.last:
                 yield record
-        if consumer.position(at) > position:
+        if taken.lost:  # Retention has deleted some meanwhile.
+            reader.seek(at, max(position, reader.bounds(at)[0]))
+        if reader.positions[at] > position:
             deadline = time.monotonic() + _PATIENCE
         elif time.monotonic() > deadline:
             raise BrokerUnreachable(servers, f"{span.topic}-{span.partition} is not read")
 
 
 def _row(record: Any, first: int | None = None) -> SourceRow:
-    nearest = max(-LAST_MS, min(record.timestamp, LAST_MS))
+    # Spark counts the types from -1 on, as the Java client does, and librdkafka from 0 on.
+    (kind, timestamp), offset = record.timestamp(), record.offset()
     return SourceRow(
-        record.key, record.value, record.topic, record.partition, record.offset, nearest,
-        record.timestamp_type, list(record.headers), record.offset if first is None else first,
+        record.key(), record.value(), record.topic(), record.partition(), offset,
+        max(-LAST_MS, min(timestamp, LAST_MS)), kind - 1, message_headers(record),
+        offset if first is None else first,
     )  # fmt: skip

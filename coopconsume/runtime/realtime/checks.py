@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from coopconsume.classic import cores, is_classic
 from coopconsume.errors import InvalidOption, RealTimeUnavailable
+from coopconsume.kafka.librdkafka import client_config
 from coopconsume.sinks.others import OutputFunction
 from coopconsume.sinks.transactional import TransactionalTopic
 
@@ -65,9 +66,7 @@ def check_settings(spark: SparkSession, options: Options, job_spec: JobSpec, slo
     missing = _missing(_PACKAGES)
     if missing:
         raise RealTimeUnavailable(f"the driver has no {missing}", _install())
-    from coopconsume.worker.realtime.source import consumer_config
-
-    consumer_config(options.kafka)
+    client_config(options.kafka)
     _check_cores(spark, options, job_spec, slots)
 
 
@@ -137,7 +136,7 @@ def check_workers(
 
 
 def _install() -> str:
-    return "pip install 'coopconsume[realtime]' on the driver and on all workers"
+    return "pip install coopconsume on the driver and on all workers"
 
 
 def _missing(packages: tuple[str, ...]) -> str:

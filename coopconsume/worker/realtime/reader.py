@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from assignors.ranges import key_hash, offset_hash
 from commits import OffsetAndEpoch
+from coopconsume.kafka.headers import Message, message_headers
 from coopconsume.worker.realtime.record_cache import joined
 from coopconsume.worker.realtime.wanted import WantedOffsets
 from coopconsume.worker.report import FILTERED
@@ -34,22 +35,14 @@ _FIELDS = [
 ]  # fmt: skip
 
 
-class ConsumedMessage(Protocol):
-    """A record as confluent-kafka returns it."""
-
-    def topic(self) -> str | None: ...  # noqa: D102
+class ConsumedMessage(Message, Protocol):
+    """A record as confluent-kafka returns it, with its place."""
 
     def partition(self) -> int | None: ...  # noqa: D102
 
     def offset(self) -> int | None: ...  # noqa: D102
 
-    def key(self) -> bytes | None: ...  # noqa: D102
-
-    def value(self) -> bytes | None: ...  # noqa: D102
-
     def timestamp(self) -> tuple[int, int]: ...  # noqa: D102
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None: ...  # noqa: D102
 
     def leader_epoch(self) -> int | None: ...  # noqa: D102
 
@@ -244,13 +237,13 @@ class SlotReader:
             row = (*row, headers_of(record))
         if self._filter is None:
             return row
-        headers = record.headers() if self._filter.headers else None
-        return (*row, not self._filter.passes(key, row[4], headers or ()))
+        headers = message_headers(record) if self._filter.headers else ()
+        return (*row, not self._filter.passes(key, row[4], headers))
 
 
 def headers_of(record: ConsumedMessage) -> list[dict[str, Any]]:
     """Returns the headers of a record, as rows have them."""
-    return [{"key": name, "value": value} for name, value in record.headers() or ()]
+    return [{"key": name, "value": value} for name, value in message_headers(record)]
 
 
 def row_schema(*, headers: bool, filters: bool) -> pa.Schema:

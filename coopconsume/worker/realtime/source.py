@@ -6,7 +6,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.kafka.librdkafka import client_config
+from coopconsume.kafka.librdkafka import record_consumer
 from coopconsume.worker.realtime.confirmed_reads import ConfirmedReads, Fetched
 from coopconsume.worker.realtime.errors import ReadFailed
 from coopconsume.worker.realtime.topic_check import TopicCheck
@@ -26,21 +26,10 @@ log = logging.getLogger(__name__)
 _FETCH_WAIT = "100"
 #: Bytes of records that are fetched ahead.
 AHEAD = 16 << 20
-#: Milliseconds until the next fetch while returned records wait for `KafkaSource.poll`. Otherwise
-#: librdkafka asks for more after each record, which costs broker and slot more than the record.
-_PAUSE = 5
 #: Milliseconds between two counts of the brokers' bytes.
 _COUNT_EVERY = 1_000
 #: Of a position that is not checked.
 _NO_EPOCH = -1
-_FETCH_SETTINGS = {
-    "fetch.min.bytes": "fetch.min.bytes",
-    "fetch.max.bytes": "fetch.max.bytes",
-    "max.partition.fetch.bytes": "max.partition.fetch.bytes",
-    "fetch.max.wait.ms": "fetch.wait.max.ms",
-    "isolation.level": "isolation.level",
-    "group.id": "group.id",
-}
 
 
 class KafkaSource:
@@ -63,7 +52,7 @@ class KafkaSource:
         starts: Mapping[TopicPartition, Start],
         ahead: int = AHEAD,
     ) -> None:
-        from confluent_kafka import Consumer, KafkaError
+        from confluent_kafka import KafkaError
         from confluent_kafka import TopicPartition as ClientPartition
 
         self._partition = ClientPartition
@@ -79,13 +68,18 @@ class KafkaSource:
         self._reads = ConfirmedReads(self._consume, self._topics)
         #: Bytes that the brokers have sent since the start.
         self.broker_bytes = 0
-        config = consumer_config(kafka) | {
-            "error_cb": self._heard,
-            "stats_cb": self._counted,
-            "statistics.interval.ms": _COUNT_EVERY,
-            "queued.max.messages.kbytes": max(1, ahead >> 10),
-        }
-        self._consumer = Consumer(config)
+        self._consumer = record_consumer(
+            kafka,
+            {
+                "fetch.wait.max.ms": kafka.get("fetch.max.wait.ms", _FETCH_WAIT),
+                "queued.min.messages": 1,
+                "queued.max.messages.kbytes": max(1, ahead >> 10),
+                "error_cb": self._heard,
+                "log_level": 3,
+                "stats_cb": self._counted,
+                "statistics.interval.ms": _COUNT_EVERY,
+            },
+        )
         self.assign(starts)
 
     @property
@@ -167,22 +161,3 @@ class KafkaSource:
             self._refusal = error.str()
         else:
             log.debug("a slot's consumer: %s", error)
-
-
-def consumer_config(kafka: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the settings of a slot's consumer in librdkafka's words.
-
-    Raises:
-        InvalidOption: A setting of security that librdkafka does not take.
-    """
-    config = client_config(kafka) | {
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "enable.partition.eof": True,
-        "auto.offset.reset": "error",
-        "fetch.wait.max.ms": _FETCH_WAIT,
-        "fetch.queue.backoff.ms": _PAUSE,
-        "queued.min.messages": 1,
-        "log_level": 3,
-    }
-    return config | {new: str(kafka[old]) for old, new in _FETCH_SETTINGS.items() if old in kafka}

@@ -6,7 +6,7 @@ import pytest
 from kafka.errors import for_code
 
 from coopconsume.errors import AppendRefused, AuthenticationFailed, NotAuthorized
-from coopconsume.fenced import confluent_engine, kafka_engine
+from coopconsume.fenced import kafka_engine
 from coopconsume.fenced.config import FencedSettings
 
 SETTINGS = FencedSettings.parse({"kafka.bootstrap.servers": "a:1"})
@@ -27,7 +27,7 @@ def test_an_error_of_a_broker_means_the_same_in_both_engines(
     client = pytest.importorskip("confluent_kafka")
     error = client.KafkaError(code)
     one = kafka_engine.doubt_of(SETTINGS, "t", for_code(code)(error.str()))
-    other = confluent_engine.doubt_of(SETTINGS, "t", client.KafkaException(error))
+    other = kafka_engine.doubt_of_confluent(SETTINGS, "t", client.KafkaException(error))
     assert one is not None
     assert other is not None
     assert type(other.refusal) is (type(None) if refusal is None else refusal)
@@ -40,7 +40,7 @@ def test_an_error_of_the_client_is_a_doubt() -> None:
     client = pytest.importorskip("confluent_kafka")
     for name, is_gone in (("_AUTO_OFFSET_RESET", True), ("_TIMED_OUT", False), ("_FENCED", False)):
         error = client.KafkaException(client.KafkaError(getattr(client.KafkaError, name)))
-        doubt = confluent_engine.doubt_of(SETTINGS, "t", error)
+        doubt = kafka_engine.doubt_of_confluent(SETTINGS, "t", error)
         assert doubt is not None
         assert (doubt.refusal, doubt.is_out_of_range) == (None, is_gone)
-    assert confluent_engine.doubt_of(SETTINGS, "t", KeyError("x")) is None
+    assert kafka_engine.doubt_of_confluent(SETTINGS, "t", KeyError("x")) is None

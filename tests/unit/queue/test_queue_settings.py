@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from coopconsume.errors import (
     QueueLogFormat,
     UnknownOption,
 )
-from coopconsume.errors.fenced import EngineNotUsable
 from coopconsume.queue import QueueReplica
 from coopconsume.queue.log import LogRows
 from coopconsume.queue.log_client import KafkaLog
@@ -89,7 +87,6 @@ def test_a_text_with_a_slash_is_the_path_of_a_table():
         (InvalidOption, "hold", OPTIONS, None, {"hold": "long"}),
         (InvalidOption, "give 1 or more", OPTIONS, None, {"max_deliveries": 0}),
         (InvalidOption, "give deadLetter too", OPTIONS, None, {"max_deliveries": 3}),
-        (InvalidOption, "give kafka-python or confluent", OPTIONS, None, {"engine": "librdkafka"}),
     ],
 )
 def test_wrong_settings_are_refused_at_once(error, match, options, replicas, more):
@@ -98,21 +95,14 @@ def test_wrong_settings_are_refused_at_once(error, match, options, replicas, mor
         QueueConsumer(options, "orders", replicas, **more)
 
 
-def test_an_engine_that_is_not_installed_is_refused_with_the_remedy(monkeypatch):
-    """Before anything is opened."""
-    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(EngineNotUsable, match=r"install coopconsume\[confluent\]"):
-        QueueConsumer(OPTIONS, "orders", engine="confluent-kafka")
-
-
 def test_settings_of_clients_apply_to_the_replicas_too():
     """A request may take longer than by default; its delivery takes longer then."""
     own = {"kafka.request.timeout.ms": 40_000, "kafka.retry.backoff.ms": 7}
     (client,) = QueueSettings.parse({**OPTIONS, **own}, "orders").clients()
     assert type(client) is KafkaLog
-    config = client._producer_config
-    assert (config["request_timeout_ms"], config["retry_backoff_ms"]) == (40_000, 7)
-    assert config["delivery_timeout_ms"] > 40_000
+    config = client._producer_settings
+    assert (config["request.timeout.ms"], config["retry.backoff.ms"]) == (40_000, 7)
+    assert config["message.timeout.ms"] > 40_000
 
 
 def test_wrong_arguments_are_refused_before_anything_is_opened():

@@ -6,10 +6,9 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from kafka import TopicPartition
-from kafka.errors import KafkaConnectionError, OffsetOutOfRangeError
 
 from commits import OffsetRanges
+from coopconsume.kafka.records import Taken
 from coopconsume.queue.range_reader import RangeReader
 
 LONG = 60.0
@@ -24,53 +23,46 @@ class Source:
     def __init__(self, logs, *, away=(), most=10**9):
         self.logs, self.away, self.most = logs, {*away}, most
         self.start = dict.fromkeys(logs, 0)
-        self.positions = dict.fromkeys(logs, 0)
+        self.positions = {("t", p): 0 for p in logs}
+        self.lost = set()
         self.paused = set()
-        self.read, self.seeks = [], []
+        self.returned, self.seeks = [], []
         self.now, self.cost = 0.0, 0.0
-        self.unknown = 0
 
-    def assignment(self):
-        return {TopicPartition("t", p) for p in self.logs}
+    def pause(self, places):
+        self.paused |= {p for _, p in places}
 
-    def pause(self, *places):
-        self.paused |= {at.partition for at in places}
-
-    def resume(self, *places):
-        self.paused -= {at.partition for at in places}
+    def resume(self, places):
+        self.paused -= {p for _, p in places}
 
     def seek(self, at, offset):
-        self.seeks.append((at.partition, offset))
-        self.positions[at.partition] = offset
+        self.seeks.append((at[1], offset))
+        self.positions[at] = offset
+        self.lost.discard(at)
 
-    def position(self, at, timeout_ms=None):
-        assert timeout_ms is not None
-        if self.unknown:
-            self.unknown -= 1
-            raise KafkaConnectionError
-        return self.positions[at.partition]
-
-    def poll(self, timeout_ms, max_records):
+    def read(self, timeout, most):
         self.now += self.cost
         for p, log in self.logs.items():
-            first = self.positions[p]
-            if p in self.paused or p in self.away:
+            at, first = ("t", p), self.positions["t", p]
+            if p in self.paused or p in self.away or at in self.lost:
                 continue
             if first < self.start[p]:
-                raise OffsetOutOfRangeError({TopicPartition("t", p): first})
+                self.lost.add(at)
+                return Taken(lost={at})
             skipped = max(0, -(-(first - log.start) // log.step))
-            offsets = log[skipped : skipped + min(max_records, self.most)]
+            offsets = log[skipped : skipped + min(most, self.most)]
             if offsets:
-                self.positions[p] = offsets[-1] + 1
-                self.read += [(p, offset) for offset in offsets]
-                return {
-                    TopicPartition("t", p): [
-                        SimpleNamespace(partition=p, offset=offset) for offset in offsets
-                    ]
-                }
-            self.positions[p] = max(first, log.stop)
-        self.now += timeout_ms / 1000
-        return {}
+                self.positions[at] = offsets[-1] + 1
+                self.returned += [(p, offset) for offset in offsets]
+                return Taken({at: [raw(p, offset) for offset in offsets]})
+            self.positions[at] = max(first, log.stop)
+        self.now += timeout
+        return Taken()
+
+
+def raw(partition, offset):
+    """A record as confluent-kafka returns it."""
+    return SimpleNamespace(partition=lambda: partition, offset=lambda: offset)
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +85,7 @@ def read(source, wanted, seconds=LONG):
 
 def places(found):
     """Partition and offset of each record."""
-    return [(raw.partition, raw.offset) for raw in found.records]
+    return [(raw.partition(), raw.offset()) for raw in found.records]
 
 
 def test_what_lies_between_distant_ranges_is_not_read():
@@ -103,7 +95,7 @@ def test_what_lies_between_distant_ranges_is_not_read():
     assert [o for _, o in places(found)] == [0, *range(500_000, 500_010), *range(500_020, 500_030)]
     assert (found.missing, found.late) == ({}, {})
     assert source.seeks == [(0, 500_000)]
-    assert len(source.read) == 31
+    assert len(source.returned) == 31
 
 
 def test_a_partition_that_does_not_answer_holds_up_no_other():
@@ -146,14 +138,7 @@ def test_ranges_that_the_broker_has_deleted_hold_up_no_other():
     assert sorted(places(found)) == [(0, 500_000), (0, 500_001), (1, 0), (1, 1)]
     assert found.late == {0: OffsetRanges([(0, 9), (1_000, 1_009)])}
     assert found.is_deleted
-    found = read(source, {0: [(0, 9)]})
-    assert (found.records, found.late) == ([], {0: OffsetRanges([(0, 9)])})
-
-
-def test_records_are_read_once_their_broker_is_back():
-    """None of them is late, and the error of the client is not the caller's."""
-    source = Source({0: range(2)}, most=1)
-    source.unknown = 2
-    found = read(source, {0: [(0, 1)]})
-    assert places(found) == [(0, 0), (0, 1)]
-    assert (found.late, found.missing) == ({}, {})
+    for _ in range(2):
+        found = read(source, {0: [(0, 9)]})
+        assert (found.records, found.late) == ([], {0: OffsetRanges([(0, 9)])})
+        assert found.is_deleted

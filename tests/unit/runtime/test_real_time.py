@@ -14,6 +14,7 @@ from commits import OffsetAndEpoch, OffsetRanges
 from coopconsume import Options
 from coopconsume.filters import KeySet, RecordFilter
 from coopconsume.group.owned import Failed
+from coopconsume.kafka.librdkafka import consumer_config
 from coopconsume.runtime.plan import Limits, Partition, deal
 from coopconsume.runtime.plan.gain import Gain
 from coopconsume.runtime.realtime.mode import STALLED, RealTimeMode
@@ -22,7 +23,6 @@ from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
 from coopconsume.worker.realtime.fetch_messages import Portion
 from coopconsume.worker.realtime.reader import SlotReader
-from coopconsume.worker.realtime.source import consumer_config
 from coopconsume.worker.report import (
     Failure,
     PartitionReport,

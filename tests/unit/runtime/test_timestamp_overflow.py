@@ -22,15 +22,17 @@ OPTIONS = Options.parse({
 })  # fmt: skip
 
 
+def record(offset: int, timestamp: int) -> SimpleNamespace:
+    """A record as confluent-kafka returns it."""
+    return SimpleNamespace(
+        key=lambda: b"k", value=lambda: b"v", topic=lambda: "t", partition=lambda: 0,
+        offset=lambda: offset, timestamp=lambda: (1, timestamp), headers=list,
+    )  # fmt: skip
+
+
 def rows(*offsets: int) -> list[Any]:
     """Records of one partition."""
-    return [
-        timestamp_overflow._row(SimpleNamespace(
-            key=b"k", value=b"v", topic="t", partition=0, offset=offset, timestamp=2**62,
-            timestamp_type=0, headers=(),
-        ))
-        for offset in offsets
-    ]  # fmt: skip
+    return [timestamp_overflow._row(record(offset, 2**62)) for offset in offsets]
 
 
 def test_reads_go_around_records_that_spark_cannot_read() -> None:
@@ -44,12 +46,7 @@ def test_reads_go_around_records_that_spark_cannot_read() -> None:
 
 def test_nothing_is_read_where_all_records_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Offsets of transaction markers and compacted records are no pieces of their own."""
-    records = [
-        SimpleNamespace(key=b"k", value=b"v", topic="t", partition=0, offset=offset,
-                        timestamp=(0, 2**62)[offset % 4 == 0], timestamp_type=0, headers=())
-        for offset in range(2, 200, 2)
-    ]  # fmt: skip
-    monkeypatch.setattr("kafka.KafkaConsumer", lambda **_: SimpleNamespace(close=lambda: None))
+    records = [record(offset, (0, 2**62)[offset % 4 == 0]) for offset in range(2, 200, 2)]
     monkeypatch.setattr(timestamp_overflow, "_records", lambda *_: iter(records))
     found = timestamp_overflow._overflow_rows(OPTIONS, [Span("t", 0, 0, 199)])
     assert [row.offset for row in found] == list(range(2, 200, 2))
