@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from functools import cache
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _TOPIC, _VALUE, _KEY, _IN_PYTHON, _IN_LIBRDKAFKA = (
     object.__basicsize__ + place * ctypes.sizeof(ctypes.c_void_p) for place in range(5)
 )
 _FOUND: Final = 0
+_headers: Final = methodcaller("headers")
 
 
 class Message(Protocol):
@@ -68,18 +70,21 @@ def message_headers(message: Message) -> Headers:
 def quick_headers(messages: Iterable[Message]) -> list[Headers]:
     """Returns the headers of some records, as long as their names are UTF-8.
 
+    confluent-kafka returns a result and an error then, and the name in the result is no object.
+    Only a call from C looks at both, and Python before 3.12 may drop the error if it collects
+    garbage before the call has ended.
+
     Raises:
-        SystemError: One is not; the records have to be read again. confluent-kafka does not stop at
-            such an error, and Python before 3.12 may drop it if it collects garbage before the
-            call has ended; then a name is no object at all. So nothing is collected meanwhile.
+        SystemError: A name is not UTF-8; the records have to be read again.
     """
     is_enabled = gc.isenabled()
     gc.disable()
     try:
-        return [message.headers() or [] for message in messages]
+        found = [*map(_headers, messages)]
     finally:
         if is_enabled:
             gc.enable()
+    return [headers or [] for headers in found]
 
 
 _UNREADABLE: Final = (

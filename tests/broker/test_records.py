@@ -15,7 +15,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from kafka.structs import TopicPartition
 
-from coopconsume.kafka.headers import message_headers
+from coopconsume.kafka.headers import message_headers, quick_headers
 from coopconsume.kafka.records import RecordReader
 from tests.situations.logs import CODECS, HEADERS, AnyName
 
@@ -76,6 +76,25 @@ def test_headers_may_have_any_name(
     for _ in range(2):
         assert tuple(message_headers(first)) == HEADERS
         assert [message_headers(record) for record in others] == [[("plain", b"1")], []]
+
+
+def test_headers_that_are_read_quickly_have_names(
+    kafka: LocalKafka, topic: TopicFactory, reader: RecordReader
+) -> None:
+    """One that is not UTF-8 is an error of that call, however often others were read before."""
+    name = topic(1)
+    with closing(KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)) as producer:
+        odd, plain = [(AnyName(key), value) for key, value in HEADERS], [("plain", b"1")]
+        for headers in [plain] * 200 + [odd] * 100 + [plain]:
+            producer.send(name, b"v", headers=headers, partition=0)
+    reader.assign({(name, 0): 0})
+    found = read(reader, lambda found: len(found) == 301)
+    for message in found[:200]:
+        assert quick_headers([message]) == [plain]
+    for message in found[200:300]:
+        with pytest.raises(SystemError):
+            quick_headers([message])
+    assert quick_headers(found[300:]) == [plain]
 
 
 def test_positions_pass_what_is_no_record(
