@@ -104,6 +104,7 @@ class Engine:
     def __init__(self, settings: FencedSettings, timeout: float = CONNECT) -> None:
         self._settings = settings
         self._connect = min(timeout, CONNECT)
+        # What cannot be used is refused before anything is opened.
         client_config(settings.kafka)
         self._admin: Any = None
         self._consumer: Any = None

@@ -152,16 +152,16 @@ def record_consumer(kafka: Mapping[str, str], more: Mapping[str, Any] | None = N
         InvalidOption: A setting that librdkafka does not take.
     """
     kind, made = _consumers()
-    consumer = _made(kind, consumer_config(kafka, more))
+    consumer = _client(kind, consumer_config(kafka, more))
     made.add(consumer)
     return consumer
 
 
-def _made(client: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> Any:
+def _client(kind: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> Any:
     from confluent_kafka import KafkaException
 
     try:
-        return client(config)
+        return kind(config)
     except KafkaException as error:
         text = error.args[0].str()
         named = _SETTING.search(text)
@@ -200,12 +200,12 @@ def record_producer(kafka: Mapping[str, str], more: Mapping[str, Any]) -> Any:
         more: Settings by librdkafka's names; they count.
 
     Raises:
-        InvalidOption: A setting of security that librdkafka does not take.
+        InvalidOption: A setting that librdkafka does not take.
     """
     from confluent_kafka import Producer
 
     own = {"acks": "all", "partitioner": "murmur2_random", "log_level": 0}
-    return _made(Producer, client_config(kafka) | own | dict(more))
+    return _client(Producer, client_config(kafka) | own | dict(more))
 
 
 def kafka_error(error: Any) -> KafkaError:

@@ -63,7 +63,8 @@ class OnePartition:
         self._producer_settings = {
             "linger.ms": 0, "max.in.flight": 1, "socket.nagle.disable": True, **producer
         }  # fmt: skip
-        client_config(self._kafka)  # raises what cannot be used before anything is opened
+        # What cannot be used is refused before anything is opened.
+        client_config(self._kafka)
 
     def _admin(self) -> Any:
         from kafka.admin import KafkaAdminClient

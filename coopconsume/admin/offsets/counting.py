@@ -41,9 +41,9 @@ def count_records(options: Options, partition: TopicPartition, offsets: OffsetRa
             while (position := reader.positions[partition]) <= last:
                 taken = reader.read(0.5, 10_000)
                 count += sum(one.offset() <= last for one in taken.records.get(partition, ()))
-                if position > known and not taken.lost:
+                if position > known:
                     known, until = position, time.monotonic() + PATIENCE
-                elif taken.lost or time.monotonic() > until:
+                if taken.lost or time.monotonic() > until:
                     servers = options.kafka["bootstrap.servers"]
                     where = f"records of {name} from offset {position} on"
                     raise BrokerUnreachable(servers, f"{where} cannot be read")

@@ -68,10 +68,12 @@ class KafkaSource:
         self._reads = ConfirmedReads(self._consume, self._topics)
         #: Bytes that the brokers have sent since the start.
         self.broker_bytes = 0
+        # What the user says about the wait counts.
+        wait = {} if "fetch.max.wait.ms" in kafka else {"fetch.wait.max.ms": _FETCH_WAIT}
         self._consumer = record_consumer(
             kafka,
             {
-                "fetch.wait.max.ms": kafka.get("fetch.max.wait.ms", _FETCH_WAIT),
+                **wait,
                 "queued.min.messages": 1,
                 "queued.max.messages.kbytes": max(1, ahead >> 10),
                 "error_cb": self._heard,
