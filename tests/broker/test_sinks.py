@@ -12,7 +12,8 @@ from kafka.admin import KafkaAdminClient
 
 from coopconsume.errors import InvalidOption, OutputRefused
 from coopconsume.kafka.creation import make_topic
-from coopconsume.kafka.producer import ORIGIN_HEADER
+from coopconsume.kafka.partitioner import default_partition
+from coopconsume.kafka.producer import ORIGIN_HEADER, Message, Producer
 from coopconsume.options import Options
 from coopconsume.sinks import DeadLetterTable, OutputTopic, open_dead_letters
 from coopconsume.sinks.letters import HEADERS
@@ -80,6 +81,20 @@ def test_a_dead_letter_is_the_record_with_why_beside_it(kafka, topic, tmp_path):
         b"orders", b"id-of-orders", b"1", b"40", b"1234567", b"3", "why: ü".encode(), b"trace",
         b"shop", b"run-7",
     ]  # fmt: skip
+
+
+def test_keys_go_to_the_partitions_of_kafkas_own_producers(kafka, topic, tmp_path):
+    """By murmur2, or by the hash of an ordering key in place of the key."""
+    name, partitions = topic(7), 7
+    keys = [b"", *(b"key %d" % n for n in range(60))]
+    ordering = [b"ordering %d" % n for n in range(60)]
+    with closing(Producer(options_of(kafka, tmp_path), "outputs")) as producer:
+        producer.write(Message(name, key, b"by key") for key in keys)
+        producer.write(Message(name, key, b"", ordering_key=key) for key in ordering)
+    found = records_of(kafka, name, len(keys) + len(ordering))
+    assert {r.key: r.partition for r in found} == {
+        key: default_partition(key, partitions) for key in keys + ordering
+    }
 
 
 def test_a_refusal_by_the_broker_is_reported(kafka, topic, tmp_path):

@@ -34,6 +34,7 @@ _MODEL = "tests/model/test_queue_model.py::test_any_schedule_keeps_the_promises"
 
 _RECORDS = "coopconsume/kafka/records.py"
 _READ = "tests/broker/test_records.py::"
+_WRITES = "tests/unit/kafka/test_producer.py::"
 
 QUEUE = [
     Mutant(
@@ -59,6 +60,22 @@ QUEUE = [
         "            if offset == positions.get(place):\n",
         "            if place in positions:\n",
         (_READ + "test_a_loss_of_an_earlier_position_does_not_count",),
+    ),
+    Mutant(
+        "producer-partitions-as-librdkafka-does",
+        "A key goes to the partition that Kafka's own producers choose.",
+        "coopconsume/kafka/librdkafka.py",
+        '"partitioner": "murmur2_random"',
+        '"partitioner": "consistent_random"',
+        ("tests/broker/test_sinks.py::test_keys_go_to_the_partitions_of_kafkas_own_producers",),
+    ),
+    Mutant(
+        "full-producer-waits-for-all-its-patience",
+        "A write that waits for space ends with its producer.",
+        "coopconsume/kafka/producer.py",
+        "if sent.failed or self._refusal is not None or self._is_closing:",
+        "if sent.failed or self._refusal is not None:",
+        ("tests/unit/kafka/test_producer.py::test_a_write_that_waits_does_not_hold_up_the_end",),
     ),
     Mutant(
         "names-of-headers-are-utf-8",
