@@ -89,8 +89,8 @@ class Committing(TableSettings):
                 those of the epoch. Such partitions are refused.
             too_old: Whether partitions that are entirely below the stable offset raise an error or
                 only get the status `too_old`.
-            limited: Whether to check the limit of ranges. Pass False after a separate check if
-                other writes depend on this commit.
+            limited: Whether to refuse what would exceed the limit of ranges. Pass False for what
+                must not wait: handled records, or a commit that other writes depend on.
             request: For a member of a cooperative epoch, chunks to acquire, renew and expire in the
                 same append. `acquired` returns what it got.
             maintain: Whether to call `maintain` before the answer. With False, call it later.

@@ -60,8 +60,8 @@ class CommitStore(Committing):
             spark: The Spark session, for a name.
             storage_options: Options of an object store, as for `deltalake.DeltaTable`.
             cluster: The id of the Kafka cluster. Groups of different clusters are separate.
-            max_ranges: The limit of separate ranges above the stable offset of a partition; the
-                setting `maxNumRanges` overrides it.
+            max_ranges: The limit of separate ranges above the stable offset of a partition, for
+                commits with `limited=True`; the setting `maxNumRanges` overrides it.
             segment_versions: How many versions a segment has, if the table is created.
             snapshot_commits: After how many appends of all writers a commit also writes a
                 snapshot; the setting `snapshotCommits` overrides it; 0 for never.

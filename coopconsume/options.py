@@ -191,13 +191,14 @@ class Options:
     max_num_ranges_to_commit: int = _option(
         10_000, whole(1),
         "Ranges in one commit (KIP-X): with so many to commit, a commit is written early, and a "
-        "larger one is written as several rows. `maxNumRanges` limits what a partition has in all.",
+        "larger one is written as several rows. `maxNumRanges` is for all ranges of a partition.",
         name="max.num.ranges.to.commit",
     )  # fmt: skip
     max_num_ranges: int = _option(
         1_000_000, whole(1),
-        "Committed ranges above the stable offset that a partition may have. At 80 % of it no new "
-        "records are read.",
+        "Committed ranges of a partition above its stable offset. From 80 % of it on no new "
+        "records are read. What was read is committed also above it; what users commit by name is "
+        "not.",
     )  # fmt: skip
     batch_time: float = _option(
         10.0, seconds(0.05),

@@ -31,7 +31,7 @@ from coopconsume.group.owned import EpochGrant, Failed, Owned
 from coopconsume.kafka.cluster import LogEnd
 from coopconsume.options import Options
 from coopconsume.runtime import events, trace
-from coopconsume.runtime.commit.parcels import Parcel, Written
+from coopconsume.runtime.commit.parcels import Written
 from coopconsume.runtime.job_spec import JobSpec
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.status.progress import Meter
@@ -340,9 +340,7 @@ class Replay:
                         _tp(tp): (OffsetRanges(done), stable)
                         for tp, (done, stable) in line["offsets"].items()
                     },
-                    _ranges(line["holes"]), tuple(line["took"]),
-                    frozenset(map(_tp, line["over_limit"])), _pending(line["later"]),
-                    line["answered_at"],
+                    _ranges(line["holes"]), tuple(line["took"]), line["answered_at"],
                     _ranges(line["failed"]), _ranges(line["not_held"]), _acquired(line["acquired"]),
                     line["cost"],
                 )  # fmt: skip
@@ -368,7 +366,7 @@ class Replay:
                 under_way = job._committer.outbox._by_name[line["what"]]._under_way
                 assert under_way is not None
                 written = Written(under_way, "replay", line["written"][2])
-                return events.ParcelWritten(line["what"], written, Parcel())
+                return events.ParcelWritten(line["what"], written)
             case "ParcelFailed":
                 return events.ParcelFailed(line["what"], _error(line["error"]) or Exception())
             case "EndsAwaited":

@@ -464,7 +464,7 @@ class EpochAssignment:
             holes: What is proven never to be delivered.
             filtered: How many of the offsets are of records that the filter dropped.
             commit_id: Unique among the commits of the group; None: a new one.
-            limited: Whether the limit on ranges is looked at once more (see `affordable`).
+            limited: Whether the log refuses it above the limit of ranges. With False it never does.
             request: Chunks to acquire in the same append; `acquired` returns them.
             maintain: Whether to maintain the table before the answer; with False, call
                 `CommitStore.maintain` later.
@@ -617,16 +617,9 @@ class EpochAssignment:
             )  # fmt: skip
 
     def affordable(
-        self,
-        offsets: Mapping[TopicPartition, OffsetRanges],
-        holes: Mapping[TopicPartition, OffsetRanges],
+        self, offsets: Mapping[TopicPartition, OffsetRanges]
     ) -> dict[TopicPartition, OffsetRanges]:
-        """Returns what of some offsets the limit on ranges lets in now, usually all.
-
-        Args:
-            offsets: What is done.
-            holes: What is proven never to be delivered, and committed along with it.
-        """
+        """Returns what of a user's commit the limit on ranges lets in now, usually all."""
         # A job's loop may give some of them up meanwhile.
         places = {tp: owned for tp in offsets if (owned := self.owned.get(tp)) is not None}
         tight = {
@@ -641,7 +634,6 @@ class EpochAssignment:
             commits = state[tp]
             limit = owned.max_ranges = commits.max_ranges or 0
             owned.look(commits.ranges)
-            commits.amend(holes.get(tp, OffsetRanges()))
             fit[tp] = affordable(commits, offsets[tp], limit)
         return fit
 

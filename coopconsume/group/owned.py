@@ -91,7 +91,7 @@ class Owned:
         range_count: Ranges above the stable offset in the commit log when it was last looked at.
         last_committed: The highest offset that the commit log had above its stable offset when it
             was last read, by any member; -1: none.
-        max_ranges: How many it takes.
+        max_ranges: With 80 % of so many nothing new is read.
         is_deleted: Whether the topic was deleted, and nothing of it can be read any more.
         uses_chunks: Whether all members of the group have it, and acquire chunks of it.
         leads: Of such a partition, whether this member writes its offset to Kafka and takes

@@ -128,14 +128,8 @@ def apply_decisions(
             pending.setdefault(tp, []).append(again)
         else:
             offsets[tp] = offsets.get(tp, OffsetRanges()) | OffsetRanges([(one.offset, one.offset)])
-    fit = assignment.affordable(offsets, {})
-    # A discarded record that the limit on ranges leaves out waits until it fits.
-    taken = [
-        one for one in taken
-        if one.action == "replay" or one.offset in fit[one.topic, one.partition]
-    ]  # fmt: skip
     if taken:
-        assignment.commit(fit, pending=pending, commit_id=next(commit_ids), limited=False)
+        assignment.commit(offsets, pending=pending, commit_id=next(commit_ids), limited=False)
         for one in taken:
             log.info("%s of %s-%d@%d", one.action, one.topic, one.partition, one.offset)
     assignment.store.set_settings((one.topic, one.setting(group), None) for one in [*stale, *taken])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from assignors import Share
@@ -18,7 +17,6 @@ from commits import CommitLogUnavailable
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.group.primary import WRITE_WITHIN
 from coopconsume.group.shares import by_partition
-from coopconsume.kafka.identity import is_other_topic
 from coopconsume.runtime.commit.committer import Committer
 from coopconsume.runtime.dispatch.daemon_pool import DaemonPool
 from coopconsume.runtime.events import HolesFound
@@ -57,23 +55,6 @@ _InDoubt: TypeAlias = "tuple[KeyRange, float]"
 
 _ENDS_EVERY = 0.5
 _STARTS_EVERY = 10.0
-
-
-@dataclass(frozen=True)
-class OverLimit:
-    """Done records of a partition that did not fit into the commit log.
-
-    Attributes:
-        partition: The partition.
-        topic_id: Kafka's id of its topic.
-        ranges: The key ranges that were ours.
-        offsets: The offsets of the records.
-    """
-
-    partition: TopicPartition
-    topic_id: str
-    ranges: tuple[KeyRange, ...]
-    offsets: OffsetRanges
 
 
 class EpochState:
@@ -278,35 +259,6 @@ class EpochState:
         self.is_over = True
         self._audits.close()
         self.committer.close(well=well, within=within)
-
-    def over_limit(self) -> list[OverLimit]:
-        """Returns done records that did not fit into the commit log, but not waiting outputs."""
-        # It is not known what a running commit leaves out.
-        if self.committer.is_busy:
-            return []
-        return [
-            OverLimit(
-                (p.topic, p.partition), self.assignment.topic_ids.get(p.topic, ""),
-                self.assignment.owned[p.topic, p.partition].ranges, p.to_commit,
-            )
-            for p in self.ours
-            if p.to_commit and (p.topic, p.partition) in self.committer.over_limit
-        ]  # fmt: skip
-
-    def take_along(self, records: OverLimit) -> bool:
-        """Takes over records of an earlier epoch, if their keys are still ours; returns whether."""
-        topic, _ = records.partition
-        if is_other_topic(records.topic_id, self.assignment.topic_ids.get(topic, "")):
-            return False
-        for partition in self.ours:
-            if (partition.topic, partition.partition) == records.partition:
-                ours = self.assignment.owned[records.partition].ranges
-                if all(any(r.first <= h.first and h.last <= r.last for r in ours)
-                       for h in records.ranges):  # fmt: skip
-                    # A log that was cut meanwhile holds other records from its end on.
-                    partition.take_along(records.offsets.clip(0, max(0, partition.end - 1)))
-                    return True
-        return False
 
     def may_run(self, slots: Collection[int]) -> list[Share]:
         """Returns the shares that a handler may be at work on.

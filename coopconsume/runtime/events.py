@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from coopconsume.group.chunks import AcquiredChunks, GroupChunks
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.runtime.commit.parcels import Parcel, Written
+    from coopconsume.runtime.commit.parcels import Written
     from coopconsume.runtime.decisions import Decision
     from coopconsume.worker.report import SlotReport
 
@@ -203,8 +203,6 @@ class CommitAnswered(JobEvent):
         offsets: What was committed, with the stable offset after it, of each partition.
         holes: Offsets that were committed as holes.
         took: Seconds for dead letters and outputs, and for the commit log.
-        over_limit: Partitions with done offsets that were left out, as they have too many ranges.
-        later: Failed records of partitions that were refused completely.
         answered_at: When the answer came, in seconds since the epoch.
         failed: Offsets of the failed records that were written.
         not_held: Offsets that do not count, as another member of a cooperative epoch has them.
@@ -215,8 +213,6 @@ class CommitAnswered(JobEvent):
     offsets: Mapping[TopicPartition, tuple[OffsetRanges, int]]
     holes: Mapping[TopicPartition, OffsetRanges]
     took: tuple[float, float]
-    over_limit: frozenset[TopicPartition] = frozenset()
-    later: Mapping[TopicPartition, list[Pending]] = field(default_factory=dict)
     answered_at: float = 0.0
     failed: Mapping[TopicPartition, OffsetRanges] = field(default_factory=dict)
     not_held: Mapping[TopicPartition, OffsetRanges] = field(default_factory=dict)
@@ -271,12 +267,10 @@ class ParcelWritten(JobEvent):
     Attributes:
         what: ``dead letters`` or ``outputs``.
         written: What is written.
-        left: What the limit on ranges has left out.
     """
 
     what: str
     written: Written
-    left: Parcel
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from coopconsume.group.primary import WRITE_WITHIN
 from coopconsume.kafka.call_limit import CallLimit
 from coopconsume.runtime import rebalance
 from coopconsume.runtime.dispatch.dispatcher import Dispatcher
-from coopconsume.runtime.epoch_state import EpochState, OverLimit
+from coopconsume.runtime.epoch_state import EpochState
 from coopconsume.runtime.events import (
     AbortRequested,
     AssignmentLost,
@@ -148,7 +148,6 @@ class Job:
         )
         self._epoch_state: EpochState | None = None
         self._unbegun: EpochAssignment | None = None
-        self._over_limit: list[OverLimit] = []
         self._ends: dict[TopicPartition, int] = {}
         self._rebalance = Rebalance(self._dispatcher, meter, is_exact=job_spec.state is not None)
         self._epoch: Epoch | None = None
@@ -476,7 +475,7 @@ class Job:
         now = time.monotonic()
         for words in self._limits.look(busy, now):
             log.warning("%s", words)
-        why = self._limits.ask(busy, epoch_state.committer.over_limit, now)
+        why = self._limits.ask(busy, now)
         if why is not None and self._rebalance.hand_over is None:
             self._membership.rebalance(why)
 
@@ -485,7 +484,7 @@ class Job:
         return epoch_state is self._epoch_state and not self._rebalance.is_late
 
     def _begin(self, assignment: EpochAssignment) -> None:
-        self._end_epoch(take_along=True)
+        self._end_epoch()
         if self._membership.assignment is not assignment:
             return  # Given back before it was begun.
         if self._job_spec.ordering == "partition" and assignment.is_shared:
@@ -503,7 +502,6 @@ class Job:
             log.warning("%s; trying again", error)
             self._unbegun = assignment
             return
-        self._take_along(self._epoch_state)
         self._meter.latency.retain(self._epoch_state.uncommitted)
         self._epoch = None
         self._note_epoch(assignment)
@@ -563,7 +561,7 @@ class Job:
     def _hand_back(self, epoch_state: EpochState, hand_over: HandOver) -> None:
         """Ends the epoch once all shares can be handed over."""
         if self._rebalance.ends_hand_over(epoch_state, hand_over):
-            self._end_epoch(take_along=True)
+            self._end_epoch()
             self._rebalance.handed_over()
 
     def _return_chunks(self, epoch_state: EpochState) -> None:
@@ -583,7 +581,7 @@ class Job:
         self._end_epoch()
         self._rebalance.handed_over()
 
-    def _end_epoch(self, *, well: bool = False, take_along: bool = False) -> None:
+    def _end_epoch(self, *, well: bool = False) -> None:
         epoch_state, self._epoch_state = self._epoch_state, None
         self._rebalance.refuse()
         self._dispatcher.forget_crashes()
@@ -593,23 +591,6 @@ class Job:
                 is_away = epoch_state.assignment.primary.is_unanswered
                 within = 0.0 if is_away else _LAST_WRITE
             epoch_state.end(well=well, within=within)
-            self._over_limit += epoch_state.over_limit()
-        if not take_along:
-            self._forget_over_limit()
-
-    def _take_along(self, epoch_state: EpochState) -> None:
-        """Takes over done records that did not fit into the log, if their keys are still ours."""
-        self._over_limit = [one for one in self._over_limit if not epoch_state.take_along(one)]
-        self._forget_over_limit()
-
-    def _forget_over_limit(self) -> None:
-        left = sum(len(one.offsets) for one in self._over_limit)
-        self._over_limit = []
-        if left:
-            log.warning(
-                "%d offsets that are done could not be committed, as their partitions have "
-                "maxNumRanges ranges: they will be done again", left
-            )  # fmt: skip
 
     def _take_events(self, timeout: float) -> None:
         try:

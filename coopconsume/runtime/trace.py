@@ -184,7 +184,7 @@ def _fields(value: Any) -> dict[str, Any]:
     }
 
 
-def plain(value: Any, name: str = "") -> Any:  # noqa: C901, PLR0912 - one match
+def plain(value: Any, name: str = "") -> Any:  # noqa: C901 - one match
     """Returns a value as JSON data, without anything that could be secret.
 
     Args:
@@ -201,8 +201,6 @@ def plain(value: Any, name: str = "") -> Any:  # noqa: C901, PLR0912 - one match
             found = value if name in _NAMES else bool(value)
         case bytes() if name in _OFFSETS:
             found = plain(OffsetRanges.from_offsets(unpack_offsets(value).to_numpy()))
-        case (str(), int()) if name == "over_limit":
-            found = _key(value)
         case OffsetRanges():
             found = [list(pair) for pair in value]
         case BaseException():

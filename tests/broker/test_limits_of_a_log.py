@@ -1,4 +1,4 @@
-"""What a member does when the commit log takes no more ranges, and what it says of repeats."""
+"""What a job commits of a log with as many ranges as it may have, and what it says of repeats."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ import pyarrow as pa
 import pytest
 
 from assignors import KeyRange
-from commits import ACCEPT_RANGE_FETCH, MAX_NUM_RANGES, OffsetRanges, PartitionCommits, Pending
+from commits import (
+    ACCEPT_RANGE_FETCH,
+    MAX_NUM_RANGES,
+    MaxIndividualCommitsReached,
+    OffsetRanges,
+    PartitionCommits,
+    Pending,
+)
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
-from coopconsume.runtime.commit.committer import NextCommit
-from coopconsume.runtime.commit.log_calls import commit_within_limit
-from coopconsume.runtime.commit.outbox import fitting, write
+from coopconsume.runtime.commit.log_calls import commit_outcomes
+from coopconsume.runtime.commit.outbox import write
 from coopconsume.runtime.commit.parcels import Parcel, Written
 from coopconsume.runtime.job_spec import JobSpec
 from tests.broker.member_process import ReportingWorker
@@ -63,27 +69,46 @@ def committed(
 ) -> CommitAnswered:
     """Commit what is done of the partition, as the loop does."""
     (tp,) = assignment.owned
-    return commit_within_limit(assignment, {tp: OffsetRanges(pairs)}, {}, pending or {}, commit_id)
+    return commit_outcomes(assignment, {tp: OffsetRanges(pairs)}, {}, pending or {}, commit_id)
 
 
-def test_what_fits_is_committed_and_the_rest_is_held(
+def test_all_that_was_handled_is_committed_above_the_limit(
     two: tuple[EpochAssignment, EpochAssignment],
 ) -> None:
-    """The topic's own limit counts; filling a gap frees a range."""
-    assignment, _ = two
-    (tp,) = assignment.owned
-    assert assignment.owned[tp].max_ranges == 2
-    answer = committed(assignment, (1, 1), (3, 3), (5, 5), (7, 7), commit_id="a-1")
-    assert answer.over_limit == {tp}
-    assert answer.offsets == {tp: (OffsetRanges([(1, 1), (3, 3)]), 0)}
-    answer = committed(assignment, (0, 0), (5, 5), (7, 7), commit_id="a-2")
-    assert answer.over_limit == {tp}
-    assert answer.offsets == {tp: (OffsetRanges([(0, 0), (5, 5)]), 2)}
-    answer = committed(assignment, (2, 2), (7, 7), commit_id="a-3")
-    assert not answer.over_limit
-    assert assignment.store.state(assignment.options.group_id)[tp] == PartitionCommits(
-        4, [(5, 5), (7, 7)]
+    """The limit bounds what is read. Members that count the ranges of the log see all of them."""
+    first, second = two
+    (tp,) = first.owned
+    group, failed = first.options.group_id, Pending(9, attempts=1)
+    assert first.owned[tp].max_ranges == 2
+    answer = committed(
+        first, (1, 1), (3, 3), (5, 5), (7, 7), commit_id="a-1", pending={tp: [failed]}
     )
+    done = OffsetRanges([(1, 1), (3, 3), (5, 5), (7, 7)])
+    assert answer.offsets == {tp: (done, 0)}
+    assert first.store.state(group)[tp] == PartitionCommits(0, list(done))
+    assert first.store.pending(group) == {tp: {9: failed}}
+    second.refresh()
+    assert second.owned[tp].range_count == 4
+    answer = committed(second, (0, 0), (11, 11), commit_id="b-1")
+    assert answer.offsets == {tp: (OffsetRanges([(0, 0), (11, 11)]), 2)}
+
+
+def test_explicit_commits_are_refused_above_the_limit(
+    two: tuple[EpochAssignment, EpochAssignment],
+) -> None:
+    """So are those of `consumer.commit` in a member beside a job; gaps may be filled."""
+    first, second = two
+    (tp,) = first.owned
+    committed(first, (1, 1), (3, 3), (5, 5), commit_id="a-1")
+    second.refresh()
+    with pytest.raises(MaxIndividualCommitsReached) as error:
+        second.commit({tp: OffsetRanges([(7, 7)])})
+    assert (error.value.range_count, error.value.max_ranges) == (4, 2)
+    named = OffsetRanges([(0, 0), (7, 7), (9, 9)])
+    assert second.affordable({tp: named}) == {tp: OffsetRanges([(0, 0)])}
+    second.commit({tp: OffsetRanges([(0, 0)])})
+    state = first.store.state(first.options.group_id)
+    assert state[tp] == PartitionCommits(2, [(3, 3), (5, 5)])
 
 
 class Sink:
@@ -112,59 +137,21 @@ def rows(tp: tuple[str, int], *offsets: int) -> Any:
     return (tp,), out.getvalue().to_pybytes()
 
 
-def test_rows_wait_with_the_offsets_they_belong_to(
+def test_rows_above_the_limit_are_written_and_committed_with_their_offsets(
     two: tuple[EpochAssignment, EpochAssignment],
 ) -> None:
-    """A row stands under the commit that counts its offset, also where others were quicker."""
-    first, second = two
+    """A row stands under the commit that counts its offset, however many ranges there are."""
+    first, _ = two
     (tp,) = first.owned
     sink = Sink()
-    job_spec = replace(WORK, outputs=sink)
-
-    def commit_rows(parcel: Parcel, commit_id: str) -> tuple[CommitAnswered, Parcel]:
-        fit, left = fitting(first, parcel)
-        write(job_spec, first, fit, commit_id)
-        return commit_within_limit(first, {}, {}, {}, commit_id, Written(fit, commit_id, 0.0)), left
-
-    def parcel_of(*offsets: int) -> Parcel:
-        return Parcel({tp: OffsetRanges.from_offsets(offsets)}, rows=[rows(tp, *offsets)])
-
-    answer, left = commit_rows(parcel_of(1, 3, 5), "a-1")
-    assert sink.written == {"a-1": [1, 3]}
-    assert answer.offsets == {tp: (OffsetRanges([(1, 1), (3, 3)]), 0)}
-    assert left.places() == {tp: OffsetRanges([(5, 5)])}
-    left.add(parcel_of(0, 2))
-    answer, left = commit_rows(left, "a-2")
-    assert not left
-    assert sorted(sink.written["a-2"]) == [0, 2, 5]
-    committed(second, (8, 8), commit_id="b-1")
-    assert first.owned[tp].range_count == 1, "the member has not heard of that"
-    answer, left = commit_rows(parcel_of(10), "a-3")
-    assert sink.written["a-3"] == [10]
-    assert not left
-    assert not answer.over_limit, "its row is written: it is one range over the limit"
-
-
-def test_a_refusal_because_others_were_quicker_keeps_everything(
-    two: tuple[EpochAssignment, EpochAssignment],
-) -> None:
-    """Nothing of the partition was written: offsets and failed records come with the next one."""
-    first, second = two
-    (tp,) = first.owned
-    committed(second, (2, 2), (4, 4), commit_id="b-1")
-    first.store.state(first.options.group_id)
-    assert first.owned[tp].range_count == 0, "the store has heard of that, the member has not"
-    failed = Pending(6, attempts=1)
-    answer = committed(first, (8, 8), commit_id="a-1", pending={tp: [failed]})
-    assert answer.over_limit == {tp}
-    assert not answer.offsets
-    assert answer.later == {tp: [failed]}
-    assert first.owned[tp].range_count == 2, "now it has"
-    coming = NextCommit()
-    coming.put_back(answer.later)
-    answer = committed(first, (0, 1), (8, 8), commit_id="a-2", pending=coming.pending)
-    assert answer.offsets == {tp: (OffsetRanges([(0, 1), (8, 8)]), 3)}
-    assert first.store.pending(first.options.group_id) == {tp: {6: failed}}
+    parcel = Parcel({tp: OffsetRanges.from_offsets([1, 3, 5])}, rows=[rows(tp, 1, 3, 5)])
+    write(replace(WORK, outputs=sink), first, parcel, "a-1")
+    answer = commit_outcomes(
+        first, {tp: OffsetRanges([(7, 7)])}, {}, {}, "a-1", Written(parcel, "a-1", 0.0)
+    )
+    assert sink.written == {"a-1": [1, 3, 5]}
+    assert answer.offsets == {tp: (OffsetRanges.from_offsets([1, 3, 5, 7]), 0)}
+    assert first.owned[tp].range_count == 4
 
 
 def test_repeats_are_one_warning_a_commit_with_counts(

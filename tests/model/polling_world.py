@@ -195,7 +195,7 @@ class FakeAssignment:
                 owned.follow(self._log.commits[p].stable_offset)
                 owned.look(self._log.commits[p].ranges)
 
-    def affordable(self, offsets, _holes):
+    def affordable(self, offsets):
         """What the limit lets in; what others commit is seen late, as by a member of a group."""
         fit = dict(offsets)
         for tp in offsets:

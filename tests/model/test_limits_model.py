@@ -1,4 +1,4 @@
-"""A small maxNumRanges: the loop's own code against a limit that the commit log keeps."""
+"""A small maxNumRanges: it bounds what the loop reads, and no commit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_is_affordable_is_never_refused_and_no_more_would_fit(stable, known
 
 
 class AtLimit(World):
-    """A world whose log takes only so many ranges, and that checks what is planned.
+    """A world with a small ``maxNumRanges``, that checks what is planned and committed.
 
     There may also be limits on the records whose outputs wait for the stable offset, and on those
     that have failed and wait.
@@ -61,45 +61,41 @@ class AtLimit(World):
             p.max_ranges = self.limit
             p.max_outputs_waiting = self.outputs
             p.log_ranges = p.done.range_count
+        #: How many ranges each partition may have: as many as now, and what is read.
+        self.most = [p.ranges + self.read(p) for p in self.partitions]
+
+    @staticmethod
+    def top(p):
+        """Returns the offset below which all is done, passed or read."""
+        positions = [
+            s.position if s.dispatched is None else s.next_position for s in p.cursors.values()
+        ]
+        return max(p.done.last + 1 if p.done else 0, p.log_last + 1, *positions)
+
+    def read(self, p):
+        """Returns how many offsets are read or passed, and not done."""
+        return len(p.done.complement(p.stable, self.top(p) - 1)) if self.top(p) > p.stable else 0
 
     def launch(self, window, *, batch_time, relief=None):
         """While a partition is at its limit, nothing above what is done or passed is read."""
-        tops = [
-            (p, max(
-                p.done.last + 1 if p.done else 0,
-                p.log_last + 1,
-                *(
-                    s.position if s.dispatched is None else s.next_position
-                    for s in p.cursors.values()
-                ),
-            ))
-            for p in self.partitions if p.is_at_limit
-        ]  # fmt: skip
+        tops = {p.index: self.top(p) for p in self.partitions if p.is_at_limit}
         launched = super().launch(window, batch_time=batch_time, relief=relief)
-        for p, top in tops:
+        for p in self.partitions:
+            if p.index not in tops:
+                self.most[p.index] = read_limit(self.limit) + self.read(p)
+                continue
             for share in p.cursors.values():
-                assert share.dispatched is None or share.next_position <= top
+                assert share.dispatched is None or share.next_position <= tops[p.index]
         return launched
 
     def commit(self):
-        """Commit what the log takes; it never has more ranges than it may."""
+        """Commit all that is done: above the limit only what was read below it."""
+        super().commit()
         for p in self.partitions:
-            holes = p.holes()
-            if holes:
-                p.amend(holes)
-            log = self.committed[p.index]
-            log.amend(p.holes_to_commit)
-            p.commit_answered(OffsetRanges(), log.stable_offset, p.holes_to_commit)
-            before = log.ranges.range_count
-            fit = affordable(log, p.to_commit, self.limit)
-            trial = log.copy(max_ranges=self.limit)
-            if fit and fit.last >= trial.stable_offset:
-                trial.commit(fit)
-            self.committed[p.index] = trial.copy(max_ranges=None)
-            assert trial.ranges.range_count <= max(before, self.limit)
-            p.commit_answered(fit, trial.stable_offset, OffsetRanges())
-            for offset in fit.offsets().tolist():
-                self.pending[p.index].pop(offset, None)
+            assert not p.to_commit
+            # Others read, too, and each hears late of what they have committed.
+            assert not p.whole or p.ranges <= self.most[p.index]
+            assert not p.whole or self.committed[p.index].ranges.range_count == p.ranges
 
 
 @st.composite
@@ -255,19 +251,24 @@ def test_the_warning_names_offset_and_key_and_comes_once_in_a_while() -> None:
 
 def test_a_rebalance_is_asked_for_once_in_a_while_and_only_if_nothing_moves() -> None:
     """The stable offset has stood for the patience, at the limit."""
-    p, tp = partition_at_limit(), ("t", 0)
+    p = partition_at_limit()
     watch = LimitWatch(10.0)
-    assert watch.ask([p], {tp}, 100.0) is None
+    assert watch.ask([p], 80.0) is None
+    assert watch.ask([p], 99.0) is None, "it has 8 of 10 ranges"
+    p.max_ranges = 8
+    assert watch.ask([p], 100.0) is None
     p.stable = 12
-    assert watch.ask([p], {tp}, 109.0) is None
-    assert watch.ask([p], {tp}, 118.0) is None
-    assert watch.ask([p], {tp}, 119.0) == (
+    assert watch.ask([p], 109.0) is None
+    assert watch.ask([p], 118.0) is None
+    assert watch.ask([p], 119.0) == (
         "t-0 has as many ranges as maxNumRanges allows, and its stable offset 12 does not move"
     )
-    assert watch.ask([p], {tp}, 130.0) is None
-    assert watch.ask([p], (), 119.0 + ASK_EVERY) is None
-    assert watch.ask([p], {tp}, 119.0 + ASK_EVERY) is None
-    assert watch.ask([p], {tp}, 129.0 + ASK_EVERY) is not None
+    assert watch.ask([p], 130.0) is None
+    p.max_ranges = 9
+    assert watch.ask([p], 119.0 + ASK_EVERY) is None
+    p.max_ranges = 8
+    assert watch.ask([p], 119.0 + ASK_EVERY) is None
+    assert watch.ask([p], 129.0 + ASK_EVERY) is not None
 
 
 def test_the_limit_is_never_below_one() -> None:
@@ -275,22 +276,30 @@ def test_the_limit_is_never_below_one() -> None:
     assert [read_limit(n) for n in (0, 1, 2, 10)] == [1, 1, 1, 8]
 
 
-def test_what_is_done_counts_again_once_it_fits() -> None:
-    """Held back offsets stay ours, and are no gap to read again."""
+def test_all_that_was_read_is_committed_and_a_partition_reads_on_once_it_has_fewer_ranges() -> None:
+    """Ten ranges are its limit, and it gets more; a record that fails is tried again meanwhile."""
     p = partition_at_limit()
-    p.plan([0, 1], 0.0, Limits(1000, 1000))
-    done = OffsetRanges([(11, 11), (15, 15)])
-    report = PartitionReport(done=pack_offsets(_arrow(done)))
-    p.reported(0, report, 0.0)
+    limits = Limits(1000, 1000)
+    planned = p.plan([0, 1], 0.0, limits)
+    assert OffsetRanges.union(planned.values()) == OffsetRanges.from_offsets(
+        [10, *range(11, 26, 2)]
+    )
+    reports = PartitionReport(failed=[Failure(o, 5, b"bad", 1, 1.0, "no") for o in (11, 15, 19)])
+    reports.done = pack_offsets(_arrow(OffsetRanges([(13, 13), (17, 17)])))
+    p.reported(0, reports, 0.0)
     p.reported(1, PartitionReport(), 0.0)
-    p.commit_answered(OffsetRanges([(11, 11)]), 10, OffsetRanges())
-    assert p.to_commit == OffsetRanges([(15, 15)])
-    assert 15 not in p.committed
-    assert not any(15 in share.todo for share in p.cursors.values())
-    after = partition_at_limit()
-    after.take_along(p.to_commit)
-    assert (15 in after.done, 15 in after.committed, after.to_commit) == (True, False, p.to_commit)
-    assert not any(15 in share.todo for share in after.cursors.values())
+    assert p.to_commit == OffsetRanges([(13, 13), (17, 17)])
+    p.max_ranges = 4
+    assert p.is_at_limit
+    p.commit_answered(p.to_commit, 10, OffsetRanges())
+    assert not p.to_commit
+    assert p.committed.range_count == 6
+    planned = p.plan([0, 1], 2.0, limits)
+    assert 11 in OffsetRanges.union(planned.values()), "it is tried again at the limit, too"
+    p.amend(OffsetRanges([(10, 23)]))
+    assert not p.is_at_limit
+    p.unknown(0)
+    assert OffsetRanges.union(p.plan([0, 1], 3.0, limits).values()).last == 99
 
 
 def _arrow(offsets: OffsetRanges):

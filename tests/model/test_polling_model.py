@@ -543,8 +543,8 @@ def test_a_poll_that_waits_holds_no_hand_over_up_and_ends_with_close():
                 call(member, None if call == member.poller.commit else 0)
 
 
-def test_a_discarded_record_waits_for_free_ranges():
-    """Where the limit is reached, the decision stays, polls go on, and it is taken later."""
+def test_a_discarded_record_is_committed_at_the_limit():
+    """An operator has decided it, so it waits for nothing."""
     world = World(Log({0: {o: b"k%d" % o for o in range(6)}}, {}, limit=1), 1)
     with contextlib.ExitStack() as stack:
         for patch in in_memory(world.log, lambda: world.asking):
@@ -558,11 +558,6 @@ def test_a_discarded_record_waits_for_free_ranges():
         store = member.assignment.store
         store.settings, store.pending = lambda _: decision, lambda _: {}
         store.set_settings = lambda changes: [decision.pop(name) for _, name, _ in changes]
-        world.log.now += 100
-        assert world.poll(member, 6) == []
-        assert not world.log.is_done(0, 5)
-        assert decision
-        assert world.commit(member, Frame([(0, 0), (0, 1)]))
         world.log.now += 100
         assert world.poll(member, 6) == []
         assert world.log.is_done(0, 5)

@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
 _PLAN = "tests/unit/runtime/test_plan_rules.py::"
 _JUDGE = "tests/model/test_judge.py::"
+_LIMITS = "tests/model/test_limits_model.py::"
 
 ORDER = [
     Mutant(
@@ -148,11 +149,70 @@ LIMITS = [
         "coopconsume/runtime/plan/partition.py",
         "return self.ranges >= read_limit(self.max_ranges) or self.has_outputs_enough",
         "return False",
-        ("tests/model/test_limits_model.py::test_waiting_outputs_stop_new_reads_and_are_reported",),
+        (
+            "tests/model/test_limits_model.py::test_waiting_outputs_stop_new_reads_and_are_reported",
+            _LIMITS + "test_a_share_that_fell_behind_goes_on_in_a_partition_at_its_limit",
+        ),
+    ),
+    Mutant(
+        "reads-up-to-the-limit",
+        "Nothing new is read from 80 % of the limit of ranges on.",
+        "coopconsume/runtime/plan/range_limit.py",
+        "max_ranges * 8 // 10",
+        "max_ranges",
+        (_LIMITS + "test_a_share_that_fell_behind_goes_on_in_a_partition_at_its_limit",),
+    ),
+    Mutant(
+        "real-time-reads-on-at-the-limit",
+        "A slot that reads by itself stops at 80 % of the ranges of a partition.",
+        "coopconsume/runtime/realtime/mode.py",
+        "        if partition.is_at_limit:\n",
+        "        if False:\n",
+        (
+            "tests/unit/runtime/test_real_time.py::test_a_slot_reads_no_more_of_a_partition_with_80_percent_of_its_ranges",
+        ),
+    ),
+    Mutant(
+        "handled-records-refused-at-the-limit",
+        "What was read and handled is committed, however many ranges there are.",
+        "coopconsume/runtime/commit/log_calls.py",
+        "limited=False, request=request,",
+        "limited=True, request=request,",
+        (
+            "tests/unit/runtime/test_committer.py::test_what_a_job_has_handled_is_committed_at_once_however_many_ranges_there_are",
+        ),
+    ),
+    Mutant(
+        "ends-without-the-last-commit",
+        "A share is not handed over before what is done is committed, also if a destination is away.",
+        "coopconsume/runtime/commit/committer.py",
+        " or moves or self._open():",
+        " or moves:",
+        (
+            "tests/unit/runtime/test_committer.py::test_commits_go_on_while_a_topic_does_not_take_outputs",
+        ),
+    ),
+    Mutant(
+        "rebalance-asked-for-below-the-limit",
+        "A rebalance is asked for only from the limit of ranges on.",
+        "coopconsume/runtime/plan/range_limit.py",
+        "if partition.ranges >= partition.max_ranges:",
+        "if partition.is_at_limit:",
+        (_LIMITS + "test_a_rebalance_is_asked_for_once_in_a_while_and_only_if_nothing_moves",),
+    ),
+    Mutant(
+        "parked-record-at-the-limit-is-a-decision",
+        "A job that reads nothing because of its limit says so, also where records are parked.",
+        "coopconsume/runtime/status/waiting.py",
+        "if p.is_at_limit and p.parked and p.left]",
+        "if False]",
+        (
+            "tests/unit/runtime/test_waiting.py::test_a_parked_record_at_the_limit_says_that_nothing_more_is_read",
+        ),
     ),
     Mutant(
         "limit-exceeded",
-        "What would exceed the limit of ranges waits in the job.",
+        "A commit of a user's does not exceed the limit of ranges.",
         "commits/affordable.py",
         "fits[np.flatnonzero(~fits)[:allowed]] = True",
         "fits[:] = True",

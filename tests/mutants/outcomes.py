@@ -224,8 +224,8 @@ OUTPUTS = [
         "commit-before-letter",
         "Dead letters and output rows are written before the commit that they count with.",
         "coopconsume/runtime/commit/outbox.py",
-        "write(self._job_spec, self._assignment, fit, commit_id)",
-        "self._assignment.commit(fit.offsets, commit_id=commit_id); write(self._job_spec, self._assignment, fit, commit_id)",
+        "write(self._job_spec, self._assignment, parcel, commit_id)",
+        "self._assignment.commit(parcel.offsets, commit_id=commit_id); write(self._job_spec, self._assignment, parcel, commit_id)",
         (
             _OUTPUTS + "test_a_dead_letter_is_there_before_its_record_counts_as_done",
             _OUTPUTS + "test_an_output_row_is_there_before_its_record_counts_as_done",
@@ -235,8 +235,8 @@ OUTPUTS = [
         "commit-waits-for-destination",
         "A destination that does not answer stops no commit.",
         "coopconsume/runtime/commit/committer.py",
-        "linger or self.outbox.is_young or",
-        "linger or self.outbox.has_any or",
+        "linger or self.outbox.is_young",
+        "linger or self.outbox.has_any",
         (_OUTPUTS + "test_a_destination_that_does_not_answer_stops_no_commit",),
     ),
     Mutant(

@@ -60,7 +60,6 @@ _CONFIRM_EVERY = 0.2
 #: Seconds for which the loop waits for the answer; a turn takes as long while no batch is due.
 _CONFIRM_WITHIN = 0.2
 _LINGER = 0.1
-_REFUSED_WAIT = 0.5
 #: Seconds between two reads of decisions on parked records.
 _DECIDE_EVERY = 2.0
 
@@ -147,7 +146,6 @@ class Committer:
         self._call: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
         self._calls = LogCalls(assignment, job_spec, commit_ids, post)
-        self._again_at = 0.0
         #: An epoch that has passed while the work continues: nothing is committed under it.
         self._passed: Epoch | None = None
         self._passed_at = 0.0
@@ -157,7 +155,6 @@ class Committer:
         #: How many commits were answered.
         self.count = 0
         self._decisions_at = -math.inf
-        self._refused: frozenset[TopicPartition] = frozenset()
         self._troubled: frozenset[TopicPartition] = frozenset()
         #: Builds requests for chunks; None: the epoch is not cooperative.
         self._acquirer: Acquirer | None = None
@@ -214,23 +211,15 @@ class Committer:
         return found
 
     @property
-    def over_limit(self) -> frozenset[TopicPartition]:
-        """Partitions whose done records wait, as they have too many ranges."""
-        return self._refused | self.outbox.over_limit
-
-    @property
     def has_all_it_can(self) -> bool:
-        """Whether all is committed, except what the limit on ranges or a destination holds back."""
+        """Whether all is committed, except what a destination holds back."""
         if self.has_all:
             return True
         primary = self._assignment.primary
         moves = self.outbox.is_moving or primary.is_publishing
-        if self.is_busy or self._next.since or moves:
+        if self.is_busy or self._next.since or moves or self._open():
             return False
-        is_left = any((p.topic, p.partition) not in self.over_limit for p in self._open())
-        return not is_left and bool(
-            self.over_limit or self.outbox.has_any or primary.has_unpublished
-        )
+        return self.outbox.has_any or primary.has_unpublished
 
     @property
     def may_rebalance(self) -> bool:
@@ -366,7 +355,7 @@ class Committer:
         if is_early:
             return
         # With what is to come there will be fewer ranges, and fewer commits.
-        is_kept = linger or self.outbox.is_young or self._waits_for_capacity()
+        is_kept = linger or self.outbox.is_young
         if ready or request is not None or not is_kept:
             self._begin_commit(self.outbox.ready.popleft() if ready else None, request)
 
@@ -435,10 +424,6 @@ class Committer:
             return True
         self._decisions_at = time.monotonic()
         return False
-
-    def _waits_for_capacity(self) -> bool:
-        """Whether the limit on ranges refused records, and no new ones could free ranges."""
-        return bool(self._refused) and not self._next.since and time.monotonic() < self._again_at
 
     def _begin_commit(self, written: Written | None, request: AcquireRequest | None) -> None:
         offsets = {(p.topic, p.partition): p.to_commit for p in self._open() if p.to_commit}
@@ -602,12 +587,7 @@ class Committer:
             holes = answer.holes.get(tp, OffsetRanges())
             self._partitions[tp].commit_answered(offsets, stable, holes)
         self._take_chunks(answer)
-        self._count_ranges({*answer.offsets, *answer.over_limit})
-        self._refused = answer.over_limit
-        if answer.over_limit:
-            # They wait until gaps below them are done.
-            self._again_at = time.monotonic() + _REFUSED_WAIT
-            self._next.put_back(answer.later)
+        self._count_ranges(answer.offsets)
         count = sum(len(offsets) for offsets, _ in answer.offsets.values())
         self._meter.committed(answer)
         if self._acquirer is not None and not (answer.offsets or answer.holes):

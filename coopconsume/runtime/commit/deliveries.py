@@ -82,21 +82,11 @@ class Deliveries:
 
     def is_moving(self, now: float) -> bool:
         """Whether something is about to be written, as far as is known."""
-        moves = self._under_way or any(not one.is_put_back for one in self._waiting)
-        return bool(moves) and not self.is_in_trouble(now)
+        return bool(self._under_way or self._waiting) and not self.is_in_trouble(now)
 
     def add(self, parcel: Parcel) -> None:
         """Adds a parcel of records that have just been handled."""
         self._waiting.append(parcel)
-
-    def put_back(self, parcel: Parcel, not_before: float) -> None:
-        """Takes back records that were not written, for a reason other than the destination."""
-        parcel.is_put_back = True
-        if self._in_order:
-            self._waiting.appendleft(parcel)
-        else:
-            self._waiting.append(parcel)
-        self._backoff.not_before = max(self._backoff.not_before, not_before)
 
     def begin(self, now: float) -> Parcel | None:
         """Returns the parcel to write now; None if there is nothing to write yet.
@@ -106,7 +96,6 @@ class Deliveries:
         if self._under_way is not None or not self._waiting or now < self._backoff.not_before:
             return None
         parcel = self._waiting.popleft()
-        parcel.is_put_back = False
         if parcel.is_fresh:
             others = list(self._waiting)
             self._waiting = deque(one for one in others if not one.is_fresh)

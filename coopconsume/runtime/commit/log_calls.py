@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from commits import FencedMember, MaxIndividualCommitsReached, OffsetRanges
+from commits import FencedMember, OffsetRanges
 from coopconsume.runtime.decisions import apply_decisions
 from coopconsume.runtime.events import (
     CommitAnswered,
@@ -70,10 +70,10 @@ class LogCalls:
         filtered: Mapping[TopicPartition, OffsetRanges],
         request: AcquireRequest | None,
     ) -> None:
-        """Makes a commit, see `commit_within_limit`."""
+        """Makes a commit, see `commit_outcomes`."""
         began = time.thread_time()
         try:
-            answer = commit_within_limit(
+            answer = commit_outcomes(
                 self._assignment, offsets, holes, pending, commit_id, written, filtered, request
             )
         except FencedMember as error:
@@ -133,7 +133,7 @@ class LogCalls:
             log.warning(words, error)
 
 
-def commit_within_limit(
+def commit_outcomes(
     assignment: EpochAssignment,
     offsets: Mapping[TopicPartition, OffsetRanges],
     holes: Mapping[TopicPartition, OffsetRanges],
@@ -143,7 +143,9 @@ def commit_within_limit(
     filtered: Mapping[TopicPartition, OffsetRanges] | None = None,
     request: AcquireRequest | None = None,
 ) -> CommitAnswered:
-    """Commits offsets that are done; reports those that the limit on ranges leaves out.
+    """Commits what is done and what failed.
+
+    ``maxNumRanges`` bounds what is read, so all of it is committed, however many ranges it makes.
 
     Args:
         assignment: What is owned.
@@ -151,8 +153,7 @@ def commit_within_limit(
         holes: What is proven never to be delivered.
         pending: What failed.
         commit_id: The id of the commit; with a parcel, the id under which it was written.
-        written: Outputs that were written; they count only with this commit, so all of their
-            records are committed.
+        written: Outputs that were written; they count only with this commit.
         filtered: Those of ``offsets`` that the filter dropped.
         request: Chunks of a cooperative epoch to acquire in the same append.
 
@@ -161,43 +162,30 @@ def commit_within_limit(
         commits.CommitLogUnavailable: The log did not answer.
     """
     started = time.monotonic()
-    fit = assignment.affordable(offsets, holes)
-    left = {tp: done - fit[tp] for tp, done in offsets.items()}
+    done = dict(offsets)
     reported = {tp: list(records) for tp, records in pending.items()}
     if written is not None:
-        for tp, done in written.parcel.offsets.items():
-            fit[tp] = fit.get(tp, OffsetRanges()) | done
+        for tp, some in written.parcel.offsets.items():
+            done[tp] = done.get(tp, OffsetRanges()) | some
         for tp, records in written.parcel.pending.items():
             reported.setdefault(tp, []).extend(records)
-    dropped = {tp: len(fit[tp] & some) for tp, some in (filtered or {}).items() if tp in fit}
+    dropped = {tp: len(done[tp] & some) for tp, some in (filtered or {}).items() if tp in done}
     results: Mapping[TopicPartition, CommitResult] = {}
-    try:
-        if fit or reported or holes or request is None:
-            results = assignment.commit(
-                fit, pending=reported, holes=holes, filtered=dropped, commit_id=commit_id,
-                limited=written is None, request=request, maintain=False,
-            )  # fmt: skip
-        else:
-            assignment.acquire(request, maintain=False)
-    except MaxIndividualCommitsReached as error:
-        # Other members were quicker.
-        results = error.results or {}
-    refused = {tp for tp, result in results.items() if result.status == "refused"}
+    if done or reported or holes or request is None:
+        results = assignment.commit(
+            done, pending=reported, holes=holes, filtered=dropped, commit_id=commit_id,
+            limited=False, request=request, maintain=False,
+        )  # fmt: skip
+    else:
+        assignment.acquire(request, maintain=False)
     answered = {
-        tp: (fit.get(tp, OffsetRanges()), result.stable_offset)
-        for tp, result in results.items()
-        if tp not in refused
+        tp: (done.get(tp, OffsetRanges()), result.stable_offset) for tp, result in results.items()
     }
-    over_limit = frozenset(refused | {tp for tp, some in left.items() if some})
-    later = {tp: records for tp, records in reported.items() if tp in refused}
     failed = {
         tp: OffsetRanges.from_offsets([one.offset for one in records])
         for tp, records in reported.items()
-        if tp not in refused
     }
     not_held = {tp: result.not_held for tp, result in results.items() if result.not_held}
     took = (written.took if written else 0.0, time.monotonic() - started)
     acquired = None if request is None else assignment.acquired(request)
-    return CommitAnswered(
-        answered, holes, took, over_limit, later, time.time(), failed, not_held, acquired
-    )
+    return CommitAnswered(answered, holes, took, time.time(), failed, not_held, acquired)

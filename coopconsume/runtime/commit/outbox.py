@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds until offsets that the limit on ranges left out are tried again.
-_REFUSED_WAIT = 0.5
-
 
 def due_ms(delay: float) -> int:
     """Returns the time some seconds from now as the log has it; infinity stands for parked."""
@@ -71,15 +68,6 @@ def write(job_spec: JobSpec, assignment: EpochAssignment, parcel: Parcel, commit
         job_spec.state.append(assignment, Outputs(parcel.changes, {}, topic_ids, commit_id))
 
 
-def fitting(assignment: EpochAssignment, parcel: Parcel) -> tuple[Parcel, Parcel]:
-    """Returns what of a parcel the limit on ranges lets in, and the rest.
-
-    What is written must not be refused any more, so the limit is looked at before.
-    """
-    fit = assignment.affordable(parcel.offsets, {})
-    return parcel.divided({tp: done - fit[tp] for tp, done in parcel.offsets.items()})
-
-
 class Outbox:
     """The dead letters and output rows of an epoch that are not committed yet.
 
@@ -107,7 +95,6 @@ class Outbox:
         failed: Callable[[BaseException], None],
     ) -> None:
         self.ready: deque[Written] = deque()
-        self._left: dict[str, frozenset[TopicPartition]] = {}
         self._is_stalled = False
         self._assignment = assignment
         self._job_spec = job_spec
@@ -134,11 +121,6 @@ class Outbox:
         """All parcels that no commit has begun to make count."""
         written = [one.parcel for one in self.ready]
         return [*written, *(parcel for one in self._all for parcel in one.parcels)]
-
-    @property
-    def over_limit(self) -> frozenset[TopicPartition]:
-        """Returns partitions with rows that were not written, as they have too many ranges."""
-        return frozenset().union(*self._left.values())
 
     @property
     def is_moving(self) -> bool:
@@ -243,26 +225,19 @@ class Outbox:
         """In a thread of its own."""
         started = time.monotonic()
         try:
-            # In order nothing is left out: later records build on the state of earlier ones.
-            fit, left = (parcel, Parcel()) if self._in_order else fitting(self._assignment, parcel)
-            if fit:
-                write(self._job_spec, self._assignment, fit, commit_id)
+            write(self._job_spec, self._assignment, parcel, commit_id)
         except BaseException as error:  # noqa: BLE001 - handled in the loop
             self._post(ParcelFailed(deliveries.what, error))
         else:
-            written = Written(fit, commit_id, time.monotonic() - started)
-            self._post(ParcelWritten(deliveries.what, written, left))
+            written = Written(parcel, commit_id, time.monotonic() - started)
+            self._post(ParcelWritten(deliveries.what, written))
 
     def written(self, event: ParcelWritten) -> None:
         """Takes the end of a write: the parcel can be committed."""
-        deliveries, written, left = self._by_name[event.what], event.written, event.left
+        deliveries = self._by_name[event.what]
         deliveries.delivered()
         self._denied.pop(deliveries.what, None)
-        if written.parcel:
-            self.ready.append(written)
-        self._left[deliveries.what] = frozenset(tp for tp, o in left.offsets.items() if o)
-        if left:
-            deliveries.put_back(left, time.monotonic() + _REFUSED_WAIT)
+        self.ready.append(event.written)
 
     def not_written(self, event: ParcelFailed) -> None:
         """Takes the end of a write that has failed: it is tried again, or ends the job."""

@@ -33,7 +33,6 @@ class Parcel:
         slots: The slots that have handled its records.
         failures: Failed attempts to write it.
         is_split: Whether it is part of a parcel that failed; it is written alone.
-        is_put_back: Whether the limit on ranges excludes its records for now.
         error: Why it is not written; empty before the first failure.
         is_refused: Whether the destination refuses it permanently.
         shown: The error and `is_refused` as the commit log has them.
@@ -47,7 +46,6 @@ class Parcel:
     slots: set[int] = field(default_factory=set)
     failures: int = 0
     is_split: bool = False
-    is_put_back: bool = False
     error: str = ""
     is_refused: bool = False
     shown: tuple[str, bool] = ("", False)

@@ -45,7 +45,7 @@ class Partition:
         slots: (slot, its key ranges), one a slot.
         ordering: What is handled strictly one after another.
         whole: Whether the slots together have the whole key range.
-        max_ranges: Ranges above the stable offset that the commit log takes.
+        max_ranges: With 80 % of so many ranges above the stable offset nothing new is read.
         max_outputs_waiting: Records that may be done above the stable offset, as their outputs wait
             until it passes them; None: outputs do not wait.
         stock: What is acquired of it, if all members share it by chunks: then its slots have slices
@@ -543,15 +543,6 @@ class Partition:
     def has(self, key_hash: int) -> bool:
         """Returns whether a key is still ours; if not, a late failure of it is ignored."""
         return self.dealer.cursor_of(key_hash) is not None
-
-    def take_along(self, offsets: OffsetRanges) -> None:
-        """Takes over offsets that are done and not committed."""
-        self.is_quiet = False
-        offsets = offsets.clip(self.stable, MAX_OFFSET) - self.done
-        self.done |= offsets
-        self.to_commit |= offsets
-        for cursor in self.cursors.values():
-            cursor.todo -= offsets
 
     def progressed(self, slot: int, report: PartitionReport, now: float) -> None:
         """Takes what a slot reports while it works: these records are not dispatched any more.

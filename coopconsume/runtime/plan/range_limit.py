@@ -1,10 +1,9 @@
 """Limits of plans; partitions near the limit of ranges: warnings, and requests to rebalance. Pure.
 
 A partition is *at its limit* from 80 % of ``maxNumRanges`` on, or if as many outputs wait as
-``maxOutputsWaiting`` allows: no new records of it are read, only its gaps. At the limit the commit
-log accepts only commits that do not add ranges; other done records wait in the job and are never
-dropped silently. If that lasts, the member asks for a rebalance (KIP-X), as the owner of the gaps
-may be stuck.
+``maxOutputsWaiting`` allows: no new records of it are read, only its gaps. What was read before is
+handled and committed, so a partition may have more ranges than ``maxNumRanges``. If that lasts, the
+member asks for a rebalance (KIP-X), as the owner of the gaps may be stuck.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from commits.model import TopicPartition
     from coopconsume.runtime.plan import Partition
@@ -73,20 +72,17 @@ class LimitWatch:
                 said.append(limit_warning(partition, now))
         return said
 
-    def ask(
-        self, partitions: Iterable[Partition], over_limit: Collection[TopicPartition], now: float
-    ) -> str | None:
+    def ask(self, partitions: Iterable[Partition], now: float) -> str | None:
         """Returns why a rebalance is due; None if it is not.
 
         Args:
             partitions: What is known of the partitions.
-            over_limit: Partitions with done records that the limit keeps from being committed.
             now: Seconds on any clock.
         """
         stuck = {}
         for partition in partitions:
             tp = (partition.topic, partition.partition)
-            if tp in over_limit:
+            if partition.ranges >= partition.max_ranges:
                 stable, since = self._stuck.get(tp, (-1, now))
                 since = since if stable == partition.stable else now
                 stuck[tp] = partition.stable, since

@@ -63,7 +63,7 @@ def with_filtered(
     """
     nothing = OffsetRanges()
     every = dict(named) | {tp: named.get(tp, nothing) | some for tp, some in filtered.items()}
-    fit = assignment.affordable(every, {}) if filtered else every
+    fit = assignment.affordable(every) if filtered else every
     for tp, some in every.items():
         if fit[tp] != some:
             mine, owned = named.get(tp, nothing), assignment.owned[tp]
@@ -102,7 +102,7 @@ def commit_affordable(
     left = dict(offsets)
     answered: Mapping[TopicPartition, CommitResult]
     for _ in range(_LIMIT_ATTEMPTS):
-        fit = assignment.affordable(left, {})
+        fit = assignment.affordable(left)
         is_final = True
         try:
             counts = {tp: len(some & fit[tp]) for tp, some in filtered.items() if tp in fit}
@@ -328,7 +328,7 @@ def affordable_letters(
     for letter in letters:
         offsets.setdefault((letter.topic, letter.partition), []).append(letter.offset)
     named = {tp: OffsetRanges.from_offsets(of) for tp, of in offsets.items()}
-    fit = assignment.affordable(named, {})
+    fit = assignment.affordable(named)
     left = {tp: rest for tp, of in named.items() if (rest := of - fit[tp])}
     return [x for x in letters if x.offset in fit[x.topic, x.partition]], left
 

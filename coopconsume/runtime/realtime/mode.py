@@ -65,8 +65,8 @@ class RealTimeMode:
             cursor = partition.cursors.get(slot)
             if cursor is not None and partition.left_of(cursor) > self.small_lag:
                 return f"{name} has more than {self.small_lag:,} records left"
-            if cursor is not None and self._is_full(partition):
-                return f"too many records of {name} wait"
+            if cursor is not None and (full := self._full(partition)):
+                return f"{name} {full}"
             why = _unready(partition, cursor, now)
             if why:
                 return f"{name} {why}"
@@ -90,15 +90,15 @@ class RealTimeMode:
         found: dict[int, str] = {}
         for partition in partitions:
             name = f"{partition.topic}-{partition.partition}"
-            changed, is_full = _has_changed(partition, now), self._is_full(partition)
+            changed, full = _has_changed(partition, now), self._full(partition)
             for slot in slots:
                 cursor = partition.cursors.get(slot)
                 if changed:
                     found.setdefault(slot, f"{name} {changed}")
                 elif cursor is None or not cursor.staying:
                     continue
-                elif is_full:
-                    found.setdefault(slot, f"too many records of {name} wait")
+                elif full:
+                    found.setdefault(slot, f"{name} {full}")
                 elif why := _why_end_of(partition, cursor, now):
                     found.setdefault(slot, f"{name} {why}")
                 elif not self._reads(partition, cursor, read_at, now):
@@ -116,8 +116,13 @@ class RealTimeMode:
             return True
         return now - read_at.setdefault((partition.index, cursor.slot), now) <= STALLED
 
-    def _is_full(self, partition: Partition) -> bool:
-        return partition.is_at_limit or partition.held_back >= self.max_pending
+    def _full(self, partition: Partition) -> str:
+        """Returns why nothing new of a partition may be read; empty: it may."""
+        if partition.has_outputs_enough:
+            return "is at its limit of outputs, maxOutputsWaiting"
+        if partition.is_at_limit:
+            return "is at its limit of ranges, maxNumRanges"
+        return "has too many records that wait" if partition.held_back >= self.max_pending else ""
 
     def failed(self, slot: int, started: float, now: float) -> None:
         """Notes that a slot has failed: it begins later, as it may fail again.

@@ -345,7 +345,7 @@ def _of_work(todo: Sequence[Partition], facts: JobFacts, now: float) -> Iterator
         )
     at_limit = [p for p in todo if p.is_at_limit]
     if at_limit:
-        yield WaitingFor("limit", f"waiting at a limit: {limit_warning(at_limit[0], now)}")
+        yield _limit(at_limit[0], now)
     dues = [due - now for p in todo if (due := next_attempt(p, now)) is not None]
     if dues and math.isfinite(min(dues)):
         pending = sum(p.pending for p in todo)
@@ -357,12 +357,19 @@ def _of_work(todo: Sequence[Partition], facts: JobFacts, now: float) -> Iterator
 
 def _of_drained(partitions: Sequence[Partition], now: float) -> Iterator[WaitingFor]:
     """Yields what partitions wait for in which a job can do nothing."""
+    stopped = [p for p in partitions if p.is_at_limit and p.parked and p.left]
+    if stopped:
+        yield _limit(stopped[0], now)
     if any(p.parked for p in partitions):
         yield _DECISION
     blockers = [found for p in partitions if not p.is_quiet and (found := p.blocker(now))]
     if any(found["state"] == "elsewhere" for found in blockers):
         yield WaitingFor("otherMembers", "waiting for other members: the open records are theirs")
     yield _NEW_RECORDS
+
+
+def _limit(partition: Partition, now: float) -> WaitingFor:
+    return WaitingFor("limit", f"waiting at a limit: {limit_warning(partition, now)}")
 
 
 def _until(seconds: float) -> str:

@@ -10,13 +10,21 @@ from typing import Any
 
 import pytest
 
-from commits import AcquireRequest, Epoch, OffsetRanges, Pending
+from commits import (
+    AcquireRequest,
+    CommitStore,
+    Epoch,
+    MaxIndividualCommitsReached,
+    OffsetRanges,
+    Pending,
+)
 from coopconsume.errors import FencedMember, OutputsNotPublished
 from coopconsume.group.chunks import AcquiredChunks
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.runtime.commit.committer import Committer
-from coopconsume.runtime.commit.log_calls import commit_within_limit
+from coopconsume.runtime.commit.log_calls import commit_outcomes
 from coopconsume.runtime.commit.mirror import Mirror
+from coopconsume.runtime.commit.parcels import Parcel, Written
 from coopconsume.runtime.dispatch.slot_leases import next_report_in, report_seconds
 from coopconsume.runtime.events import CommitAnswered, LogRead, OffsetsMirrored
 
@@ -82,10 +90,6 @@ class FakeAssignment:
     def stop_publishing(self) -> None:
         """It is over."""
         self.stopped = True
-
-    def affordable(self, offsets: Any, _holes: Any) -> Any:
-        """Everything fits."""
-        return offsets
 
     def commit(self, offsets: Any, *, maintain: bool = True, **_more: Any) -> Any:
         """It counts."""
@@ -314,9 +318,31 @@ def test_a_request_for_chunks_is_answered_before_the_table_is_maintained():
     assignment = FakeAssignment([])
     assignment.acquire = lambda _request, *, maintain: asked.append(maintain)
     assignment.acquired = lambda _request: AcquiredChunks({})
-    answer = commit_within_limit(assignment, {}, {}, {}, "id", request=AcquireRequest("id"))
+    answer = commit_outcomes(assignment, {}, {}, {}, "id", request=AcquireRequest("id"))
     assert answer.acquired == AcquiredChunks({})
     assert asked == [False]
+
+
+def test_what_a_job_has_handled_is_committed_at_once_however_many_ranges_there_are(tmp_path):
+    """Done records, holes, failed records and written outputs; a user's commit is refused."""
+    store = CommitStore.open(tmp_path / "commits", max_ranges=2)
+    epoch = store.open_epoch("g", {"m": [TP]}, previous=None)
+    store.start("g", epoch, "m", {TP: 0})
+    assignment = SimpleNamespace(
+        commit=lambda offsets, **more: store.commit("g", epoch, "m", offsets, **more)
+    )
+    done, holes = {TP: OffsetRanges.from_offsets([1, 3, 5])}, {TP: OffsetRanges([(7, 7)])}
+    parcel = Parcel({TP: OffsetRanges.from_offsets([9, 11])})
+    failed = {TP: [Pending(0, attempts=1)]}
+    written = Written(parcel, "a-1", 0.0)
+    answer = commit_outcomes(assignment, done, holes, failed, "a-1", written, done)
+    assert answer.offsets == {TP: (OffsetRanges.from_offsets([1, 3, 5, 9, 11]), 0)}
+    assert store.state("g")[TP].ranges == OffsetRanges.from_offsets(range(1, 12, 2))
+    assert list(store.pending("g")[TP]) == [0]
+    with pytest.raises(MaxIndividualCommitsReached):
+        store.commit("g", epoch, "m", {TP: [(13, 13)]})
+    answer = commit_outcomes(assignment, {TP: OffsetRanges([(0, 0), (13, 13)])}, {}, {}, "a-2")
+    assert answer.offsets[TP][1] == 2
 
 
 def test_chunks_are_returned_to_a_maintained_table(monkeypatch):
@@ -404,10 +430,13 @@ def test_commits_go_on_while_a_topic_does_not_take_outputs():
     assignment.troubled = {TP: (0, "the topic is away")}
     assert made.has_all_it_can
     assert not made.has_all
+    partition.to_commit = OffsetRanges([(5, 5)])
+    is_over, partition.to_commit = made.has_all_it_can, OffsetRanges()
     assignment.lasting = OutputsNotPublished("topic 'out'", "gone")
     with pytest.raises(OutputsNotPublished, match="gone"):
         made.raise_given_up()
     assignment.answers.set()
+    assert not is_over, "the commit table takes what is done"
     while made._mirror.is_busy:
         hear(made, said)
     assert partition.unpublished == (0, "the topic is away")

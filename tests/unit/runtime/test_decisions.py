@@ -40,7 +40,7 @@ def test_a_decision_on_a_deleted_topic_is_dropped_with_one_warning(
         "EpochAssignment",
         SimpleNamespace(
             options=SimpleNamespace(group_id="g"), store=store, owned={TP: None},
-            topic_ids={"t": "new"}, affordable=lambda offsets, _: offsets, commit=commit,
+            topic_ids={"t": "new"}, commit=commit,
         ),
     )  # fmt: skip
     parked = [(TP, Waiting(offset, 33, 2, float("inf"), "no")) for offset in (3, 5)]

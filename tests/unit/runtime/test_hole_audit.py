@@ -44,7 +44,7 @@ def test_at_the_limit_filtered_records_are_committed_that_take_no_range():
     """One of them may be what holds the stable offset back."""
     place = owned(20, [(25, 29), (40, 40)])
     assignment = SimpleNamespace(
-        owned={TP: place}, affordable=lambda offsets, _: dict.fromkeys(offsets, OffsetRanges())
+        owned={TP: place}, affordable=lambda offsets: dict.fromkeys(offsets, OffsetRanges())
     )
     named = {TP: OffsetRanges([(60, 60)])}
     dropped = OffsetRanges([(20, 20), (22, 22), (24, 24), (30, 31), (50, 50), (61, 61)])

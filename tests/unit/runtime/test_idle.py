@@ -67,8 +67,8 @@ def test_a_turn_visits_a_partition_that_changed() -> None:
     changed = epoch_state.partitions[7]
     wakes: list[Callable[[], object]] = [
         lambda: setattr(changed, "end", 11),
-        lambda: changed.take_along(OffsetRanges([(10, 10)])),
-        lambda: changed.commit_answered(OffsetRanges([(10, 10)]), 11, OffsetRanges()),
+        lambda: changed.amend(OffsetRanges([(10, 10)])),
+        lambda: changed.commit_answered(OffsetRanges(), 11, OffsetRanges([(10, 10)])),
     ]
     epoch_state.committer.is_busy = True  # no commit is written here
     with mock.patch.object(job._dispatcher, "launch"):

@@ -334,6 +334,25 @@ def test_records_behind_a_failed_one_count_for_the_limit():
     assert "wait" in why_end([one], {}, 0.0)
 
 
+def test_a_slot_reads_no_more_of_a_partition_with_80_percent_of_its_ranges():
+    """Batches go on with its gaps, and it reads again once fewer ranges are left."""
+    one = live(end=0, max_ranges=10)
+    one.progressed(0, read(*range(15), position=15), 0.0)
+    one.progressed(1, read(position=15), 0.0)
+    one.progressed(0, PartitionReport(done=pack_offsets(_array(*range(1, 14, 2)))), 0.0)
+    assert why_end([one], {}, 0.0) == ""
+    one.progressed(0, PartitionReport(done=pack_offsets(_array(14))), 0.0)
+    assert one.ranges == 7
+    one.progressed(0, read(16, position=17, done=pack_offsets(_array(16))), 0.0)
+    assert one.ranges == 8
+    assert set(MODE.why_end([one], (0, 1), {}, 0.0)) == {0, 1}
+    assert why_end([one], {}, 0.0) == "t-3 is at its limit of ranges, maxNumRanges"
+    assert why_not([one], 0.0) == "t-3 is at its limit of ranges, maxNumRanges"
+    assert 16 in one.to_commit, "what it has read and done is committed"
+    one.progressed(0, PartitionReport(done=pack_offsets(_array(2))), 0.0)
+    assert why_end([one], {}, 0.0) == ""
+
+
 def test_a_slot_that_does_not_read_ends_the_run():
     """There are records, it has none in flight, and its position stays."""
     one, seen = live(end=5), {}

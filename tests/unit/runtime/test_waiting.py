@@ -17,7 +17,7 @@ from coopconsume.errors import InvalidOption
 from coopconsume.group.owned import Failed
 from coopconsume.query import CooperativeQuery
 from coopconsume.runtime.dispatch.batch import Running
-from coopconsume.runtime.plan import Partition
+from coopconsume.runtime.plan import Limits, Partition
 from coopconsume.runtime.poll.positions import PollPosition
 from coopconsume.runtime.poll.retry_buffer import RetryBuffer
 from coopconsume.runtime.poll.session import PollSession
@@ -99,6 +99,21 @@ def test_each_wait_has_a_reason_and_a_sentence(reason):
     assert found.reason == reason
     assert said in found.message
     assert found.describe() == {"reason": reason, "message": found.message}
+
+
+def test_a_parked_record_at_the_limit_says_that_nothing_more_is_read():
+    """The sentence has the option and the record; where nothing is left to read, only that."""
+    one = partition(max_ranges=1, delay=math.inf)
+    assert waiting_for(JobFacts(partitions=[one]), 0.0).reason == "decision"
+    one.end = 20
+    one.plan([0], 0.0, Limits(1000, 1000))
+    found = waiting_for(JobFacts(partitions=[one]), 0.0)
+    assert found.reason == "limit"
+    assert "maxNumRanges is 1: nothing new is read until gaps are done" in found.message
+    assert "offset 0, which is parked until an operator replays or discards it" in found.message
+    one.discard(0, 1.0)
+    one.commit_answered(one.to_commit, 10, OffsetRanges())
+    assert one.plan([0], 1.0, Limits(1000, 1000)) == {0: OffsetRanges([(10, 19)])}
 
 
 def test_a_batch_that_has_just_begun_is_no_trouble_with_spark():
