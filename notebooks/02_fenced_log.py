@@ -15,29 +15,20 @@
 # %% [markdown]
 # # A log with one writer at a time
 #
-# A Kafka partition as a commit log: appends that know what they follow, owners that take turns, and
-# on top of that a replicated key-value store, the worked example of KIP-27. All of it on unmodified
-# Kafka, and without Spark.
+# A Kafka partition as a commit log: appends that know what they follow (KIP-27), owners that take
+# turns, and a leader whose state is in the log. All of it on unmodified Kafka, and without Spark.
 #
 # This notebook starts its own Kafka. It needs Java 17 and `pip install 'coopconsume[notebook]'`;
 # the first run fetches Kafka's jars.
 
 # %%
-import itertools
-import json
-import subprocess
-import sys
-import threading
-import time
-
 from coopconsume import AccessMode, ExclusiveProducer, FencedWriter, LeaderElection, LocalKafka
 from coopconsume.errors import OffsetMismatch, ProducerBusy, ProducerFenced
 from coopconsume.fenced import LogReader, LogRecord, MultiLogWriter, Write, audit_logs
-from coopconsume.testing.history.linear import NEVER, Operation, check_linear
 
 broker = LocalKafka().start()
 options = {"kafka.bootstrap.servers": broker.bootstrap_servers}
-for name in ("ledger", "accounts", "orders", "turns", "settings", "seats"):
+for name in ("ledger", "accounts", "orders", "turns", "settings"):
     broker.create_topic(name, 1)
 
 # %% [markdown]
@@ -182,145 +173,9 @@ with LeaderElection(options, "settings", apply=apply, owner="two") as election:
 assert settings == before == {b"colour": b"blue", b"size": b"large"}
 
 # %% [markdown]
-# ## A key-value store of several processes
-#
-# `coopconsume kv` is a replica of a store whose commit log is a partition. Three of them run here;
-# one leads. Three customers book seats by compare-and-set, which must give each seat to one of them
-# only. In the middle the leader is killed, as `kill -9` does it.
-
+# A replicated key-value store on such a log, the worked example of KIP-27, is a page of the
+# documentation: `docs/fenced-log/key-value-store.md`. Its replicas are processes of their own, and
+# the one that leads is killed.
 
 # %%
-class Replica:
-    """A process that is asked by lines, and answers by lines of JSON."""
-
-    def __init__(self, name: str) -> None:
-        command = ["kv", "seats", "--owner", name, "--lease", "2", "--json"]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "coopconsume", *command, "-o", servers],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.name, self.leads, self.answers = name, False, []
-        self.has_ended = False
-        self.lock, self.answered = threading.Lock(), threading.Condition()
-        threading.Thread(target=self.listen, daemon=True).start()
-
-    def listen(self) -> None:
-        """Takes in what it says."""
-        for line in self.process.stdout:
-            said = json.loads(line)
-            with self.answered:
-                if "event" in said:
-                    self.leads = said["event"] == "leads"
-                else:
-                    self.answers.append(said)
-                self.answered.notify_all()
-        with self.answered:
-            self.leads, self.has_ended = False, True
-            self.answered.notify_all()
-
-    def ask(self, command: str) -> dict | None:
-        """The answer; None if the process has ended without one."""
-        with self.lock, self.answered:
-            try:
-                self.process.stdin.write(f"{command}\n")
-                self.process.stdin.flush()
-            except OSError:
-                return None
-            # A process may take a command while it dies.
-            self.answered.wait_for(lambda: self.answers or self.has_ended, timeout=300)
-            return self.answers.pop(0) if self.answers else None
-
-
-servers = f"kafka.bootstrap.servers={broker.bootstrap_servers}"
-replicas = [Replica(name) for name in ("one", "two", "three")]
-
-
-def leading() -> Replica:
-    give_up = time.monotonic() + 300
-    while time.monotonic() < give_up:
-        for replica in replicas:
-            if replica.leads:
-                return replica
-        time.sleep(0.05)
-    raise TimeoutError("no replica leads")
-
-
-print(f"{leading().name} leads")
-
-# %% [markdown]
-# Each customer tries to book each seat, and writes down when it asked, when the answer came, and
-# what it was. Where a replica does not lead, it says so and does nothing; where it dies, nobody
-# knows whether the seat was booked.
-
-# %%
-seats = [f"{row}{letter}" for row in range(1, 6) for letter in "ABCD"]
-history: list[Operation] = []
-booked = threading.Semaphore(0)
-
-
-def book(customer: str) -> None:
-    lives = itertools.count()
-    client = customer
-    for seat in seats:
-        while True:
-            replica = leading()
-            asked = time.monotonic()
-            said = replica.ask(f"cas {seat} - {customer}")
-            now = time.monotonic()
-            if said is None or said.get("error") == "AppendOutcomeUnknown":
-                history.append(Operation(client, "cas", seat, asked, NEVER, customer))
-                client = f"{customer}, life {next(lives)}"
-            elif "answer" in said:
-                done = said["answer"]
-                history.append(Operation(client, "cas", seat, asked, now, customer, None, done))
-                break
-            else:
-                time.sleep(0.05)
-        booked.release()
-
-
-customers = [threading.Thread(target=book, args=(name,)) for name in ("anna", "ben", "carl")]
-for customer in customers:
-    customer.start()
-for _ in range(20):
-    booked.acquire(timeout=300)
-
-victim = leading()
-victim.process.kill()
-victim.process.wait()
-for customer in customers:
-    customer.join(timeout=300)
-print(f"{victim.name} was killed, {leading().name} went on")
-
-# %% [markdown]
-# Linearisable means: there is one order of all operations, each between its call and its answer, in
-# which every answer is right. The checker looks for one, seat by seat.
-
-# %%
-assert check_linear(history) is None
-print(f"{len(history)} operations, {sum(not o.is_open and o.done for o in history)} seats booked")
-
-with LogReader(options, "seats") as reader:
-    log = [(record.seq, record.epoch, record.key, record.value) for record in reader.read()]
-assert sorted(key.decode() for _, _, key, _ in log) == sorted(seats)
-log[:3]
-
-# %% [markdown]
-# That a wrong history is found is easily seen: let one more customer be told that seat 1A is his.
-
-# %%
-end = max(operation.called for operation in history) + 1
-wrong = [*history, Operation("dora", "cas", "1A", end, end + 1, "dora", None, done=True)]
-found = check_linear(wrong)
-assert found is not None
-print(f"seat {found.key}: {found.stuck[0].client} cannot have been told so")
-
-# %%
-for replica in replicas:
-    if replica is not victim:
-        replica.ask("resign")
-        replica.process.stdin.close()
-        replica.process.wait(timeout=300)
 broker.stop()

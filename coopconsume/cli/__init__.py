@@ -14,7 +14,6 @@ from coopconsume.cli.dead_letters import dead_letters
 from coopconsume.cli.demo import demo
 from coopconsume.cli.exit_codes import EXIT_CODES
 from coopconsume.cli.groups import groups
-from coopconsume.cli.kv import kv
 from coopconsume.cli.log import log
 from coopconsume.cli.offsets import lag, offsets
 from coopconsume.cli.owners import owners
@@ -69,5 +68,4 @@ main.add_command(state)
 main.add_command(store)
 main.add_command(log)
 main.add_command(owners)
-main.add_command(kv)
 main.add_command(queue)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coopconsume.testing.history.linear import NEVER, Operation, check_linear
+from coopconsume.testing.history.linear import NEVER
 from tests.examples import examples
+from tests.linear import Operation, check_linear
 
 KEYS = ("a", "b")
 

@@ -34,7 +34,6 @@ from coopconsume.admin.sql_source import CommitsSource
 from coopconsume.admin.views import gaps_frame, partitions_frame
 from coopconsume.cli import main, place
 from coopconsume.cli.exit_codes import exit_code, reported
-from coopconsume.cli.kv import parse, shown
 from coopconsume.cli.run import _Stopper
 from coopconsume.errors import (
     BrokerUnreachable,
@@ -152,7 +151,7 @@ def test_help_of_run_describes_all_options_of_the_consumer() -> None:
 
 def test_all_commands_are_there() -> None:
     """No group of commands got lost."""
-    known = {"broker", "dead-letters", "demo", "groups", "kv", "lag", "log", "offsets", "owners"}
+    known = {"broker", "dead-letters", "demo", "groups", "lag", "log", "offsets", "owners"}
     assert set(main.commands) == known | {"queue", "run", "state", "store", "topics", "ui"}
 
 
@@ -726,26 +725,6 @@ def test_the_data_source_names_the_way_to_a_table_in_a_catalog() -> None:
     reader = CommitsSource({"commitTable": "shop.sales.commits", "group": "g"}).reader(StructType())
     with pytest.raises(InvalidOption, match=r"create_views\(spark, options\)"):
         reader.partitions()
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("put a ''", ["put", "a", ""]),
-        ("cas a - x", ["cas", "a", None, "x"]),
-        ("cas a '-' x", ["cas", "a", "-", "x"]),
-        ('put a "-"', ["put", "a", "-"]),
-        ("put - x", ["put", None, "x"]),
-        ("put a 'some words'", ["put", "a", "some words"]),
-        ("put a 'open", ["(No closing quotation)"]),
-    ],
-)
-def test_no_value_differs_from_every_value(line: str, words: list[str | None]) -> None:
-    """In the commands of `coopconsume kv`, and in its answers."""
-    assert parse(line) == words
-    values = [None, "", "-", "'-'", "(nothing)", "set", "a b", True, False, {"a": ""}, {"a": "-"}]
-    assert len({shown(value) for value in values}) >= len(values) - 1
-    assert shown("") != shown(None) != shown("-")
 
 
 @pytest.mark.parametrize("more", [("--processing-time", "soon"), ("--concurrency", "0")])
