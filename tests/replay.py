@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from coopconsume.record import Headers
 
 Line = dict[str, Any]
-_DECISIONS = {kind.__name__ for kind in trace.DECISIONS}
+_DECISIONS = {kind.__name__ for kind in (trace.BatchStarted, trace.CommitStarted, trace.JobEnded)}
 _SEEN = {kind.__name__ for kind in (trace.EndsRead, trace.StartsRead, trace.BatchWithheld)}
 
 

@@ -128,9 +128,6 @@ class JobEnded(JobEvent):
     error: BaseException | None
 
 
-DECISIONS: Final = (BatchStarted, CommitStarted, JobEnded)
-
-
 class Trace:
     """Writes lines; without a function that takes them, nothing.
 

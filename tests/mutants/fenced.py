@@ -106,6 +106,16 @@ FENCED = [
         ("tests/unit/fenced/test_fenced_log.py::test_each_record_may_expect_its_number",),
     ),
     Mutant(
+        "leader-without-the-log",
+        "A leader has applied the whole log before it answers.",
+        "coopconsume/fenced/election.py",
+        "            self._replica.read(producer.writer.opened_at)\n",
+        "",
+        (
+            "tests/broker/test_key_value_store.py::test_the_sessions_of_the_page_are_answered_as_it_says",
+        ),
+    ),
+    Mutant(
         "registry-read-in-spite-of-features",
         "A registry whose files have other rows than its table is refused.",
         "coopconsume/fenced/ownership/delta_store.py",
