@@ -60,8 +60,9 @@ def added_files(
         data = pa.BufferOutputStream()
         pq.write_table(part, data, row_group_size=row_group_size, store_schema=False)
         content = data.getvalue().to_pybytes()
-        folders = [f"{name}={_NULL if v is None else quote(v, safe='')}/"
-                   for name, v in values.items()]  # fmt: skip
+        folders = [
+            f"{name}={_NULL if v is None else quote(v, safe='')}/" for name, v in values.items()
+        ]
         name = f"{''.join(folders)}part-{uuid.uuid4()}.parquet"
         yield AddedFile(name, content, {
             "path": quote(name, safe="/=-_.~"), "partitionValues": values, "size": len(content),
@@ -72,9 +73,11 @@ def added_files(
 def can_partition(kind: pa.DataType) -> bool:
     """Return whether Delta's text of a value of the type is plain."""
     return bool(
-        pa.types.is_integer(kind) or pa.types.is_string(kind)
-        or pa.types.is_date32(kind) or pa.types.is_boolean(kind)
-    )  # fmt: skip
+        pa.types.is_integer(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_date32(kind)
+        or pa.types.is_boolean(kind)
+    )
 
 
 def statistics(rows: pa.Table, indexed: int) -> str:

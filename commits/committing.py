@@ -420,10 +420,12 @@ class Committing(TableSettings):
         detail: Mapping[str, Any] | None = None,
     ) -> Results:
         parts = tuple(
-            replace((known or {}).get(at) or Part(*checked_place(at)),
-                    first=None if offset is None else exact_offset(at, offset))
+            replace(
+                (known or {}).get(at) or Part(*checked_place(at)),
+                first=None if offset is None else exact_offset(at, offset),
+            )
             for at, offset in offsets.items()
-        )  # fmt: skip
+        )
         if not parts:
             return {}
         with self._lock:

@@ -191,8 +191,10 @@ class PartitionCommits:
         """Return an independent copy with another limit."""
         new = PartitionCommits.__new__(PartitionCommits)  # the values are valid already
         new._stable_offset, new._ranges, new._max_ranges = (  # noqa: SLF001
-            self._stable_offset, self._ranges, max_ranges,
-        )  # fmt: skip
+            self._stable_offset,
+            self._ranges,
+            max_ranges,
+        )
         return new
 
     def _set(self, stable_offset: int, ranges: OffsetRanges) -> None:

@@ -160,8 +160,9 @@ class SparkEngine:
     @staticmethod
     def columns_of(schema: pa.Schema) -> Mapping[str, str]:
         """Return the names and types that the columns of an Arrow schema have in a table."""
-        return {f.name: _sql_type(f.type).lower().replace(": ", ":").replace(", ", ",")
-                for f in schema}  # fmt: skip
+        return {
+            f.name: _sql_type(f.type).lower().replace(": ", ":").replace(", ", ",") for f in schema
+        }
 
     @property
     def version(self) -> int:
@@ -195,10 +196,12 @@ class SparkEngine:
         token = uuid.uuid4().hex
         words = {APPEND: token} | ({} if snapshot_of is None else words_of(snapshot_of))
         self._write(
-            self._frame(rows).write.format("delta").mode("append")
+            self._frame(rows)
+            .write.format("delta")
+            .mode("append")
             .option("userMetadata", json.dumps(words)),
             "append",
-        )  # fmt: skip
+        )
         self._own = {token: rows}
         return self.refresh()
 

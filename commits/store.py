@@ -84,8 +84,10 @@ class CommitStore(Committing):
         """
         if max_ranges_to_commit < 1:
             raise ValueError(f"max_ranges_to_commit must be from 1, not {max_ranges_to_commit}")
-        for name, number in (("snapshot_commits", snapshot_commits),
-                             ("snapshot_bytes", snapshot_bytes)):  # fmt: skip
+        for name, number in (
+            ("snapshot_commits", snapshot_commits),
+            ("snapshot_bytes", snapshot_bytes),
+        ):
             if number < 0:
                 raise ValueError(f"{name} must be from 0, not {number}")
         engine = open_table(target, storage_options, segment_versions, spark=spark, create=create)

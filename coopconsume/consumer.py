@@ -145,9 +145,11 @@ class CooperativeConsumer(Closing):
         with self._poller.session.in_use():
             membership = self._join(join)
         threading.Thread(
-            target=self._leave_when_unused, args=(membership, join), name="coopconsume-unused",
+            target=self._leave_when_unused,
+            args=(membership, join),
+            name="coopconsume-unused",
             daemon=True,
-        ).start()  # fmt: skip
+        ).start()
 
     def _leave_when_unused(
         self, membership: Membership, join: Callable[[Membership], None]
@@ -166,8 +168,9 @@ class CooperativeConsumer(Closing):
                 "group %s: no call of poll, commit, retry or reject for maxPollInterval (%g s): "
                 "the consumer leaves the group; what it polled and did not commit comes again; the "
                 "next poll joins again. Give maxPollInterval more time if frames take longer",
-                self.options.group_id, most,
-            )  # fmt: skip
+                self.options.group_id,
+                most,
+            )
             self._end_subscription(membership, join)
 
     def assign(

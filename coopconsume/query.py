@@ -321,9 +321,11 @@ class CooperativeForeach:
                 "realTime", repr(realTime), f"give {_SHORTEST_RUN} s to {_LONGEST_RUN} s"
             )
         self._job_spec = replace(
-            self._job_spec, interval=seconds.get("processingTime", 0.0), real_time=real_time,
+            self._job_spec,
+            interval=seconds.get("processingTime", 0.0),
+            real_time=real_time,
             available_now=bool(availableNow),
-        )  # fmt: skip
+        )
         return self
 
     def onProgress(self, listener: Callable[[Progress], None]) -> CooperativeForeach:  # noqa: N802

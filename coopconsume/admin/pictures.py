@@ -264,10 +264,12 @@ def offset_map(consumer: Consumer, partition: TopicPartition, *, columns: int = 
         )
     group = consumer.options.group_id
     status = PartitionStatus.of(
-        at, membership.store.state(group)[at], pending=membership.store.pending(group).get(at),
+        at,
+        membership.store.state(group)[at],
+        pending=membership.store.pending(group).get(at),
         log_start=membership.cluster.log_starts([at])[at],
         end_offset=membership.cluster.ends([at])[at],
-    )  # fmt: skip
+    )
     if (status.end_offset or 0) <= (status.log_start or 0):
         raise ValueError(f"partition {status.name} has no records to draw")
     return draw_status(status, group, columns=columns)

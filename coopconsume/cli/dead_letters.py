@@ -88,7 +88,7 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
         )
         return command(letters=admin.dead_letters(group), choice=choice, **kwargs)
 
-    return with_choice  # fmt: skip
+    return with_choice
 
 
 @click.group("dead-letters", epilog=EXIT_CODES)
@@ -167,10 +167,11 @@ def _decide(action: Action, letters: DeadLetters, choice: Choice, *, execute: bo
     if execute:
         letters.carry_out(action, plan)
     document = {
-        "action": action, "executed": execute,
+        "action": action,
+        "executed": execute,
         "parked": [_record(one) for one in plan.parked],
         "passed": [_record(one) for one in plan.passed],
-    }  # fmt: skip
+    }
     return Shown(lambda: document, decision_lines(action, plan, executed=execute))
 
 
@@ -210,9 +211,10 @@ def _whole(one: Letter) -> list[str]:
     given_up = f"given up {_time(one.rejected_at)} after {one.attempts} attempts"
     lines = [
         f"{_name(one)}, {one.status}, {given_up}",
-        f"reason: {one.reason}", f"written: {_time(one.timestamp)}, topic id {one.topic_id or '-'}",
+        f"reason: {one.reason}",
+        f"written: {_time(one.timestamp)}, topic id {one.topic_id or '-'}",
         f"key: {text_of(one.key)}",
-    ]  # fmt: skip
+    ]
     lines += [f"header {name}: {text_of(value)}" for name, value in one.headers]
     return [*lines, f"value: {text_of(one.value)}", *one.trace.rstrip().splitlines(), ""]
 
@@ -224,13 +226,15 @@ def _plain(one: Letter, *, whole: bool) -> dict[str, Any]:
     }  # fmt: skip
     if whole:
         found |= {
-            "timestamp_ms": one.timestamp, "trace": one.trace,
-            "value": text_of(one.value), "value_base64": _base64(one.value),
+            "timestamp_ms": one.timestamp,
+            "trace": one.trace,
+            "value": text_of(one.value),
+            "value_base64": _base64(one.value),
             "headers": [
                 {"name": name, "value": text_of(value), "value_base64": _base64(value)}
                 for name, value in one.headers
             ],
-        }  # fmt: skip
+        }
     return found
 
 

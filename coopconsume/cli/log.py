@@ -85,10 +85,12 @@ def _audit_lines(name: str, found: Audit) -> Iterator[str]:
     yield f"{place}: {found.records:,} records count"
     passed = (
         (found.rejected, "rejected (not at the offset they expect)"),
-        (found.fenced, "of former owners"), (found.malformed, "with a malformed stamp"),
-        (found.torn, "of incomplete batches"), (found.foreign, "foreign (no stamp)"),
+        (found.fenced, "of former owners"),
+        (found.malformed, "with a malformed stamp"),
+        (found.torn, "of incomplete batches"),
+        (found.foreign, "foreign (no stamp)"),
         (found.unknown, "before the first record with the state"),
-    )  # fmt: skip
+    )
     for count, what in passed:
         if count:
             yield f"ignored: {count:,} {what}"

@@ -67,9 +67,11 @@ def with_state(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*args, action=actions[0] if actions else None, **given)
 
     place = click.option(
-        "--state", "state_path", metavar="PATH",
+        "--state",
+        "state_path",
+        metavar="PATH",
         help="The state of the group [default: that of its last job].",
-    )  # fmt: skip
+    )
     wrapped = place(chosen)
     for action, text in reversed(helps.items()):
         wrapped = click.option(f"--{action}-state", is_flag=True, help=text)(wrapped)

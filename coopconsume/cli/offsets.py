@@ -63,12 +63,14 @@ class Execution:
             {"topic": tp[0], "partition": tp[1]} | one._asdict() for tp, one in state.moves.items()
         ]  # fmt: skip
         document = {
-            "group": admin.group, "executed": self.execute, "counted": what,
+            "group": admin.group,
+            "executed": self.execute,
+            "counted": what,
             "partitions": [
                 move_document(move, *both) for move, both in zip(moves, counts, strict=True)
             ],
             "state": changes,
-        }  # fmt: skip
+        }
         lines = move_lines(moves, counts, what=what, executed=self.execute)
         before = () if state is None else state_lines(state.moves)
         return Shown(lambda: document, itertools.chain(before, lines))
@@ -96,7 +98,7 @@ def _moving(command: Callable[..., Shown]) -> Callable[..., Any]:
         chosen = {field.name: given.pop(field.name) for field in fields(Execution)}
         return command(how=Execution(**chosen), **given)
 
-    return moving  # fmt: skip
+    return moving
 
 
 @click.group(epilog=EXIT_CODES)
@@ -108,10 +110,12 @@ def offsets() -> None:
 @click.argument("group")
 @some_topics
 @click.option(
-    "--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
     help="Draw done, pending, open and uncommitted offsets as SVG, PNG or PDF; with several "
     "partitions one file for each.",
-)  # fmt: skip
+)
 @reported
 @with_admin
 @shown

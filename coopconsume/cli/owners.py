@@ -111,9 +111,10 @@ def show(*, group: str, resource: str, history: int, registry: OwnershipRegistry
 @click.argument("group")
 @click.argument("resources", nargs=-1, required=True)
 @click.option(
-    "--generation", type=click.IntRange(0),
+    "--generation",
+    type=click.IntRange(0),
     help="The generation to claim; 0 always claims and restarts at 1 [default: the current one].",
-)  # fmt: skip
+)
 @click.option("--owner", default="operator", show_default=True, help="The name of the new owner.")
 @click.option("--create", is_flag=True, help="Also take resources that were never claimed.")
 @reported
@@ -190,9 +191,11 @@ def check(*, topic: str | None, repair: bool, options: dict[str, str]) -> Shown:
         found = store.repair() if repair else store.check()
     rows, ignored = len(found.rows), found.passed_over
     document = {
-        "is_whole": found.is_whole, "rows": rows, "passed_over": ignored,
+        "is_whole": found.is_whole,
+        "rows": rows,
+        "passed_over": ignored,
         "findings": found.findings,
-    }  # fmt: skip
+    }
     lines = [f"{store.place}: {rows:,} resources, {ignored:,} records ignored"]
     lines += [f"  offset {offset:,}: {problem}" for offset, problem in found.findings]
     if not found.is_whole:

@@ -93,35 +93,40 @@ def _consumer_options() -> str:
     "--backoff", type=float, default=1.0, show_default=True, help="Seconds before the first retry."
 )
 @click.option(
-    "--dead-letter", metavar="PATH|kafka:TOPIC",
+    "--dead-letter",
+    metavar="PATH|kafka:TOPIC",
     help="Delta table or topic for records that are given up.",
-)  # fmt: skip
+)
 @click.option(
     "--on-dead", type=click.Choice(["continue", "park"]), default="continue", show_default=True,
     help="Continue with the key of a record that is given up, or block the key until "
     "`coopconsume dead-letters` decides.",
 )  # fmt: skip
 @click.option(
-    "--output", metavar="PATH|kafka:TOPIC",
+    "--output",
+    metavar="PATH|kafka:TOPIC",
     help="Delta table or topic for the rows that the handler returns.",
-)  # fmt: skip
+)
 @click.option(
     "--output-schema", metavar="DDL", help="Columns of the rows, such as 'name string, count int'."
 )
 @click.option(
-    "--output-mode", type=click.Choice(["append", "merge", "transactional"]), default="append",
+    "--output-mode",
+    type=click.Choice(["append", "merge", "transactional"]),
+    default="append",
     show_default=True,
     help="merge: a table has the rows of each record exactly once, without a filter; "
     "transactional: a topic has them exactly once for readers with read_committed.",
-)  # fmt: skip
+)
 @click.option("--available-now", is_flag=True, help="Process the available records, then end.")
 @click.option(
     "--processing-time", metavar="TIME", help="Interval between batches, such as '10 seconds'."
 )
 @click.option(
-    "--real-time", metavar="TIME",
+    "--real-time",
+    metavar="TIME",
     help="Slots read Kafka themselves for this time, such as '5 minutes', then again.",
-)  # fmt: skip
+)
 @click.option("--name", help="Name of the query.")
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,

@@ -89,9 +89,11 @@ def get(committed: CommittedState, *, topic: str, key: str) -> Shown:
 @_of_a_group
 @click.option("--topic", help="Only the keys of this topic.")
 @click.option(
-    "--at", callback=_place, metavar="WHEN",
+    "--at",
+    callback=_place,
+    metavar="WHEN",
     help="The state as of an ISO 8601 time, a version of the commit table, or the id of a commit.",
-)  # fmt: skip
+)
 @shown
 def dump(committed: CommittedState, *, topic: str | None, at: Place | None) -> Shown:
     """Show the values of all keys."""

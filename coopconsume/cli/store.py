@@ -55,9 +55,11 @@ def _source(ctx: click.Context, param: click.Parameter, value: str) -> int | str
     "snapshot. kafka: the groups' stable offsets in Kafka; records above are processed again.",
 )  # fmt: skip
 @click.option(
-    "--group", "groups", multiple=True,
+    "--group",
+    "groups",
+    multiple=True,
     help="With --from kafka: a group; can be repeated [default: all groups still in the table].",
-)  # fmt: skip
+)
 @click.option("--into", metavar="PATH|NAME", help="Write a new table; this one does not change.")
 @click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
 @reported

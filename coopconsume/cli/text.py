@@ -203,13 +203,15 @@ def _events(events: Sequence[GroupEvent], letters: Mapping[str, str]) -> Iterato
             EVENT_COLUMNS,
             [
                 (
-                    event.epoch, shown_time(event.at), _what(event, letters),
+                    event.epoch,
+                    shown_time(event.at),
+                    _what(event, letters),
                     letters.get(event.by, event.by),
                     "yes" if event.counted else f"no: {event.reason}",
                 )
                 for event in reversed(events)
             ],
-        )  # fmt: skip
+        )
 
 
 def _what(event: GroupEvent, letters: Mapping[str, str]) -> str:

@@ -45,9 +45,11 @@ class AuthenticationFailed(DeclaredError):
         """The options to check."""
         if self.mechanism == "TLS":
             return (
-                "kafka.security.protocol", "kafka.ssl.truststore.*", "kafka.ssl.keystore.*",
+                "kafka.security.protocol",
+                "kafka.ssl.truststore.*",
+                "kafka.ssl.keystore.*",
                 "kafka.ssl.endpoint.identification.algorithm",
-            )  # fmt: skip
+            )
         return ("kafka.sasl.jaas.config", "kafka.sasl.mechanism", "kafka.security.protocol")
 
     def __str__(self) -> str:

@@ -120,9 +120,11 @@ class ExclusiveProducer(Acquired):
         }  # fmt: skip
         self.writer: Final = FencedWriter(options, topic, partition, **how)
         self.registry: Final = OwnershipRegistry(
-            KafkaStore(options) if store is None else store, owner=name, lease=lease,
+            KafkaStore(options) if store is None else store,
+            owner=name,
+            lease=lease,
             session=session or self.writer.session,
-        )  # fmt: skip
+        )
         self.owner: Final = name
         self.session: Final = self.registry.session.id
         self._grant: Grant | None = None

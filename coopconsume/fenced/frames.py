@@ -76,9 +76,11 @@ def accepted(frame: DataFrame, *, visibility: str | None = None) -> DataFrame:
     if visibility not in (None, *VISIBILITIES):
         raise InvalidOption("visibility", repr(visibility), f"give one of {VISIBILITIES}")
     counts = [
-        f"get(headers, 0).key = '{NAME}'", f"{sql('format')} = {FORMAT}", f"{sql('kind')} = 0",
+        f"get(headers, 0).key = '{NAME}'",
+        f"{sql('format')} = {FORMAT}",
+        f"{sql('kind')} = 0",
         f"`offset` = {sql('expected')} + {sql('i')}",
-    ]  # fmt: skip
+    ]
     if visibility is not None:
         counts.append(f"{sql('filter')} = {str(visibility == 'filter').lower()}")
     return (

@@ -78,12 +78,14 @@ class Stamp:
 
     def __post_init__(self) -> None:
         is_whole = (
-            0 <= self.i < self.n <= _MOST_RECORDS and (self.n == 1 or self.kind == "data")
+            0 <= self.i < self.n <= _MOST_RECORDS
+            and (self.n == 1 or self.kind == "data")
             and (self.kind == "open") <= self.epoch <= _LARGEST
             and self.i <= self.seq <= _LARGEST - self.n
             and 0 <= self.expected <= _LARGEST - self.n
-            and is_batch_id(self.batch) and len(self.tag) == len(NO_TAG)
-        )  # fmt: skip
+            and is_batch_id(self.batch)
+            and len(self.tag) == len(NO_TAG)
+        )
         if not is_whole:
             raise MalformedStamp(f"a number or the batch id is out of range: {self}")
 

@@ -273,9 +273,8 @@ class AssignedLogs:
         }
         kept = self._cluster.epoch_ends(changed) if changed else {}
         cut = [
-            tp for tp in changed
-            if min(ends[tp].offset, kept.get(tp, MAX_OFFSET)) < seen[tp].offset
-        ]  # fmt: skip
+            tp for tp in changed if min(ends[tp].offset, kept.get(tp, MAX_OFFSET)) < seen[tp].offset
+        ]
         return self._losses(ends, kept, cut)
 
     @staticmethod

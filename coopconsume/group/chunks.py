@@ -131,12 +131,14 @@ class ChunkReader:
             here = chunks.get(tp, [])
             ours = [chunk for chunk in here if chunk.member == member]
             found[tp] = PartitionChunks(
-                commits.stable_offset, commits.ranges, pending.get(tp, {}),
+                commits.stable_offset,
+                commits.ranges,
+                pending.get(tp, {}),
                 OffsetRanges.union(chunk.offsets for chunk in ours),
                 OffsetRanges.union(chunk.offsets for chunk in here),
                 tuple(AcquisitionId(*tp, one.id, one.renewals) for one in ours),
                 bool(members) and members[tp[1] % len(members)] == member,
-            )  # fmt: skip
+            )
         gone = {
             tp: [chunk for chunk in here if chunk.member not in members]
             for tp, here in chunks.items()

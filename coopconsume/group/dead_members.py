@@ -57,8 +57,10 @@ def leave_for_dead(
         except Exception as error:  # noqa: BLE001 - then all wait as they would without it
             log.warning(
                 "group %s: process %s of this host has crashed and is waited for: %s",
-                options.group_id, dead.pid, error,
-            )  # fmt: skip
+                options.group_id,
+                dead.pid,
+                error,
+            )
 
 
 def _leave_for(
@@ -94,8 +96,10 @@ def _leave_for(
     dead.forget()
     log.info(
         "group %s: process %s of this host has crashed and runs nothing any more: nobody waits for "
-        "it", group, dead.pid,
-    )  # fmt: skip
+        "it",
+        group,
+        dead.pid,
+    )
 
 
 def _name(options: Options, store: CommitStore, cluster: Cluster) -> str:

@@ -226,8 +226,10 @@ class GroupMember:
         if not (has_ended and self._has_left):
             log.warning(
                 "group %s: Kafka did not confirm that this member has left; the group removes it "
-                "when its session ends, after %.0f s", self._group, session_ms(self._options) / 1000
-            )  # fmt: skip
+                "when its session ends, after %.0f s",
+                self._group,
+                session_ms(self._options) / 1000,
+            )
         self._worker.shutdown(wait=has_ended)
 
     def commit_primary(
@@ -512,8 +514,10 @@ class GroupMember:
         for topic in sorted(set(hidden) - deal.topic_ids.keys()):
             log.warning(
                 "group %s: this member leads the group and has no right to see topic %r: nobody is "
-                "assigned it until a member reports its partitions", self._group, topic
-            )  # fmt: skip
+                "assigned it until a member reports its partitions",
+                self._group,
+                topic,
+            )
         epoch = repeated(
             lambda: self._store.open_epoch(
                 self._group, deal.shares, previous=deal.previous, generation=place.generation_id,

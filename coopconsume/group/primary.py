@@ -219,8 +219,9 @@ class PrimaryOffsets:
                 log.warning(
                     "Kafka's offset of %s-%d stays: it moves with outputs to topic %s. Run the job "
                     "that writes them, or give that up by 'coopconsume offsets reset --to-log'",
-                    *tp, self._bound[tp],
-                )  # fmt: skip
+                    *tp,
+                    self._bound[tp],
+                )
         if due:
             marked = {tp: self._marked(tp, offset) for tp, offset in due.items()}
             self.note_unanswered()

@@ -74,10 +74,11 @@ def consumer_config(options: Options, application: str = "") -> dict[str, Any]:
     interval = int(kafka.get("max.poll.interval.ms", max(longest, session)))
     if interval <= 1000 * options.drain_timeout:
         raise InvalidOption(
-            "kafka.max.poll.interval.ms", str(interval),
+            "kafka.max.poll.interval.ms",
+            str(interval),
             f"give more than drainTimeout, {options.drain_timeout:g} s: a member that takes longer "
             "to hand over is thrown out of the group",
-        )  # fmt: skip
+        )
     return options.client_config() | {
         "client_id": kafka.get("client.id", client_name(application)),
         "group_id": options.group_id,

@@ -79,8 +79,9 @@ def leave_with_owners(
     for tp in sorted(want.keys() | have.keys()):
         owners, goals = have.get(tp, {}), want.get(tp, {})
         dealt: dict[str, list[KeyRange]] = {m: list(ranges) for m, ranges in owners.items()}
-        leaves = {member: difference(ranges, goals.get(member, ()))
-                  for member, ranges in owners.items()}  # fmt: skip
+        leaves = {
+            member: difference(ranges, goals.get(member, ())) for member, ranges in owners.items()
+        }
         free = coverage(one for ranges in owners.values() for one in ranges).holes
         for member, ranges in goals.items():
             gained = intersection(ranges, free)

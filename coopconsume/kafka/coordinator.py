@@ -123,9 +123,11 @@ async def _ask_stable(
         for topic, partitions in topics.items()
     ]
     request = Request(
-        groups=[of_group(group_id=group, topics=wanted)], require_stable=True,
-        min_version=8, max_version=8,
-    )  # fmt: skip
+        groups=[of_group(group_id=group, topics=wanted)],
+        require_stable=True,
+        min_version=8,
+        max_version=8,
+    )
     nodes = await admin._find_coordinator_ids([group])  # noqa: SLF001
     answer = await admin._manager.send(request, node_id=nodes[group])  # noqa: SLF001
     (of_ours,) = answer.groups

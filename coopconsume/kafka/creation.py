@@ -18,8 +18,10 @@ _TIMEOUT_MS: Final = 30_000
 _REPLICAS_BY_DEFAULT: Final = -1
 #: The settings of a topic whose records stay until they are deleted.
 WITHOUT_RETENTION: Final = {
-    "cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1",
-}  # fmt: skip
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+}
 
 
 def make_topic(
@@ -81,9 +83,11 @@ def create_topic(
         is_permanent = isinstance(
             error,
             (
-                errors.InvalidConfigurationError, errors.InvalidPartitionsError,
-                errors.InvalidTopicError, errors.PolicyViolationError,
+                errors.InvalidConfigurationError,
+                errors.InvalidPartitionsError,
+                errors.InvalidTopicError,
+                errors.PolicyViolationError,
             ),
-        )  # fmt: skip
+        )
         kind = OutputRefused if is_permanent else OutputNotWritten
         raise kind(what, f"topic {name!r}, which is to be created", cause) from error

@@ -218,6 +218,8 @@ def _permanent_errors() -> tuple[type[Exception], ...]:
     from kafka import errors
 
     return (
-        errors.MessageSizeTooLargeError, errors.RecordListTooLargeError,
-        errors.InvalidRecordError, errors.InvalidTimestampError,
-    )  # fmt: skip
+        errors.MessageSizeTooLargeError,
+        errors.RecordListTooLargeError,
+        errors.InvalidRecordError,
+        errors.InvalidTimestampError,
+    )

@@ -102,9 +102,11 @@ def encode(row: ReplicaRow) -> bytes:
     """Return the bytes of a row."""
     is_far = any(beginning.start for beginning in row.beginnings.values())
     document: dict[str, Any] = {
-        "format": FAR_FORMAT if is_far else FORMAT, "kind": row.kind, "holder": row.holder,
+        "format": FAR_FORMAT if is_far else FORMAT,
+        "kind": row.kind,
+        "holder": row.holder,
         "request": row.request,
-    }  # fmt: skip
+    }
     if row.offsets:
         document["offsets"] = plain_offsets(row.offsets)
     if row.beginnings:

@@ -99,8 +99,9 @@ def source_logs(
     return found
 
 
-def keep_below(states: Iterable[ReplicaState], log: LogIncarnation, partition: int,
-               found: SourceLog, most: int) -> int:  # fmt: skip
+def keep_below(
+    states: Iterable[ReplicaState], log: LogIncarnation, partition: int, found: SourceLog, most: int
+) -> int:
     """Return the offset up to which a noted log is the one that was found; 0 if it is another.
 
     Args:

@@ -45,15 +45,17 @@ def check_settings(options: Options, handler: Any, settings: HandlerSettings) ->
         raise InvalidOption("ordering", repr(ordering), "give key, partition or none")
     if options.uses_chunks and ordering != "none":
         raise InvalidOption(
-            "sharing", f"'cooperative' with ordering={ordering!r}",
+            "sharing",
+            f"'cooperative' with ordering={ordering!r}",
             "give ordering='none': members that share partitions by chunks keep no order; or "
             "sharing='keyRanges'",
-        )  # fmt: skip
+        )
     if policy.may_give_up and dead_letter is None:
         raise InvalidOption(
-            "retry", f"{policy} without dead_letter",
+            "retry",
+            f"{policy} without dead_letter",
             "say by dead_letter=… (--dead-letter) where records go that are given up",
-        )  # fmt: skip
+        )
     _check_output(options, settings.output, settings.output_schema, settings.output_mode)
     check_tables(options, settings)
     if ordering != "key" and options.max_records_per_second_per_key is not None:

@@ -403,11 +403,12 @@ class Job:
         asked.answer_question(epoch_state, is_stopping=self._stopping)
         rests = self._is_paused or self._dispatcher.breaker.state == "open"
         epoch_state.committer.commit_if_due(
-            more_to_come=more_to_come, is_last=is_last,
+            more_to_come=more_to_come,
+            is_last=is_last,
             demand=0 if is_last or rests else self._dispatcher.demand(epoch_state),
             ahead=self._dispatcher.ahead(epoch_state),
             is_resting=rests and not is_last and not self._dispatcher.of(epoch_state),
-        )  # fmt: skip
+        )
         self._meter.idle(epoch_state.ours)
         asked.let_leave(epoch_state)
         if asked.hand_over is not None:

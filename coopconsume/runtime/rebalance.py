@@ -193,9 +193,10 @@ class Rebalance:
                 self._dispatcher.give_up(epoch_state)
                 log.warning(
                     "slots %s did not finish within drainTimeout; new owners wait up to %.0f s and "
-                    "reprocess their uncommitted records", sorted(out),
+                    "reprocess their uncommitted records",
+                    sorted(out),
                     epoch_state.assignment.runs_on_for,
-                )  # fmt: skip
+                )
         committer = epoch_state.committer
         is_over = committer.refused_for > 0 or time.monotonic() > hand_over.until + LAST_COMMIT
         return committer.has_all_it_can or is_over

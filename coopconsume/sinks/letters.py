@@ -133,12 +133,14 @@ class DeadLetterTopic:
         is_keyed = self._options.ordering_key is not None
         self._producer.write(
             Message(
-                self.topic, letter.key, letter.value,
+                self.topic,
+                letter.key,
+                letter.value,
                 (*letter.headers, *_beside(letter, topic_ids, self._group, commit_id, now)),
                 ordering_key=ordering_key_of(letter.headers) if is_keyed else None,
             )
             for letter in letters
-        )  # fmt: skip
+        )
         self._may_be_missing = False
 
     def close(self) -> None:

@@ -33,10 +33,12 @@ log = logging.getLogger(__name__)
 #: What a record of a topic is made of; text that handlers return is bytes here.
 RECORD = pa.schema(
     [
-        ("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("partition", pa.int32()),
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
-)  # fmt: skip
+)
 _WRITTEN = pa.field("_written_at", pa.timestamp("us", "UTC"))
 _AGE = ("_offset", "_written_at", "_commit")
 #: Offsets that are looked at for each row of a transaction, and how many times more if they were

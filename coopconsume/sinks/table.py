@@ -80,9 +80,10 @@ class Table:
             kind = known.field(field.name).type
             if _without_nulls(kind) != _without_nulls(field.type):
                 raise TableUnusable(
-                    self.what, path,
+                    self.what,
+                    path,
                     f"its column {field.name} has the type {kind}, not {field.type}",
-                )  # fmt: skip
+                )
         # Rows that the table would refuse, such as those with a null, fail their records.
         self.schema = pa.schema([known.field(name) for name in self.schema.names])
         self._full = pa.schema([*self.schema, *self.beside])

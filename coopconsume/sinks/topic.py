@@ -67,9 +67,10 @@ def check_columns(schema: pa.Schema) -> None:
     odd = [name for name in schema.names if name not in _COLUMNS]
     if odd or "value" not in schema.names:
         raise InvalidOption(
-            "output_schema", f"columns {schema.names}",
+            "output_schema",
+            f"columns {schema.names}",
             "for a topic give value and optionally key, partition and headers",
-        )  # fmt: skip
+        )
 
 
 def messages_of(topic: str, rows: pa.Table) -> Iterator[Message]:

@@ -62,9 +62,11 @@ class TransactionalTopic:
         self.close()
         self._purgatory.gain()
         self._publishing = Publishing(
-            assignment, self.topic, self._purgatory,
+            assignment,
+            self.topic,
+            self._purgatory,
             lambda chunk: messages_of(self.topic, chunk.rows),
-        )  # fmt: skip
+        )
         return self._publishing
 
     def extend(self) -> None:

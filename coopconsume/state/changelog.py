@@ -83,10 +83,11 @@ class Changelog:
         kind = known.field("value").type
         if wanted is not None and kind != wanted.type:
             raise TableUnusable(
-                "state", hidden(self.path),
+                "state",
+                hidden(self.path),
                 f"its values are {kind}, not {wanted.type}; give the same state_schema, or "
                 "another path",
-            )  # fmt: skip
+            )
         return wanted or StateSchema(kind)
 
     def belong_to(self, group: str) -> None:
@@ -135,10 +136,11 @@ class Changelog:
 
     def _removed(self, found: str) -> OutputNotWritten:
         return OutputNotWritten(
-            "changes of the state", hidden(self.path),
+            "changes of the state",
+            hidden(self.path),
             f"its table {self.id} was removed, and {found} is there now: bring it back, or stop "
             "the job and run 'coopconsume state switch'",
-        )  # fmt: skip
+        )
 
     # -- writing
 
@@ -305,9 +307,11 @@ class Changelog:
             table.delete(f"{origin.predicate} AND _offset >= {below}")
             words = {_COMPLETE + str(origin): str(table.version())}
             write_deltalake(
-                table, self.schema.changelog.empty_table(), mode="append",
+                table,
+                self.schema.changelog.empty_table(),
+                mode="append",
                 commit_properties=CommitProperties(custom_metadata=words),
-            )  # fmt: skip
+            )
 
     # -- reading
 
@@ -458,9 +462,10 @@ class Changelog:
         if base is None and found and not (len(found) == 1 and found[0].is_first):
             oldest = found[0]
             kept = (
-                f"as of version {oldest.commits} of the commit table" if offset is None
+                f"as of version {oldest.commits} of the commit table"
+                if offset is None
                 else f"below offset {None if oldest.top is None else oldest.top + 1}"
-            )  # fmt: skip
+            )
             raise self._table.unreadable(
                 f"changes of partition {origin.partition} of that time were removed; the oldest "
                 f"state that is kept is that {kept}; foreach_with_state(history=...) sets how many "

@@ -52,10 +52,12 @@ class StateNote:
         """Reads the note of a group."""
         found = store.settings().get(f"state:{group}", _NOTHING)
         return cls(
-            found.get("id"), found.get("path"),
+            found.get("id"),
+            found.get("path"),
             tuple((topic, partition) for topic, partition in found.get("resetting", ())),
-            found.get("any_next", False), found.get("is_started", False),
-        )  # fmt: skip
+            found.get("any_next", False),
+            found.get("is_started", False),
+        )
 
     def write(self, store: CommitStore, group: str) -> None:
         """Writes it."""

@@ -262,9 +262,11 @@ def _changed(before: pa.Table, after: pa.Table, schema: StateSchema) -> Iterator
         ]
         if values[0] != values[1]:
             yield {
-                "key": key, "before": values[0], "after": values[1],
+                "key": key,
+                "before": values[0],
+                "after": values[1],
                 "offset": None if other is None else other[1],
-            }  # fmt: skip
+            }
 
 
 def _by_key(rows: pa.Table) -> dict[bytes, tuple[int, int, str]]:

@@ -48,9 +48,10 @@ class StateSchema:
             kept = kept_by_delta(pa.schema([pa.field("value", kind)])).field("value").type
         except Exception as error:
             raise InvalidOption(
-                "state_schema", repr(given),
+                "state_schema",
+                repr(given),
                 "give DDL such as 'long' or 'count long, total double', or 'bytes'",
-            ) from error  # fmt: skip
+            ) from error
         check_names("state_schema", kept)
         return cls(kept)
 

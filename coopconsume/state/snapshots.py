@@ -133,9 +133,7 @@ class Snapshots:
         facts = [rows.num_rows, commits, top, int(is_first)]
         if not rows.num_rows:
             # One row without a key, so that the snapshot is there.
-            nothing = {
-                "_topic_id": origin.topic_id, "_partition": origin.partition, "_key_hash": 0
-            }  # fmt: skip
+            nothing = {"_topic_id": origin.topic_id, "_partition": origin.partition, "_key_hash": 0}
             rows = pa.Table.from_pylist([nothing], self._schema)
         rows = rows.sort_by([("_key_hash", "ascending")])
         for field, value in zip([_SNAPSHOT, *_FACTS], [version, *facts], strict=True):

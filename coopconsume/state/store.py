@@ -266,8 +266,9 @@ class LocalStore:
         with self._lock:
             rows = self._connection.execute(
                 "SELECT first, last, version FROM covered WHERE first <= ? AND last >= ? "
-                "ORDER BY first", (wanted[1], wanted[0]),
-            ).fetchall()  # fmt: skip
+                "ORDER BY first",
+                (wanted[1], wanted[0]),
+            ).fetchall()
         return list(_cut(wanted, rows))
 
     def _apply(
@@ -278,8 +279,9 @@ class LocalStore:
         with self._lock, self._transaction() as cursor:
             found = cursor.execute(
                 "SELECT first, last, version FROM covered WHERE first <= ? AND last >= ? "
-                "ORDER BY first", (last, first),
-            ).fetchall()  # fmt: skip
+                "ORDER BY first",
+                (last, first),
+            ).fetchall()
             if any(one[2] != have for one in _cut(piece, found)):
                 return False
             if is_whole:

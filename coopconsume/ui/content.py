@@ -42,12 +42,14 @@ def group_content(
         limit: The number of rows, at most.
     """
     found: dict[str, Any] = {
-        "at": view.at, "age": max(0.0, datetime.now(UTC).timestamp() - view.at),
-        "error": view.error, "errorSince": view.error_since,
+        "at": view.at,
+        "age": max(0.0, datetime.now(UTC).timestamp() - view.at),
+        "error": view.error,
+        "errorSince": view.error_since,
         "series": [
             (one.at, one.lag, one.done_rate, one.new_rate, one.pending) for one in view.samples
         ],
-    }  # fmt: skip
+    }
     if view.reading is None:
         return found
     overview = view.reading.overview
@@ -109,10 +111,12 @@ def partition_content(
     if low < high:
         drawn = map_of(status, first, end, columns=LARGE)
         found["map"] = {
-            "first": int(drawn.edges[0]), "end": int(drawn.edges[-1]),
-            "counts": drawn.counts.tolist(), "worst": _worst(drawn),
+            "first": int(drawn.edges[0]),
+            "end": int(drawn.edges[-1]),
+            "counts": drawn.counts.tolist(),
+            "worst": _worst(drawn),
             "totals": [drawn.total(state) for state in OffsetState],
-        }  # fmt: skip
+        }
     return found
 
 

@@ -40,9 +40,10 @@ def letters_content(
     choice = Choice(reason=reason or None, key=key.encode() if key else None, settled=settled)
     found = letters.letters(choice, whole=False)
     return {
-        "count": len(found), "statuses": Counter(one.status for one in found),
+        "count": len(found),
+        "statuses": Counter(one.status for one in found),
         "letters": [_plain(one) for one in found[start : start + min(limit, MOST)]],
-    }  # fmt: skip
+    }
 
 
 def letter_content(letters: DeadLetters, wanted: Id) -> dict[str, Any] | None:

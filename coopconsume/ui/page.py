@@ -65,8 +65,10 @@ class LivePage(Closing):
                 f"{error.name} is not installed: pip install 'coopconsume[ui]'"
             ) from None
         # A mistake in an option is refused here, and not shown on the page.
-        Options.parse(options if group is None else {**options, "kafka.group.id": group},
-                      group=group is not None)  # fmt: skip
+        Options.parse(
+            options if group is None else {**options, "kafka.group.id": group},
+            group=group is not None,
+        )
         self._socket = _listen(host, port)
         access = Access()
         bound = self._socket.getsockname()[1]

@@ -131,8 +131,10 @@ class OutputRows:
             columns: list[Sequence[Any]]
             columns = [self._cells[i :: self._width] for i in range(self._width)]
             columns += zip(*self._origins, strict=True)
-            arrays = [pa.array(values, field.type)
-                      for values, field in zip(columns, self._full, strict=True)]  # fmt: skip
+            arrays = [
+                pa.array(values, field.type)
+                for values, field in zip(columns, self._full, strict=True)
+            ]
             self._cells, self._origins = [], []
             table = pa.Table.from_arrays(arrays, schema=self._full)
             for piece in table.to_batches():

@@ -113,12 +113,14 @@ class DeadLetters:
             with closing(Producer(self._options, "replayed records")) as producer:
                 producer.write(
                     Message(
-                        one.topic, one.key, one.value,
+                        one.topic,
+                        one.key,
+                        one.value,
                         _replayed(one.headers, _place(one.topic, one.partition, one.offset)),
                         one.partition,
                     )
                     for one in plan.passed
-                )  # fmt: skip
+                )
         # The mark comes first: while the commit log lists the record as parked, the log counts.
         self._letters.mark(plan.letters, action)
         decide(

@@ -114,8 +114,9 @@ class _TableStore:
         if not DeltaTable.is_deltatable(self._path):
             log.warning(
                 "there is no table of dead letters at %s: check the path; the first dead letter "
-                "creates the table", hidden(self._path),
-            )  # fmt: skip
+                "creates the table",
+                hidden(self._path),
+            )
             return []
         table, decisions = DeltaTable(self._path), decisions_table(self._path)
         marks = {}

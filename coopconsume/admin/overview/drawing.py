@@ -65,14 +65,16 @@ def group_html(group: GroupOverview, me: str | None = None) -> str:
                 ("epoch", "when", "what", "by", "counted"),
                 (
                     (
-                        _text(event.epoch), f"{event.at:%Y-%m-%d %H:%M:%S %Z}",
+                        _text(event.epoch),
+                        f"{event.at:%Y-%m-%d %H:%M:%S %Z}",
                         _text(event.kind if event.members is None else members_text(event.members)),
-                        _text(event.by), "yes" if event.counted else f"no: {escape(event.reason)}",
+                        _text(event.by),
+                        "yes" if event.counted else f"no: {escape(event.reason)}",
                     )
                     for event in reversed(group.events[-_SHOWN_EVENTS:])
                 ),
             )
-        )  # fmt: skip
+        )
     return f"<div>{''.join(found)}</div>"
 
 

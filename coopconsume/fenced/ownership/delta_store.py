@@ -125,8 +125,10 @@ class DeltaStore:
                 source,
                 "t.kind = 'row' AND s.kind = 'row' AND t.group_id = s.group_id "
                 "AND t.resource = s.resource",
-                source_alias="s", target_alias="t", commit_properties=_ONCE,
-            ).when_matched_update_all().when_not_matched_insert_all().execute()  # fmt: skip
+                source_alias="s",
+                target_alias="t",
+                commit_properties=_ONCE,
+            ).when_matched_update_all().when_not_matched_insert_all().execute()
             return True
         return False
 

@@ -137,8 +137,10 @@ class OwnershipRegistry(Closing):
         if not resources:
             raise ValueError("resources must name one at least")
         claim = self._claim(None)
-        wanted = {(group, resource): partial(rules.own, claim=claim, generation=generation)
-                  for resource, generation in resources.items()}  # fmt: skip
+        wanted = {
+            (group, resource): partial(rules.own, claim=claim, generation=generation)
+            for resource, generation in resources.items()
+        }
         outcomes = {step.row.resource: step.outcome for step in self._change(wanted)}
         stale = {name: (of.claimed, of.current)
                  for name, of in outcomes.items() if isinstance(of, rules.Stale)}  # fmt: skip

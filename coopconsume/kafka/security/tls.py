@@ -73,10 +73,11 @@ def _check_store(kafka: Mapping[str, str], side: str, prefix: str) -> None:
     kind = kafka.get(f"ssl.{side}.type") or "JKS"
     if kind != "PEM":
         raise InvalidOption(
-            f"{prefix}ssl.{side}.type", repr(kind),
+            f"{prefix}ssl.{side}.type",
+            repr(kind),
             f"Python reads no Java key stores: give PEM, and a PEM file in ssl.{side}.location "
             f"({_AS_PEM[side]})",
-        )  # fmt: skip
+        )
     if texts and location in kafka:
         raise InvalidOption(prefix + location, f"given beside {texts[0]}", "give one of the two")
     if texts and len(texts) < len(_TEXTS[side]):

@@ -381,9 +381,10 @@ class StateLog:
         # of the version that count are known.
         stable = assignment.store.state(group)[tp].stable_offset
         version = (
-            self._changelog.version if keeps_last
+            self._changelog.version
+            if keeps_last
             else self._changelog.version_for_snapshot(origin, check)
-        )  # fmt: skip
+        )
         counted = assignment.store.counted_commits(group)
         keys = self._changelog.write_snapshot(
             origin, version, counted.__contains__, commits=assignment.store.version(),

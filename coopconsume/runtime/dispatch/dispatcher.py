@@ -283,9 +283,10 @@ class Dispatcher:
         slots = {at: one.begins_at for one in self.of(epoch_state) for at in one.connections}
         given_up = {
             at: one.epoch_state.assignment
-            for one in self.running.values() if one.epoch_state is not epoch_state
+            for one in self.running.values()
+            if one.epoch_state is not epoch_state
             for at in one.connections
-        }  # fmt: skip
+        }
         assignment = epoch_state.assignment if epoch_state else None
         self.leases.renew(assignment, slots, given_up)
 
@@ -492,10 +493,11 @@ class Dispatcher:
         if epoch_state.committer.awaits_chunks:
             return []
         free = [
-            s for s in range(self._slots)
+            s
+            for s in range(self._slots)
             if s not in {*self._busy, *self.barred, *self.failing}
             and epoch_state.committer.outbox.is_written(s)
-        ]  # fmt: skip
+        ]
         tasks = self._slots - self._tasks()
         if tasks >= len(free):
             return free

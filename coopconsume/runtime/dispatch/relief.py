@@ -67,8 +67,9 @@ def give_back(running: Running, report: SlotReport, now: float) -> None:
     running.stopped.add(slot)
     log.info(
         "slot %d still works on %s and starts none of its other records",
-        slot, ", ".join(_named(running, kept)),
-    )  # fmt: skip
+        slot,
+        ", ".join(_named(running, kept)),
+    )
 
 
 def kept_progressed(running: Running, report: SlotReport, now: float) -> None:

@@ -351,8 +351,9 @@ class Partition:
         self.is_quiet = False
         is_key = self.ordering == "key" and key_range.size == 1
         for cursor in self.cursors.values():
-            if not any(r.first <= key_range.last and key_range.first <= r.last
-                       for r in cursor.ranges):  # fmt: skip
+            if not any(
+                r.first <= key_range.last and key_range.first <= r.last for r in cursor.ranges
+            ):
                 continue
             if is_key:
                 key_hash = key_range.first

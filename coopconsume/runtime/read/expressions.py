@@ -96,10 +96,11 @@ def check_ordering_key(spark: SparkSession, expression: str | None) -> None:
         raise _refused("orderingKey", expression, "expression", records, error) from None
     if not isinstance(field.dataType, StringType | BinaryType):
         raise InvalidOption(
-            "orderingKey", repr(expression),
+            "orderingKey",
+            repr(expression),
             f"give an expression of type string or binary, not {field.dataType.simpleString()}: "
             "CAST(… AS STRING)",
-        )  # fmt: skip
+        )
 
 
 def _check_deterministic(records: DataFrame, condition: str) -> None:
@@ -118,7 +119,8 @@ def _refused(
     name: str, expression: str, what: str, records: DataFrame, error: Exception
 ) -> InvalidOption:
     return InvalidOption(
-        name, repr(expression),
+        name,
+        repr(expression),
         f"give a deterministic {what} over the columns {', '.join(records.columns)}: "
         f"{str(error).strip().splitlines()[0]}",
-    )  # fmt: skip
+    )

@@ -90,13 +90,15 @@ def _check_cores(spark: SparkSession, options: Options, job_spec: JobSpec, slots
     ]
     if others:
         raise InvalidOption(
-            "slots", f"{slots} on {most} cores",
+            "slots",
+            f"{slots} on {most} cores",
             f"{remedy}: slots keep their core, and {' and '.join(others)} needs one",
-        )  # fmt: skip
+        )
     log.warning(
         "real-time slots keep all %d cores of the session: nothing else runs in it meanwhile; %s",
-        most, remedy,
-    )  # fmt: skip
+        most,
+        remedy,
+    )
 
 
 def check_workers(

@@ -60,9 +60,10 @@ class LiveChunks:
             return
         known = [live[slot].plan.wanted for slot in slots]
         ours = [
-            partition for partition in live[slots[0]].partitions
+            partition
+            for partition in live[slots[0]].partitions
             if partition.is_ours and all(partition.index in one for one in known)
-        ]  # fmt: skip
+        ]
         at_work = {
             slot: any(p.cursors[slot].reading for p in ours if slot in p.cursors) for slot in slots
         }

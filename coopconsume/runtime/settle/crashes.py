@@ -45,9 +45,10 @@ class AtWork:
         """
         what = "did not end in time" if end.overdue else "died with it"
         return cls(
-            _by_index(end.culprits, indexes), _by_index(end.suspects, indexes),
+            _by_index(end.culprits, indexes),
+            _by_index(end.suspects, indexes),
             f"its worker was ended: the handler {what}",
-        )  # fmt: skip
+        )
 
 
 class Crashes:

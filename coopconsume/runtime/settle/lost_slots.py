@@ -42,9 +42,11 @@ def log_lost_slot(slot: int, pid: int, may_run_for: float) -> None:
         may_run_for: Seconds for which handlers of it may still run.
     """
     log.warning(
-        "slot %d is lost: what it had not reported is processed again in %.0f s", slot, may_run_for,
+        "slot %d is lost: what it had not reported is processed again in %.0f s",
+        slot,
+        may_run_for,
         extra=_facts(slot, pid, "it is lost", may_run_for),
-    )  # fmt: skip
+    )
 
 
 def _why(report: SlotReport, names: Sequence[tuple[str, int]]) -> str:

@@ -372,8 +372,9 @@ class LocalKafka(Closing):
                 due = now + _SAY_EVERY
                 log.warning(
                     "the broker is not ready after %.0f s; it has %.0f s more (start_timeout)",
-                    now - began, deadline - now,
-                )  # fmt: skip
+                    now - began,
+                    deadline - now,
+                )
             if self._answers(deadline):
                 break
             time.sleep(_POLL)

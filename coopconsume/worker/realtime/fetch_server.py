@@ -116,9 +116,9 @@ class ServerSpec:
     @classmethod
     def decode(cls, data: bytes) -> ServerSpec:
         """The inverse of `encode`."""
-        (
-            path, secret, run, limit, kafka, places, logs, headers, record_filter, content
-        ) = json.loads(data)  # fmt: skip
+        (path, secret, run, limit, kafka, places, logs, headers, record_filter, content) = (
+            json.loads(data)
+        )
         return cls(
             path, bytes.fromhex(secret), run, limit, kafka,
             tuple((topic, partition) for topic, partition in places),

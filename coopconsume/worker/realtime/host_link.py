@@ -232,9 +232,11 @@ def _start(spec: ServerSpec, lock: int) -> subprocess.Popen[bytes]:
     paths = [path for path in sys.path if path]
     server = subprocess.Popen(
         [sys.executable, "-m", "coopconsume.worker.realtime.fetch_server"],
-        stdin=subprocess.PIPE, pass_fds=(lock,), cwd="/",
+        stdin=subprocess.PIPE,
+        pass_fds=(lock,),
+        cwd="/",
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-    )  # fmt: skip
+    )
     _started[spec.path] = server
     log.info("started the fetch server of this host, process %d", server.pid)
     assert server.stdin is not None

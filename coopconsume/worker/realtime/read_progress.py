@@ -53,12 +53,14 @@ class ReadProgress:
         """Returns what was read since the last call, by partition."""
         found = {
             part: PartitionReport(
-                read=pack_chunks(offsets), position=self.positions.get(part),
-                holes=self._holes.get(part, []), reached=self._reached.get(part),
+                read=pack_chunks(offsets),
+                position=self.positions.get(part),
+                holes=self._holes.get(part, []),
+                reached=self._reached.get(part),
             )
             for part, offsets in self.offsets.items()
             if offsets or part in self.positions
-        }  # fmt: skip
+        }
         self.offsets = {part: [] for part in self.offsets}
         self.positions, self._holes, self._reached = {}, {}, {}
         return found
