@@ -481,8 +481,6 @@ class CooperativeConsumer(Closing):
             TopicReplaced: The topic was deleted and created again; nothing is written.
             ValueError: The frame lacks a column.
             commits.FencedMember: The epoch or the membership is not in force; nothing counts.
-            commits.MaxIndividualCommitsReached: Some records do not fit, as for `commit`;
-                ``uncommitted`` has them, and no letter of them is written.
         """
         self._poller.reject(self._alone("reject"), frame, reason, on_dead)
 

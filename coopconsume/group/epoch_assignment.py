@@ -21,7 +21,6 @@ from commits import (
     AcquireRequest,
     CommitRefused,
     FencedMember,
-    MaxIndividualCommitsReached,
     OffsetAndEpoch,
     OffsetRanges,
 )
@@ -449,11 +448,10 @@ class EpochAssignment:
         holes: Mapping[TopicPartition, OffsetRanges] | None = None,
         filtered: Mapping[TopicPartition, int] | None = None,
         commit_id: str | None = None,
-        limited: bool = True,
         request: AcquireRequest | None = None,
         maintain: bool = True,
     ) -> dict[TopicPartition, CommitResult]:
-        """Writes offsets to the commit log, all or nothing.
+        """Writes offsets to the commit log, all or nothing, however many ranges that makes.
 
         While the log does not answer, the commit is repeated with its id for as long as a batch may
         take.
@@ -464,14 +462,12 @@ class EpochAssignment:
             holes: What is proven never to be delivered.
             filtered: How many of the offsets are of records that the filter dropped.
             commit_id: Unique among the commits of the group; None: a new one.
-            limited: Whether the log refuses it above the limit of ranges. With False it never does.
             request: Chunks to acquire in the same append; `acquired` returns them.
             maintain: Whether to maintain the table before the answer; with False, call
                 `CommitStore.maintain` later.
 
         Raises:
             commits.FencedMember: The epoch or the membership is not in force: nothing counts.
-            commits.MaxIndividualCommitsReached: Too many ranges; nothing was written.
             commits.CommitLogUnavailable: The log did not answer; whether this counts is not known.
         """
         holes = holes or {}
@@ -491,7 +487,7 @@ class EpochAssignment:
                 reached=reached,
                 commit_id=commit_id,
                 too_old="report",
-                limited=limited,
+                limited=False,
                 request=request,
                 maintain=maintain,
             )
@@ -500,12 +496,7 @@ class EpochAssignment:
         what = f"commit {commit_id} of {count} offsets of {len(offsets)} partitions"
         # The log repeats its first answer, also after the epoch has passed.
         asked = clock()
-        try:
-            results = repeated(commit, what, self.options.batch_life, self._over)
-        except MaxIndividualCommitsReached as error:
-            # What other partitions committed stands.
-            self._answered(error.results or {}, offsets, holes)
-            raise
+        results = repeated(commit, what, self.options.batch_life, self._over)
         self._saw(asked)
         self._answered(results, offsets, holes)
         return results
@@ -602,10 +593,9 @@ class EpochAssignment:
             if owned is None:
                 continue  # It was given up meanwhile.
             owned.range_count = result.range_count
-            if result.status != "refused":
-                done = offsets.get(tp, nothing) | holes.get(tp, nothing)
-                with self._lock:
-                    owned.follow(result.stable_offset, done)
+            done = offsets.get(tp, nothing) | holes.get(tp, nothing)
+            with self._lock:
+                owned.follow(result.stable_offset, done)
         again = {tp: r.duplicates for tp, r in results.items() if r.duplicates}
         if again:
             named = sorted(again.items())[:_NAMED]
@@ -617,24 +607,34 @@ class EpochAssignment:
             )  # fmt: skip
 
     def affordable(
-        self, offsets: Mapping[TopicPartition, OffsetRanges]
+        self,
+        named: Mapping[TopicPartition, OffsetRanges],
+        besides: Mapping[TopicPartition, OffsetRanges],
     ) -> dict[TopicPartition, OffsetRanges]:
-        """Returns what of a user's commit the limit on ranges lets in now, usually all."""
+        """Returns what of a user's commit the limit on ranges lets in now, usually all.
+
+        Args:
+            named: What the user names.
+            besides: What is committed along with it in any case.
+        """
+        nothing = OffsetRanges()
         # A job's loop may give some of them up meanwhile.
-        places = {tp: owned for tp in offsets if (owned := self.owned.get(tp)) is not None}
+        places = {tp: owned for tp in named if (owned := self.owned.get(tp)) is not None}
         tight = {
             tp: owned
             for tp, owned in places.items()
-            if owned.range_count + offsets[tp].range_count > owned.max_ranges
+            if owned.range_count + (named[tp] | besides.get(tp, nothing)).range_count
+            > owned.max_ranges
         }
         if not tight:
-            return dict(offsets)
-        state, fit = self.store.state(self.options.group_id), dict(offsets)
+            return dict(named)
+        state, fit = self.store.state(self.options.group_id), dict(named)
         for tp, owned in tight.items():
             commits = state[tp]
             limit = owned.max_ranges = commits.max_ranges or 0
             owned.look(commits.ranges)
-            fit[tp] = affordable(commits, offsets[tp], limit)
+            commits.amend(besides.get(tp, nothing))
+            fit[tp] = affordable(commits, named[tp], limit)
         return fit
 
     @property

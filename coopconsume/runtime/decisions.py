@@ -129,7 +129,7 @@ def apply_decisions(
         else:
             offsets[tp] = offsets.get(tp, OffsetRanges()) | OffsetRanges([(one.offset, one.offset)])
     if taken:
-        assignment.commit(offsets, pending=pending, commit_id=next(commit_ids), limited=False)
+        assignment.commit(offsets, pending=pending, commit_id=next(commit_ids))
         for one in taken:
             log.info("%s of %s-%d@%d", one.action, one.topic, one.partition, one.offset)
     assignment.store.set_settings((one.topic, one.setting(group), None) for one in [*stale, *taken])

@@ -93,7 +93,7 @@ def test_all_that_was_handled_is_committed_above_the_limit(
     assert answer.offsets == {tp: (OffsetRanges([(0, 0), (11, 11)]), 2)}
 
 
-def test_explicit_commits_are_refused_above_the_limit(
+def test_commits_that_users_name_are_refused_above_the_limit(
     two: tuple[EpochAssignment, EpochAssignment],
 ) -> None:
     """So are those of `consumer.commit` in a member beside a job; gaps may be filled."""
@@ -101,11 +101,12 @@ def test_explicit_commits_are_refused_above_the_limit(
     (tp,) = first.owned
     committed(first, (1, 1), (3, 3), (5, 5), commit_id="a-1")
     second.refresh()
+    group, grant = second.options.group_id, second._grant
     with pytest.raises(MaxIndividualCommitsReached) as error:
-        second.commit({tp: OffsetRanges([(7, 7)])})
+        second.store.commit(group, grant.epoch, grant.member, {tp: [(7, 7)]})
     assert (error.value.range_count, error.value.max_ranges) == (4, 2)
     named = OffsetRanges([(0, 0), (7, 7), (9, 9)])
-    assert second.affordable({tp: named}) == {tp: OffsetRanges([(0, 0)])}
+    assert second.affordable({tp: named}, {}) == {tp: OffsetRanges([(0, 0)])}
     second.commit({tp: OffsetRanges([(0, 0)])})
     state = first.store.state(first.options.group_id)
     assert state[tp] == PartitionCommits(2, [(3, 3), (5, 5)])

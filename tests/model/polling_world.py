@@ -10,7 +10,7 @@ import numpy as np
 
 from assignors import KeyRange, Share, key_hash
 from assignors.ranges import offset_hash
-from commits import FencedMember, MaxIndividualCommitsReached, OffsetRanges, PartitionCommits
+from commits import FencedMember, OffsetRanges, PartitionCommits
 from commits.affordable import affordable
 from commits.partition_commits import CommitResult
 from coopconsume.group.assigned_logs import AssignedLogs
@@ -182,7 +182,7 @@ class FakeAssignment:
         )
         self.logs.check_ends()
         self.primary = types.SimpleNamespace(write_quietly=lambda: None)
-        self.store = types.SimpleNamespace(settings=lambda _: {}, set_settings=list)
+        self.store = types.SimpleNamespace(settings=lambda _: {}, set_settings=list, unanswered="")
 
     def waits(self, _tp, _ranges):
         """Nobody was before us."""
@@ -195,19 +195,19 @@ class FakeAssignment:
                 owned.follow(self._log.commits[p].stable_offset)
                 owned.look(self._log.commits[p].ranges)
 
-    def affordable(self, offsets):
+    def affordable(self, named, besides):
         """What the limit lets in; what others commit is seen late, as by a member of a group."""
-        fit = dict(offsets)
-        for tp in offsets:
-            owned, commits = self.owned[tp], self._log.commits[tp[1]]
-            if owned.range_count + offsets[tp].range_count > self._log.limit:
-                fit[tp] = affordable(commits, offsets[tp], self._log.limit)
+        fit = dict(named)
+        for tp in named:
+            owned, more = self.owned[tp], besides.get(tp, OffsetRanges())
+            commits = self._log.commits[tp[1]].copy(max_ranges=None)
+            if owned.range_count + (named[tp] | more).range_count > self._log.limit:
+                commits.amend(more)
+                fit[tp] = affordable(commits, named[tp], self._log.limit)
         return fit
 
-    def commit(
-        self, offsets, *, pending=None, holes=None, filtered=None, commit_id=None, limited=True
-    ):
-        """Under the epoch in force; partitions above the limit are refused."""
+    def commit(self, offsets, *, pending=None, holes=None, filtered=None, commit_id=None):
+        """Under the epoch in force, however many ranges that makes."""
         assert commit_id != ""
         for tp, done in offsets.items():
             # One that is done was counted when it was committed first.
@@ -215,18 +215,10 @@ class FakeAssignment:
             assert (filtered or {}).get(tp, 0) == len(named & self._log.filtered)
         if self.epoch != self._log.epoch:
             raise FencedMember("g", "m", None, None, "a later epoch is in force")
-        results, over = {}, None
+        results = {}
         for tp in {*offsets, *(pending or {}), *(holes or {})}:
             done = offsets.get(tp, OffsetRanges()) | (holes or {}).get(tp, OffsetRanges())
             commits, waiting = self._log.commits[tp[1]], self._log.pending[tp[1]]
-            trial, before = commits.copy(max_ranges=None), commits.ranges.range_count
-            trial.amend(done.pairs())
-            count = trial.ranges.range_count
-            self.owned[tp].range_count = before
-            if limited and not holes and count > max(before, self._log.limit):
-                over = over or MaxIndividualCommitsReached(count, self._log.limit, results)
-                results[tp] = CommitResult(commits.stable_offset, 0, 0, before, "refused", "limit")
-                continue
             for record in (pending or {}).get(tp, ()):
                 waiting[record.offset] = record
             for offset in [o for o in waiting if o in done]:
@@ -235,8 +227,6 @@ class FakeAssignment:
             self.owned[tp].follow(commits.stable_offset, done)
             count = self.owned[tp].range_count = commits.ranges.range_count
             results[tp] = CommitResult(commits.stable_offset, len(done), 0, count)
-        if over is not None:
-            raise over
         return results
 
 

@@ -34,6 +34,7 @@ from coopconsume.errors import (
     TopicReplaced,
 )
 from coopconsume.record import ORDERING_KEY
+from coopconsume.runtime.plan.range_limit import read_limit
 from tests.examples import examples
 from tests.model.polling_world import TOPIC, Frame, Log, Member, SparkGone, dealt, in_memory
 
@@ -161,7 +162,6 @@ class World:
         }  # fmt: skip
         rows = Frame(sorted({one} | behind)) if delay is not None or park else Frame([one])
         was, written = self.snapshot(), len(member.letters)
-        trial = self.log.commits[p].copy(max_ranges=self.log.limit)
         self.asking = member
 
         def happen():
@@ -187,18 +187,9 @@ class World:
             assert self.snapshot() == was
             assert len(member.letters) == written
             return
-        except MaxIndividualCommitsReached as error:
-            assert not park, "a parked record takes no range"
-            assert delay is None, "a record to come again takes no range"
-            left = self.left_by_limit(error)
-            assert left == set(rows)
-            assert self.snapshot() == was
-            assert len(member.letters) == written, "a letter stands for a record that is not done"
-            return
         assert set(rows) <= member.given, f"{rows} was taken, with {member.given} open"
         if delay is None and not park:
             self.answered |= set(rows)
-            trial.commit([(offset, offset)])  # Raises an error at the limit.
         member.given -= set(rows)
 
     def hand_over(self, member):
@@ -330,9 +321,9 @@ def finish(world, data):
     poll_all(world)
     for p, log in world.log.records.items():
         parked = {r.key_hash for r in world.log.pending[p].values() if r.is_parked}
-        # What waits behind a parked record may need all ranges that there are.
+        # What waits behind a parked record may need all ranges with which news are read.
         commits = world.log.commits[p]
-        if parked and commits.ranges.range_count >= world.log.limit:
+        if parked and commits.ranges.range_count >= read_limit(world.log.limit):
             continue
         for offset in log:
             owners = [m for m in world.members if m.assignment and m.is_ours(p, offset)]
@@ -440,6 +431,7 @@ def test_filtered_records_above_holes_are_committed_in_spite_of_the_limit():
             stack.enter_context(patch)
         world.deal({0: (0, 1)})
         for _ in range(3):
+            world.log.now += 100
             assert not world.poll(world.members[0], 6)
         assert world.log.commits[0].stable_offset == 6
 
@@ -691,21 +683,61 @@ def test_what_is_paused_stays_so_where_it_stays_ours():
         assert paused() == {0}
 
 
-def test_at_the_limit_no_letter_is_written_of_what_does_not_fit():
-    """Of rejected records those that fit become dead letters; the others stay open."""
-    world = World(Log({0: {o: b"k%d" % o for o in range(6)}}, {}, limit=1), 1)
+def test_at_the_limit_rejected_and_filtered_records_are_committed():
+    """Nobody could do anything else with them; of what a user names, what fits is committed."""
+    log = Log({0: {o: b"k%d" % o for o in range(8)}}, {}, limit=2)
+    log.filtered = frozenset({(0, 1), (0, 7)})
+    world = World(log, 1)
     with contextlib.ExitStack() as stack:
         for patch in in_memory(world.log, lambda: world.asking):
             stack.enter_context(patch)
         world.deal({0: (0, 1)})
         (member,) = world.members
-        world.poll(member, 6)
-        with pytest.raises(MaxIndividualCommitsReached) as error:
-            member.poller.reject(member, Frame([(0, 2), (0, 5)]), "no", "continue")
-        assert error.value.uncommitted == {(TOPIC, 0): OffsetRanges([(5, 5)])}
-        assert [letter.offset for letter in member.letters] == [2]
-        assert world.log.commits[0] == PartitionCommits(0, [(2, 2)])
-        assert 5 in member.poller.session.places[TOPIC, 0].polled
+        world.poll(member, 8)
+        member.poller.reject(member, Frame([(0, 3), (0, 5)]), "no", "continue")
+        assert [letter.offset for letter in member.letters] == [3, 5]
+        assert world.commit(member, Frame([(0, 4), (0, 6)]))
+        assert world.log.commits[0] == PartitionCommits(0, [(1, 1), (3, 7)])
+
+
+def test_at_80_percent_of_the_limit_a_poll_hands_out_gaps_alone_and_says_why():
+    """And it goes on once they are committed."""
+    world = World(Log({0: {o: b"k%d" % o for o in range(30)}}, {}, limit=5), 1)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 1)})
+        (member,) = world.members
+        world.poll(member, 10)
+        assert world.commit(member, Frame([(0, 1), (0, 3), (0, 5)]))
+        assert world.poll(member, 10) == [(0, o) for o in range(10, 20)]
+        assert world.commit(member, Frame([(0, 15)]))
+        assert not world.poll(member, 10)
+        session = member.poller.session
+        facts = session.facts(member.assignment, {}, "", "g", 0.0)
+        assert facts.at_limit == ("t-0",)
+        assert world.commit(member, Frame([(0, 0)]))
+        assert world.poll(member, 10) == [(0, o) for o in range(20, 30)]
+
+
+def test_records_that_wait_come_again_at_the_limit():
+    """The next owner looks for the later ones of their key above all that is committed."""
+    keys = [b"a" if o in (5, 7) else b"k%d" % o for o in range(8)]
+    world = World(Log({0: dict(enumerate(keys))}, {}, limit=1), 1)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 1)})
+        (member,) = world.members
+        world.poll(member, 8)
+        world.give_back(member, (0, 5), delay=3)
+        assert world.commit(member, Frame([(0, o) for o in (0, 1, 2, 3, 4, 6)]))
+        assert world.log.commits[0] == PartitionCommits(5, [(6, 6)])
+        world.deal({0: (0, 1)})
+        for _ in range(3):
+            world.log.now += 100
+            world.poll(member, 8)
+        assert member.given == {(0, 5), (0, 7)}
 
 
 def test_at_the_limit_a_commit_takes_what_fits_and_says_what_is_left():

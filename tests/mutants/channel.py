@@ -830,8 +830,8 @@ CHANNEL_DRIVER = [
         "maintained-before-the-answer",
         "A job gets the answer to a commit before checkpoints and snapshots are written.",
         "coopconsume/runtime/commit/log_calls.py",
-        "limited=False, request=request, maintain=False,",
-        "limited=False, request=request,",
+        "request=request, maintain=False,\n        )  # fmt: skip\n    else:",
+        "request=request,\n        )  # fmt: skip\n    else:",
         (
             "tests/unit/runtime/test_committer.py::test_a_commit_is_answered_before_the_table_is_maintained",
         ),

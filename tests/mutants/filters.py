@@ -155,12 +155,12 @@ FILTERS = [
         (_FILTERS + "test_a_window_is_as_long_as_its_handled_records_take",),
     ),
     Mutant(
-        "filtered-take-ranges-of-the-user",
-        "At the limit on ranges the offsets of the user come first.",
+        "filtered-records-are-limited",
+        "What the filter drops is committed with a commit of the user's, whatever the limit lets in.",
         "coopconsume/runtime/poll/answers.py",
-        "if fit[tp] != some:",
-        "if fit[tp] is None:",
-        (_FILTERS + "test_filtered_records_take_no_range_from_what_the_user_commits",),
+        "        done[tp] = done.get(tp, nothing) | some\n",
+        "        done[tp] = done.get(tp, nothing)\n",
+        (_FILTERS + "test_what_is_filtered_is_committed_with_what_the_user_names",),
     ),
     Mutant(
         "filtered-poll-not-woken",
@@ -199,12 +199,14 @@ FILTERS = [
         ),
     ),
     Mutant(
-        "filtered-record-at-the-limit-waits",
-        "At the limit a filtered record that takes no range is committed.",
-        "coopconsume/runtime/poll/answers.py",
-        " or _joins(one, owned)",
+        "user-refused-beside-filtered-records",
+        "What joins records that the filter drops fits, as they are committed with it.",
+        "coopconsume/group/epoch_assignment.py",
+        "            commits.amend(besides.get(tp, nothing))\n",
         "",
-        (_AUDIT + "test_at_the_limit_filtered_records_are_committed_that_take_no_range",),
+        (
+            "tests/unit/runtime/test_committer.py::test_what_a_user_names_fits_where_it_joins_what_is_committed_with_it",
+        ),
     ),
     Mutant(
         "holes-above-an-open-offset-use-up-ranges",

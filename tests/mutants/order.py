@@ -175,9 +175,9 @@ LIMITS = [
     Mutant(
         "handled-records-refused-at-the-limit",
         "What was read and handled is committed, however many ranges there are.",
-        "coopconsume/runtime/commit/log_calls.py",
-        "limited=False, request=request,",
-        "limited=True, request=request,",
+        "coopconsume/group/epoch_assignment.py",
+        "limited=False,",
+        "limited=True,",
         (
             "tests/unit/runtime/test_committer.py::test_what_a_job_has_handled_is_committed_at_once_however_many_ranges_there_are",
         ),

@@ -326,8 +326,8 @@ OUTPUTS = [
         "reject-blocks-other-calls",
         "Calls of other threads go on while a polling member writes dead letters.",
         "coopconsume/runtime/poll/poller.py",
-        "            with self.session.in_use():\n                writer.write(",
-        "            with self._calls:\n                writer.write(",
+        "        with self.session.in_use():\n            writer.write(",
+        "        with self._calls:\n            writer.write(",
         (
             _POLLING
             + "test_while_dead_letters_wait_for_their_place_others_commit_and_the_call_ends",

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from assignors import KeyRange
-from commits import OffsetRanges
+from commits import MaxIndividualCommitsReached, OffsetRanges
 from coopconsume.errors import AlreadyClosed, InvalidOption, PollWokenUp
 from coopconsume.filters import MOST_KEYS, RecordFilter, varying_part, words_of
 from coopconsume.group.owned import Failed
@@ -349,12 +349,16 @@ def polling():
         yield log, member
 
 
-def test_filtered_records_take_no_range_from_what_the_user_commits(polling):
-    """At the limit only those are committed that join what the user names, or the stable offset."""
+def test_what_is_filtered_is_committed_with_what_the_user_names(polling):
+    """However many ranges that makes; of what the user names, what joins these fits."""
     log, member = polling
     member.poll(20)
-    assert member.poller.commit(member, {("t", 0): OffsetRanges([(11, 11)])})["t", 0].committed == 4
-    assert log.commits[0].ranges == OffsetRanges([(10, 12)])
+    assert (
+        member.poller.commit(member, {("t", 0): OffsetRanges([(11, 11)])})["t", 0].committed == 11
+    )
+    assert log.commits[0].ranges == OffsetRanges.from_offsets([*range(2, 20, 2), 11])
+    with pytest.raises(MaxIndividualCommitsReached):
+        log.commits[0].copy(max_ranges=log.limit).commit([(21, 21)])
     assert log.commits[0].stable_offset == 1
     member.poller.commit(member, None)
     assert log.commits[0].stable_offset == 20

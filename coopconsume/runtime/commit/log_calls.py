@@ -174,7 +174,7 @@ def commit_outcomes(
     if done or reported or holes or request is None:
         results = assignment.commit(
             done, pending=reported, holes=holes, filtered=dropped, commit_id=commit_id,
-            limited=False, request=request, maintain=False,
+            request=request, maintain=False,
         )  # fmt: skip
     else:
         assignment.acquire(request, maintain=False)

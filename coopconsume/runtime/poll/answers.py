@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from commits import CommitResult
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.group.owned import Owned
     from coopconsume.record import Headers
     from coopconsume.runtime.poll.retry_buffer import RetryBuffer
     from coopconsume.runtime.poll.session import PollSession
@@ -42,54 +41,19 @@ if TYPE_CHECKING:
     PendingRecords = dict[TopicPartition, list[Pending]]
 
 
-#: Attempts at a commit while other members keep taking the last ranges of a limit.
-_LIMIT_ATTEMPTS = 3
-
-
-def with_filtered(
+def commit_named(
+    session: PollSession,
     assignment: EpochAssignment,
     named: Mapping[TopicPartition, OffsetRanges],
     filtered: Mapping[TopicPartition, OffsetRanges],
-) -> dict[TopicPartition, OffsetRanges]:
-    """Returns what a commit names together with what the filter dropped.
-
-    Where the limit on ranges does not let in all of that, of the filtered records only those that
-    join named or committed ones, or the stable offset: they take no range of their own.
-
-    Args:
-        assignment: The key ranges of the consumer.
-        named: What is done.
-        filtered: What the filter dropped.
-    """
-    nothing = OffsetRanges()
-    every = dict(named) | {tp: named.get(tp, nothing) | some for tp, some in filtered.items()}
-    fit = assignment.affordable(every) if filtered else every
-    for tp, some in every.items():
-        if fit[tp] != some:
-            mine, owned = named.get(tp, nothing), assignment.owned[tp]
-            every[tp] = OffsetRanges([one for one in some if mine.clip(*one) or _joins(one, owned)])
-    return {tp: some for tp, some in every.items() if some}
-
-
-def _joins(offsets: tuple[int, int], owned: Owned) -> bool:
-    """Whether offsets follow the stable offset, or touch what is committed above it."""
-    first, last = offsets
-    return first <= owned.stable or first - 1 in owned.committed or last + 1 in owned.committed
-
-
-def commit_affordable(
-    session: PollSession,
-    assignment: EpochAssignment,
-    offsets: Mapping[TopicPartition, OffsetRanges],
-    filtered: Mapping[TopicPartition, OffsetRanges],
 ) -> tuple[dict[TopicPartition, CommitResult], dict[TopicPartition, OffsetRanges]]:
-    """Commits what the limit on ranges lets in, and settles it.
+    """Commits what the filter dropped, and of what a user names what the limit on ranges lets in.
 
     Args:
         session: What was handed out.
         assignment: The key ranges of the consumer.
-        offsets: What is done.
-        filtered: Those of them that the filter dropped.
+        named: What the user names.
+        filtered: What the filter dropped.
 
     Returns:
         The answer of each partition, and the offsets of each that are not committed.
@@ -98,25 +62,14 @@ def commit_affordable(
         commits.FencedMember: The epoch or the membership is not in force.
         commits.CommitLogUnavailable: The log did not answer; whether this counts is not known.
     """
-    results: dict[TopicPartition, CommitResult] = {}
-    left = dict(offsets)
-    answered: Mapping[TopicPartition, CommitResult]
-    for _ in range(_LIMIT_ATTEMPTS):
-        fit = assignment.affordable(left)
-        is_final = True
-        try:
-            counts = {tp: len(some & fit[tp]) for tp, some in filtered.items() if tp in fit}
-            answered = assignment.commit(fit, filtered=counts) if fit else {}
-        except MaxIndividualCommitsReached as error:
-            # Other members committed in between: the limit is closer now.
-            answered, is_final = error.results or {}, False
-        results |= answered
-        done = {tp: fit[tp] for tp, result in answered.items() if result.status != "refused"}
-        session.committed(assignment, done)
-        nothing = OffsetRanges()
-        left = {tp: rest for tp, of in left.items() if (rest := of - done.get(tp, nothing))}
-        if is_final:
-            break
+    done, nothing = assignment.affordable(named, filtered), OffsetRanges()
+    for tp, some in filtered.items():
+        done[tp] = done.get(tp, nothing) | some
+    left = {tp: rest for tp, of in named.items() if (rest := of - done.get(tp, nothing))}
+    done = {tp: some for tp, some in done.items() if some}
+    counts = {tp: len(some) for tp, some in filtered.items()}
+    results = assignment.commit(done, filtered=counts) if done else {}
+    session.committed(assignment, done)
     return results, left
 
 
@@ -315,24 +268,6 @@ def take_decisions(
             session.committed(assignment, {tp: OffsetRanges([(offset, offset)])})
 
 
-def affordable_letters(
-    assignment: EpochAssignment, letters: Sequence[DeadLetter]
-) -> tuple[list[DeadLetter], dict[TopicPartition, OffsetRanges]]:
-    """Returns letters of records that the limit on ranges lets in, and the offsets of the others.
-
-    Args:
-        assignment: The key ranges of the consumer.
-        letters: The letters.
-    """
-    offsets: dict[TopicPartition, list[int]] = {}
-    for letter in letters:
-        offsets.setdefault((letter.topic, letter.partition), []).append(letter.offset)
-    named = {tp: OffsetRanges.from_offsets(of) for tp, of in offsets.items()}
-    fit = assignment.affordable(named)
-    left = {tp: rest for tp, of in named.items() if (rest := of - fit[tp])}
-    return [x for x in letters if x.offset in fit[x.topic, x.partition]], left
-
-
 def give_up(
     session: PollSession,
     assignment: EpochAssignment,
@@ -359,8 +294,7 @@ def give_up(
         named.setdefault((letter.topic, letter.partition), []).append(letter.offset)
     done = session.check_open(assignment, named)
     if not park:
-        # The letters are written: the limit was looked at before.
-        assignment.commit(done, commit_id=commit_id, limited=False)
+        assignment.commit(done, commit_id=commit_id)
         session.committed(assignment, done)
         return
     records: PendingRecords = {}

@@ -24,8 +24,7 @@ from coopconsume.group.repeating import repeated
 from coopconsume.kafka.call_limit import CallLimit
 from coopconsume.record import checked_headers
 from coopconsume.runtime.poll.answers import (
-    affordable_letters,
-    commit_affordable,
+    commit_named,
     give_up,
     hold_back,
     letters_of,
@@ -34,7 +33,6 @@ from coopconsume.runtime.poll.answers import (
     reasons_of,
     seconds_of,
     take_decisions,
-    with_filtered,
 )
 from coopconsume.runtime.poll.frames import FrameReader, offsets_of
 from coopconsume.runtime.poll.letter_writer import LetterWriter
@@ -288,9 +286,7 @@ class Poller:
         if not filtered:
             return
         try:
-            _, left = commit_affordable(self.session, assignment, filtered, filtered)
-            if left and self._commit_holes(assignment):
-                commit_affordable(self.session, assignment, left, filtered)
+            commit_named(self.session, assignment, {}, filtered)
             assignment.primary.write_quietly()
         except CommitLogUnavailable as error:
             log.warning("records that the filter dropped are committed later: %s", error)
@@ -417,17 +413,10 @@ class Poller:
                 return {}
             self._check_ids(membership, assignment)
             filtered = self.session.filtered(assignment, alone=False)
-            offsets = with_filtered(assignment, offsets, filtered)
-            results, left = commit_affordable(self.session, assignment, offsets, filtered)
+            results, left = commit_named(self.session, assignment, offsets, filtered)
             if self._commit_holes(assignment) and left:
-                more, left = commit_affordable(self.session, assignment, left, filtered)
+                more, left = commit_named(self.session, assignment, left, {})
                 results |= more
-            # What the filter dropped is not the user's to commit again.
-            left = {
-                tp: rest
-                for tp, of in left.items()
-                if (rest := of - filtered.get(tp, OffsetRanges()))
-            }
             assignment.primary.write_quietly()
             if left:
                 raise over_limit(assignment, results, left)
@@ -476,7 +465,6 @@ class Poller:
         if self._options.dead_letter is None:
             raise MissingOption("deadLetter")
         park = on_dead == "park"
-        left: dict[TopicPartition, OffsetRanges] = {}
         with self._call(membership):
             reasons = reasons_of(frame, reason, "reject")
             writer = self._letter_writer(self._options.dead_letter)
@@ -486,18 +474,13 @@ class Poller:
                 return
             letters = self._letters_of(assignment, reasons)
             assignment.logs.check_topics()  # What was read are the records that were polled.
-            if not park:
-                letters, left = affordable_letters(assignment, letters)
             commit_id = next(self._commit_ids)
-        if letters:
-            # Calls of other threads go on: the place of dead letters may not answer.
-            with self.session.in_use():
-                writer.write(letters, assignment.topic_ids, commit_id)
-            with self._call(membership):
-                give_up(self.session, assignment, letters, park=park, commit_id=commit_id)
-                assignment.primary.write_quietly()
-        if left:
-            raise over_limit(assignment, {}, left)
+        # Calls of other threads go on: the place of dead letters may not answer.
+        with self.session.in_use():
+            writer.write(letters, assignment.topic_ids, commit_id)
+        with self._call(membership):
+            give_up(self.session, assignment, letters, park=park, commit_id=commit_id)
+            assignment.primary.write_quietly()
 
     def _letter_writer(self, place: str) -> LetterWriter:
         if self._letters is None:

@@ -12,6 +12,7 @@ from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan import SlotCursor, deal_window, reach_of, scope_of
 from coopconsume.runtime.plan.cursor import position_above
+from coopconsume.runtime.plan.range_limit import read_limit
 from coopconsume.runtime.poll.retry_buffer import RetryBuffer
 from coopconsume.runtime.read.hashing import in_ranges_sql
 
@@ -104,9 +105,15 @@ class PollPosition:
         """
         return len(self.retries.keys) >= MOST_KEYS and not self.retries.has_from(self.frontier)
 
+    def is_at_limit(self, owned: Owned) -> bool:
+        """Whether there are so many ranges that nothing new is handed out; see `is_full`."""
+        has_many = owned.range_count >= read_limit(owned.max_ranges)
+        return has_many and not self.retries.has_from(self.frontier)
+
     def take(self, owned: Owned, end: int, window: int) -> OffsetRanges:
         """Returns the next offsets, gaps first; reads of ``window`` offsets and at least one.
 
+        At the limit of ranges only gaps: what lies below an offset that is committed or was passed.
         Their rows are handed out by `hand_out`, or all of them are put back by `put_back`.
         """
         self.put_back()
@@ -114,6 +121,9 @@ class PollPosition:
         cursor.forget_below(owned.stable)
         cursor.todo -= owned.committed
         reach = reach_of(cursor.todo)
+        if self.is_at_limit(owned):
+            done = -1 if owned.committed.last is None else owned.committed.last
+            end = min(end, max(done + 1, owned.last_committed + 1, cursor.position))
         scope = scope_of(cursor.todo, cursor.position, window, reach, lambda most: min(end, most))
         return cursor.start(scope, owned.committed)
 

@@ -186,6 +186,11 @@ class PollSession:
                 len(places),
                 sum(place.paused for place in places.values()),
                 tuple(f"{topic}-{part}" for (topic, part), one in places.items() if one.is_full),
+                tuple(
+                    f"{owned.topic}-{owned.partition}"
+                    for tp, owned in (assignment.owned if assignment else {}).items()
+                    if tp in places and places[tp].is_at_limit(owned)
+                ),
                 in_doubt,
                 min(due) - now if due else None,
                 sum(len(place.retries) for place in places.values()),

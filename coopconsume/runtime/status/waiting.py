@@ -210,6 +210,7 @@ class PollFacts:
         partitions: How many partitions it has key ranges of.
         paused: How many of them are paused.
         full: Partitions with so many waiting keys that nothing new is handed out.
+        at_limit: Partitions with so many committed ranges that nothing new is handed out.
         in_doubt: For how long earlier owners are waited for, by partition.
         next_due: When the next record is retried; None: no record is retried by itself.
         pending: How many records wait for a retry or a decision.
@@ -223,6 +224,7 @@ class PollFacts:
     partitions: int = 0
     paused: int = 0
     full: Sequence[str] = ()
+    at_limit: Sequence[str] = ()
     in_doubt: Mapping[str, float] = field(default_factory=dict)
     next_due: float | None = None
     pending: int = 0
@@ -261,12 +263,7 @@ def _causes_of_poll(facts: PollFacts) -> Iterator[WaitingFor]:
             f"{facts.paused} of {_count(facts.partitions, 'partition')} paused by pause(): "
             "resume() continues",
         )
-    if facts.full:
-        yield WaitingFor(
-            "limit",
-            f"waiting at a limit: too many keys of {_some(facts.full)} wait for records that come "
-            "again",
-        )
+    yield from _limits_of_poll(facts)
     if facts.next_due is not None:
         yield WaitingFor(
             "retry",
@@ -275,6 +272,22 @@ def _causes_of_poll(facts: PollFacts) -> Iterator[WaitingFor]:
     if facts.parked:
         yield _DECISION
     yield _NEW_RECORDS
+
+
+def _limits_of_poll(facts: PollFacts) -> Iterator[WaitingFor]:
+    """Yields the limits at which `poll` hands out nothing new."""
+    if facts.full:
+        yield WaitingFor(
+            "limit",
+            f"waiting at a limit: too many keys of {_some(facts.full)} wait for records that come "
+            "again",
+        )
+    if facts.at_limit:
+        yield WaitingFor(
+            "limit",
+            f"waiting at a limit: {_some(facts.at_limit)} reached 80 % of maxNumRanges. Nothing "
+            "new is handed out until open records below committed ones are committed or rejected",
+        )
 
 
 def _unanswered(words: str) -> WaitingFor:

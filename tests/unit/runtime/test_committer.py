@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from assignors import KeyRange
 from commits import (
     AcquireRequest,
     CommitStore,
@@ -21,6 +22,7 @@ from commits import (
 from coopconsume.errors import FencedMember, OutputsNotPublished
 from coopconsume.group.chunks import AcquiredChunks
 from coopconsume.group.epoch_assignment import EpochAssignment
+from coopconsume.group.owned import Owned
 from coopconsume.runtime.commit.committer import Committer
 from coopconsume.runtime.commit.log_calls import commit_outcomes
 from coopconsume.runtime.commit.mirror import Mirror
@@ -323,14 +325,24 @@ def test_a_request_for_chunks_is_answered_before_the_table_is_maintained():
     assert asked == [False]
 
 
-def test_what_a_job_has_handled_is_committed_at_once_however_many_ranges_there_are(tmp_path):
-    """Done records, holes, failed records and written outputs; a user's commit is refused."""
+def owner(tmp_path) -> EpochAssignment:
+    """An assignment of one partition, of a commit table that takes two ranges of users."""
     store = CommitStore.open(tmp_path / "commits", max_ranges=2)
     epoch = store.open_epoch("g", {"m": [TP]}, previous=None)
     store.start("g", epoch, "m", {TP: 0})
-    assignment = SimpleNamespace(
-        commit=lambda offsets, **more: store.commit("g", epoch, "m", offsets, **more)
-    )
+    made = EpochAssignment.__new__(EpochAssignment)
+    made.store, made.options = store, SimpleNamespace(group_id="g", batch_life=1.0)
+    made._grant = SimpleNamespace(epoch=epoch, member="m")
+    made.owned = {TP: Owned(*TP, (KeyRange(),), 0, OffsetRanges(), max_ranges=2)}
+    made.logs = SimpleNamespace(reached=lambda _offsets: {})
+    made._over, made._lock, made._seen = threading.Event(), threading.RLock(), 0.0
+    return made
+
+
+def test_what_a_job_has_handled_is_committed_at_once_however_many_ranges_there_are(tmp_path):
+    """Done records, holes, failed records and written outputs; a user's commit is refused."""
+    assignment = owner(tmp_path)
+    store, grant = assignment.store, assignment._grant
     done, holes = {TP: OffsetRanges.from_offsets([1, 3, 5])}, {TP: OffsetRanges([(7, 7)])}
     parcel = Parcel({TP: OffsetRanges.from_offsets([9, 11])})
     failed = {TP: [Pending(0, attempts=1)]}
@@ -340,9 +352,21 @@ def test_what_a_job_has_handled_is_committed_at_once_however_many_ranges_there_a
     assert store.state("g")[TP].ranges == OffsetRanges.from_offsets(range(1, 12, 2))
     assert list(store.pending("g")[TP]) == [0]
     with pytest.raises(MaxIndividualCommitsReached):
-        store.commit("g", epoch, "m", {TP: [(13, 13)]})
+        store.commit("g", grant.epoch, grant.member, {TP: [(13, 13)]})
     answer = commit_outcomes(assignment, {TP: OffsetRanges([(0, 0), (13, 13)])}, {}, {}, "a-2")
     assert answer.offsets[TP][1] == 2
+
+
+def test_what_a_user_names_fits_where_it_joins_what_is_committed_with_it(tmp_path):
+    """Such as records that a filter drops, which need no place."""
+    assignment = owner(tmp_path)
+    named = {TP: OffsetRanges.from_offsets([4, 6, 8])}
+    dropped = {TP: OffsetRanges.from_offsets([5, 7])}
+    assert assignment.affordable(named, {}) == {TP: OffsetRanges.from_offsets([4, 6])}
+    assert assignment.affordable(named, dropped) == named
+    named[TP] |= OffsetRanges([(10, 10), (12, 12)])
+    left = {TP: OffsetRanges([(12, 12)])}
+    assert assignment.affordable(named, dropped) == {TP: named[TP] - left[TP]}
 
 
 def test_chunks_are_returned_to_a_maintained_table(monkeypatch):

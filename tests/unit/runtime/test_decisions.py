@@ -33,7 +33,6 @@ def test_a_decision_on_a_deleted_topic_is_dropped_with_one_warning(
     store.commit("g", epoch, "m", {}, pending=log)
 
     def commit(offsets: dict[tuple[str, int], OffsetRanges], **kept: Any) -> None:
-        kept.pop("limited")
         store.commit("g", epoch, "m", offsets, **kept)
 
     assignment = cast(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.group.owned import Owned
-from coopconsume.runtime.poll.answers import with_filtered
 from coopconsume.runtime.read import audit
 from coopconsume.runtime.read.audit import HoleAudit
 from coopconsume.runtime.read.spans import Span
@@ -38,15 +35,3 @@ def test_above_an_open_offset_holes_are_looked_for_where_ranges_get_scarce(monke
     assert looks.due(place, 40, 50) == Span(*TP, 40, 49)
     looks.forget(TP)
     assert looks.due(place, 0, 20) == first
-
-
-def test_at_the_limit_filtered_records_are_committed_that_take_no_range():
-    """One of them may be what holds the stable offset back."""
-    place = owned(20, [(25, 29), (40, 40)])
-    assignment = SimpleNamespace(
-        owned={TP: place}, affordable=lambda offsets: dict.fromkeys(offsets, OffsetRanges())
-    )
-    named = {TP: OffsetRanges([(60, 60)])}
-    dropped = OffsetRanges([(20, 20), (22, 22), (24, 24), (30, 31), (50, 50), (61, 61)])
-    found = with_filtered(assignment, named, {TP: dropped})
-    assert found == {TP: OffsetRanges([(20, 20), (24, 24), (30, 31), (60, 61)])}

@@ -154,11 +154,17 @@ OF_POLL = {
     ),
     "lostMember": (PollFacts("g", partitions=2, in_doubt={"t-0": 0.0, "t-1": 9.0}), "of t-1, and"),
     "paused": (PollFacts("g", partitions=2, paused=1, next_due=5.0), "1 of 2 partitions paused"),
-    "limit": (PollFacts("g", partitions=1, full=["t-0"], next_due=5.0), "many keys of t-0 wait"),
+    "limit": (PollFacts("g", partitions=1, at_limit=["t-0"], next_due=5.0), "of maxNumRanges"),
     "retry": (PollFacts("g", partitions=1, next_due=5.0, pending=3, parked=1), "(5 s), 3 pending"),
     "decision": (PollFacts("g", partitions=1, pending=1, parked=1), "coopconsume dead-letters"),
     "newRecords": (PollFacts("g", partitions=1), "waiting for new records"),
 }
+
+
+def test_a_poll_with_too_many_waiting_keys_says_so():
+    """That is another limit than that of ranges."""
+    found = poll_waits_for(PollFacts("g", partitions=1, full=["t-0"], next_due=5.0))
+    assert (found.reason, "many keys of t-0 wait" in found.message) == ("limit", True)
 
 
 @pytest.mark.parametrize("reason", OF_POLL)
