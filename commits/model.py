@@ -20,6 +20,9 @@ MAX_KEY_HASH = 2**63 - 1
 PARKED_MS = 2**63 - 1
 """The due time of a parked record, which waits for a decision of an operator."""
 
+MAX_SHORT_KEY = 65
+"""The largest length of `Pending.key`, in characters."""
+
 _WHOLE_PARTITION = 2  # fields of (topic, partition)
 _KEY_RANGE = 4  # fields of (topic, partition, first, last)
 
@@ -52,6 +55,8 @@ class Pending:
             if it is not known. It limits the wait if clocks differ or are changed.
         headers: Names and values of headers that were added to the record; a value is bytes or
             None.
+        key: The key of the record for people, shortened to `MAX_SHORT_KEY`; None if it has none, or
+            the key is not kept.
     """
 
     offset: int
@@ -61,6 +66,7 @@ class Pending:
     error: str = ""
     delay_ms: int | None = field(default=None, compare=False)
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    key: str | None = None
 
     @property
     def is_parked(self) -> bool:

@@ -86,7 +86,7 @@ SCHEMA = pa.schema(
                 )
             ),
         ),
-        pa.field("detail", pa.string()),  # JSON; `headers` in it are those of the row's `pending`
+        pa.field("detail", pa.string()),  # JSON; `headers` and `keys` in it are those of `pending`
         pa.field("written_at", pa.timestamp("us", tz="UTC")),  # for people, and `Pending.delay_ms`
         pa.field("segment", pa.int64(), nullable=False),  # the table's partition column
     ]
@@ -205,7 +205,8 @@ def _pieces(offsets: OffsetRanges, most: int) -> list[OffsetRanges]:
     ]
 
 
-_HEADERS = "headers"  # name in the detail of a row
+_HEADERS = "headers"  # names in the detail of a row
+_KEYS = "keys"  # earlier versions ignore it
 
 _EVENT_COLUMNS = ("cluster_id", "group_id", "epoch", "nonce", "previous", "previous_nonce")
 _PART_COLUMNS = ("topic", "topic_id", "partition", "first_offset", "last_offset", "offset_count")
@@ -339,7 +340,8 @@ def _event(row_id: str, rows: Sequence[_Row], target: str) -> Event:
 
 def _event_detail(head: _Row) -> dict[str, Any]:
     detail: dict[str, Any] = json.loads(head.detail) if head.detail else {}
-    detail.pop(_HEADERS, None)  # those of the pending records of the first row
+    for name in (_HEADERS, _KEYS):  # those of the pending records of the first row
+        detail.pop(name, None)
     return detail
 
 
@@ -362,7 +364,7 @@ def _united(parts: list[Part]) -> Part:
 
 
 def _part(row: _Row) -> Part:
-    headers = _headers_of(row)
+    headers, keys = _headers_of(row), dict(_of_pending(row, _KEYS))
     return Part(
         topic=row.topic or "",
         partition=row.partition,
@@ -372,16 +374,20 @@ def _part(row: _Row) -> Part:
         offsets=_ranges(row.offsets),
         holes=_ranges(row.holes),
         pending=tuple(
-            _pending(pending, row.written_us, headers.get(pending["offset"], ()))
+            _pending(
+                Pending(
+                    **pending,
+                    headers=headers.get(pending["offset"], ()),
+                    key=keys.get(pending["offset"]),
+                ),
+                row.written_us,
+            )
             for pending in row.pending or ()
         ),
     )
 
 
-def _pending(
-    row: Mapping[str, Any], written_us: int | None, headers: tuple[tuple[str, bytes | None], ...]
-) -> Pending:
-    pending = Pending(**row, headers=headers)
+def _pending(pending: Pending, written_us: int | None) -> Pending:
     if written_us is None or pending.is_parked:
         return pending
     delay_ms = max(0, pending.due_ms - written_us // 1000)
@@ -393,11 +399,13 @@ def _ranges(data: bytes | None) -> OffsetRanges:
 
 
 def _detail(event: Event, number: int, part: Part | None) -> str | None:
-    """Return the JSON of a row: that of its event in the first row, and the headers of pending."""
+    """Return the JSON of a row: of its event in the first row, and more of its `pending`."""
     detail = dict(event.detail) if number == 0 else {}
-    headers = [[p.offset, _headers_to_plain(p)] for p in part.pending if p.headers] if part else []
-    if headers:
+    pending = part.pending if part else ()
+    if headers := [[p.offset, _headers_to_plain(p)] for p in pending if p.headers]:
         detail[_HEADERS] = headers
+    if keys := [[p.offset, p.key] for p in pending if p.key is not None]:
+        detail[_KEYS] = keys
     return _json(detail) if detail else None
 
 
@@ -410,12 +418,18 @@ def _headers_to_plain(pending: Pending) -> list[Any]:
 
 def _headers_of(row: _Row) -> dict[int, tuple[tuple[str, bytes | None], ...]]:
     """Return the headers of the pending records of a row, by offset."""
-    if not row.pending or not row.detail or f'"{_HEADERS}"' not in row.detail:
-        return {}
     return {
         offset: tuple((name, None if value is None else b64decode(value)) for name, value in pairs)
-        for offset, pairs in json.loads(row.detail).get(_HEADERS, ())
+        for offset, pairs in _of_pending(row, _HEADERS)
     }
+
+
+def _of_pending(row: _Row, name: str) -> Sequence[Any]:
+    """Return what the detail of a row has of its pending records: pairs of an offset and more."""
+    if not row.pending or not row.detail or f'"{name}"' not in row.detail:
+        return ()
+    found: Sequence[Any] = json.loads(row.detail).get(name, ())
+    return found
 
 
 def _epoch(number: int | None, nonce: str | None) -> Epoch | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits.errors import CommitRefused, IndividualCommitTooOld, MaxIndividualCommitsReached
 from commits.fold import PartitionState
+from commits.model import MAX_SHORT_KEY
 from commits.offsets import MAX_OFFSET, OffsetRanges, exact_integer
 from commits.rows import Part
 
@@ -113,6 +114,11 @@ def _checked_pending(at: TopicPartition, pending: Pending) -> Pending:
         raise ValueError(
             f"{pending} of {at[0]}-{at[1]}: its numbers must be from 0 to 2**63 - 1, and attempts "
             "to 2**31 - 1"
+        )
+    if pending.key is not None and len(pending.key) > MAX_SHORT_KEY:
+        raise ValueError(
+            f"the key of {at[0]}-{at[1]}@{pending.offset} has {len(pending.key):,} characters: "
+            f"shorten it to {MAX_SHORT_KEY}"
         )
     # The column is UTF-8. A character that UTF-8 cannot encode must not fail the commit.
     error = pending.error.encode("utf-8", "backslashreplace").decode()

@@ -143,6 +143,11 @@ class Options:
         None, whole(1, 10_000),
         "Slices in which a batch is read, at least; default: slots.",
     )  # fmt: skip
+    keep_failed_keys: bool = _option(
+        True, FLAG,
+        "Keep the first 64 characters of the key of a failed record in the commit table, until the "
+        "record is done; false: what shows the key reads it from Kafka.",
+    )  # fmt: skip
     include_headers: bool = _option(
         False, FLAG,
         "Pass record headers to handlers and frames.",

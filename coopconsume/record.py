@@ -127,25 +127,25 @@ def without_ordering_key(headers: Headers) -> Headers:
     return tuple(one for one in headers if one[0] != ORDERING_KEY)
 
 
-#: Bytes of a key that people are shown.
-SHOWN_KEY_BYTES: Final = 100
+#: Characters of a key that people are shown.
+_SHOWN: Final = 64
+#: Bytes of a key that `shown_key` looks at, at most; a character has up to four.
+SHOWN_KEY_BYTES: Final = 4 * (_SHOWN + 1)
 
 
-def with_shown_ordering_key(headers: Headers, key: bytes | None) -> Headers:
-    """Returns the headers that were added to a record, with its ordering key for people.
+def shown_key(key: bytes | None) -> str | None:
+    """Returns a key as text for people; None for None.
 
-    The commit log keeps it with the pending record, so that every display has it without Spark. It
-    is cut at `SHOWN_KEY_BYTES`.
+    Bytes that are not UTF-8 are escaped. Of a long key it has the first 64 characters, and ``…``.
     """
-    return (*headers, (ORDERING_KEY, None if key is None else key[:SHOWN_KEY_BYTES]))
+    if key is None:
+        return None
+    text = key[:SHOWN_KEY_BYTES].decode("utf-8", "backslashreplace")
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def with_added(headers: Headers, added: Headers) -> Headers:
-    """Returns headers with further ones, which replace those of the same names.
-
-    The ordering key among the further ones is left out, see `with_shown_ordering_key`.
-    """
-    added = without_ordering_key(added)
+    """Returns headers with further ones, which replace those of the same names."""
     names = {name for name, _ in added}
     return (*(one for one in headers if one[0] not in names), *added)
 

@@ -18,7 +18,7 @@ DataFrames and temporary views are snapshots of the time of the call. The data s
 - primary_offset: the group's offset in Kafka
 - blocker: the record that blocks the stable offset: offset, state (``failed``, ``parked`` or
   ``not done``), key_hash, attempts, since, due, error, done_behind and open_behind (numbers of
-  offsets above it), key (read from Kafka; null if it has none or was not read), deleted_by
+  offsets above it), key (null if it has none or was not read), deleted_by
   (``retention``, ``compaction`` or empty), ordering_key (with the option ``orderingKey``, of a
   record that a job has tried)
 

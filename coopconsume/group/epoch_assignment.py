@@ -30,7 +30,7 @@ from coopconsume.group.agreement import check, terms_of
 from coopconsume.group.assigned_logs import AssignedLogs
 from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.chunks import AcquiredChunks, ChunkReader, failures_in
-from coopconsume.group.owned import LEASE, Failed, Owned, left_ms
+from coopconsume.group.owned import LEASE, Failed, Owned, left_ms, to_keep
 from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import lease_of
@@ -481,7 +481,7 @@ class EpochAssignment:
                 grant.epoch,
                 grant.member,
                 dict(offsets),
-                pending=dict(pending) if pending else None,
+                pending=to_keep(self.options, pending) if pending else None,
                 holes=dict(holes),
                 filtered=filtered,
                 reached=reached,

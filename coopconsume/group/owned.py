@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from assignors import KeyRange, Share, coverage, merge
+from assignors.ranges import offset_hash
 from commits.offsets import MAX_OFFSET
+from coopconsume.record import ordering_key_of, shown_key, without_ordering_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from commits import Epoch, OffsetRanges, Pending
+    from commits.model import TopicPartition
+    from coopconsume.options import Options
     from coopconsume.record import Headers
 
 #: Seconds for which a look at the log is good enough to start another batch. A member that is not
@@ -38,6 +42,26 @@ def left_ms(waits: Iterable[tuple[Share, float]]) -> dict[Share, int]:
     return left
 
 
+def kept_key(pending: Pending) -> str | None:
+    """Returns the key of a failed record that the commit log has for people; None without one.
+
+    Rows of earlier versions have an ordering key as a header, and no other keys.
+    """
+    if pending.key is not None:
+        return pending.key
+    return shown_key(ordering_key_of(pending.headers))
+
+
+def to_keep(
+    options: Options, pending: Mapping[TopicPartition, Iterable[Pending]]
+) -> dict[TopicPartition, list[Pending]]:
+    """Returns failed records as the commit log is to have them: their keys are an option."""
+    return {
+        tp: [one if options.keep_failed_keys else replace(one, key=None) for one in records]
+        for tp, records in pending.items()
+    }
+
+
 @dataclass
 class Failed:
     """A failed record, as the commit log has it.
@@ -49,7 +73,8 @@ class Failed:
         due: When it is tried again, on the monotonic clock; infinity: it is parked until an
             operator decides.
         error: The error of its last attempt.
-        headers: All headers that handlers have added to it, and its ordering key for people.
+        headers: All headers that handlers have added to it.
+        key: Its key for people, if it has one and this process or the commit log knows it.
     """
 
     offset: int
@@ -58,6 +83,7 @@ class Failed:
     due: float
     error: str
     headers: Headers = ()
+    key: str | None = None
 
     @classmethod
     def of(cls, pending: Pending, now: float, now_ms: int) -> Self:
@@ -70,13 +96,18 @@ class Failed:
         """
         return cls(
             pending.offset, pending.key_hash or 0, pending.attempts, now + pending.wait(now_ms),
-            pending.error, pending.headers,
+            pending.error, without_ordering_key(pending.headers), kept_key(pending),
         )  # fmt: skip
 
     @property
     def is_parked(self) -> bool:
         """Whether it waits until an operator decides."""
         return self.due == math.inf
+
+    @property
+    def has_unknown_key(self) -> bool:
+        """Whether it has a key, and nothing but Kafka knows it."""
+        return self.key is None and self.key_hash != offset_hash(self.offset)
 
 
 @dataclass

@@ -124,7 +124,10 @@ def apply_decisions(
         tp = one.topic, one.partition
         taken.append(one)
         if one.action == "replay":
-            again = Pending(one.offset, record.key_hash, 0, 0, record.error, headers=record.headers)
+            again = Pending(
+                one.offset, record.key_hash, 0, 0, record.error,
+                headers=record.headers, key=record.key,
+            )  # fmt: skip
             pending.setdefault(tp, []).append(again)
         else:
             offsets[tp] = offsets.get(tp, OffsetRanges()) | OffsetRanges([(one.offset, one.offset)])

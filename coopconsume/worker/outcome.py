@@ -18,7 +18,6 @@ from coopconsume.record import (
     Record,
     ordering_key_of,
     with_added,
-    with_shown_ordering_key,
 )
 from coopconsume.state.value import State
 from coopconsume.values.conversion import misfit
@@ -291,7 +290,7 @@ class TaskOutcome:
             headers = with_added(record.headers, verdict.headers)
             letter = DeadLetter(
                 *record[:6], headers, attempt, text, trace_of(error),
-                self._kept_headers(row, verdict), row.key_hash,
+                verdict.headers, row.key_hash, self._dealt_by(row),
             )  # fmt: skip
             self.report.dead.append(letter)
             return not self.spec.park or self._wait(row, attempt, math.inf, verdict)
@@ -301,11 +300,16 @@ class TaskOutcome:
     def _wait(
         self, row: InputRow, attempt: int, wait: float, verdict: FailedAttempt, trace: str = ""
     ) -> bool:
-        key = ordering_key_of(row.headers) if self.spec.has_ordering_keys else row.key
         failure = Failure(
-            row.offset, row.key_hash, key, attempt, wait, verdict.text, trace,
-            self._kept_headers(row, verdict),
-        )  # fmt: skip
+            row.offset,
+            row.key_hash,
+            self._dealt_by(row),
+            attempt,
+            wait,
+            verdict.text,
+            trace,
+            verdict.headers,
+        )
         if not self.retry_here(row, failure):
             self.postpone(row, failure)
             return False
@@ -315,11 +319,8 @@ class TaskOutcome:
             self.parts[row.part].retrying.append(self._traced_once(failure))
         return False
 
-    def _kept_headers(self, row: InputRow, verdict: FailedAttempt) -> Headers:
-        """The added headers of a failed record, and its ordering key for people."""
-        if not self.spec.has_ordering_keys:
-            return verdict.headers
-        return with_shown_ordering_key(verdict.headers, ordering_key_of(row.headers))
+    def _dealt_by(self, row: InputRow) -> bytes | None:
+        return ordering_key_of(row.headers) if self.spec.has_ordering_keys else row.key
 
     def postpone(self, row: InputRow, failure: Failure) -> None:
         """Leaves a failed record, and so all later ones of its lane, to a later batch."""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coopconsume.record import ORDERING_KEY
 from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.rate_limit import Rates
 
@@ -118,7 +117,7 @@ class Failure:
 
     With an infinite ``delay`` it is parked: it was given up, and its key waits for a decision.
     ``trace`` is that of the first failure of its type in a slot and batch; else it is empty.
-    ``headers`` are all that handlers have added to the record, and its ordering key for people.
+    ``headers`` are all that handlers have added to the record.
     """
 
     offset: int
@@ -135,9 +134,8 @@ class Failure:
 class DeadLetter:
     """A record that was given up, whole, with why.
 
-    Its headers contain ``added``, those that handlers have added; with them is the ordering key for
-    people, as in `Failure`. ``key_hash`` is the hash that it
-    is dealt by; a queue deals no records.
+    Its headers contain ``added``, those that handlers have added. ``key_hash`` and ``dealt_by`` are
+    the hash and the key that it is dealt by; a queue deals no records.
     """
 
     topic: str
@@ -152,11 +150,7 @@ class DeadLetter:
     trace: str
     added: Headers = ()
     key_hash: int = 0
-
-    @property
-    def key_for_people(self) -> bytes | None:
-        """The ordering key, if the job has one; else the key."""
-        return next((value for name, value in self.added if name == ORDERING_KEY), self.key)
+    dealt_by: bytes | None = None
 
 
 @dataclass

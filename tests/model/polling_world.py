@@ -55,9 +55,14 @@ class Log:
 
     def hash_of(self, partition, offset):
         """The hash that a record is dealt by."""
-        key = self.records[partition][offset]
-        hashed = key_hash(key if self.ordered_by is None else self.ordered_by(offset))
+        hashed = key_hash(self.dealt_by(partition, offset))
         return offset_hash(offset) if hashed is None else hashed
+
+    def dealt_by(self, partition, offset):
+        """The key that a record is dealt by."""
+        if self.ordered_by is None:
+            return self.records[partition][offset]
+        return self.ordered_by(offset)
 
     def headers_of(self, offset):
         """A record's headers: its ordering key, if there are such."""
@@ -121,15 +126,16 @@ class MemoryFrames:
         found = self._log.present(owned, offsets, {}) if offsets else {}
         return {tp: OffsetRanges.from_offsets(rows) for tp, rows in found.items()}
 
-    def dealt(self, owned, offsets, chosen, *, ordering_keys=False):
-        """Their offsets and hashes, and their ordering keys if these are asked for."""
-        key_of = self._log.ordered_by if ordering_keys else None
+    def dealt(self, owned, offsets, chosen, *, keys=False):
+        """Their offsets and hashes, and the keys that they are dealt by if asked for."""
         return {
             tp: PolledRows(
                 np.array(rows, np.int64),
                 np.array([self._log.hash_of(tp[1], o) for o in rows], np.int64),
                 np.array([(tp[1], o) not in self._log.filtered for o in rows], np.bool_),
-                None if key_of is None else np.array(list(map(key_of, rows)), np.object_),
+                np.array([self._log.dealt_by(tp[1], o) for o in rows], np.object_)
+                if keys
+                else None,
             )
             for tp, rows in self._log.present(owned, offsets, chosen).items()
         }
@@ -156,7 +162,7 @@ class FakeAssignment:
             (TOPIC, p): Owned(
                 TOPIC, p, tuple(of), log.commits[p].stable_offset, log.commits[p].ranges,
                 [Failed(r.offset, r.key_hash, r.attempts, np.inf if r.is_parked else log.now, "",
-                        r.headers)
+                        r.headers, r.key)
                  for r in log.pending[p].values()],
                 range_count=log.commits[p].ranges.range_count, max_ranges=log.limit,
             )

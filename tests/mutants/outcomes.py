@@ -85,8 +85,8 @@ RETRIES = [
         "added-headers-not-kept",
         "Headers that a handler adds are those of later attempts, too.",
         "coopconsume/worker/outcome.py",
-        "            return verdict.headers\n",
-        "            return ()\n",
+        "            verdict.headers,\n        )\n",
+        "            (),\n        )\n",
         (_HEADERS + "test_the_next_attempt_sees_the_headers_of_all_earlier_ones",),
     ),
     Mutant(
@@ -117,8 +117,8 @@ RETRIES = [
         "headers-of-the-first-row-alone",
         "The commit log keeps added headers in all rows of an event.",
         "commits/rows.py",
-        "    if headers:\n        detail[_HEADERS] = headers",
-        "    if headers and number == 0:\n        detail[_HEADERS] = headers",
+        "        detail[_HEADERS] = headers\n",
+        "        detail |= {_HEADERS: headers} if number == 0 else {}\n",
         (
             "tests/unit/commits/test_commit_store.py::test_headers_of_pending_records_live_in_the_log",
         ),

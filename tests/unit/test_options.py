@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
+from commits import Pending
+from commits.model import MAX_SHORT_KEY
 from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
+from coopconsume.group.owned import to_keep
 from coopconsume.option_values import parse_seconds
 from coopconsume.options import TABLE, Options
+from coopconsume.record import shown_key
 
 BASE = {
     "kafka.bootstrap.servers": "a:1, b:2",
@@ -206,3 +211,30 @@ def test_what_has_no_commit_table_needs_none():
     """A queue, and an operator's calls."""
     without = {name: value for name, value in BASE.items() if name != "commitTable"}
     assert not Options.parse(without, table=False).commit_table
+
+
+@pytest.mark.parametrize("given", [{}, {"keepFailedKeys": "false"}])
+def test_keys_of_failed_records_are_kept_unless_the_option_says_no(given):
+    """Nothing else of the record changes."""
+    failed = Pending(3, 9, 2, 0, "y", headers=(("a", b"1"),), key="k")
+    (kept,) = to_keep(Options.parse(BASE | given), {("t", 0): [failed]})["t", 0]
+    assert kept == (replace(failed, key=None) if given else failed)
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        (None, None),
+        (b"", ""),
+        (b"a\xff", "a\\xff"),
+        (b"k" * 64, "k" * 64),
+        (b"k" * 65, "k" * 64 + "…"),
+        ("😀".encode() * 64, "😀" * 64),
+        ("😀".encode() * 65, "😀" * 64 + "…"),
+        (b"\xff" * 17, "\\xff" * 16 + "…"),
+    ],
+)
+def test_a_long_key_is_cut_and_marked(key, shown):
+    """By characters; bytes that are not UTF-8 are escaped."""
+    assert shown_key(key) == shown
+    assert shown is None or len(shown) <= MAX_SHORT_KEY

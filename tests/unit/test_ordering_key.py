@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 
 import pytest
 
 from assignors import key_hash
+from assignors.ranges import offset_hash
 from commits import CommitStore, OffsetRanges, Pending
+from commits.model import PARKED_MS
 from coopconsume.admin.dead_letters.actions import REPLAY_OF, _replayed
 from coopconsume.admin.offsets.document import read_document, write_document
 from coopconsume.admin.offsets.moves import Kept
@@ -26,7 +27,7 @@ from coopconsume.record import (
     Retry,
     checked_headers,
     ordering_key_of,
-    with_added,
+    shown_key,
 )
 from coopconsume.runtime.commit.parcels import Parcel
 from coopconsume.runtime.plan import Waiting
@@ -109,13 +110,13 @@ def test_failures_are_shown_by_ordering_key_and_letters_keep_key_and_hash(way):
     some, headers = rows(3, [b"a", b"b", None])
     report = run(handler, some, headers=headers, has_ordering_keys=True, way=way)
     (failure,) = report.partitions[0].failed
-    assert (failure.key, failure.headers) == (b"a", (("own", b"1"), (ORDERING_KEY, b"a")))
+    assert (failure.key, failure.headers) == (b"a", (("own", b"1"),))
     (letter,) = report.dead
     assert (letter.key, ordering_key_of(letter.headers)) == (b"k1", b"b")
-    assert (letter.key_for_people, letter.added) == (b"b", ((ORDERING_KEY, b"b"),))
+    assert (letter.dealt_by, letter.added) == (b"b", ())
     assert letter.key_hash == hash(b"k1") & MOST  # as in the row
     (handled,) = Parcel(letters=[replace(letter, key_hash=7)]).records()["t", 10]
-    assert handled.key_hash == 7
+    assert (handled.key_hash, handled.key) == (7, b"b")
 
 
 def test_without_the_option_a_header_of_that_name_is_one_of_many():
@@ -218,16 +219,43 @@ def test_a_blocker_that_has_not_failed_says_that_its_ordering_key_is_not_known()
         (None, "k1 (record key; no ordering key)"),
     ],
 )
-def test_a_failed_blocker_is_shown_by_its_ordering_key_without_spark(ordering_key, shown, tmp_path):
-    """The commit log has it, so that every display has it, also while no job runs."""
+@pytest.mark.parametrize("is_former", [False, True])
+def test_a_failed_blocker_is_shown_by_its_ordering_key_without_spark(
+    ordering_key, shown, is_former, tmp_path
+):
+    """The commit log has it, so that every display has it; former rows have it as a header."""
     store = CommitStore.open(tmp_path, cluster="c")
     epoch = store.open_epoch("g", {"m": [("t", 0)]}, previous=None)
-    failed = Pending(3, 7, 1, 0, "no", headers=((ORDERING_KEY, ordering_key),))
+    failed = Pending(3, offset_hash(3) if ordering_key is None else 7, 1, 0, "no")
+    if is_former:
+        failed = replace(failed, headers=((ORDERING_KEY, ordering_key),))
+    else:
+        failed = replace(failed, key=shown_key(ordering_key))
     store.commit("g", epoch, "m", {}, pending={("t", 0): [failed]})
     blocker = blocker_of(store.pending("g")["t", 0][3], b"k1")
     assert blocker.shown_key == shown
     document = json.dumps(plain(blocker))
     assert json.loads(document)["ordering_key"] == (shown.split(" ")[0] if ordering_key else None)
+
+
+@pytest.mark.parametrize("has_ordering_keys", [False, True])
+def test_a_display_reads_only_keys_that_the_log_does_not_have(has_ordering_keys):
+    """Kafka has the others; a record that is dealt by its offset has none."""
+
+    def status(failed):
+        return PartitionStatus(
+            "t", 0, "", 3, OffsetRanges(), {3: failed} if failed else {}, 0, 9,
+            has_ordering_keys=has_ordering_keys,
+        )  # fmt: skip
+
+    failed = Pending(3, 7, 1, 0, "no", key="customer-7")
+    assert status(failed).blocker_offset is None
+    blocker = status(failed).blocker
+    shown = (None, "customer-7") if has_ordering_keys else ("customer-7", None)
+    assert (blocker.key, blocker.ordering_key) == shown
+    assert status(replace(failed, key=None)).blocker_offset == 3
+    assert status(replace(failed, key=None, key_hash=offset_hash(3))).blocker_offset is None
+    assert status(None).blocker_offset == 3
 
 
 def test_pending_records_in_json_have_their_headers_as_text():
@@ -240,34 +268,29 @@ def test_pending_records_in_json_have_their_headers_as_text():
 
 def test_an_export_has_ordering_keys_as_text_and_an_import_keeps_them():
     """An operator reads the file; what is imported is shown as before."""
-    added = (("a", b"1"), (ORDERING_KEY, b"customer-7"))
-    kept = Kept("t", 0, "id", 3, OffsetRanges(), (Pending(3, 7, 1, 0, "no", headers=added),))
+    failed = Pending(3, 7, 1, 0, "no", headers=(("a", b"1"),), key="customer-7")
+    kept = Kept("t", 0, "id", 3, OffsetRanges(), (failed,))
     text = write_document("g", "c", [kept])
     (pending,) = json.loads(text)["partitions"][0]["pending"]
-    assert (pending["ordering_key"], pending["headers"]) == ("customer-7", [["a", "MQ=="]])
+    assert (pending["key"], pending["headers"]) == ("customer-7", [["a", "MQ=="]])
     assert read_document(text, "f") == ("g", [kept])
+    assert read_document(text.replace('"key"', '"ordering_key"'), "f") == ("g", [kept])
+    (short,) = read_document(text.replace("customer-7", "k" * 99), "f")[1][0].pending
+    assert short.key == "k" * 65
 
 
 def test_a_job_that_begins_shows_the_ordering_keys_of_records_that_failed_before():
     """Progress, status lines and the live page of a job use `Waiting.key`."""
-    added = ((ORDERING_KEY, b"customer-7"),)
-    assert Waiting(3, 7, 1, 0.0, "no", headers=added).key == b"customer-7"
-    assert Waiting(3, 7, 1, 0.0, "no", added, b"own").key == b"own"
-    (held,) = RetryBuffer([Failed(3, 7, 1, math.inf, "no", added)]).parked
-    assert held.headers == added
-
-
-def test_the_ordering_key_in_the_log_is_for_people_only():
-    """It is cut for the log, so it replaces no header of a record; a polled frame has no copy."""
-    own = (("a", b"1"), (ORDERING_KEY, b"x" * 200))
-    added = (("a", b"2"), (ORDERING_KEY, b"x" * 100))
-    assert with_added(own, added) == ((ORDERING_KEY, b"x" * 200), ("a", b"2"))
-    held = RetryBuffer([Failed(3, 7, 1, 0.0, "no", added)])
-    assert held.added(3) == (("a", b"2"),)
-    some, headers = rows(1, [b"x" * 200])
-    report = run(later, some, headers=headers, has_ordering_keys=True)
-    (failure,) = report.partitions[0].failed
-    assert failure.headers == ((ORDERING_KEY, b"x" * 100),)
+    added = (("a", b"1"), (ORDERING_KEY, b"customer-7"))
+    for pending in (
+        Pending(3, 7, 1, PARKED_MS, "no", headers=added),
+        Pending(3, 7, 1, PARKED_MS, "no", headers=added[:1], key="customer-7"),
+    ):
+        failed = Failed.of(pending, 0.0, 0)
+        assert (failed.key, failed.headers) == ("customer-7", added[:1])
+        assert Waiting(**vars(failed)).key == "customer-7"
+        (held,) = RetryBuffer([failed]).parked
+        assert held == failed
 
 
 def test_a_dead_letter_is_logged_by_its_ordering_key(caplog):

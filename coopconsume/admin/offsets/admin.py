@@ -12,6 +12,7 @@ from coopconsume.admin.offsets.counting import count_records
 from coopconsume.admin.offsets.moves import Kept, Move, marked, replaced, to_offset, unmoved
 from coopconsume.admin.offsets.reading import read_statuses, unknown_group
 from coopconsume.errors import GroupActive, InvalidOption, ResetNotFinished, StateNotChosen
+from coopconsume.group.owned import to_keep
 from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.cluster import primary_mark
 from coopconsume.kafka.connection import Connection
@@ -340,7 +341,7 @@ class OffsetAdmin(Connection):
                     {tp: move.stable_offset for tp, move in changed.items()},
                     member=_operator(),
                     done={tp: move.done for tp, move in changed.items()},
-                    pending={tp: move.pending for tp, move in changed.items()},
+                    pending=to_keep(self.options, {tp: m.pending for tp, m in changed.items()}),
                     topic_ids=ids,
                 )
 

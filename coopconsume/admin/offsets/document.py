@@ -9,7 +9,8 @@
 Offsets below ``stable_offset`` and in ``ranges`` (both ends included) are committed. Numbers are
 64-bit integers; a reader that parses them as floats rounds those above 2**53. A failed record to
 which headers were added has them as ``headers``: pairs of a name and a value in base64, or null.
-With the option ``orderingKey`` it has the text of its ordering key, or null, as ``ordering_key``.
+``key`` is the text of its key, or of its ordering key (option ``orderingKey``), if the commit log
+has it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,12 @@ from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
 from commits import OffsetRanges, Pending
+from commits.model import MAX_SHORT_KEY
 from coopconsume.admin.offsets.moves import Kept
 from coopconsume.errors import InvalidOption
-from coopconsume.record import (
-    checked_headers,
-    ordering_key_of,
-    with_shown_ordering_key,
-    without_ordering_key,
-)
-from coopconsume.runtime.plan import shown_key
+from coopconsume.group.owned import kept_key
+from coopconsume.record import checked_headers, without_ordering_key
+from coopconsume.values.shown import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -62,7 +60,7 @@ def write_document(group: str, cluster: str, kept: Iterable[Kept]) -> str:
                     "attempts": p.attempts,
                     "due_ms": p.due_ms,
                     "error": p.error,
-                    **_plain(p.headers),
+                    **_plain(p),
                 }
                 for p in one.pending
             ],
@@ -116,6 +114,7 @@ def _kept(one: dict[str, Any]) -> Kept:
             _integer("due_ms", p["due_ms"]),
             str(p["error"]),
             headers=_headers(p),
+            key=_key(p),
         )
         for p in one["pending"]
     )
@@ -130,25 +129,23 @@ def _kept(one: dict[str, Any]) -> Kept:
     )
 
 
-def _plain(headers: Headers) -> dict[str, Any]:
-    added = without_ordering_key(headers)
-    found: dict[str, Any] = {}
+def _plain(pending: Pending) -> dict[str, Any]:
+    added, key = without_ordering_key(pending.headers), kept_key(pending)
+    found: dict[str, Any] = {} if key is None else {"key": key}
     if added:
         found["headers"] = [[n, None if v is None else b64encode(v).decode()] for n, v in added]
-    if added != headers:
-        key = ordering_key_of(headers)
-        found["ordering_key"] = None if key is None else shown_key(key)
     return found
 
 
 def _headers(pending: Mapping[str, Any]) -> Headers:
-    added = checked_headers(
+    return checked_headers(
         [(n, None if v is None else b64decode(v)) for n, v in pending.get("headers", ())]
     )
-    if "ordering_key" not in pending:
-        return added
-    key = pending["ordering_key"]
-    return with_shown_ordering_key(added, None if key is None else str(key).encode())
+
+
+def _key(pending: Mapping[str, Any]) -> str | None:
+    key = pending.get("key", pending.get("ordering_key"))  # the name in earlier versions
+    return None if key is None else clean(str(key), MAX_SHORT_KEY)  # a person may have written it
 
 
 def _integer(name: str, value: Any) -> int:

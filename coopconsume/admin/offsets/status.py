@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from assignors.ranges import offset_hash
 from commits import OffsetRanges
-from coopconsume.record import ORDERING_KEY, ordering_key_of
-from coopconsume.runtime.plan.waiting_record import shown_key
+from coopconsume.group.owned import kept_key
+from coopconsume.record import shown_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -131,7 +132,7 @@ class Blocker:
         error: The last error of its handler; else empty.
         done_behind: The number of committed offsets above it.
         open_behind: The number of other uncommitted offsets up to the highest committed one.
-        key: The key of the record, if it has one and was read.
+        key: The key of the record, if it has one, and the commit log has it or it was read.
         deleted_by: ``retention`` or ``compaction`` if the log has no such record any more; else
             empty. Transaction markers and aborted records count as compacted.
         ordering_key: The ordering key of the record (option ``orderingKey``), if it has one and
@@ -162,7 +163,7 @@ class Blocker:
         In a group with an ordering key it is that, or what is known of it, beside the record key.
         """
         shown = None if self.key_hash is None else f"hash {self.key_hash}"
-        if not (self.has_ordering_key or self.knows_ordering_key):
+        if not self.has_ordering_key:
             return shown if self.key is None else self.key
         if self.ordering_key is not None:
             record = "" if self.key is None else f"; record key: {self.key}"
@@ -294,9 +295,11 @@ class PartitionStatus:
 
     @property
     def blocker_offset(self) -> int | None:
-        """The offset of the blocker, if the log may have its record."""
+        """The offset of a blocker whose key only Kafka knows, if the log may have its record."""
         offset = self.stable_offset
         if offset is None or self.log_start is None or self.end_offset is None:
+            return None
+        if self._key_at(offset)[1]:
             return None
         is_in_log = self.log_start <= offset < self.end_offset
         return offset if is_in_log and self.blocker is not None else None
@@ -309,9 +312,10 @@ class PartitionStatus:
             return None
         failed = self.pending.get(offset)
         stands = self.times.stable_offset == offset
-        key = self.record.key if self.record else None
-        added = failed.headers if failed else ()
-        ordering_key = ordering_key_of(added)
+        kept, is_known = self._key_at(offset)
+        key = shown_key(self.record.key) if self.record else None
+        if not self.has_ordering_keys:
+            key, kept = kept if is_known else key, None
         return Blocker(
             offset,
             (PARKED if failed.is_parked else FAILED) if failed else NOT_DONE,
@@ -324,12 +328,23 @@ class PartitionStatus:
             failed.error if failed else "",
             len(self.done),
             max(0, sum(last - first + 1 for first, last in self.open_ranges) - 1),
-            None if key is None else shown_key(key),
+            key,
             self._deleted_by(offset),
-            None if ordering_key is None else shown_key(ordering_key),
+            kept,
             has_ordering_key=self.has_ordering_keys,
-            knows_ordering_key=any(name == ORDERING_KEY for name, _ in added),
+            knows_ordering_key=self.has_ordering_keys and is_known,
         )
+
+    def _key_at(self, offset: int) -> tuple[str | None, bool]:
+        """Returns the key that a record is dealt by, and whether the commit log knows it.
+
+        A record that is dealt by its offset has none.
+        """
+        failed = self.pending.get(offset)
+        if failed is None:
+            return None, False
+        kept = kept_key(failed)
+        return kept, kept is not None or failed.key_hash in (None, offset_hash(offset))
 
     def _deleted_by(self, offset: int) -> str:
         if self.log_start is not None and offset < self.log_start:

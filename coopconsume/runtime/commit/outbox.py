@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges, Pending
 from commits.model import PARKED_MS
 from coopconsume.errors import AuthenticationFailed, NotAuthorized, OutputRefused
+from coopconsume.record import shown_key
 from coopconsume.runtime.commit.deliveries import LONGEST_PAUSE, Deliveries
 from coopconsume.runtime.commit.parcels import Parcel, Written
 from coopconsume.runtime.events import ParcelFailed, ParcelWritten
@@ -47,7 +48,7 @@ def pending_of(failure: Failure) -> Pending:
     """Returns a failed record as the log has it."""
     return Pending(
         failure.offset, failure.key_hash, failure.attempts, due_ms(failure.delay), failure.error,
-        headers=failure.headers,
+        headers=failure.headers, key=shown_key(failure.key),
     )  # fmt: skip
 
 

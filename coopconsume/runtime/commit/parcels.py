@@ -121,7 +121,7 @@ class Parcel:
         for letter in self.letters:
             found.setdefault((letter.topic, letter.partition), []).append(
                 Failure(
-                    letter.offset, letter.key_hash, letter.key_for_people, letter.attempts,
+                    letter.offset, letter.key_hash, letter.dealt_by, letter.attempts,
                     math.inf, self.error, headers=letter.added,
                 )
             )  # fmt: skip

@@ -27,7 +27,7 @@ from coopconsume.runtime.plan.cursor import SlotCursor, deal, scope_of
 from coopconsume.runtime.plan.partition import Partition
 from coopconsume.runtime.plan.range_limit import Limits
 from coopconsume.runtime.plan.reads import Read, covering, reach_of
-from coopconsume.runtime.plan.waiting_record import Waiting, shown_key
+from coopconsume.runtime.plan.waiting_record import Waiting
 
 __all__ = [
     "BatchPlan",
@@ -42,5 +42,4 @@ __all__ = [
     "plan_batch",
     "reach_of",
     "scope_of",
-    "shown_key",
 ]

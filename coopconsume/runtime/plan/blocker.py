@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.runtime.plan.waiting_record import shown_key
-
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -53,7 +51,7 @@ def blocker_at(
         "offset": offset,
         "state": state,
         "slot": slot,
-        "key": None if failed is None or failed.key is None else shown_key(failed.key),
+        "key": failed.key if failed else None,
         "keyHash": failed.key_hash if failed else None,
         "attempts": failed.attempts if failed else 0,
         "dueInSeconds": None if due == math.inf else round(max(0.0, due - now), 1),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from coopconsume.group.owned import Failed
-from coopconsume.record import SHOWN_KEY_BYTES, ordering_key_of
+from coopconsume.record import shown_key
 from coopconsume.runtime.plan.reads import is_far_apart
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ class Waiting(Failed):
     """A failed record that waits for its next attempt, and the offsets behind it.
 
     Attributes:
-        key: Its key for people, if this process has read it or the commit log has it.
         behind: Higher offsets of its lane, which wait for it. A *lane* has the records that are
             handled strictly in order: those of a key, or of the partition.
         is_trying: Whether it is due and is retried alone while the offsets behind it still wait.
@@ -35,17 +34,12 @@ class Waiting(Failed):
         next: The next higher failed record of its lane, which waits for this one.
     """
 
-    key: bytes | None = None
     behind: list[int] = field(default_factory=list)
     is_trying: bool = False
     is_undelivered: bool = False
     is_running: bool = False
     may_run_until: float = -math.inf
     next: Waiting | None = None
-
-    def __post_init__(self) -> None:
-        if self.key is None:
-            self.key = ordering_key_of(self.headers)
 
     @classmethod
     def after(cls, failure: Failure, now: float, *, is_undelivered: bool = False) -> Self:
@@ -58,7 +52,7 @@ class Waiting(Failed):
         """
         return cls(
             failure.offset, failure.key_hash, failure.attempts, now + failure.delay, failure.error,
-            failure.headers, failure.key, is_undelivered=is_undelivered,
+            failure.headers, shown_key(failure.key), is_undelivered=is_undelivered,
         )  # fmt: skip
 
     @property
@@ -84,8 +78,3 @@ class Waiting(Failed):
             now: The time, on the monotonic clock.
         """
         return self.due > now
-
-
-def shown_key(key: bytes) -> str:
-    """Returns a key as text for people."""
-    return key[:SHOWN_KEY_BYTES].decode("utf-8", "backslashreplace")

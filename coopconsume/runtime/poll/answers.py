@@ -12,9 +12,9 @@ from coopconsume.option_values import seconds_of as parsed_seconds
 from coopconsume.record import (
     MAX_WAIT,
     ordering_key_of,
+    shown_key,
     usable_seconds,
     with_added,
-    with_shown_ordering_key,
 )
 from coopconsume.runtime.commit.outbox import due_ms
 from coopconsume.runtime.decisions import apply_decisions
@@ -148,7 +148,7 @@ def pending_records(
         session: What was handed out.
         assignment: The key ranges of the consumer.
         reasons: The records.
-        dealt: By partition the records that were read, with their ordering keys.
+        dealt: By partition the records that were read, with the keys that they are dealt by.
         more: Headers to add to the records.
         delay: Seconds until they come again.
 
@@ -164,13 +164,12 @@ def pending_records(
         hashes = dict(zip(offsets, rows.hashes.tolist(), strict=True))
         retries = session.retries(assignment, tp)
         added = {offset: retries.added(offset, more) for offset in offsets}
-        if rows.ordering_keys is not None:
-            keys = zip(offsets, rows.ordering_keys.tolist(), strict=True)
-            added = {at: with_shown_ordering_key(added[at], key) for at, key in keys}
+        assert rows.keys is not None
+        keys = dict(zip(offsets, rows.keys.tolist(), strict=True))
         found[tp] = [
             Pending(
                 offset, hashes[offset], retries.attempt(offset), due_ms(delay), text,
-                headers=added[offset],
+                headers=added[offset], key=shown_key(keys[offset]),
             )
             for offset, text in records.items()
         ]  # fmt: skip
@@ -211,13 +210,12 @@ def letters_of(
         tp, offset = (row["topic"], row["partition"]), row["offset"]
         own = tuple((h["key"], _bytes(h["value"])) for h in row["headers"] or ())
         more = retries(tp).added(offset)
-        if has_ordering_keys:
-            more = with_shown_ordering_key(more, ordering_key_of(own))
+        key = _bytes(row["key"])
         letters.append(
             DeadLetter(
-                *tp, offset, _bytes(row["key"]), _bytes(row["value"]), row["millis"],
+                *tp, offset, key, _bytes(row["value"]), row["millis"],
                 with_added(own, more), retries(tp).attempt(offset), reasons[tp][offset], "", more,
-                row["key_hash"],
+                row["key_hash"], ordering_key_of(own) if has_ordering_keys else key,
             )
         )  # fmt: skip
     for tp, records in reasons.items():
@@ -302,7 +300,8 @@ def give_up(
         tp, offset = (letter.topic, letter.partition), letter.offset
         attempt = session.retries(assignment, tp).attempt(offset)
         records.setdefault(tp, []).append(Pending(
-            offset, letter.key_hash, attempt, due_ms(math.inf), letter.reason, headers=letter.added
+            offset, letter.key_hash, attempt, due_ms(math.inf), letter.reason,
+            headers=letter.added, key=shown_key(letter.dealt_by),
         ))  # fmt: skip
     hold_back(session, assignment, records, math.inf, commit_id)
 

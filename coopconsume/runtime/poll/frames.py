@@ -105,21 +105,20 @@ class FrameReader:
         offsets: Mapping[TopicPartition, OffsetRanges],
         chosen: Mapping[TopicPartition, Chosen],
         *,
-        ordering_keys: bool = False,
+        keys: bool = False,
     ) -> dict[TopicPartition, PolledRows]:
         """Reads the rows of `rows`, with those that do not pass the filter.
 
-        Args are those of `rows`; it may have no partitions. With ``ordering_keys``, the rows have
-        their ordering keys, if the consumer has such.
+        Args are those of `rows`; it may have no partitions. With ``keys``, the rows have the
+        keys that they are dealt by.
         """
         if not offsets:
             return {}
         spans, wanted = self._reads(owned, offsets)
         choose = {tp: chosen[tp].sql for tp in offsets if tp in chosen}
         found = poll_offsets(
-            self._spark, self._options, spans, wanted, self._slices, choose,
-            ordering_keys=ordering_keys,
-        )  # fmt: skip
+            self._spark, self._options, spans, wanted, self._slices, choose, keys=keys
+        )
         return dict(zip(offsets, found, strict=True))
 
     def present(

@@ -451,7 +451,7 @@ class Poller:
             assignment = membership.assignment
             offsets = self.session.check_open(assignment, reasons)
             if assignment is not None and reasons:
-                dealt = self._frames.dealt(assignment.owned, offsets, {}, ordering_keys=True)
+                dealt = self._frames.dealt(assignment.owned, offsets, {}, keys=True)
                 assignment.logs.check_topics()  # What was read are the records that were polled.
                 records = pending_records(self.session, assignment, reasons, dealt, more, seconds)
                 hold_back(self.session, assignment, records, seconds, next(self._commit_ids))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from coopconsume.group.owned import Failed
-from coopconsume.record import checked_headers, with_added, without_ordering_key
+from coopconsume.record import checked_headers, with_added
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -82,7 +82,13 @@ class RetryBuffer:
         return {headers: OffsetRanges.from_offsets(of) for headers, of in found.items()}
 
     def hold_back(
-        self, offset: int, key_hash: int, due: float, error: str, headers: Headers = ()
+        self,
+        offset: int,
+        key_hash: int,
+        due: float,
+        error: str,
+        headers: Headers = (),
+        key: str | None = None,
     ) -> Failed:
         """Holds a failed record back: it comes again at ``due``, and its key waits behind it.
 
@@ -91,16 +97,17 @@ class RetryBuffer:
             key_hash: The hash that it is dealt by.
             due: When it comes again, on the monotonic clock.
             error: Why it failed.
-            headers: All headers that were added to it, and its ordering key for people.
+            headers: All headers that were added to it.
+            key: Its key for people, if it has one.
         """
-        record = Failed(offset, key_hash, self.attempt(offset), due, error, headers)
+        record = Failed(offset, key_hash, self.attempt(offset), due, error, headers, key)
         self._add(record)
         return record
 
     def _add(self, record: Failed) -> None:
         self._records[record.offset] = record
         self._attempts[record.offset] = record.attempts
-        if added := without_ordering_key(record.headers):
+        if added := record.headers:
             self._added[record.offset] = added
         self._passed.setdefault(record.key_hash, OffsetRanges())
 

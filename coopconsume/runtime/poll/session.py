@@ -310,7 +310,7 @@ class PollSession:
                 records = pending.get(tp, ())
                 for one in records:
                     place.retries.hold_back(
-                        one.offset, one.key_hash or 0, due, one.error, one.headers
+                        one.offset, one.key_hash or 0, due, one.error, one.headers, one.key
                     )
                 place.answer(OffsetRanges.from_offsets([one.offset for one in records]))
             self.lock.notify_all()

@@ -97,13 +97,13 @@ class PolledRows:
         offsets: Their offsets.
         hashes: The hashes they are dealt by.
         passed: Whether the record passes the filter.
-        ordering_keys: Their ordering keys for people; None: they have none, or were not asked for.
+        keys: The keys that they are dealt by, as much as is shown; None: they were not asked for.
     """
 
     offsets: Int64s
     hashes: Int64s
     passed: npt.NDArray[np.bool_]
-    ordering_keys: npt.NDArray[np.object_] | None = None
+    keys: npt.NDArray[np.object_] | None = None
 
     @property
     def present(self) -> OffsetRanges:
@@ -426,7 +426,7 @@ def poll_offsets(
     slices: int,
     choose: Mapping[tuple[str, int], Callable[[str], str]],
     *,
-    ordering_keys: bool = False,
+    keys: bool = False,
 ) -> list[PolledRows]:
     """Returns the rows of `poll_frame`, with those that do not pass the filter.
 
@@ -437,7 +437,7 @@ def poll_offsets(
         wanted: Which rows of it, by partition.
         slices: Spark partitions that the read is cut in, at least.
         choose: By partition, SQL that chooses the wanted rows; without it all are wanted.
-        ordering_keys: Whether to read the ordering keys, if the consumer has such.
+        keys: Whether to read the keys that records are dealt by.
 
     Returns:
         One for each of ``wanted``.
@@ -450,7 +450,7 @@ def poll_offsets(
     dealt = f"{deal_hash_sql(key)} AS _dealt"
     passes = f"{record_filter.sql()} AS _passes"
     columns = [f"{part} AS part", "`offset`", "_dealt", passes]
-    if ordering_keys and options.ordering_key is not None:
+    if keys:
         columns.append(f"substring({key}, 1, {SHOWN_KEY_BYTES}) AS _shown")
 
     def look() -> pa.Table:

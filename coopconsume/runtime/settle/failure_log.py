@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from coopconsume.runtime.plan import shown_key
+from coopconsume.record import shown_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,7 +80,7 @@ class FailureLog:
             at = letter.topic, letter.partition, letter.offset
             if at not in parked:
                 then = f"dead-lettered after attempt {letter.attempts}"
-                self._log("dead", at, letter.key_for_people, letter.reason, then, letter.attempts,
+                self._log("dead", at, letter.dealt_by, letter.reason, then, letter.attempts,
                           letter.trace)  # fmt: skip
 
     def _is_first(self, at: tuple[str, int, int]) -> bool:
@@ -114,7 +114,7 @@ class FailureLog:
             kind.left_out += 1
             return
         topic, partition, offset = at
-        shown = None if key is None else shown_key(key)
+        shown = shown_key(key)
         more = f"; {kind.left_out:,} more like it since the last line" if kind.left_out else ""
         text = f"{topic}-{partition}@{offset} key={shown}: {error} ({then}){more}"
         if kind.trace:

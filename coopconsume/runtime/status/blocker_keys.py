@@ -1,6 +1,7 @@
-"""Finds the keys of blockers that failed before the job began: the commit log does not have them.
+"""Finds the keys of blockers that failed before the job began where the commit log has none.
 
-With the option ``orderingKey`` it has them, see `coopconsume.record.with_shown_ordering_key`.
+It has none of records that an earlier version or a job with ``keepFailedKeys=false`` has written.
+With the option ``orderingKey`` only Spark knows these keys.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.kafka.blocker_records import read_blockers
+from coopconsume.record import shown_key
 from coopconsume.runtime.events import BlockersRead
 
 if TYPE_CHECKING:
@@ -71,12 +73,12 @@ class BlockerKeys:
         unread = {}
         for partition in partitions:
             failed = partition.failed.last(partition.first_open())
-            if failed is None or failed.key is not None:
+            if failed is None or not failed.has_unknown_key:
                 continue
             tp = partition.topic, partition.partition
             offset, key = self._known.get(tp, (-1, None))
             if offset == failed.offset:
-                failed.key = key
+                failed.key = shown_key(key)
             else:
                 unread[tp] = failed.offset
         return unread

@@ -243,14 +243,16 @@ def _letter(one: DeadLetter, parts: _Parts) -> list[Any]:
         one.topic, one.partition, one.offset, parts.add(one.key), parts.add(one.value),
         one.timestamp, _put_headers(one.headers, parts),
         one.attempts, one.reason, one.trace, _put_headers(one.added, parts), one.key_hash,
+        parts.add(one.dealt_by),
     ]  # fmt: skip
 
 
 def _dead(fields: list[Any], parts: _PartReader) -> DeadLetter:
     topic, partition, offset, key, value, timestamp, headers, *more = fields
-    attempts, reason, trace, added, key_hash = more
+    attempts, reason, trace, added, key_hash, dealt_by = more
     return DeadLetter(
         str(topic), _count(partition), _count(offset), parts.take(key), parts.take(value),
         int(timestamp), _taken_headers(headers, parts),
         _count(attempts), str(reason), str(trace), _taken_headers(added, parts), int(key_hash),
+        parts.take(dealt_by),
     )  # fmt: skip

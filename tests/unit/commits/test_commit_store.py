@@ -664,6 +664,29 @@ def test_headers_of_pending_records_live_in_the_log(path: str, store: CommitStor
     assert CommitStore.open(path).pending("g")[P0][3].headers == ()
 
 
+def test_keys_of_pending_records_live_in_the_log(path: str, store: CommitStore) -> None:
+    """Beside headers, through a snapshot, until the record is done; rows may have none."""
+    epoch = opened(store)
+    pending = {
+        P0: [
+            Pending(3, 9, 2, 0, "y", headers=(("a", b"1"),), key='k"…'),
+            Pending(5),
+            Pending(6, key="a"),
+        ],
+        P1: [Pending(3, 9, 2, 0, "y", key="")],
+    }
+    store.commit("g", epoch, "m", {P0: [(0, 0)]}, pending=pending, filtered={P0: 1})
+    expected = {at: {one.offset: one for one in found} for at, found in pending.items()}
+    assert store.pending("g") == CommitStore.open(path).pending("g") == expected
+    assert store.history("g")[-1]["detail"] == {"filtered": [[*P0, 1]]}
+    store.commit("g", epoch, "m", {P1: [(3, 3)]}, pending={P0: [Pending(3, 9, 3, 0, "z")]})
+    store.compact()
+    found = CommitStore.open(path).pending("g")
+    assert ([one.key for one in found[P0].values()], P1 in found) == ([None, None, "a"], False)
+    with pytest.raises(ValueError, match="the key of t-0@3 has 66 characters: shorten it to"):
+        store.commit("g", epoch, "m", {}, pending={P0: [Pending(3, key="k" * 66)]})
+
+
 def test_holes_are_committed_without_being_work(store: CommitStore) -> None:
     """Proven holes move the stable offset and are neither new commits nor ever too old."""
     epoch = opened(store)

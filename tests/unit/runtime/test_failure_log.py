@@ -24,7 +24,8 @@ def failed(offset, attempts=1, *, error=DECLINED, delay=8.0, trace=""):
 
 def dead(offset, attempts=3, *, error=DECLINED, trace=""):
     """A report of one dead letter."""
-    letter = DeadLetter("orders", 1, offset, b"k", b"v", 0, (), attempts, error, trace)
+    letter = DeadLetter("orders", 1, offset, b"k", b"v", 0, (), attempts, error, trace,
+                        dealt_by=b"o")  # fmt: skip
     return SlotReport(0, 0, dead=[letter])
 
 
@@ -51,7 +52,7 @@ def test_the_first_failure_and_the_end_of_a_record_are_logged(caplog):
             "orders-1@58 key=customer-7: ValueError: card declined (attempt 1, next in 8 s)\n"
             "Traceback:\n  the line"
         ),
-        "orders-1@58 key=k: ValueError: card declined (dead-lettered after attempt 3)",
+        "orders-1@58 key=o: ValueError: card declined (dead-lettered after attempt 3)",
         "orders-1@60 key=customer-7: ValueError: card declined (parked after attempt 3)",
     ]
 

@@ -232,7 +232,7 @@ def test_a_worker_that_ends_takes_no_header_with_it():
 def test_added_headers_travel_over_the_channel():
     """Of failures and of dead letters, null values included; so does the hash of a letter."""
     failure = Failure(7, 70, b"k", 2, 1.5, "why", "trace", ADDED)
-    letter = DeadLetter("t", 0, 9, None, b"v", 5, BOTH, 2, "no", "trace", ADDED, 2**63 - 1)
+    letter = DeadLetter("t", 0, 9, None, b"v", 5, BOTH, 2, "no", "trace", ADDED, 2**63 - 1, b"o")
     parts = {0: PartitionReport(failed=[failure], retrying=[failure])}
     report = SlotReport(5, 1, seq=3, pid=8, partitions=parts, dead=[letter])
     assert decode_report(encode_report(report), Identity("run", 5, 1, 8)) == report
