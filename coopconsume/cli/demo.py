@@ -8,7 +8,7 @@ import sys
 import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, reported
-from coopconsume.demo.flights import FLIGHTS
+from coopconsume.demo.flights import FLIGHTS, SHOWN
 from coopconsume.demo.runner import LEAST, Demo, DemoCheckFailed
 from coopconsume.monitoring.screen import Screen
 
@@ -17,20 +17,21 @@ from coopconsume.monitoring.screen import Screen
 @click.option(
     "--records",
     type=click.IntRange(LEAST, FLIGHTS),
-    default=FLIGHTS,
+    default=SHOWN,
     show_default=True,
-    help="Number of flights.",
+    help="Number of flights, the first of the year 2013.",
 )
 @click.option("--bootstrap-servers", help="Use this Kafka cluster instead of an embedded broker.")
 @click.option("--json", "as_json", is_flag=True, help="Write the figures as one line of JSON.")
 @click.option("--keep", is_flag=True, help="Keep the tables, the histories and the logs.")
 @reported
 def demo(*, records: int, bootstrap_servers: str | None, as_json: bool, keep: bool) -> None:
-    """Run a demo job on a year of flights and a real Kafka broker.
+    """Run demo jobs on flights of 2013 and a real Kafka broker.
 
     It has four steps: process all flights with 8 slots; process them again with poison records and
-    a slow aircraft; kill the whole job and restart it; check the results. The figures are those of
-    the killed run. With --json all other text goes to standard error.
+    a slow aircraft; kill the whole job and start it again; check the results. The jobs are
+    processes of `coopconsume run`. The figures are those of the killed run. With --json all other
+    text goes to standard error.
 
     With --bootstrap-servers the flights go into a new topic, which is deleted at the end.
     """

@@ -1,1 +1,1 @@
-"""The demo: a year of flights, processed in order for each aircraft."""
+"""The demo: flights of a year, processed in order for each aircraft."""

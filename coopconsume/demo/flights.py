@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 FLIGHTS = 336_776
 """The number of flights in the data set."""
 
+SHOWN = 10_000
+"""The number of flights that the demo processes by default: those of the first twelve days."""
+
 
 class DemoDataMissing(DeclaredError, ImportError):
     """The package with the demo's data is not installed.
@@ -76,15 +79,6 @@ def flights(limit: int | None = None) -> Iterator[tuple[bytes | None, bytes]]:
     """Yields the first flights of the year as pairs of key and value; see `flight_table`."""
     for batch in flight_table(limit).to_batches(max_chunksize=10_000):
         yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
-
-
-def tail_numbers(limit: int | None = None) -> list[str | None]:
-    """Returns the tail numbers of the first flights of the year, in order.
-
-    Arguments and errors are those of `flight_table`.
-    """
-    tails: list[str | None] = _lines(limit)["tailnum"].to_pylist()
-    return tails
 
 
 def _lines(limit: int | None) -> pa.Table:

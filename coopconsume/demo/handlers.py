@@ -1,20 +1,18 @@
-"""The demo's handler. It runs in Spark tasks and needs only the standard library."""
+"""The demo's handler and its faults. They run in Spark tasks: no more than workers have."""
 
 from __future__ import annotations
 
 import json
-import time
 import zlib
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.demo.leg_file import Leg, LegFile, open_leg_file
-from coopconsume.testing.history.recorder import Recorder
+from coopconsume.testing.faults import Fault
 from coopconsume.worker.slot import current_slot
 
 if TYPE_CHECKING:
-    import os
-
     from coopconsume.record import Record
 
 #: The columns of the rows that `follow_aircraft` returns.
@@ -75,6 +73,21 @@ def follow_aircraft(record: Record, leg_file: LegFile) -> dict[str, Any]:
     return row
 
 
+@dataclass(frozen=True)
+class FollowAircraft:
+    """The demo's handler: `follow_aircraft` with the leg file of the slot.
+
+    Attributes:
+        folder: The folder of the leg files.
+    """
+
+    folder: str
+
+    def __call__(self, record: Record) -> dict[str, Any]:
+        """Handles one record."""
+        return follow_aircraft(record, open_leg_file(self.folder, current_slot()))
+
+
 class PoisonedFlight(RuntimeError):
     """The demo made this flight fail on purpose.
 
@@ -94,44 +107,33 @@ class PoisonedFlight(RuntimeError):
         return f"{self.flight} is poison (attempt {self.attempt})"
 
 
-class DemoHandler:
-    """Calls `follow_aircraft`, injects failures and delays, and records the history of its calls.
+@dataclass(frozen=True)
+class FlightFaults:
+    """The faults of the demo's handler, for `coopconsume.testing.recorded`.
 
     Partition and offset alone decide which records fail, so the same ones fail after a restart.
 
-    Args:
-        history_dir: The folder of the call histories of the processes and the leg files of the
-            slots.
+    Attributes:
         poison_every: About one record in this many fails on its attempts 1 and 2; 0 for none.
         always_fail_every: About one record in this many fails on every attempt; 0 for none.
         slow_tail: The tail number of an aircraft whose flights are slow.
         slow_seconds: The delay of each of its flights.
+        seconds: The delay of each other flight.
 
     Raises:
         ValueError: A number is negative.
     """
 
-    def __init__(
-        self,
-        history_dir: str | os.PathLike[str],
-        *,
-        poison_every: int = 0,
-        always_fail_every: int = 0,
-        slow_tail: str | None = None,
-        slow_seconds: float = 0.0,
-    ) -> None:
-        for name, value in (
-            ("poison_every", poison_every),
-            ("always_fail_every", always_fail_every),
-            ("slow_seconds", slow_seconds),
-        ):
-            if value < 0:
+    poison_every: int = 0
+    always_fail_every: int = 0
+    slow_tail: str | None = None
+    slow_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("poison_every", "always_fail_every", "slow_seconds", "seconds"):
+            if (value := getattr(self, name)) < 0:
                 raise ValueError(f"{name}={value}: give 0 (off) or more")
-        self.recorder = Recorder(history_dir)
-        self.poison_every = poison_every
-        self.always_fail_every = always_fail_every
-        self.slow_key = None if slow_tail is None else slow_tail.encode()
-        self.slow_seconds = slow_seconds
 
     def is_poison(self, partition: int, offset: int) -> bool:
         """Returns whether the record fails twice and then succeeds."""
@@ -143,21 +145,15 @@ class DemoHandler:
         """Returns whether the record fails on every attempt."""
         return _drawn(b"always", partition, offset, self.always_fail_every)
 
-    def __call__(self, record: Record) -> dict[str, Any]:
-        """Handles one record.
-
-        Raises:
-            PoisonedFlight: The record is one of those that fail.
-        """
-        slot = current_slot()
-        with self.recorder.call(record, slot):
-            if record.key is not None and record.key == self.slow_key:
-                time.sleep(self.slow_seconds)
-            at = (record.partition, record.offset)
-            if self.always_fails(*at) or (record.attempt <= 2 and self.is_poison(*at)):  # noqa: PLR2004
-                where = f"{record.topic}-{record.partition}@{record.offset}"
-                raise PoisonedFlight(where, record.attempt)
-            return follow_aircraft(record, open_leg_file(self.recorder.directory, slot))
+    def __call__(self, record: Record) -> Fault:
+        """Returns the fault of one call."""
+        at = (record.partition, record.offset)
+        is_slow = self.slow_tail is not None and record.key == self.slow_tail.encode()
+        error = None
+        if self.always_fails(*at) or (record.attempt <= 2 and self.is_poison(*at)):  # noqa: PLR2004
+            where = f"{record.topic}-{record.partition}@{record.offset}"
+            error = PoisonedFlight(where, record.attempt)
+        return Fault(self.slow_seconds if is_slow else self.seconds, error=error)
 
 
 def _drawn(salt: bytes, partition: int, offset: int, every: int) -> bool:

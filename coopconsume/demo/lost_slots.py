@@ -1,23 +1,22 @@
-"""The lost slots of a query of the demo, as a file that its checks read.
+"""The lost slots of a job of the demo, from the lines of its log.
 
-The job writes a line before it plans the slot's records again. So each repeat of them starts later.
+The job logs such a line before it plans the slot's records again. So each repeat of them starts
+later.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from coopconsume.testing.history import Disturbance, Kill, Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
 
-    Committed = dict[tuple[str, int], list[tuple[int, int]]]
+    Committed = Mapping[tuple[str, int], list[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,9 @@ class LostSlot:
         slot: Its number.
         pid: The process id of its worker; 0: it is not known.
         reason: What happened, in words.
-        at_ns: When the job knew, as ``time.monotonic_ns()``.
+        at_ns: When the job logged it, as ``time.monotonic_ns()``.
         until_ns: Until when handlers of it may run; ``at_ns`` if its worker has ended.
-        committed: The offsets that the commit log counted as committed at ``at_ns``.
+        committed: Offsets that were committed before.
     """
 
     slot: int
@@ -40,64 +39,19 @@ class LostSlot:
     until_ns: int
     committed: Committed
 
+    @classmethod
+    def of(cls, event: Mapping[str, Any], committed: Committed) -> LostSlot:
+        """Returns the slot that a line of the log with ``lostSlot`` is about."""
+        facts = event["context"]["lostSlot"]
+        logged = datetime.fromisoformat(event["ts"]).timestamp()
+        at_ns = time.monotonic_ns() - int(1e9 * (time.time() - logged))
+        until_ns = at_ns + int(1e9 * facts["mayRunFor"])
+        return cls(facts["slot"], facts["pid"], facts["reason"], at_ns, until_ns, committed)
+
     @property
     def has_ended(self) -> bool:
         """Whether its worker has ended."""
         return self.until_ns == self.at_ns
-
-    def line(self) -> str:
-        """Returns it as a line of JSON."""
-        offsets = [[*place, pairs] for place, pairs in self.committed.items()]
-        return json.dumps(asdict(self) | {"committed": offsets}) + "\n"
-
-    @classmethod
-    def parse(cls, line: str) -> LostSlot:
-        """Parses the result of `line`."""
-        values = json.loads(line)
-        committed = {
-            (topic, partition): [(first, last) for first, last in pairs]
-            for topic, partition, pairs in values.pop("committed")
-        }
-        return cls(**values, committed=committed)
-
-
-class LostSlotWriter(logging.Handler):
-    """Writes lost slots to a file, by the job's log lines about them.
-
-    Args:
-        path: The file.
-        committed: Returns what the commit log counts as committed now.
-    """
-
-    def __init__(self, path: str, committed: Callable[[], Committed]) -> None:
-        super().__init__()
-        self._path = path
-        self._committed = committed
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Writes a lost slot; called in the thread that plans its records again afterwards."""
-        facts = getattr(record, "lostSlot", None)
-        if facts is None:
-            return
-        try:
-            committed, at_ns = self._committed(), time.monotonic_ns()
-            until_ns = at_ns + int(1e9 * facts["mayRunFor"])
-            lost = LostSlot(
-                facts["slot"], facts["pid"], facts["reason"], at_ns, until_ns, committed
-            )
-            with Path(self._path).open("a") as file:
-                file.write(lost.line())
-        except Exception:  # noqa: BLE001 - without the fact the checks do not excuse the repeats
-            self.handleError(record)
-
-
-def read_lost_slots(path: str) -> list[LostSlot]:
-    """Returns the lost slots in a file; a last line that a kill has cut off does not count."""
-    file = Path(path)
-    if not file.exists():
-        return []
-    lines = file.read_text().splitlines(keepends=True)
-    return [LostSlot.parse(line) for line in lines if line.endswith("\n")]
 
 
 def excuses(lost: Sequence[LostSlot]) -> tuple[list[Kill], Seen]:

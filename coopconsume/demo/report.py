@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coopconsume.demo.commit_snapshot import CommitSnapshot
-from coopconsume.demo.lost_slots import excuses, read_lost_slots
+from coopconsume.demo.job import MAX_ATTEMPTS
+from coopconsume.demo.lost_slots import excuses
 from coopconsume.sinks import committed_rows
-from coopconsume.testing.history import Kill, check, read_history
+from coopconsume.testing import Kill, check, read_history
 from coopconsume.testing.history.calls import OUTCOMES
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     Partition = tuple[str, int]
     Planned = Mapping[Partition, Mapping[int, bytes | None]]
 
-MAX_ATTEMPTS = 3
-
 
 @dataclass(frozen=True)
 class RunReport:
@@ -42,6 +41,7 @@ class RunReport:
         with_previous: The number of output rows that name the previous flight.
         ends: The log end by partition.
         primary: The group's offset in ``__consumer_offsets`` by partition.
+        next_call: Seconds from the kill to the next handler call.
         gaps_after_restart: How many gap offsets were processed after the restart, and the seconds
             from the first call to the last of them; without keys that a failed record blocks.
         lost_slots: The lost slots, and for each one the number of records that its worker had
@@ -54,6 +54,7 @@ class RunReport:
     with_previous: int
     ends: dict[Partition, int]
     primary: dict[Partition, int]
+    next_call: float = 0.0
     gaps_after_restart: tuple[int, float] = (0, 0.0)
     lost_slots: tuple[tuple[LostSlot, int], ...] = ()
 
@@ -86,6 +87,7 @@ def build_report(
     planned: Planned,
     cluster: Cluster,
     at_kill: tuple[int, CommitSnapshot] | None = None,
+    lost_slots: Sequence[LostSlot] = (),
 ) -> RunReport:
     """Builds the report of a query that has ended.
 
@@ -94,6 +96,7 @@ def build_report(
         planned: The records sent to the topic.
         cluster: The cluster of the topic.
         at_kill: When the job was killed (monotonic nanoseconds), and the committed state then.
+        lost_slots: The slots that were lost besides.
     """
     history = read_history(query.path("history"))
     table = query.path("commits")
@@ -103,7 +106,6 @@ def build_report(
         dead = _offsets(committed_rows(query.path("dead"), table, query.group), list(planned))
     rows = committed_rows(query.path("rows"), table, query.group)
     handled = _offsets(rows, list(planned))
-    lost_slots = read_lost_slots(query.path("lost-slots.jsonl"))
     kills, seen = excuses(lost_slots)
     verdict = check(
         history,
@@ -122,6 +124,7 @@ def build_report(
         with_previous=len(rows) - rows["previous"].null_count,
         ends=cluster.ends(planned),
         primary={tp: held.offset for tp, held in cluster.primary().items()},
+        next_call=seconds_to_next_call(history, at_kill[0]) if at_kill else 0.0,
         gaps_after_restart=_gaps_after_restart(history, planned, *at_kill) if at_kill else (0, 0.0),
         lost_slots=tuple((one, repeated_after(history, one)) for one in lost_slots),
     )
@@ -134,6 +137,12 @@ def repeated_after(history: History, lost: LostSlot) -> int:
     handled = (pids[history.process] == lost.pid) & (history.outcome == OUTCOMES.index("done"))
     again = records[history.start > lost.at_ns]
     return len(np.intersect1d(records[handled & (history.end <= lost.until_ns)], again))
+
+
+def seconds_to_next_call(history: History, at_ns: int) -> float:
+    """Returns the seconds from a time to the next handler call; 0 without one."""
+    later = history.start[history.start > at_ns]
+    return (int(later.min()) - at_ns) / 1e9 if len(later) else 0.0
 
 
 def _gaps_after_restart(

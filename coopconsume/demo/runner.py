@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.demo.commit_snapshot import CommitSnapshot
-from coopconsume.demo.flights import FLIGHTS, tail_numbers
+from coopconsume.demo.flights import FLIGHTS, SHOWN, flights
 from coopconsume.demo.folder import kept_folder, run_folder
-from coopconsume.demo.job import JobSettings, Query
-from coopconsume.demo.job_process import DemoFailed, JobProcess
-from coopconsume.demo.report import RunReport, build_report
+from coopconsume.demo.handlers import FlightFaults
+from coopconsume.demo.job import SLOTS, JobProcess, Query
+from coopconsume.demo.lost_slots import LostSlot
+from coopconsume.demo.report import build_report
 from coopconsume.demo.text import (
     BlockerLines,
     kill_line,
@@ -23,37 +24,35 @@ from coopconsume.demo.text import (
     report_lines,
     slots_table,
     slow_aircraft,
+    summary_lines,
 )
-from coopconsume.demo.topic import planned_records
+from coopconsume.demo.topic import load_topic, planned_records
 from coopconsume.errors.base import DeclaredError
 from coopconsume.kafka.cluster import Cluster
-from coopconsume.monitoring.screen import Rate, bar
+from coopconsume.monitoring.screen import Rate
 from coopconsume.options import Options
 from coopconsume.testing.local.broker import LocalKafka
 from coopconsume.testing.local.java import find_java
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from coopconsume.demo.report import Planned
+    from coopconsume.demo.report import Planned, RunReport
     from coopconsume.monitoring.screen import Screen
 
 TOPIC = "flights"
 PARTITIONS = 3
-SLOTS = 8
 LEAST = 2_000
 """The minimum number of records; a run with fewer ends before the failures show."""
 
 _POISON = 30  # approximate number of records that fail twice
-_FAIL_FOR_GOOD = 6  # approximate number of records that fail on every attempt
+_FAIL_FOR_GOOD = 5  # approximate number of records that fail on every attempt
 _SLOW_LEGS = (7, 9)
-_SMALL_WINDOW = 30_000  # smaller batches would spend most of their time on fixed costs
 _SLOW_SECONDS = 0.5
-_KILL_AT = 0.8
-_KILL_DELAY = 0.7  # seconds after a commit, so that handlers run again
+_HANDLER_SECONDS = 0.002  # with failures; without it all flights were done before the kill
+_KILL_AT = 0.5
 _GROUP_PATIENCE = 60.0
-_TOO_FAR = 0.95  # the done fraction at which the kill no longer waits for a blocker to show
+_TOO_FAR = 0.9  # the done fraction at which the kill no longer waits for a blocker to show
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,7 @@ class Outcome:
             "in_flight_at_kill": sum(v.in_flight_at_kill),
             "repeated_by_lost_slots": sum(repeated for _, repeated in self.report.lost_slots),
             "seconds": round(self.seconds, 1),
+            "seconds_from_kill_to_next_call": round(self.report.next_call, 1),
             "records_per_second": round(v.produced / self.seconds),
             "stable_offsets": _named(self.report.snapshot.stable),
             "log_end_offsets": _named(self.report.ends),
@@ -124,7 +124,7 @@ class Demo:
         self,
         screen: Screen,
         *,
-        records: int = FLIGHTS,
+        records: int = SHOWN,
         servers: str | None = None,
         keep: bool = False,
     ) -> None:
@@ -137,6 +137,8 @@ class Demo:
         self._address = servers or ""
         self._mark = "" if servers is None else f"-{secrets.token_hex(4)}"
         self._topic = f"{TOPIC}{self._mark}"
+        self._stable: dict[tuple[str, int], int] = {}
+        self._lost_slots: list[LostSlot] = []
 
     def run(self) -> Outcome:
         """Runs the four steps and cleans up.
@@ -154,41 +156,47 @@ class Demo:
             return self._run(stack, folder)
 
     def _run(self, stack: ExitStack, folder: Path) -> Outcome:
-        began = time.monotonic()
-        self._screen.status("starting Kafka and Spark", force=True)
-        for name in ("normal", "failing", "scratch"):
-            (folder / name).mkdir()
-        if self._servers is not None:
-            self._use_cluster(stack)
-        job = self._start(stack, folder, "job")
-        if self._servers is None:
-            kept: dict[str, Any] = {"data_dir": folder / "kafka"} if self._keep else {}
-            self._address = stack.enter_context(LocalKafka(**kept)).bootstrap_servers
-        tails = tail_numbers(self._records)
-        planned = planned_records(tails, self._topic, partitions=PARTITIONS)
+        planned = self._load(stack, folder)
         normal, failing = self._queries(folder, planned)
-        job.configure(self._settings(normal, failing, load=True))
-        events = job.events()
-        self._await(events, "started")
-        self._screen.line(
-            f"{self._records:,} flights of 2013, with their tail numbers as keys, are in the "
-            f"{PARTITIONS} partitions of topic {self._topic} on {self._address} "
-            f"({time.monotonic() - began:.0f} s to start and load)."
-        )
-        self._run_all_flights(events, normal)
-        started = self._await(events, "started")
-        self._run_with_failures(events, planned, failing)
+        first_lost = self._process_all(stack, normal)
+        started = time.monotonic()
+        job = self._process_with_failures(stack, planned, failing)
         cluster = self._cluster(stack, failing)
         killed = self._kill(job, cluster, planned, failing)
-        # The report of the first run is built while Spark starts again.
+        restarted = time.monotonic()
+        again = self._start(stack, failing, "job-again.log")
+        # The report of the first run is built while the job starts again.
         pool = stack.enter_context(ThreadPoolExecutor(1))
-        first = pool.submit(build_report, normal, planned, self._cluster(stack, normal))
-        self._start_again(stack, folder, failing, done=killed[1].done)
+        first = pool.submit(
+            build_report, normal, planned, self._cluster(stack, normal), lost_slots=first_lost
+        )
+        self._finish(again, restarted, done=killed[1].done)
         seconds = time.monotonic() - started
         self._screen.status("checking", force=True)
-        return self._check(build_report(failing, planned, cluster, killed), first.result(), seconds)
+        report = build_report(failing, planned, cluster, killed, self._lost_slots)
+        return self._check(report, first.result(), seconds)
 
     # -- set-up
+
+    def _load(self, stack: ExitStack, folder: Path) -> Planned:
+        began = time.monotonic()
+        if self._servers is not None:
+            self._use_cluster(stack)
+        else:
+            self._screen.status("starting Kafka", force=True)
+            kept: dict[str, Any] = {"data_dir": folder / "kafka"} if self._keep else {}
+            self._address = stack.enter_context(LocalKafka(**kept)).bootstrap_servers
+        self._screen.status("loading the flights", force=True)
+        settings = {"kafka.bootstrap.servers": self._address}
+        options = Options.parse(settings, group=False, table=False)
+        pairs = list(flights(self._records))
+        load_topic(options, self._topic, pairs, partitions=PARTITIONS)
+        self._screen.line(
+            f"{self._records:,} flights from New York in 2013, with their tail numbers as keys, "
+            f"are in the {PARTITIONS} partitions of topic {self._topic} on {self._address} "
+            f"({time.monotonic() - began:.0f} s to start and load)."
+        )
+        return planned_records((key for key, _ in pairs), self._topic, partitions=PARTITIONS)
 
     def _use_cluster(self, stack: ExitStack) -> None:
         """Checks that the cluster is available before other processes start."""
@@ -199,97 +207,67 @@ class Demo:
             stack.callback(_delete_from, self._address, self._topic, groups)
 
     def _queries(self, folder: Path, planned: Planned) -> tuple[Query, Query]:
-        normal = Query(
-            f"normal{self._mark}",
-            str(folder / "normal"),
-            window=max(2 * _SMALL_WINDOW, self._records // 3),
-            batch_time=30.0,
-        )
-        failing = Query(
-            f"failing{self._mark}",
-            str(folder / "failing"),
-            window=max(_SMALL_WINDOW, self._records // 4),
-            batch_time=2.0,
-            concurrency=2,
+        normal = Query(f"normal{self._mark}", str(folder / "normal"))
+        faults = FlightFaults(
             poison_every=max(2, self._records // _POISON),
             always_fail_every=max(2, self._records // _FAIL_FOR_GOOD),
             slow_seconds=_SLOW_SECONDS,
-            # The query is killed; short timeouts keep the wait for it short.
-            handler_timeout=5.0,
-            session_timeout=8.0,
+            seconds=_HANDLER_SECONDS,
         )
-        handler = failing.handler()
         slow = slow_aircraft(
             planned,
             _SLOW_LEGS,
-            lambda p, o: handler.always_fails(p, o) or handler.is_poison(p, o),
+            lambda p, o: faults.always_fails(p, o) or faults.is_poison(p, o),
         )
-        return normal, replace(failing, slow_tail=slow)
+        faults = replace(faults, slow_tail=slow)
+        return normal, Query(f"failing{self._mark}", str(folder / "failing"), faults)
 
-    def _start(self, stack: ExitStack, folder: Path, name: str) -> JobProcess:
-        job = JobProcess(SLOTS, folder / "scratch", folder / f"{name}.log")
+    def _start(self, stack: ExitStack, query: Query, log_name: str = "job.log") -> JobProcess:
+        self._screen.status("starting Spark", force=True)
+        job = JobProcess(query, self._address, self._topic, log_name)
         stack.callback(job.kill)
         return job
-
-    def _settings(self, *queries: Query, load: bool) -> JobSettings:
-        return JobSettings(
-            servers=self._address,
-            topic=self._topic,
-            partitions=PARTITIONS,
-            slots=SLOTS,
-            records=self._records,
-            load=load,
-            queries=queries,
-        )
 
     def _cluster(self, stack: ExitStack, query: Query) -> Cluster:
         return _open_cluster(stack, self._address, query.group, query.path("commits"))
 
-    def _await(self, events: Iterator[dict[str, Any]], wanted: str) -> float:
-        """Shows the loading progress until an event comes; returns its time."""
-        for event in events:
-            if event["event"] == wanted:
-                return time.monotonic()
-            if event["event"] == "loading":
-                done, of = event["records"], event["all"]
-                self._screen.status(f"{bar(done, of)} {done:,} of {of:,} flights loaded")
-        raise DemoFailed(f"it ended before {wanted!r}")
-
     # -- steps
 
-    def _run_all_flights(self, events: Iterator[dict[str, Any]], query: Query) -> None:
+    def _process_all(self, stack: ExitStack, query: Query) -> list[LostSlot]:
         self._screen.line(
             f"Step 1. Process all flights with {SLOTS} slots: {PARTITIONS} partitions, each shared "
             "by all slots by key range, every aircraft in order."
         )
         started = time.monotonic()
-        progress = self._follow(events, 0)
-        took = time.monotonic() - started
+        progress = self._follow(self._start(stack, query))
+        lost, self._lost_slots = self._lost_slots, []
         self._screen.line(
-            f"  {self._records:,} flights in {took:.1f} s, {self._records / took:,.0f} a second; "
-            f"group {query.group}, commits in one Delta table."
+            f"  coopconsume run processed {self._records:,} flights and ended after "
+            f"{time.monotonic() - started:.1f} s; group {query.group}, commits in one Delta table."
         )
         self._screen.line(f"  {slots_table(progress['slots'])}")
+        return lost
 
-    def _run_with_failures(
-        self, events: Iterator[dict[str, Any]], planned: Planned, query: Query
-    ) -> None:
-        slow = query.slow_tail or ""
+    def _process_with_failures(
+        self, stack: ExitStack, planned: Planned, query: Query
+    ) -> JobProcess:
+        slow = query.faults.slow_tail or ""
         self._screen.line(
             f"Step 2. Process the same flights as group {query.group}, with failures: about "
             f"{_POISON} flights fail twice, about {_FAIL_FOR_GOOD} fail on every attempt, and each "
             f"flight of {slow} takes {_SLOW_SECONDS:g} s. Other keys are not delayed."
         )
         blockers = BlockerLines(planned, slow)
-        self._follow(events, 1, blockers=blockers, until=int(self._records * _KILL_AT))
+        job = self._start(stack, query)
+        self._follow(job, blockers=blockers, until=int(self._records * _KILL_AT))
         for line in blockers.lines():
             self._screen.line(f"  {line}")
+        return job
 
     def _kill(
         self, job: JobProcess, cluster: Cluster, planned: Planned, query: Query
     ) -> tuple[int, CommitSnapshot]:
-        self._screen.line("Step 3. Kill the whole job while it runs, and restart it.")
-        time.sleep(_KILL_DELAY)
+        self._screen.line("Step 3. Kill the whole job while it runs, and start it again.")
         processes = job.kill()
         at_ns = time.monotonic_ns()
         snapshot = CommitSnapshot.of(
@@ -298,26 +276,14 @@ class Demo:
         self._screen.line(f"  {kill_line(processes, snapshot, self._records)}")
         return at_ns, snapshot
 
-    def _start_again(self, stack: ExitStack, folder: Path, query: Query, *, done: int) -> None:
-        started = time.monotonic()
-        restarted_query = replace(
-            query, handler_timeout=Query.handler_timeout, session_timeout=Query.session_timeout
-        )
-        again = self._start(stack, folder, "job-again")
-        again.configure(self._settings(restarted_query, load=False))
-        events = again.events()
-        self._screen.status("starting Spark again", force=True)
-        self._await(events, "started")
-        restarted = time.monotonic()
-        progress = self._follow(events, 0, before=done)
-        drained = time.monotonic()
-        again.kill()  # Its tables are complete; its shutdown would only slow down the checks.
+    def _finish(self, job: JobProcess, started: float, *, done: int) -> None:
+        progress = self._follow(job, before=done)
         # Without an event: all flights were done before the kill.
         others = progress["totals"]["done"] if progress else 0
         self._screen.line(
-            f"  Restarted after {restarted - started:.1f} s, it continued from the commit store, "
-            f"gaps first, and processed the other {others:,} flights in "
-            f"{drained - restarted:.1f} s."
+            f"  The same command, started again, continued from the commit table, gaps first, and "
+            f"processed the other {others:,} flights; it ended after "
+            f"{time.monotonic() - started:.1f} s."
         )
 
     def _check(self, report: RunReport, first: RunReport, seconds: float) -> Outcome:
@@ -336,46 +302,45 @@ class Demo:
         )
         for line in lost_slot_lines(first):
             self._screen.line(line)
-        self._screen.line(
-            "  Some checks failed."
-            if problems
-            else "  All checks passed: no record lost, none out of order, only records in flight "
-            "repeated."
-        )
+        for line in summary_lines(report, passed=not problems):
+            self._screen.line(line)
         return Outcome(report, seconds, tuple(problems))
 
     def _follow(
         self,
-        events: Iterator[dict[str, Any]],
-        run: int,
+        job: JobProcess,
         *,
         blockers: BlockerLines | None = None,
         until: int | None = None,
         before: int = 0,
     ) -> dict[str, Any]:
-        """Shows the progress of a query to its end, or until a number of records is done.
+        """Shows the progress of a job to its end, or until a number of records is done.
 
         Returns:
             The last progress event.
         """
         rate = Rate()
         last: dict[str, Any] = {}
-        for event in events:
-            if event["event"] == "ended" and event["run"] == run:
-                if until is not None:
-                    raise DemoFailed("it ended before it could be killed")
-                return last
-            if event["event"] != "progress":
+        for event in job.events():
+            context = event.get("context", {})
+            if "lostSlot" in context:
+                committed = {tp: [(0, stable - 1)] for tp, stable in self._stable.items() if stable}
+                self._lost_slots.append(LostSlot.of(event, committed))
+            if "progress" not in context:
                 continue
-            last = event["progress"]
+            last = context["progress"]
             done = last["totals"]["done"]
+            for at in last["partitions"]:
+                self._stable[at["topic"], at["partition"]] = at["stableOffset"]
             if blockers is not None:
                 blockers.look(last["partitions"])
             self._screen.status(progress_line(last, before + done, self._records, rate.at(done)))
             seen = blockers is None or blockers.lines() or done > self._records * _TOO_FAR
             if until is not None and done >= until and seen:
                 return last
-        raise DemoFailed("it ended before its query")
+        if until is not None:
+            job.fail("it ended before it could be killed")
+        return last
 
 
 def _open_cluster(stack: ExitStack, servers: str, group: str, commits: str) -> Cluster:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.demo.job import MAX_ATTEMPTS
 from coopconsume.monitoring.screen import bar
 
 if TYPE_CHECKING:
@@ -173,3 +174,20 @@ def report_lines(report: RunReport) -> list[str]:
         shown = "  ".join(f"{t}-{p}: {offset:,}" for (t, p), offset in sorted(offsets.items()))
         lines.append(f"  {what:<20}{shown}")
     return lines
+
+
+def summary_lines(report: RunReport, *, passed: bool) -> list[str]:
+    """Returns what happened, in sentences: what was killed, what was repeated, what was lost."""
+    v = report.verdict
+    in_flight, outside = sum(v.in_flight_at_kill), v.repeated_outside_flight.count
+    rows = {
+        "Killed": f"the whole job; {in_flight:,} flights were started and not committed",
+        "Started again": f"with the same command; next flight after {report.next_call:.1f} s",
+        "Repeated": f"{v.repeated.count:,} flights, {outside} of them not in flight at the kill",
+        "Lost": f"{report.lost} of {v.produced:,} flights",
+        "Done": f"{v.done:,} flights, each with one output row",
+        "Dead letters": f"{v.dead_lettered:,} flights, which failed {MAX_ATTEMPTS} times",
+        "Out of order": f"{v.order_breaks.count} of {v.calls:,} handler calls",
+        "Checks": "all passed" if passed else "some failed",
+    }
+    return ["", *(f"  {name + ':':<15}{what}." for name, what in rows.items())]

@@ -37,6 +37,10 @@ WALL = {
     "coopconsume/fenced/election.py": (1, "timestamps of records"),
     "coopconsume/fenced/ownership/registry.py": (1, "the time of an event, for people"),
     "coopconsume/fenced/ownership/delta_store.py": (1, "the time of writing, for people"),
+    "coopconsume/demo/lost_slots.py": (
+        1,
+        "when a line of the log was written becomes a time of the run",
+    ),
     "coopconsume/queue/table_log.py": (1, "the time of writing, for people"),
     "coopconsume/group/epoch_assignment.py": (2, "due times of the log become waits"),
     "coopconsume/group/chunks.py": (1, "due times of the log become waits"),

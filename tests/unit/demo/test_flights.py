@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from coopconsume.demo.flights import FLIGHTS, DemoDataMissing, flight_table, flights
-from coopconsume.demo.handlers import OUTPUT_SCHEMA, DemoHandler, PoisonedFlight, follow_aircraft
+from coopconsume.demo.handlers import (
+    OUTPUT_SCHEMA,
+    FlightFaults,
+    FollowAircraft,
+    PoisonedFlight,
+    follow_aircraft,
+)
 from coopconsume.demo.leg_file import Leg, LegFile
 from coopconsume.errors import CoopConsumeError
 from coopconsume.record import Record
-from coopconsume.testing.history import read_history
+from coopconsume.testing import read_history, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,13 +191,17 @@ def test_a_flight_without_aircraft_is_followed_alone(follow: Follow) -> None:
         assert about_previous(row) == (None, None, None)
 
 
+def demo_handler(folder: Path, faults: FlightFaults) -> Follow:
+    """The demo's handler as the demo wraps it, with its history in a folder."""
+    return recorded(FollowAircraft(str(folder)), folder, faults)
+
+
 def test_poison_passes_on_the_third_attempt(tmp_path: Path) -> None:
     """Bad records are the same everywhere; some pass on attempt 3, some never; all is recorded."""
-    handler: DemoHandler = pickle.loads(
-        pickle.dumps(DemoHandler(tmp_path, poison_every=5, always_fail_every=20))
-    )
-    poison = next(n for n in range(1, 29) if handler.is_poison(0, n))
-    hopeless = next(n for n in range(1, 29) if handler.always_fails(0, n))
+    faults = FlightFaults(poison_every=5, always_fail_every=20)
+    handler: Follow = pickle.loads(pickle.dumps(demo_handler(tmp_path, faults)))
+    poison = next(n for n in range(1, 29) if faults.is_poison(0, n))
+    hopeless = next(n for n in range(1, 29) if faults.always_fails(0, n))
     for attempt in (1, 2):
         with pytest.raises(PoisonedFlight, match=rf"flights-0@{poison} .*attempt {attempt}"):
             handler(leg(poison)._replace(attempt=attempt))
@@ -205,31 +215,31 @@ def test_poison_passes_on_the_third_attempt(tmp_path: Path) -> None:
     assert {c.slot for c in calls} == {-1}
 
 
-def test_about_one_record_in_so_many_is_bad(tmp_path: Path) -> None:
+def test_about_one_record_in_so_many_is_bad() -> None:
     """The draw is even enough for the demo's figures, and off by default."""
-    handler = DemoHandler(tmp_path, poison_every=100, always_fail_every=1_000)
+    handler = FlightFaults(poison_every=100, always_fail_every=1_000)
     places = [(p, o) for p in range(3) for o in range(30_000)]
     assert 800 < sum(handler.is_poison(*at) for at in places) < 1_000
     assert 60 < sum(handler.always_fails(*at) for at in places) < 120
     assert not any(handler.is_poison(*at) and handler.always_fails(*at) for at in places)
-    plain = DemoHandler(tmp_path)
+    plain = FlightFaults()
     assert not any(plain.is_poison(*at) or plain.always_fails(*at) for at in places)
 
 
 def test_one_aircraft_is_slow(tmp_path: Path) -> None:
     """Only the named aircraft takes its time, and the history shows it."""
-    handler = DemoHandler(tmp_path, slow_tail="N1", slow_seconds=0.05)
+    handler = demo_handler(tmp_path, FlightFaults(slow_tail="N1", slow_seconds=0.05))
     handler(leg(1))
     handler(leg(2, tailnum="N2"))
     slow, fast = [(c.end_ns or 0) - c.start_ns for c in read_history(tmp_path)]
     assert slow >= 50_000_000 > fast
 
 
-@pytest.mark.parametrize("name", ["poison_every", "always_fail_every", "slow_seconds"])
-def test_negative_settings_are_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["poison_every", "always_fail_every", "slow_seconds", "seconds"])
+def test_negative_settings_are_refused(name: str) -> None:
     """The error names the setting."""
     with pytest.raises(ValueError, match=f"{name}=-1"):
-        DemoHandler(tmp_path, **{name: -1})
+        FlightFaults(**{name: -1})
 
 
 def test_a_poisoned_flight_survives_the_way_to_the_driver() -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import time
 from typing import TYPE_CHECKING
 from unittest.mock import MagicMock
 
-from coopconsume.demo.lost_slots import LostSlot, LostSlotWriter, excuses, read_lost_slots
+from coopconsume.demo.lost_slots import LostSlot, excuses
 from coopconsume.demo.report import repeated_after
 from coopconsume.demo.text import lost_slot_lines
+from coopconsume.monitoring import JsonFormatter
 from coopconsume.runtime.settle import lost_slots
 from coopconsume.testing.history import History
 from coopconsume.worker.report import SlotEnd, SlotReport
 from tests.model.checker_runs import OTHER, TP, B, Run, call, killed
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
     from coopconsume.testing.history import Call, Verdict
@@ -91,37 +92,25 @@ def test_of_a_slot_that_never_reported_the_worker_may_go_on() -> None:
     assert verdict(calls, ended(pid=0, until=50)).repeated_outside_flight.count == 2
 
 
-def test_the_job_keeps_what_it_logs_of_lost_slots(tmp_path: Path) -> None:
-    """With what was committed then; a line that a kill has cut off does not count."""
-    path = tmp_path / "lost-slots.jsonl"
-    assert read_lost_slots(str(path)) == []
-    writer = LostSlotWriter(str(path), lambda: {("t", 1): [(0, 4), (6, 6)]})
-    lost_slots.log.addHandler(writer)
-    try:
-        report = SlotReport(0, 3, pid=7, end=SlotEnd(crashed=True, overdue=True, suspects=[(0, 2)]))
+def test_a_lost_slot_is_known_from_its_line_in_the_log_of_the_job(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With what was committed then, and when it was logged on the clock of the history."""
+    report = SlotReport(0, 3, pid=7, end=SlotEnd(crashed=True, overdue=True, suspects=[(0, 2)]))
+    before = time.monotonic_ns()
+    with caplog.at_level(logging.WARNING):
         lost_slots.log_ended_worker(report, [("flights", 0)])
         lost_slots.log_lost_slot(4, 8, 7.0)
-        lost_slots.log.warning("something else")
-    finally:
-        lost_slots.log.removeHandler(writer)
-    one, other = read_lost_slots(str(path))
+    after = time.monotonic_ns()
+    committed = {("t", 1): [(0, 4), (6, 6)]}
+    lines = map(json.loads, map(JsonFormatter().format, caplog.records))
+    one, other = (LostSlot.of(line, committed) for line in lines)
     assert (one.slot, one.pid, one.reason, one.has_ended) == (3, 7, OVERDUE, True)
     assert (other.slot, other.pid, other.has_ended) == (4, 8, False)
     assert other.until_ns - other.at_ns == 7 * 10**9
-    assert one.committed == other.committed == {("t", 1): [(0, 4), (6, 6)]}
-    path.write_text(one.line() + other.line()[:-5])
-    assert read_lost_slots(str(path)) == [one]
-
-
-def test_without_the_commit_log_there_is_no_fact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The job goes on, and the checks excuse nothing."""
-    monkeypatch.setattr(logging, "raiseExceptions", False)
-    writer = LostSlotWriter(str(tmp_path / "lost"), MagicMock(side_effect=OSError))
-    record = logging.makeLogRecord({"lostSlot": {"slot": 1}})
-    writer.emit(record)
-    assert read_lost_slots(str(tmp_path / "lost")) == []
+    assert one.committed == other.committed == committed
+    # The time of a line has milliseconds.
+    assert before - 10**7 < one.at_ns <= other.at_ns < after + 10**7
 
 
 def test_the_report_names_lost_slots() -> None:
