@@ -246,7 +246,7 @@ def audit_logs(
     options: Mapping[str, Any],
     logs: Iterable[LogName],
     *,
-    engine: str | Engine = "kafka-python",
+    engine: str | Engine | None = None,
     timeout: float = 30.0,
 ) -> MultiAudit:
     """Reads logs from their start to their end, and compares the parts of each append over several.

@@ -92,17 +92,8 @@ class FencedSettings:
         return int(self.kafka.get("max.request.size", 1 << 20))
 
     def client_config(self) -> dict[str, Any]:
-        """The settings in kafka-python's words, for its admin client and its consumer."""
+        """The settings in kafka-python's words, for its admin client."""
         return client_config(self.kafka)
-
-    def producer_config(self) -> dict[str, Any]:
-        """Those settings, and those of producers that were given."""
-        given = {
-            name.replace(".", "_"): read_setting(self.kafka, name, kind)
-            for name, kind in PRODUCER_SETTINGS.items()
-            if name in self.kafka
-        }
-        return self.client_config() | given | {"max_request_size": self.max_request_size}
 
 
 def check_name(option: str, name: str) -> None:

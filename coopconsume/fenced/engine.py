@@ -1,4 +1,4 @@
-"""What `kafka_engine` and `confluent_engine` share: appends, and failures.
+"""Appends, and their failures.
 
 Every failure is an `EngineDoubt`: the request may have taken effect or not, now or later.
 """
@@ -30,11 +30,13 @@ class EngineDoubt(Exception):
         refusal: The error to raise where it turns out that nothing happened, as trying again
             would not help; else None.
         is_out_of_range: Whether the brokers do not have the offset that was to be read.
+        is_of_earlier_generation: Whether the group whose offsets were sent has a later generation.
     """
 
     problem: str
     refusal: Exception | None = None
     is_out_of_range: bool = False
+    is_of_earlier_generation: bool = False
 
 
 class LogAppend(NamedTuple):

@@ -1,13 +1,8 @@
-"""The writer's engine that asks and writes with kafka-python's admin client and producers.
+"""The writer's engine: what is asked of Kafka, read from a log, and written to it.
 
-It reads with confluent-kafka, as `ConfluentEngine` does, which also writes with it: kafka-python's
-consumer takes some hundreds of milliseconds for its first records, and knows fewer codecs.
-
-kafka-python 3.0 may report a commit that was an abort, and a fenced producer may abort its
-successor's transaction by raising its own epoch. Both come from its automatic bump of the producer
-epoch (KIP-360), which `kafka_python_compat` switches off. Beyond that: every future is awaited, an
-offset below 0 is a doubt, commits have deadlines, and after any doubt a producer is dropped
-(`EngineDoubt`).
+confluent-kafka reads and writes the records. Questions about topics, offsets and transactions go
+through kafka-python's admin client: librdkafka has no requests for open transactions, and of a
+refused login it reports only a time-out.
 """
 
 from __future__ import annotations
@@ -19,34 +14,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.closing import RaisedAs
 from coopconsume.errors import NotAuthorized
-from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
-from coopconsume.fenced.engine import EngineDoubt, LogAppend, OpenTransaction
-from coopconsume.fenced.log import Consumed, Ends, LogId, Rows
+from coopconsume.fenced.engine import EngineDoubt, OpenTransaction
+from coopconsume.fenced.failures import doubt_of, doubt_of_confluent
+from coopconsume.fenced.kafka_channel import KafkaChannel
+from coopconsume.fenced.log import Ends, LogId, Rows
 from coopconsume.kafka import kafka_python_compat
-from coopconsume.kafka.call_limit import Deadline, call_in_time, call_within, time_left
+from coopconsume.kafka.call_limit import Deadline, call_in_time, time_left
 from coopconsume.kafka.headers import message_headers, quick_headers
-from coopconsume.kafka.librdkafka import client_config, kafka_error, record_consumer
+from coopconsume.kafka.librdkafka import client_config, record_consumer
 from coopconsume.kafka.security import access
-from coopconsume.kafka.settings import hurry_metadata
+from coopconsume.kafka.transactions import check_brokers, fence_producers
 from coopconsume.record import time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from coopconsume.fenced.config import FencedSettings
 
-NAME: Final = "kafka-python"
 #: Milliseconds that a request may take, where the user does not say.
 _REQUEST_MS: Final = 10_000
 #: Seconds that the first connection may take.
 CONNECT: Final = 10.0
-# Every request of a transaction that is tried again sleeps for so long in the sender, and the
-# consumer until it knows the partition's leader.
-_BACKOFF_MS: Final = 5
-# One append is one Kafka batch: records wait for the flush, not for a clock.
-_LINGER_MS: Final = 10_000
-#: Brokers from here on verify that a record belongs to an open transaction (KIP-890, part 1).
-_OLDEST: Final = (3, 6)
 _EARLIEST, _LATEST = -2, -1
 #: Records taken at once: with their headers few enough not to wake Python's garbage collector.
 _MANY: Final = 128
@@ -54,42 +42,8 @@ _milliseconds: Final = itemgetter(1)
 _begin: Final = attrgetter("current_transaction_start_offset")
 
 
-def doubt_of(settings: FencedSettings, topic: str, error: BaseException) -> EngineDoubt | None:
-    """What a failure of a client means; a missing right or a wrong record is a refusal."""
-    from kafka import errors
-
-    if not isinstance(error, errors.KafkaError | OSError | AssertionError):
-        return None
-    text = str(error) or type(error).__name__
-    refusal = access.refused(error, settings.kafka, [topic], "WRITE")
-    if isinstance(error, errors.MessageSizeTooLargeError | errors.RecordListTooLargeError):
-        refusal = AppendRefused(f"the records are too large for {topic}: {text}")
-    elif isinstance(error, errors.KafkaConfigurationError):
-        refusal = EngineNotUsable(NAME, text)
-    elif isinstance(error, errors.InvalidRecordError):
-        refusal = AppendRefused(f"{topic} does not take the records: {text}")
-    is_gone = isinstance(error, errors.OffsetOutOfRangeError)
-    return EngineDoubt(text, refusal, is_out_of_range=is_gone)
-
-
-def doubt_of_confluent(
-    settings: FencedSettings, topic: str, error: BaseException
-) -> EngineDoubt | None:
-    """What a failure of confluent-kafka means; of a broker's error, what it does above."""
-    from confluent_kafka import KafkaError, KafkaException
-
-    # A consumer that was closed raises RuntimeError.
-    known = (KafkaException, BufferError, SystemError, RuntimeError, OSError)
-    if not isinstance(error, known):
-        return None
-    kind: Any = error.args[0] if error.args else None
-    if isinstance(kind, KafkaError):
-        return doubt_of(settings, topic, kafka_error(kind))
-    return EngineDoubt(str(error))
-
-
 class Engine:
-    """The engine that writes with kafka-python, for one log and one thread at a time.
+    """A client of Kafka for one log and one thread at a time.
 
     A connection or an answer may take ``timeout`` seconds; never above 10, where the user does not
     say, and not beyond the deadlines whose blocks the calling thread is in.
@@ -235,8 +189,19 @@ class Engine:
         return rows, reached
 
     def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> KafkaChannel:
-        """Returns a new producer."""
-        return KafkaChannel(self._settings, log, transactional_id, timeout)
+        """Returns a new producer.
+
+        Raises:
+            EngineNotUsable: The brokers are too old for transactions to be safe.
+        """
+        with self.asking(log.topic) as admin:
+            check_brokers(admin)
+        fence = partial(self._fence, log.topic)
+        return KafkaChannel(self._settings, log, transactional_id, timeout, fence)
+
+    def _fence(self, topic: str, name: str, timeout_ms: int, deadline: Deadline) -> None:
+        with self.asking(topic) as admin:
+            call_in_time(fence_producers, admin, name, timeout_ms, lambda: deadline.left)
 
     def close(self) -> None:
         """Closes the connections; harmless when repeated."""
@@ -289,109 +254,3 @@ def _open_in(admin: Any, at: Any) -> dict[int, Any]:
     """Returns the producers with an open transaction in a partition, by their ids."""
     producers = admin.describe_producers([at])[at].active_producers
     return {p.producer_id: p for p in producers if _begin(p) >= 0}
-
-
-class KafkaChannel:
-    """A producer of kafka-python: after any doubt it is dropped, never used again.
-
-    Without a transactional id it only appends. Times are seconds.
-
-    Raises:
-        EngineNotUsable: kafka-python lacks a private hook that is needed, or the brokers are too
-            old for transactions to be safe.
-        EngineDoubt: No broker answers.
-    """
-
-    def __init__(
-        self,
-        settings: FencedSettings,
-        log: LogId,
-        transactional_id: str | None,
-        timeout: float,
-        more: Mapping[str, Any] | None = None,
-    ) -> None:
-        from kafka import KafkaProducer
-
-        self._as_doubts = RaisedAs(partial(doubt_of, settings, log.topic))
-        # The hook is set before anything is sent, but for the id of a producer without
-        # transactions, which nobody else has.
-        given = settings.producer_config()
-        request_ms = given.setdefault("request_timeout_ms", _REQUEST_MS)
-        config = given | {
-            "acks": "all", "batch_size": settings.max_request_size, "enable_idempotence": True,
-            "linger_ms": _LINGER_MS, "retry_backoff_ms": _BACKOFF_MS,
-            "max_block_ms": int(1000 * timeout),
-            "delivery_timeout_ms": max(int(1000 * timeout), request_ms + _LINGER_MS),
-            "bootstrap_timeout_ms": int(1000 * min(timeout, CONNECT, time_left())),
-            "allow_auto_create_topics": False, "metrics_enabled": False, **(more or {}),
-        }  # fmt: skip
-        if transactional_id is not None:
-            config["transactional_id"] = transactional_id
-        with self._as_doubts:
-            self._producer: Any = KafkaProducer(**config)
-        hurry_metadata(self._producer)
-        problem = kafka_python_compat.restrict_producer(self._producer, _OLDEST)
-        if problem:
-            self.drop()
-            raise EngineNotUsable(NAME, problem)
-
-    def init(self, timeout: float) -> None:
-        """Fences every earlier producer of the transactional id, and decides its transaction."""
-        self._within(timeout, self._producer.init_transactions)
-
-    def begin(self) -> None:
-        """Begins a transaction."""
-        with self._as_doubts:
-            self._producer.begin_transaction()
-
-    def append(self, parts: Sequence[LogAppend], timeout: float) -> list[list[int]]:
-        """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
-        send = self._producer.send
-        deadline = Deadline(timeout)
-        kafka_python_compat.keep_batches_whole(self._producer)
-        with self._as_doubts:
-            sent = [
-                [
-                    send(log.topic, value, key, [stamp, *more], log.partition, timestamp)
-                    for (value, key, more, timestamp), stamp in zip(entries, headers, strict=True)
-                ]
-                for log, entries, headers, *_ in parts
-            ]
-            self._producer.flush(timeout)
-            # Each one, as an error of one batch says nothing of another.
-            offsets = [[f.get(deadline.left).offset for f in futures] for futures in sent]
-        if min(map(min, offsets)) < 0:
-            raise EngineDoubt("a record was acknowledged without its offset")
-        return offsets
-
-    def send_offsets(self, consumed: Consumed, timeout: float) -> None:
-        """Adds offsets of a consumer group to the transaction."""
-        from kafka import TopicPartition
-        from kafka.structs import OffsetAndMetadata
-
-        offsets = {
-            TopicPartition(*name): OffsetAndMetadata(offset, "", -1)
-            for name, offset in consumed.offsets.items()
-        }
-
-        def send_offsets() -> None:
-            self._producer.send_offsets_to_transaction(offsets, consumed.group)
-
-        self._within(timeout, send_offsets)
-
-    def commit(self, timeout: float) -> None:
-        """Commits the transaction."""
-        self._within(timeout, self._producer.commit_transaction)
-
-    def abort(self, timeout: float) -> None:
-        """Aborts the transaction."""
-        self._within(timeout, self._producer.abort_transaction)
-
-    def drop(self) -> None:
-        """Stops using it at once; a request under way may still take effect."""
-        kafka_python_compat.end_producer(self._producer)
-
-    def _within(self, timeout: float, call: Callable[..., None]) -> None:
-        deadline = Deadline(timeout)
-        with self._as_doubts:  # The call knows no deadline of its own.
-            call_within(lambda: deadline.left, call)

@@ -27,7 +27,7 @@ _record = partial(tuple.__new__, LogRecord)
 class ReaderOptions(TypedDict, total=False):
     """Keyword arguments of whatever reads a log: see `LogReader`."""
 
-    engine: str | Engine
+    engine: str | Engine | None
     compacted: bool | None
     timeout: float
 
@@ -90,7 +90,7 @@ class LogReader(Closing):
         partition: int = 0,
         *,
         start: int | None = None,
-        engine: str | Engine = "kafka-python",
+        engine: str | Engine | None = None,
         compacted: bool | None = None,
         timeout: float = 30.0,
     ) -> None:

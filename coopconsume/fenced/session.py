@@ -34,7 +34,8 @@ from coopconsume.kafka.call_limit import Deadline, monotonic
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
+    from coopconsume.fenced.kafka_channel import KafkaChannel
+    from coopconsume.fenced.kafka_engine import Engine
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import contextmanager, suppress
 from itertools import chain
 from math import inf
@@ -11,14 +12,12 @@ from coopconsume.closing import RaisedAs
 from coopconsume.errors.fenced import (
     AppendOutcomeUnknown,
     AppendRefused,
-    EngineNotUsable,
     LogBlocked,
     LogCorrupt,
     LogReplaced,
     LogTruncated,
     LogUnavailable,
 )
-from coopconsume.fenced.confluent_engine import ConfluentEngine
 from coopconsume.fenced.engine import EngineDoubt, OpenTransaction
 from coopconsume.fenced.fold import Fold, KeyIndex, SequenceGap, Verdict, hash_of, repaired_by
 from coopconsume.fenced.kafka_engine import Engine
@@ -38,17 +37,15 @@ _TAIL: Final = 64
 _FACTOR: Final = 8
 #: Looks at a blocked log after which its open transactions are ended, if that is allowed.
 _UNBLOCK: Final = frozenset({2, 8, 32, 128})
-#: The engines by their names.
-ENGINES: Final = {"kafka-python": Engine, "confluent-kafka": ConfluentEngine}
 
 
-def open_engine(engine: str | Engine, settings: FencedSettings, timeout: float) -> Engine:
-    """Returns an engine by its name, or raises `EngineNotUsable`; a given one stays."""
-    if not isinstance(engine, str):
+def open_engine(engine: str | Engine | None, settings: FencedSettings, timeout: float) -> Engine:
+    """Returns a new engine; a given one stays."""
+    if engine is not None and not isinstance(engine, str):
         return engine
-    if engine not in ENGINES:
-        raise EngineNotUsable(engine, f"there is no such engine; give {' or '.join(ENGINES)}")
-    return ENGINES[engine](settings, timeout)
+    if engine is not None:
+        warnings.warn("engine has no effect", DeprecationWarning, stacklevel=3)
+    return Engine(settings, timeout)
 
 
 class LogView:

@@ -102,7 +102,7 @@ class FencedWriter(BaseWriter):
 
     Raises:
         OptionError: An option makes no sense.
-        EngineNotUsable: There is no such engine.
+        EngineNotUsable: The brokers are too old for transactions to be safe.
     """
 
     def __init__(

@@ -68,7 +68,8 @@ class WriterConfig:
         owner: Name of the owner, for people; host and process by default.
         epochs: Where the epoch comes from, as from a claim in a registry; by default the last one
             to acquire the log owns it.
-        engine: ``kafka-python``; ``confluent-kafka``, if installed; or an engine of your own.
+        engine: An engine of your own. The name of a client has no effect, and is deprecated: one
+            client writes and reads all logs.
         shared: Write beside others that share the log, and fence nobody; an owner that acquires the
             log fences all of them. An append is tried again where another one came first.
         fence_owner: What `acquire` does if the log has another owner. A log does not show whether
@@ -93,7 +94,7 @@ class WriterConfig:
     visibility: Visibility = "read_committed"
     owner: str | None = None
     epochs: EpochSource | None = None
-    engine: str | Engine = "kafka-python"
+    engine: str | Engine | None = None
     shared: bool = False
     fence_owner: bool | None = None
     session: str | None = None

@@ -19,6 +19,7 @@ from coopconsume.kafka.identity import LOG_IDENTITIES
 from coopconsume.kafka.leaders import epoch_ends
 from coopconsume.kafka.pattern import INTERNAL, TopicPattern
 from coopconsume.kafka.security import access
+from coopconsume.kafka.transactions import fence_producers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -467,6 +468,14 @@ class Cluster:
         )  # fmt: skip
         return {tp: Primary.read(*held) for tp, held in found.items()}
 
+    def fence_producers(self, transactional_id: str, timeout_ms: int, deadline: Deadline) -> None:
+        """Fence the producers of a transactional id; see `transactions.fence_producers`."""
+        self.answer(
+            lambda: fence_producers(
+                self._admin, transactional_id, timeout_ms, lambda: deadline.left
+            )
+        )
+
     def commit_primary(
         self, offsets: Mapping[TopicPartition, tuple[int, str]], patience: float = _PATIENCE
     ) -> None:
@@ -568,7 +577,8 @@ def primary_mark(
 def _read_mark(metadata: str | None) -> dict[str, Any]:
     """Returns the mark of this library; empty for offsets of others."""
     try:
-        mark = json.loads(metadata or "")
+        # confluent-kafka ends metadata with the NUL of C's texts.
+        mark = json.loads((metadata or "").removesuffix("\0"))
     except ValueError:
         return {}
     return mark if isinstance(mark, dict) and "coopconsume" in mark else {}

@@ -1,9 +1,9 @@
-"""All uses of kafka-python's private names by members and producers (kafka-python 3.0.12)."""
+"""All uses of kafka-python's private names by members (kafka-python 3.0.12)."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from coopconsume.kafka.pattern import TopicPattern
 
 log = logging.getLogger(__name__)
-
-_HOOKS: Final = ("_transaction_manager", "_sender", "_closed", "_unregister_cleanup")
 
 
 def connected(client_type: Any, **config: Any) -> Any:
@@ -169,45 +167,3 @@ def watch_heartbeats(
         return answer
 
     coordinator._send_heartbeat_request = send_and_note  # noqa: SLF001
-
-
-def restrict_producer(producer: Any, oldest: tuple[int, ...]) -> str:
-    """Switch off the automatic bump of the producer's epoch (KIP-360).
-
-    Args:
-        producer: The producer.
-        oldest: The oldest version of the brokers that is safe.
-
-    Returns:
-        Why the producer cannot be used; empty if it can.
-    """
-    manager = getattr(producer, "_transaction_manager", None)
-    if not callable(getattr(manager, "_supports_epoch_bump", None)):
-        return "it has no _supports_epoch_bump to switch off; use a version of 3.0"
-    missing = [hook for hook in _HOOKS if not hasattr(producer, hook)]
-    if missing:
-        return f"it has no {missing[0]}; use a version of 3.0"
-    if not callable(getattr(producer._sender, "_can_split", None)):  # noqa: SLF001
-        return "it has no _can_split to switch off; use a version of 3.0"
-    manager._supports_epoch_bump = lambda: False  # type: ignore[union-attr] # noqa: SLF001
-    found = producer.config["api_version"]
-    if found < oldest:
-        versions = (".".join(map(str, version)) for version in (found, oldest))
-        return "the brokers are of version {}; {} is needed".format(*versions)
-    return ""
-
-
-def keep_batches_whole(producer: Any) -> None:
-    """Let a batch that is too large for the topic fail as a whole.
-
-    kafka-python would split it, and one part could be written without the other.
-    """
-    producer._sender._can_split = lambda *_: False  # noqa: SLF001
-
-
-def end_producer(producer: Any) -> None:
-    """Close a producer at once, without the wait of its own `close` for requests under way."""
-    if not getattr(producer, "_closed", True):
-        producer._unregister_cleanup()  # noqa: SLF001
-        producer._sender.force_close()  # noqa: SLF001
-        producer._closed = True  # noqa: SLF001

@@ -88,7 +88,7 @@ class FencedKafkaSink(Closing):
         partition: int | Sequence[int] = 0,
         *,
         visibility: Visibility = "read_committed",
-        engine: str | Engine = "kafka-python",
+        engine: str | Engine | None = None,
         timeout: float = 30.0,
     ) -> None:
         check_name("job", job)

@@ -138,7 +138,7 @@ class Publishing:
             rebalanced, or `stop` was called.
 
         Raises:
-            EngineNotUsable: The brokers or kafka-python are too old for transactions.
+            EngineNotUsable: The brokers are too old for transactions to be safe.
             commits.FencedMember: The epoch or the membership is not in force.
         """
         trouble = self.troubles.get(tp)
@@ -202,7 +202,7 @@ class Publishing:
                 return self._publish(tp, stable)
             except EngineDoubt as doubt:
                 self._drop(tp, doubt, last=time.monotonic() > until)
-                if _is_stale(doubt):
+                if doubt.is_of_earlier_generation:
                     log.debug("%s-%d: published later: %s", *tp, doubt.problem)
                     return False
                 log.warning("publishing %s-%d again: %s", *tp, doubt.problem)
@@ -259,8 +259,9 @@ class Publishing:
         assignment = self._assignment
         group = assignment.options.group_id
         channel = TransactionChannel(
-            assignment.options, self.topic, transactional_id(group, *tp), _TRANSACTION
-        )
+            assignment.options, self.topic, transactional_id(group, *tp), _TRANSACTION,
+            assignment.cluster.fence_producers,
+        )  # fmt: skip
         try:
             channel.init(_TRANSACTION)
             primary = assignment.cluster.stable_primary(tp)
@@ -302,10 +303,3 @@ def begin(primary: Primary | None, topic_id: str, stable: int) -> int:
     if primary is None or (primary.ours and primary.topic_id != topic_id):
         return 0
     return min(primary.offset, stable)
-
-
-def _is_stale(doubt: EngineDoubt) -> bool:
-    """Whether the group's coordinator refused us: it knows a later generation."""
-    from kafka.errors import CommitFailedError, FencedInstanceIdError
-
-    return isinstance(doubt.__cause__, CommitFailedError | FencedInstanceIdError)

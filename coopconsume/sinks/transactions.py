@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.fenced.config import FencedSettings
-from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.kafka_engine import KafkaChannel
+from coopconsume.fenced.kafka_channel import Delivery, Fence, KafkaChannel
 from coopconsume.fenced.log import LogId
 from coopconsume.kafka.call_limit import Deadline
 from coopconsume.kafka.producer import MOST_BYTES
-from coopconsume.sinks.base import NULL_HEADERS
+from coopconsume.kafka.transactions import group_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
 
 _PREFIX: Final = "coopconsume-out"
-# Kafka's default. A batch that is larger than the topic takes is split by kafka-python, and its
-# halves are never acknowledged within a transaction.
-_BATCH_BYTES: Final = 16 << 10
 _LINGER_MS: Final = 5
+#: Seconds until records are produced again after the producer's queue was full.
+_FULL: Final = 0.1
 
 
 class TransactionChannel(KafkaChannel):
@@ -33,19 +32,18 @@ class TransactionChannel(KafkaChannel):
         topic: The output topic.
         transactional_id: The transactional id.
         timeout: Seconds that a record may wait to be sent and acknowledged.
+        fence: Fences the producers of a transactional id.
 
     Raises:
-        EngineNotUsable: kafka-python lacks a private hook, or the brokers are older than 3.6.
-        EngineDoubt: No broker answers.
+        InvalidOption: A setting that librdkafka does not take.
     """
 
-    def __init__(self, options: Options, topic: str, transactional_id: str, timeout: float) -> None:
-        more = {
-            "max_request_size": MOST_BYTES, "batch_size": _BATCH_BYTES, "linger_ms": _LINGER_MS,
-            "key_serializer": _serializer(),
-        }  # fmt: skip
+    def __init__(
+        self, options: Options, topic: str, transactional_id: str, timeout: float, fence: Fence
+    ) -> None:
+        more = {"linger.ms": _LINGER_MS, "message.max.bytes": MOST_BYTES}
         log = LogId(topic, "", 0)
-        super().__init__(FencedSettings(options.kafka), log, transactional_id, timeout, more)
+        super().__init__(FencedSettings(options.kafka), log, transactional_id, timeout, fence, more)
 
     def send(self, messages: Iterable[Message], timeout: float) -> None:
         """Writes records within the transaction and waits for their acknowledgement.
@@ -54,14 +52,29 @@ class TransactionChannel(KafkaChannel):
             EngineDoubt: A record was not acknowledged in time.
         """
         deadline = Deadline(timeout)
+        delivery = Delivery()
         with self._as_doubts:
-            send = self._producer.send
-            futures = [send(m.topic, m.value, m, partition=m.partition) for m in messages]
-            self._producer.flush(timeout)
-            # Each future is checked, as batches fail independently.
-            offsets = [f.get(deadline.left).offset for f in futures]
-        if min(offsets, default=0) < 0:
-            raise EngineDoubt("a record was acknowledged without its offset")
+            for message in messages:
+                self._produce(message, delivery, deadline)
+            self._flush(deadline.left, [delivery])
+
+    def _produce(self, message: Message, delivery: Delivery, deadline: Deadline) -> None:
+        """Produces a record; waits while the producer's queue is full."""
+        partition = -1 if message.partition is None else message.partition
+        headers = list(message.headers)
+        delivery.count += 1
+        while True:
+            try:
+                self._producer.produce(
+                    message.topic, message.value, message.key, partition, delivery.delivered,
+                    headers=headers,
+                )  # fmt: skip
+            except BufferError:
+                if deadline.is_over or delivery.error is not None:
+                    raise
+                self._producer.poll(_FULL)
+            else:
+                return
 
     def add_offsets(
         self, offsets: Mapping[tuple[str, int], tuple[int, str]], group: Any, timeout: float
@@ -77,18 +90,12 @@ class TransactionChannel(KafkaChannel):
         Raises:
             EngineDoubt: The outcome is not known.
         """
-        from kafka import TopicPartition
-        from kafka.structs import OffsetAndMetadata
+        from confluent_kafka import TopicPartition
 
-        values = {
-            TopicPartition(*tp): OffsetAndMetadata(offset, mark, -1)
-            for tp, (offset, mark) in offsets.items()
-        }
-
-        def add_offsets() -> None:
-            self._producer.send_offsets_to_transaction(values, group)
-
-        self._within(timeout, add_offsets)
+        place = (group,) if isinstance(group, str) else group[:4]
+        values = [TopicPartition(*tp, *value) for tp, value in offsets.items()]
+        send = self._producer.send_offsets_to_transaction
+        self._within(timeout, partial(send, values, group_metadata(*place)))
 
 
 def transactional_id(group: str, topic: str, partition: int) -> str:
@@ -98,27 +105,3 @@ def transactional_id(group: str, topic: str, partition: int) -> str:
     """
     parts = (group, topic, str(partition))
     return ".".join([_PREFIX, *(f"{len(part)}:{part}" for part in parts)])
-
-
-def _serializer() -> Any:
-    """Returns a serializer that extracts key and headers from a `Message`.
-
-    ``send()`` refuses a record with neither key nor value, which Kafka accepts. It cannot write a
-    null header. Such a header becomes an empty one, and `NULL_HEADERS` contains its index.
-    """
-    from kafka.serializer import Serializer
-
-    class _MessageSerializer(Serializer):  # type: ignore[misc]
-        def serialize(
-            self,
-            topic: str,  # noqa: ARG002
-            headers: list[tuple[str, bytes]],
-            data: Message,
-        ) -> bytes | None:
-            headers[:] = [(name, value or b"") for name, value in data.headers]
-            nulls = [str(i) for i, (_, value) in enumerate(data.headers) if value is None]
-            if nulls:
-                headers.append((NULL_HEADERS, ",".join(nulls).encode()))
-            return data.key
-
-    return _MessageSerializer()

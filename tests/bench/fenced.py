@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from kafka import KafkaProducer
-
 from coopconsume import FencedWriter
 from coopconsume.fenced import LogReader, MultiLogWriter, Write
 from coopconsume.fenced.engine import LogAppend
@@ -35,18 +33,12 @@ _numbers = itertools.count(1)
 
 def fenced(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """Milliseconds to own a log and to append; records a second of a replay."""
-    servers = harness.broker.bootstrap_servers
-    reports = [_own(harness, say)]
-    for engine in (_Python(servers), _Confluent(servers)):
-        reports += [_append(harness, engine, say), _together(harness, engine, say)]
-        reports.append(_several(harness, engine, say))
-    return [*reports, _replay(harness, _Confluent(servers), say)]
+    client = _Bare(harness.broker.bootstrap_servers)
+    return [part(harness, client, say) for part in (_own, _append, _together, _several, _replay)]
 
 
-class _Python:
-    """The raw client kafka-python, tuned as the engine is."""
-
-    name = "kafka-python"
+class _Bare:
+    """The bare client, confluent-kafka, with the settings of the writer's."""
 
     def __init__(self, servers: str) -> None:
         self.options = {"kafka.bootstrap.servers": servers}
@@ -54,39 +46,6 @@ class _Python:
 
     def producer(self, transactional_id: str | None) -> Any:
         """A producer; not yet initialised."""
-        more = {} if transactional_id is None else {"transactional_id": transactional_id}
-        return KafkaProducer(
-            bootstrap_servers=self._servers, retry_backoff_ms=5, linger_ms=10_000,
-            batch_size=_BATCH, acks="all", **more,
-        )  # fmt: skip
-
-    def send(
-        self, producer: Any, topic: str, count: int, stamps: Sequence[Any] | None = None
-    ) -> None:
-        """Send records, with headers or without, and wait until all are acknowledged."""
-        futures = [
-            producer.send(topic, _VALUE, headers=headers, partition=0)
-            for headers in stamps or itertools.repeat(None, count)
-        ]
-        producer.flush()
-        for future in futures:
-            future.get(30)
-
-    def put(self, producer: Any, topic: str) -> None:
-        """Adds a record to the producer's next batch of a topic."""
-        producer.send(topic, _VALUE, partition=0)
-
-    def close(self, producer: Any) -> None:
-        """Close a producer."""
-        producer.close()
-
-
-class _Confluent(_Python):
-    """The raw client confluent-kafka, tuned as the engine is."""
-
-    name = "confluent-kafka"
-
-    def producer(self, transactional_id: str | None) -> Any:
         from confluent_kafka import Producer
 
         more = {} if transactional_id is None else {"transactional.id": transactional_id}
@@ -101,6 +60,7 @@ class _Confluent(_Python):
     def send(
         self, producer: Any, topic: str, count: int, stamps: Sequence[Any] | None = None
     ) -> None:
+        """Send records, with headers or without, and wait until all are acknowledged."""
         offsets: list[int] = []
         for headers in stamps or itertools.repeat(None, count):
             producer.produce(
@@ -111,10 +71,8 @@ class _Confluent(_Python):
         assert len(offsets) == count
 
     def put(self, producer: Any, topic: str) -> None:
+        """Adds a record to the producer's next batch of a topic."""
         producer.produce(topic, _VALUE, partition=0)
-
-    def close(self, producer: Any) -> None:
-        producer.flush()
 
     def read(self, topic: str, count: int, *, fields: bool = False) -> None:
         """Read so many committed records, and ask for the fields of each, or do not."""
@@ -144,17 +102,14 @@ def _topic(harness: Harness) -> str:
     return name
 
 
-def _writer(harness: Harness, engine: _Python, visibility: Visibility) -> FencedWriter:
+def _writer(harness: Harness, client: _Bare, visibility: Visibility) -> FencedWriter:
     """An owner of a new log."""
     topic = _topic(harness)
-    return FencedWriter(
-        engine.options, topic, visibility=visibility, engine=engine.name
-    ).acquire()  # fmt: skip
+    return FencedWriter(client.options, topic, visibility=visibility).acquire()
 
 
-def _own(harness: Harness, say: Callable[[str], None]) -> Report:
+def _own(harness: Harness, client: _Bare, say: Callable[[str], None]) -> Report:
     rounds = harness.size(10, 2)
-    client = _Python(harness.broker.bootstrap_servers)
     idle, busy = _topic(harness), _topic(harness)
     ours, bare = "acquire an idle log", "bare init_transactions"
     take, bare_take = "take a log over in the middle of a transaction", "bare take-over"
@@ -182,8 +137,7 @@ def _own(harness: Harness, say: Callable[[str], None]) -> Report:
         after = client.producer(name)
         after.init_transactions()
         seconds = time.perf_counter() - began
-        before.close(timeout=1)
-        after.close()
+        before.purge()
         return seconds
 
     sides: dict[str, Callable[[int], float]] = {
@@ -195,8 +149,7 @@ def _own(harness: Harness, say: Callable[[str], None]) -> Report:
     report = Report(
         "To own a log",
         "From making the writer to its open record being committed. The bare side makes a producer "
-        "of kafka-python with a backoff of 5 ms, too, and calls `init_transactions`. Each value is "
-        f"the median of {rounds}.",
+        f"and calls `init_transactions`. Each value is the median of {rounds}.",
     )
     report.add_all(take_turns(sides, harness.turns, say=say), "ms")
     report.ratios = [
@@ -206,16 +159,16 @@ def _own(harness: Harness, say: Callable[[str], None]) -> Report:
     return report
 
 
-def _append(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Report:
+def _append(harness: Harness, client: _Bare, say: Callable[[str], None]) -> Report:
     rounds = harness.size(20, 3)
-    writers = {visibility: _writer(harness, engine, visibility) for visibility in _VISIBILITIES}
-    transactional, plain = engine.producer(f"bench-{engine.name}"), engine.producer(None)
+    writers = {visibility: _writer(harness, client, visibility) for visibility in _VISIBILITIES}
+    transactional, plain = client.producer("bench"), client.producer(None)
     transactional.init_transactions()
     topic = _topic(harness)
 
     def bare(count: int, stamps: Sequence[Any] | None = None) -> None:
         transactional.begin_transaction()
-        engine.send(transactional, topic, count, stamps)
+        client.send(transactional, topic, count, stamps)
         transactional.commit_transaction()
 
     def ours(visibility: Visibility, count: int) -> None:
@@ -226,7 +179,7 @@ def _append(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Re
     ratios = []
     for count in (1, _LARGE):
         # librdkafka itself takes 1.3 to 1.8 times as long for a record with a header.
-        most = 1.6 if count > 1 and isinstance(engine, _Confluent) else 1.3
+        most = 1.6 if count > 1 else 1.3
         what = f"{count:,} record{'' if count == 1 else 's'}"
         names = [f"{kind}, {what}" for kind in (
             "append", "bare transaction", "append, filter", "bare idempotent send",
@@ -235,7 +188,7 @@ def _append(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Re
             names[0]: functools.partial(ours, "read_committed", count),
             names[1]: functools.partial(bare, count),
             names[2]: functools.partial(ours, "filter", count),
-            names[3]: functools.partial(engine.send, plain, topic, count),
+            names[3]: functools.partial(client.send, plain, topic, count),
         }
         ratios += [
             Ratio(f"append / bare, {what}", names[0], names[1], at_most=1.3),
@@ -246,7 +199,7 @@ def _append(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Re
     floors = [f"bare {kind}, same headers, {what}" for kind in ("transaction", "idempotent send")]
     calls |= {
         floors[0]: lambda: bare(_LARGE, stamps),
-        floors[1]: lambda: engine.send(plain, topic, _LARGE, stamps),
+        floors[1]: lambda: client.send(plain, topic, _LARGE, stamps),
     }
     ratios += [
         Ratio(f"append / bare with the same headers, {what}", names[0], floors[0]),
@@ -258,7 +211,7 @@ def _append(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Re
 
     sides = {name: side(call) for name, call in calls.items()}
     report = Report(
-        f"Appending by {engine.name}",
+        "Appending",
         "Records of 100 bytes to one partition, each append on the condition of its sequence "
         "number, from the call to its return. The bare sides send without headers, or with the "
         "same ones, wait for every offset, and commit; same settings. Each value is the median of "
@@ -269,11 +222,11 @@ def _append(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Re
     for writer in writers.values():
         writer.close()
     for producer in (transactional, plain):
-        engine.close(producer)
+        producer.flush()
     return report
 
 
-def _together(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Report:
+def _together(harness: Harness, client: _Bare, say: Callable[[str], None]) -> Report:
     each = harness.size(20, 2)
     sides: dict[str, Callable[[int], float]] = {}
     ratios = []
@@ -301,7 +254,7 @@ def _together(harness: Harness, engine: _Python, say: Callable[[str], None]) -> 
         return lambda _: appends / seconds_of(lambda: run(writer))
 
     for visibility in _VISIBILITIES:
-        writer = _writer(harness, engine, visibility)
+        writer = _writer(harness, client, visibility)
         writers.append(writer)
         names = [f"{who}, {visibility}" for who in (
             "one caller", f"{_CALLERS} threads", f"{_CALLERS} coroutines",
@@ -313,7 +266,7 @@ def _together(harness: Harness, engine: _Python, say: Callable[[str], None]) -> 
         }
         ratios += [Ratio(f"{name} / one caller", name, names[0], at_least=10) for name in names[1:]]
     report = Report(
-        f"Appends at the same time by {engine.name}",
+        "Appends at the same time",
         f"Records of 100 bytes, one in each append. Each caller makes {each} appends, one after "
         "another, by one writer.",
     )
@@ -324,12 +277,12 @@ def _together(harness: Harness, engine: _Python, say: Callable[[str], None]) -> 
     return report
 
 
-def _several(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Report:
+def _several(harness: Harness, client: _Bare, say: Callable[[str], None]) -> Report:
     rounds = harness.size(20, 3)
     logs = [(_topic(harness), 0) for _ in range(3)]
     topics = [_topic(harness) for _ in logs]
-    writer = MultiLogWriter(engine.options, logs, engine=engine.name).acquire()
-    producer = engine.producer(f"bench-several-{engine.name}")
+    writer = MultiLogWriter(client.options, logs).acquire()
+    producer = client.producer("bench-several")
     producer.init_transactions()
 
     def ours() -> None:
@@ -338,7 +291,7 @@ def _several(harness: Harness, engine: _Python, say: Callable[[str], None]) -> R
     def bare() -> None:
         producer.begin_transaction()
         for topic in topics:
-            engine.put(producer, topic)
+            client.put(producer, topic)
         producer.flush()
         producer.commit_transaction()
 
@@ -348,7 +301,7 @@ def _several(harness: Harness, engine: _Python, say: Callable[[str], None]) -> R
         transaction: lambda _: _median(rounds, lambda: seconds_of(bare)),
     }
     report = Report(
-        f"One append to three logs by {engine.name}",
+        "One append to three logs",
         "One record of 100 bytes to each of three logs, on the condition of the sequence number of "
         f"each. The bare side sends to three topics in one transaction. Medians of {rounds}.",
     )
@@ -356,25 +309,25 @@ def _several(harness: Harness, engine: _Python, say: Callable[[str], None]) -> R
     report.ratios = [Ratio("append / bare", several, transaction)]
     report.notes.append("Wanted: at most 20 ms.")
     writer.close()
-    engine.close(producer)
+    producer.flush()
     return report
 
 
-def _replay(harness: Harness, engine: _Confluent, say: Callable[[str], None]) -> Report:
+def _replay(harness: Harness, client: _Bare, say: Callable[[str], None]) -> Report:
     count = harness.size(100_000, 2_000)
     topic = _topic(harness)
-    with FencedWriter(engine.options, topic, engine=engine.name) as writer:
+    with FencedWriter(client.options, topic) as writer:
         for _ in range(0, count, _LARGE):
             writer.append([_VALUE] * _LARGE)
 
     def ours() -> None:
-        with LogReader(engine.options, topic, engine=engine.name) as reader:
+        with LogReader(client.options, topic) as reader:
             assert sum(1 for _ in reader.read()) == count
 
     sides: dict[str, Callable[[int], float]] = {
         "LogReader": lambda _: count / seconds_of(ours),
-        "bare consumer": lambda _: count / seconds_of(lambda: engine.read(topic, count)),
-        _ASKED: lambda _: count / seconds_of(lambda: engine.read(topic, count, fields=True)),
+        "bare consumer": lambda _: count / seconds_of(lambda: client.read(topic, count)),
+        _ASKED: lambda _: count / seconds_of(lambda: client.read(topic, count, fields=True)),
     }
     report = Report(
         "Replay",

@@ -1,4 +1,4 @@
-"""The faults of kafka-python that the writer's engine keeps away: each shown, and not there."""
+"""What may go wrong between a writer's producer and its brokers, on a real broker."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka import KafkaProducer, TopicPartition
-from kafka.errors import KafkaError
-from kafka.producer import transaction_manager as kafka_transactions
+from confluent_kafka import TopicPartition
+from kafka.errors import ConcurrentTransactionsError, InvalidTransactionTimeoutError, KafkaError
 
 from coopconsume import FencedWriter, LocalKafka
 from coopconsume.errors import AppendOutcomeUnknown, EngineNotUsable
 from coopconsume.fenced import Entry, LogId, audit, session
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.engine import EngineDoubt, LogAppend
-from coopconsume.fenced.kafka_engine import Engine, KafkaChannel
+from coopconsume.fenced.kafka_channel import Delivery, KafkaChannel
+from coopconsume.fenced.kafka_engine import Engine
+from coopconsume.kafka import transactions
 from coopconsume.kafka.call_limit import Deadline
+from coopconsume.kafka.transactions import fence_producers, group_metadata
 
 if TYPE_CHECKING:
     from tests.conftest import TopicFactory
@@ -32,7 +35,7 @@ PATIENCE = 300.0
 
 
 class LogClients:
-    """One log, and what makes raw producers and the engine's channels for it."""
+    """One log, and what makes the engine's channels for it."""
 
     def __init__(self, kafka: LocalKafka, topic: str) -> None:
         self.options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
@@ -40,26 +43,11 @@ class LogClients:
         self.engine = Engine(self.settings)
         self.topic = topic
         self.log = LogId(topic, str(self.engine.topic_id(topic)), 0)
-        self._servers = kafka.bootstrap_servers
         self._made: list[Callable[[], object]] = [self.engine.close]
-
-    def raw(self, **more: Any) -> KafkaProducer:
-        """A producer as kafka-python makes it, with the log's transactional id."""
-        producer = KafkaProducer(
-            bootstrap_servers=self._servers, transactional_id=self.log.transactional_id(),
-            retry_backoff_ms=5, **more,
-        )  # fmt: skip
-        self._made.append(lambda: producer.close(timeout=1))
-        producer.init_transactions()
-        return producer
-
-    def send(self, producer: KafkaProducer) -> Any:
-        """A record; its future."""
-        return producer.send(self.topic, b"v", partition=0)
 
     def channel(self) -> KafkaChannel:
         """The engine's producer, with that id."""
-        channel = KafkaChannel(self.settings, self.log, self.log.transactional_id(), 60)
+        channel = self.engine.channel(self.log, self.log.transactional_id(), 60)
         self._made.append(channel.drop)
         channel.init(60)
         return channel
@@ -104,69 +92,8 @@ def clients(kafka: LocalKafka, topic: TopicFactory) -> Iterator[LogClients]:
     found.close()
 
 
-def lose_the_sequence(producer: KafkaProducer, topic: str) -> None:
-    """Let a producer number its next batch wrongly, as after a batch that was lost."""
-    producer._transaction_manager._sequence_numbers[TopicPartition(topic, 0)] += 7
-
-
-def test_k1_a_commit_that_was_an_abort(clients: LogClients) -> None:
-    """The raw client says that it committed, and nothing is there; the engine reports a doubt."""
-    raw = clients.raw()
-    raw.begin_transaction()
-    assert clients.send(raw).get(60).offset == 0
-    lose_the_sequence(raw, clients.topic)
-    clients.send(raw)
-    raw.commit_transaction()
-    assert clients.committed() == []
-
-    channel = clients.channel()
-    channel.begin()
-    channel.append([clients.part], 60)
-    lose_the_sequence(channel._producer, clients.topic)
-    with pytest.raises(EngineDoubt):
-        channel.append([clients.part], 60)
-    with pytest.raises(EngineDoubt):
-        channel.commit(60)
-    assert clients.committed() == []
-
-
-def test_k1_the_writer_goes_on(clients: LogClients) -> None:
-    """A batch that fails so is written by a new producer, once."""
-    with FencedWriter(clients.options, clients.topic) as writer:
-        writer.append([b"a"])
-        lose_the_sequence(writer._session.channel._producer, clients.topic)  # type: ignore[union-attr]
-        assert writer.append([b"b"], expected_seq=1).first_seq == 1
-        assert (writer.epoch, writer.next_seq) == (1, 2)
-    assert audit(clients.options, clients.topic)[1].ok
-
-
-@pytest.mark.parametrize("version", [4, 3])
-def test_k2_k3_a_zombie_and_its_successor(
-    clients: LogClients, version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The raw zombie aborts its successor's transaction, by an old protocol it takes the log back.
-
-    The engine's zombie fails, and its successor commits.
-    """
-    init = kafka_transactions.InitProducerIdRequest
-    monkeypatch.setattr(
-        kafka_transactions, "InitProducerIdRequest",
-        lambda **fields: init(**fields | {"max_version": version}),
-    )  # fmt: skip
-    zombie = clients.raw()
-    zombie.begin_transaction()
-    clients.send(zombie).get(60)
-    owner = clients.raw()
-    owner.begin_transaction()
-    clients.send(owner).get(60)
-    with pytest.raises(KafkaError):
-        clients.send(zombie).get(60)
-    wait_until_idle(zombie)
-    assert (zombie._transaction_manager._current_state.name == "READY") == (version == 3)
-    with pytest.raises(KafkaError):
-        owner.commit_transaction()
-    assert clients.committed() == []
-
+def test_a_zombie_and_its_successor(clients: LogClients) -> None:
+    """The zombie fails, and its successor commits."""
     late = clients.channel()
     late.begin()
     late.append([clients.part], 60)
@@ -175,21 +102,93 @@ def test_k2_k3_a_zombie_and_its_successor(
     ((offset,),) = successor.append([clients.part], 60)
     with pytest.raises(EngineDoubt):
         late.append([clients.part], 60)
-    wait_until_idle(late._producer)
+    with pytest.raises(EngineDoubt):
+        late.commit(60)
     successor.commit(60)
     assert clients.comes_to([offset])
 
 
-def wait_until_idle(producer: KafkaProducer) -> None:
-    """Until a producer has nothing under way with its coordinator."""
-    manager = producer._transaction_manager
-    assert wait_for(
-        lambda: (
-            not manager._pending_requests
-            and not manager.has_in_flight_transactional_request()
-            and not manager.is_bumping_epoch()
-        )
-    )
+def test_a_transaction_is_decided_once_its_producer_is_fenced(clients: LogClients) -> None:
+    """So librdkafka, which looks for that every 500 ms only, need not wait."""
+    late, log = clients.channel(), clients.log
+    late.begin()
+    late.append([clients.part], 60)
+    with clients.engine.asking(clients.topic) as admin:
+        fence_producers(admin, log.transactional_id(), 60_000, lambda: 60.0)
+        state = admin.describe_transactions([log.transactional_id()])
+    assert state[log.transactional_id()].state.value == "Empty"
+    with pytest.raises(EngineDoubt):
+        late.commit(60)
+    assert clients.is_decided()
+    assert clients.committed() == []
+
+
+def test_a_coordinator_that_moved_is_looked_up_again(clients: LogClients) -> None:
+    """kafka-python's client asks the one that it knows for ever."""
+    name = clients.log.transactional_id()
+    with clients.engine.asking(clients.topic) as admin:
+        fence_producers(admin, name, 60_000, lambda: 60.0)
+        known = admin._manager.cluster._coordinators
+        assert known
+        known.update(dict.fromkeys(known, 77))  # a broker that is not there
+        with suppress(KafkaError):
+            fence_producers(admin, name, 60_000, lambda: 60.0)
+        fence_producers(admin, name, 60_000, lambda: 60.0)
+
+
+def test_what_a_coordinator_refuses_is_not_asked_again(clients: LogClients) -> None:
+    """A timeout above what brokers allow stays one."""
+    name = clients.log.transactional_id()
+    with (
+        clients.engine.asking(clients.topic) as admin,
+        pytest.raises(InvalidTransactionTimeoutError),
+    ):
+        fence_producers(admin, name, 2**31 - 1, lambda: 60.0)
+
+
+def test_brokers_that_are_too_old_are_refused(
+    clients: LogClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is written, with transactions and without."""
+    monkeypatch.setattr(transactions, "_OLDEST", (99, 0))
+    for name in (clients.log.transactional_id(), None):
+        with pytest.raises(EngineNotUsable, match="99"):
+            clients.engine.channel(clients.log, name, 10)
+
+
+def test_an_owner_that_is_not_fenced_in_time_is_in_doubt(clients: LogClients) -> None:
+    """And its transactional id is not taken."""
+    name = clients.log.transactional_id()
+
+    def fence(of: str, timeout_ms: int, deadline: Deadline) -> None:
+        assert (of, timeout_ms, deadline.seconds) == (name, 60_000, 10)
+        raise ConcurrentTransactionsError
+
+    late = KafkaChannel(clients.settings, clients.log, name, 10, fence)
+    with pytest.raises(EngineDoubt, match="ConcurrentTransactions"):
+        late.init(10)
+    with pytest.raises(EngineDoubt):
+        late.begin()
+
+
+def test_an_offset_of_minus_one(clients: LogClients) -> None:
+    """A duplicate is acknowledged as success with offset -1: a doubt, not an offset."""
+    channel = clients.channel()
+    for offsets, problem in (([-1], "without its offset"), ([], "not acknowledged in time")):
+        with pytest.raises(EngineDoubt, match=problem):
+            channel._flush(60, [Delivery(1, offsets)])
+
+
+def test_a_late_member_of_a_group_is_recognised(clients: LogClients, topic: TopicFactory) -> None:
+    """Offsets of an earlier generation are refused by the group, and the doubt says so."""
+    channel = clients.channel()
+    channel.begin()
+    place = group_metadata(f"group-{topic()}", 7, "a member that nobody knows")
+    offsets = [TopicPartition(clients.topic, 0, 1)]
+    send = partial(channel._producer.send_offsets_to_transaction, offsets, place)
+    with pytest.raises(EngineDoubt) as doubt:
+        channel._within(60, send)
+    assert doubt.value.is_of_earlier_generation
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 90.0) -> bool:
@@ -202,48 +201,11 @@ def wait_for(condition: Callable[[], bool], seconds: float = 90.0) -> bool:
     return True
 
 
-def test_k7_k9_settings_of_the_producer(clients: LogClients) -> None:
-    """Retried requests wait for 5 ms, records for the flush, and the epoch is never bumped."""
-    config = clients.channel()._producer.config
-    assert config["retry_backoff_ms"] == 5
-    assert config["linger_ms"] > 1000
-    assert config["acks"] == -1
-    assert not clients.channel()._producer._transaction_manager._supports_epoch_bump()
-
-
-def test_k8_an_offset_of_minus_one(clients: LogClients, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A duplicate is acknowledged as success with offset -1: a doubt, not an offset."""
-
-    class Future:
-        offset = -1
-
-        def get(self, _timeout: float) -> Future:
-            return self
-
-    channel = clients.channel()
-    channel.begin()
-    monkeypatch.setattr(channel._producer, "send", lambda *_: Future())
-    with pytest.raises(EngineDoubt, match="without its offset"):
-        channel.append([clients.part], 60)
-
-
-def test_a_kafka_python_without_the_hook_is_refused(
-    clients: LogClients, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The private method that switches the bump off is looked for, not hoped for."""
-    monkeypatch.delattr(kafka_transactions.TransactionManager, "_supports_epoch_bump")
-    with pytest.raises(EngineNotUsable, match="_supports_epoch_bump"):
-        KafkaChannel(clients.settings, clients.log, None, 10)
-
-
 @pytest.mark.slow
-def test_k4_k5_k6_a_broker_that_is_frozen(
+def test_a_broker_that_is_frozen(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of a commit, and after it was killed: the truth is found out, or asked later.
-
-    The raw client says that its commit failed, and the record is there.
-    """
+    """In the middle of a commit, and after a kill: the truth is found out, or asked later."""
     # Otherwise an append may look up the topic first, and then it fails before it is sent.
     monkeypatch.setattr(session, "_LOOK_EVERY", math.inf)
     log = tmp_path_factory.mktemp("frozen") / "broker.log"
@@ -252,15 +214,6 @@ def test_k4_k5_k6_a_broker_that_is_frozen(
     with LocalKafka(log_file=log, config=config) as kafka:
         kafka.create_topic("t")
         clients = LogClients(kafka, "t")
-        raw = clients.raw(request_timeout_ms=1000, max_block_ms=20_000)
-        raw.begin_transaction()
-        clients.send(raw).get(60)
-        kafka.freeze()
-        with pytest.raises(KafkaError):
-            raw.commit_transaction()
-        kafka.thaw()
-        assert clients.comes_to([0])
-
         slow = clients.options | {"kafka.request.timeout.ms": "1000"}
         writer = FencedWriter(slow, "t", timeout=PATIENCE).acquire()
         writer.append([b"a"])

@@ -17,13 +17,10 @@ from tests.conftest import TopicFactory
 pytestmark = pytest.mark.broker
 
 
-@pytest.mark.parametrize("engine", ["kafka-python", "confluent-kafka"])
-def test_offsets_are_committed_with_the_records(
-    kafka: LocalKafka, topic: TopicFactory, engine: str
-) -> None:
+def test_offsets_are_committed_with_the_records(kafka: LocalKafka, topic: TopicFactory) -> None:
     """And not with records that are refused."""
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-    source, name, group = topic(), topic(), f"input-{engine}"
+    source, name, group = topic(), topic(), "input"
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
 
     def committed() -> int | None:
@@ -38,7 +35,7 @@ def test_offsets_are_committed_with_the_records(
             else:
                 return found[source, 0][0] if found else None
 
-    with FencedWriter(options, name, engine=engine) as writer:
+    with FencedWriter(options, name) as writer:
         writer.append([b"a"], consumed=Consumed(group, {(source, 0): 3}))
         assert committed() == 3
         with pytest.raises(OffsetMismatch):

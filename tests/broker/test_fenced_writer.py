@@ -169,9 +169,8 @@ def test_a_reader_has_what_counts(
         assert [r.seq for r in reader.read()] == [2, 3]
 
 
-@pytest.mark.parametrize("engine", ["kafka-python", "confluent-kafka"])
 def test_a_reader_that_is_closed_while_it_is_read_says_so(
-    kafka: LocalKafka, make: Any, topic: TopicFactory, engine: str
+    kafka: LocalKafka, make: Any, topic: TopicFactory
 ) -> None:
     """Whatever it has not fetched yet is not available any more."""
     name = topic()
@@ -179,7 +178,7 @@ def test_a_reader_that_is_closed_while_it_is_read_says_so(
     for _ in range(4):
         writer.append([b"x"] * 6_000)
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-    with LogReader(options, name, engine=engine) as reader:
+    with LogReader(options, name) as reader:
         records = reader.read()
         next(records)
         reader.close()
@@ -213,32 +212,18 @@ def test_a_list_is_loaded_once(kafka: LocalKafka, make: Any, topic: TopicFactory
     assert audit(options, name)[1].ok
 
 
-def test_the_other_engine(
-    kafka: LocalKafka, make: Any, topic: TopicFactory, produce: Produce
+@pytest.mark.parametrize("name", ["kafka-python", "confluent-kafka", "another"])
+def test_the_name_of_a_client_has_no_effect(
+    kafka: LocalKafka, make: Any, topic: TopicFactory, name: str
 ) -> None:
-    """confluent-kafka does the same, and both engines take a log from each other."""
-    pytest.importorskip("confluent_kafka")
-    name = topic()
-    one = make(name, engine="confluent-kafka").acquire()
-    first = one.append([(b"k", b"a"), Entry(b"b", None, [("mine", b"x")], 17)], expected_seq=0)
-    produce(name, [(None, b"foreign")])
-    with pytest.raises(OffsetMismatch):
-        one.append([b"c"], expected_offset=first.last_offset + 1)
-    assert one.append([b"c"], expected_seq=2, batch_id="c").first_seq == 2
-    two = make(name).acquire()
-    assert (two.epoch, two.next_seq) == (2, 3)
-    with pytest.raises(ProducerFenced):
-        one.append([b"late"])
-    assert one.resolve("c") is not None
-    three = make(name, engine="confluent-kafka").acquire()
-    assert three.append([b"d"], expected_seq=3).first_seq == 3
-    with pytest.raises(ProducerFenced):
-        two.append([b"late"])
-    assert three.log == two.log
+    """One client writes and reads all logs; programs that name one go on, with a warning."""
+    log = topic()
+    with pytest.warns(DeprecationWarning, match="engine has no effect"):
+        writer = make(log, engine=name)
+    writer.acquire().append([b"a"])
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-    found = {}
-    for engine in ("kafka-python", "confluent-kafka"):
-        with LogReader(options, name, engine=engine) as reader:
-            found[engine] = list(reader.read())
-    assert found["kafka-python"] == found["confluent-kafka"]
-    assert [r.value for r in found["kafka-python"]] == [b"a", b"b", b"c", b"d"]
+    with (
+        pytest.warns(DeprecationWarning, match="engine has no effect"),
+        LogReader(options, log, engine=name) as reader,
+    ):
+        assert [r.value for r in reader.read()] == [b"a"]

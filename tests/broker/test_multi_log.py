@@ -16,10 +16,7 @@ pytestmark = pytest.mark.broker
 _ROUNDS = 8
 
 
-@pytest.mark.parametrize("engine", ["kafka-python", "confluent-kafka"])
-def test_transfers_of_several_writers_keep_the_sum(
-    kafka: LocalKafka, topic: TopicFactory, engine: str
-) -> None:
+def test_transfers_of_several_writers_keep_the_sum(kafka: LocalKafka, topic: TopicFactory) -> None:
     """Each moves an amount from one log to another, on condition of what it has read."""
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     logs = [(topic(), 0), (topic(), 0), (topic(), 0)]
@@ -31,7 +28,7 @@ def test_transfers_of_several_writers_keep_the_sum(
 
     def transfer(name: int) -> None:
         try:
-            with MultiLogWriter(options, logs, engine=engine) as writer:
+            with MultiLogWriter(options, logs) as writer:
                 for i in range(_ROUNDS):
                     while True:
                         writes = {
@@ -65,7 +62,7 @@ def test_transfers_of_several_writers_keep_the_sum(
         batches.append([record.batch_id for record in records])
     assert batches[0] == batches[1] == batches[2]
 
-    writer = MultiLogWriter(options, logs, engine=engine).acquire()
+    writer = MultiLogWriter(options, logs).acquire()
     with FencedWriter(options, *logs[1]) as owner:
         with pytest.raises(ProducerFenced):
             writer.append({log: Write([b"0"]) for log in logs}, batch_id="late")
@@ -75,13 +72,12 @@ def test_transfers_of_several_writers_keep_the_sum(
         assert "late" not in [record.batch_id for record in reader.read()]
 
 
-@pytest.mark.parametrize("engine", ["kafka-python", "confluent-kafka"])
-def test_an_owner_of_several_logs(kafka: LocalKafka, topic: TopicFactory, engine: str) -> None:
+def test_an_owner_of_several_logs(kafka: LocalKafka, topic: TopicFactory) -> None:
     """It fences the owner of one of them, and is fenced by a later one; who waits is refused."""
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     logs = [(topic(), 0), (topic(), 0)]
-    owned: WriterOptions = {"engine": engine, "shared": False, "fence_owner": True}
-    alone = FencedWriter(options, *logs[1], engine=engine).acquire()
+    owned: WriterOptions = {"shared": False, "fence_owner": True}
+    alone = FencedWriter(options, *logs[1]).acquire()
     alone.append([b"alone"])
     first = MultiLogWriter(options, logs, session="job:1", epoch=7, **owned).acquire()
     with pytest.raises(ProducerFenced):

@@ -8,7 +8,6 @@ import time
 import traceback
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -480,19 +479,14 @@ def test_passwords_of_the_broker_are_private(guarded: Guarded) -> None:
     assert guarded.broker.admin_servers != guarded.broker.bootstrap_servers
 
 
-@pytest.mark.parametrize("engine", ["kafka-python", "confluent-kafka"])
-def test_a_fenced_writer_logs_in(
-    guarded: Guarded, engine: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fenced_writer_logs_in(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     """By SCRAM or a token over TLS, in both visibilities, with the documented rights; no secret."""
-    if engine == "confluent-kafka":
-        pytest.importorskip("confluent_kafka")
     _log_all(caplog)
-    topic = guarded.topic(f"log-{engine}", "READ", "WRITE", "DESCRIBE_CONFIGS")
+    topic = guarded.topic("log", "READ", "WRITE", "DESCRIBE_CONFIGS")
     guarded.allow_logs()
     options = guarded.log_options()
     for first, visibility in enumerate(("read_committed", "filter")):
-        with FencedWriter(options, topic, engine=engine, visibility=visibility) as writer:  # type: ignore[arg-type]
+        with FencedWriter(options, topic, visibility=visibility) as writer:  # type: ignore[arg-type]
             assert (writer.epoch, writer.next_seq) == (first + 1, first)
             writer.append([visibility.encode()], expected_seq=first)
             assert PASSWORD not in repr(writer) + repr(vars(writer))
@@ -500,29 +494,26 @@ def test_a_fenced_writer_logs_in(
         "kafka.sasl.mechanism": "OAUTHBEARER",
         "kafka.sasl.jaas.config": f'{OAUTH} required unsecuredLoginStringClaim_sub="alice";',
     }
-    with LogReader(by_token, topic, engine=engine) as reader:
+    with LogReader(by_token, topic) as reader:
         assert [record.value for record in reader.read()] == [b"read_committed", b"filter"]
-    with FencedWriter(by_token, topic, engine=engine) as writer:
+    with FencedWriter(by_token, topic) as writer:
         writer.append([b"token"], expected_seq=2)
     assert audit(options, topic)[1].ok
     assert PASSWORD not in caplog.text
 
 
-@pytest.mark.parametrize("engine", ["kafka-python", "confluent-kafka"])
-def test_a_fenced_writer_without_login_or_right_is_refused(guarded: Guarded, engine: str) -> None:
+def test_a_fenced_writer_without_login_or_right_is_refused(guarded: Guarded) -> None:
     """A wrong password, no right to read, none to write; none of it is tried for ever."""
-    if engine == "confluent-kafka":
-        pytest.importorskip("confluent_kafka")
-    topic = guarded.topic(f"no-log-{engine}", "READ")
+    topic = guarded.topic("no-log", "READ")
     guarded.allow_logs()
     wrong = guarded.log_options(sasl_mechanism="PLAIN")
     del wrong["kafka.sasl.jaas.config"]
     wrong |= {"kafka.sasl.plain.username": "alice", "kafka.sasl.plain.password": "wrong-secret"}
     with pytest.raises(AuthenticationFailed) as login:
-        FencedWriter(wrong, topic, engine=engine, timeout=10).acquire()
+        FencedWriter(wrong, topic, timeout=10).acquire()
     assert "wrong-secret" not in _text_of(login.value).replace(repr(wrong), "")
     with pytest.raises(NotAuthorized) as right:
-        FencedWriter(guarded.log_options(), topic, engine=engine, timeout=60).acquire()
+        FencedWriter(guarded.log_options(), topic, timeout=60).acquire()
     assert (right.value.operation, right.value.resource) == ("WRITE", topic)
 
 
@@ -531,16 +522,14 @@ def test_an_idle_owner_that_the_broker_forgot_is_still_the_owner(guarded: Guarde
 
     Also one that was taken over before all of it was forgotten.
     """
-    pytest.importorskip("confluent_kafka")
     options = {"kafka.bootstrap.servers": guarded.broker.admin_servers}
-    kinds = list(product(("kafka-python", "confluent-kafka"), ("read_committed", "filter")))
     with ExitStack() as opened, closing(guarded.admin()) as admin:
         writers = []
-        for engine, visibility in kinds:
-            topic = guarded.topic(f"idle-{engine}-{visibility}")
+        for visibility in ("read_committed", "filter"):
+            topic = guarded.topic(f"idle-{visibility}")
             zombie, owner = (
                 opened.enter_context(
-                    FencedWriter(options, topic, engine=engine, visibility=visibility, timeout=100)  # type: ignore[arg-type]
+                    FencedWriter(options, topic, visibility=visibility, timeout=100)  # type: ignore[arg-type]
                 )
                 for _ in range(2)
             )

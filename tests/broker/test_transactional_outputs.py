@@ -19,6 +19,7 @@ from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.membership import Membership
 from coopconsume.group.owned import EpochGrant
 from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.partitioner import default_partition
 from coopconsume.kafka.producer import ORIGIN_HEADER, Message
 from coopconsume.options import Options
 from coopconsume.sinks import Outputs, TransactionalTopic, publishing
@@ -194,6 +195,41 @@ KILLS = [
     *itertools.product(STEPS, (True, False)),
     ((DeltaTable, "delete"), False), ((DeltaTable, "vacuum"), False),
 ]  # fmt: skip
+
+
+def test_a_transaction_writes_records_as_other_outputs_are_written(places):
+    """Null headers stay null, and the key's hash selects the partition, as in Kafka's clients."""
+    from kafka import KafkaConsumer, TopicPartition
+
+    options, _, out = places
+    cluster = Cluster(options)
+    channel = TransactionChannel(options, out, "an id", 30.0, cluster.fence_producers)
+    channel.init(30.0)
+    channel.begin()
+    headers: list[tuple[str, bytes | None]] = [("a", None), ("a", b""), ("b", b"\xff")]
+    keys = [b"%d" % number for number in range(20)]
+    channel.send([Message(out, key, None, headers) for key in keys], 30.0)
+    channel.send([Message(out, None, None, (), 1)], 30.0)
+    channel.commit(30.0)
+    channel.drop()
+    cluster.close()
+    consumer = KafkaConsumer(
+        bootstrap_servers=options.kafka["bootstrap.servers"], isolation_level="read_committed",
+        auto_offset_reset="earliest", enable_auto_commit=False,
+    )  # fmt: skip
+    consumer.assign([TopicPartition(out, p) for p in (0, 1)])
+    found: list[Any] = []
+
+    def are_read() -> bool:
+        found.extend(itertools.chain.from_iterable(consumer.poll(timeout_ms=200).values()))
+        return len(found) == len(keys) + 1
+
+    until(are_read)
+    consumer.close()
+    assert {r.key: r.partition for r in found} == {
+        None: 1, **{key: default_partition(key, 2) for key in keys}
+    }  # fmt: skip
+    assert all(list(r.headers) == (headers if r.key else []) for r in found)
 
 
 def test_who_wakes_late_publishes_nothing(places):

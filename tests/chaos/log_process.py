@@ -17,7 +17,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from kafka import KafkaProducer
+import confluent_kafka
 
 from coopconsume import FencedWriter
 from coopconsume.errors import (
@@ -40,17 +40,18 @@ def stall_if_requested() -> None:
     """After SIGUSR1, stops this process before a record that is not the first of its batch."""
     requested = threading.Event()
     signal.signal(signal.SIGUSR1, lambda *_: requested.set())
-    send = KafkaProducer.send
 
-    def send_or_stall(self: Any, *args: Any, **kwargs: Any) -> Any:
-        headers = args[3] if len(args) > 3 else ()
-        if requested.is_set() and headers and int.from_bytes(headers[0][1][-4:]):
-            requested.clear()
-            self.flush()
-            os.kill(os.getpid(), signal.SIGSTOP)
-        return send(self, *args, **kwargs)
+    class Stalling(confluent_kafka.Producer):  # type: ignore[misc]
+        """Stops before a record of a batch."""
 
-    KafkaProducer.send = send_or_stall
+        def produce(self, *args: Any, headers: Any = (), **kwargs: Any) -> None:
+            if requested.is_set() and headers and int.from_bytes(headers[0][1][-4:]):
+                requested.clear()
+                self.flush()
+                os.kill(os.getpid(), signal.SIGSTOP)
+            super().produce(*args, headers=headers, **kwargs)
+
+    confluent_kafka.Producer = Stalling
 
 
 def append(writer: FencedWriter, luck: random.Random) -> None:

@@ -18,9 +18,68 @@ _KEYS = "tests/model/test_fenced_keys.py::"
 _SESSIONS = "tests/model/test_fenced_sessions.py::"
 _MULTI = "tests/model/test_multi_log_model.py::"
 _OWNERS = "tests/model/test_fenced_owners.py::"
+_FAULTS = "tests/broker/test_fenced_faults.py::"
 _APPENDER = "coopconsume/fenced/appender.py"
 
 FENCED = [
+    Mutant(
+        "earlier-owner-not-fenced",
+        "A producer takes its transactional id once the one before is fenced.",
+        "coopconsume/fenced/kafka_channel.py",
+        "            self._fence(self._id, self._transaction_ms, deadline)\n",
+        "            pass\n",
+        (_FAULTS + "test_an_owner_that_is_not_fenced_in_time_is_in_doubt",),
+    ),
+    Mutant(
+        "fenced-before-it-is-decided",
+        "A fence waits until the transaction is decided.",
+        "coopconsume/kafka/transactions.py",
+        "            if not isinstance(error, passing) or left() <= _PAUSE:\n                raise\n",
+        "            return\n",
+        (_FAULTS + "test_a_transaction_is_decided_once_its_producer_is_fenced",),
+    ),
+    Mutant(
+        "coordinator-known-for-ever",
+        "A coordinator that does not answer is looked up again.",
+        "coopconsume/kafka/transactions.py",
+        "                forget(admin)\n",
+        "                pass\n",
+        (_FAULTS + "test_a_coordinator_that_moved_is_looked_up_again",),
+    ),
+    Mutant(
+        "old-brokers-not-refused",
+        "Brokers whose transactions are not safe are refused.",
+        "coopconsume/fenced/kafka_engine.py",
+        "            check_brokers(admin)\n",
+        "            pass\n",
+        (_FAULTS + "test_brokers_that_are_too_old_are_refused",),
+    ),
+    Mutant(
+        "late-member-not-recognised",
+        "Offsets of an earlier generation are left to the later member.",
+        "coopconsume/fenced/failures.py",
+        "is_of_earlier_generation=isinstance(error, of_others)",
+        "is_of_earlier_generation=False",
+        (_FAULTS + "test_a_late_member_of_a_group_is_recognised",),
+    ),
+    Mutant(
+        "mark-with-a-nul-not-read",
+        "The mark of an offset is read, whichever client has written it.",
+        "coopconsume/kafka/cluster.py",
+        '.removesuffix("\\0")',
+        "",
+        (
+            "tests/broker/test_transactional_outputs.py::test_rows_wait_until_the_stable_offset_passes_them",
+        ),
+    ),
+    Mutant(
+        "record-without-an-answer",
+        "An append has its offsets once every record has an answer.",
+        "coopconsume/fenced/kafka_channel.py",
+        "if any(len(one.offsets) != one.count for one in deliveries):",
+        "if False:",
+        (_FAULTS + "test_an_offset_of_minus_one",),
+    ),
     Mutant(
         "ended-transaction-seems-to-hang",
         "A transaction that ends while it is looked up does not hang.",

@@ -364,7 +364,6 @@ READERS: Mapping[str, tuple[str, ...]] = {
     "coopconsume/runtime/read/timestamp_overflow.py": ("batches", "poll", "chunks"),
     "coopconsume/worker/realtime/source.py": ("real time",),
     "coopconsume/queue/consumer.py": ("queue",),
-    "coopconsume/fenced/confluent_engine.py": ("fenced log",),
     "coopconsume/fenced/kafka_engine.py": ("fenced log",),
     "coopconsume/fenced/frames.py": ("fenced log",),
     "coopconsume/admin/dead_letters/stored.py": ("dead letters",),

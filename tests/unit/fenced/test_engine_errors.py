@@ -1,4 +1,4 @@
-"""Errors of brokers mean the same in both engines."""
+"""Errors of brokers mean the same from both clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from kafka.errors import for_code
 
 from coopconsume.errors import AppendRefused, AuthenticationFailed, NotAuthorized
-from coopconsume.fenced import kafka_engine
+from coopconsume.fenced import failures
 from coopconsume.fenced.config import FencedSettings
 
 SETTINGS = FencedSettings.parse({"kafka.bootstrap.servers": "a:1"})
@@ -20,14 +20,15 @@ SETTINGS = FencedSettings.parse({"kafka.bootstrap.servers": "a:1"})
         (90, None), (1000, None),
     ],
 )  # fmt: skip
-def test_an_error_of_a_broker_means_the_same_in_both_engines(
+def test_an_error_of_a_broker_means_the_same_from_both_clients(
     code: int, refusal: type[Exception] | None
 ) -> None:
     """Both refuse the same permanently; the rest is a doubt."""
-    client = pytest.importorskip("confluent_kafka")
+    import confluent_kafka as client
+
     error = client.KafkaError(code)
-    one = kafka_engine.doubt_of(SETTINGS, "t", for_code(code)(error.str()))
-    other = kafka_engine.doubt_of_confluent(SETTINGS, "t", client.KafkaException(error))
+    one = failures.doubt_of(SETTINGS, "t", for_code(code)(error.str()))
+    other = failures.doubt_of_confluent(SETTINGS, "t", client.KafkaException(error))
     assert one is not None
     assert other is not None
     assert type(other.refusal) is (type(None) if refusal is None else refusal)
@@ -37,10 +38,11 @@ def test_an_error_of_a_broker_means_the_same_in_both_engines(
 
 def test_an_error_of_the_client_is_a_doubt() -> None:
     """Where the offset is gone, the client says so in its own words."""
-    client = pytest.importorskip("confluent_kafka")
+    import confluent_kafka as client
+
     for name, is_gone in (("_AUTO_OFFSET_RESET", True), ("_TIMED_OUT", False), ("_FENCED", False)):
         error = client.KafkaException(client.KafkaError(getattr(client.KafkaError, name)))
-        doubt = kafka_engine.doubt_of_confluent(SETTINGS, "t", error)
+        doubt = failures.doubt_of_confluent(SETTINGS, "t", error)
         assert doubt is not None
         assert (doubt.refusal, doubt.is_out_of_range) == (None, is_gone)
-    assert kafka_engine.doubt_of_confluent(SETTINGS, "t", KeyError("x")) is None
+    assert failures.doubt_of_confluent(SETTINGS, "t", KeyError("x")) is None

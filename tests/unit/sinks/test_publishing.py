@@ -133,7 +133,9 @@ def publisher(broker: Broker, waiting: Waiting, log: SimpleNamespace) -> publish
     )
     assignment = SimpleNamespace(
         options=SimpleNamespace(group_id="g"), epoch=EPOCH, member="m", topic_ids={"t": "id"},
-        store=store, cluster=SimpleNamespace(stable_primary=lambda _: broker.primary),
+        store=store, cluster=SimpleNamespace(
+            stable_primary=lambda _: broker.primary, fence_producers=lambda *_: None
+        ),
         place=lambda: "g",
     )  # fmt: skip
     return publishing.Publishing(
