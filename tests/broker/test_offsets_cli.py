@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -249,6 +250,27 @@ def test_a_group_moves_to_another_table_exactly(cli: OffsetsCli, tmp_path: Path)
     assert store.topic_ids("new") == {cli.at: cli.ids[cli.harness.topic]}
     again = cli.call("offsets", "export", "new", "-", table=table).stdout
     assert json.loads(again)["partitions"] == json.loads(document.read_text())["partitions"]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_key_in_the_commit_table_is_shown_and_moves_with_its_record(
+    cli: OffsetsCli, tmp_path: Path, keep: bool
+) -> None:
+    """No record is read for it; an operator may leave it out of another table."""
+    group, document, table = cli.harness.group, tmp_path / "shop.json", tmp_path / "other"
+    other = f"{group}-moved"  # Kafka has offsets of groups of other tests
+    failed = replace(cli.failed, key="of the table")
+    cli.harness.store.commit(group, cli.epoch, "m", {}, pending={cli.at: [failed]})
+    (lag,) = cli.answer("lag", group)
+    assert lag["blocker"]["key"] == "of the table"
+    assert "of the table" in cli.call("groups", "describe", group).stdout
+    assert cli.call("offsets", "export", group, str(document)).exit_code == 0
+    words = ("--execute", "--option", f"keepFailedKeys={str(keep).lower()}")
+    cli.answer("offsets", "import", str(document), "--group", other, *words, table=table)
+    store = CommitStore.open(table, cluster=cli.cluster.cluster_id)
+    assert store.pending(other) == {cli.at: {4: failed if keep else cli.failed}}
+    (lag,) = cli.answer("lag", other, table=table)
+    assert lag["blocker"]["key"] == ("of the table" if keep else "4")
 
 
 @pytest.mark.parametrize("command", ["reset", "show", "gaps", "lag", "export"])

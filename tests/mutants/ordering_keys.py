@@ -11,6 +11,7 @@ _POLLED = (
     "tests/model/test_polling_model.py::"
     "test_the_commit_log_has_the_keys_of_records_that_were_polled"
 )
+_CLI = "tests/broker/test_offsets_cli.py::"
 _ROW = _KEYS + "test_the_row_of_a_record_that_fails_has_its_key_if_it_may"
 _COMMITS = "tests/unit/commits/test_commit_store.py::test_keys_of_pending_records_live_in_the_log"
 
@@ -92,6 +93,14 @@ ORDERING_KEYS = [
         "to_keep(self.options, pending) if pending else None",
         "dict(pending) if pending else None",
         (_ROW,),
+    ),
+    Mutant(
+        "key-moved-whatever-the-option-says",
+        "With keepFailedKeys=false what an operator writes has no keys.",
+        "coopconsume/admin/offsets/admin.py",
+        "pending=to_keep(self.options, {tp: m.pending for tp, m in changed.items()})",
+        "pending={tp: m.pending for tp, m in changed.items()}",
+        (_CLI + "test_a_key_in_the_commit_table_is_shown_and_moves_with_its_record",),
     ),
     Mutant(
         "key-of-a-retry-not-in-the-log",
