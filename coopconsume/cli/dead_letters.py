@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coopconsume.admin.cells import cell
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.place import Shown, dead_letter_option, shown, with_admin
-from coopconsume.cli.text import short, shown_time, table, text_of, time_of
+from coopconsume.cli.text import short, table, text_of, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -251,7 +252,7 @@ def _name(one: Any) -> str:
 
 def _time(millis: int) -> str:
     try:
-        return shown_time(datetime.fromtimestamp(millis / 1000, UTC))
+        return cell(datetime.fromtimestamp(millis / 1000, UTC))
     except (OSError, OverflowError, ValueError):  # A record may have any timestamp.
         return f"{millis} ms since 1970"
 

@@ -9,7 +9,7 @@ import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
 from coopconsume.cli.place import Shown, at_a_cluster, shown
-from coopconsume.cli.text import shown_time, table
+from coopconsume.cli.text import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -144,7 +144,7 @@ def blockage_lines(found: Blockage, servers: str) -> Iterator[str]:
     yield f"{log} is blocked from offset {found.stable:,} on; its end is {found.end:,}"
     rows = [
         (
-            t.producer_id, t.producer_epoch, t.first_offset, shown_time(t.last_write),
+            t.producer_id, t.producer_epoch, t.first_offset, t.last_write,
             t.transactional_id, t.state, None if t.timeout_ms is None else f"{t.timeout_ms:,} ms",
         )
         for t in found.transactions

@@ -13,7 +13,7 @@ import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
 from coopconsume.cli.place import Shown, at_a_cluster, shown
-from coopconsume.cli.text import shown_time, table
+from coopconsume.cli.text import table
 from coopconsume.fenced.ownership import OwnershipRegistry
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def _resource_lines(row: Row, events: Sequence[OwnershipEvent]) -> Iterator[str]
             [
                 (
                     entry.fence_epoch, entry.generation or None,
-                    shown_time(datetime.fromtimestamp(entry.at_ms / 1000, UTC)),
+                    datetime.fromtimestamp(entry.at_ms / 1000, UTC),
                     entry.event, entry.owner, entry.session[:_SHOWN],
                 )
                 for entry in reversed(events)

@@ -11,7 +11,7 @@ import click
 from coopconsume.cli.catalog import session_for
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, example, reported
 from coopconsume.cli.place import Shown, shown, spark_conf_option, with_admin
-from coopconsume.cli.text import shown_time, table, text_of, time_of
+from coopconsume.cli.text import table, text_of, time_of
 from coopconsume.state.reading import CommittedState
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def stats(committed: CommittedState, *, topic: str | None, ranges: int) -> Shown
     cells = [
         (
             f"{one.topic}-{one.partition}", one.keys, one.size,
-            shown_time(one.snapshot.made_at) if one.snapshot else None,
+            one.snapshot.made_at if one.snapshot else None,
             one.snapshot.keys if one.snapshot else None,
             one.snapshot.size if one.snapshot else None, one.tail_rows, one.tail_files,
         )

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from assignors import KeyRange
+from coopconsume.admin.cells import cell
 from coopconsume.admin.overview.words import members_text
 from coopconsume.kafka.coordinator import DEAD
 
@@ -39,15 +40,15 @@ _PLACES = KeyRange().split(CELLS)
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Returns the lines of a table: numbers right-aligned, None as a dash."""
-    cells = [[_cell(value) for value in row] for row in rows]
+    cells = [[cell(value) for value in row] for row in rows]
     right = [
         any(isinstance(value, int) for value in column) for column in zip(*rows, strict=True)
     ] or [False] * len(header)
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     return [
         "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(line, widths, right, strict=True)
         ).rstrip()
         for line in (header, *cells)
     ]
@@ -204,7 +205,7 @@ def _events(events: Sequence[GroupEvent], letters: Mapping[str, str]) -> Iterato
             [
                 (
                     event.epoch,
-                    shown_time(event.at),
+                    event.at,
                     _what(event, letters),
                     letters.get(event.by, event.by),
                     "yes" if event.counted else f"no: {event.reason}",
@@ -251,11 +252,6 @@ def short(text: str | None) -> str | None:
     return line if line is None or len(line) <= _MOST_TEXT else f"{line[: _MOST_TEXT - 1]}…"
 
 
-def shown_time(at: datetime) -> str:
-    """Returns a time with its zone, to the second."""
-    return f"{at:%Y-%m-%d %H:%M:%S %Z}"
-
-
 def time_of(text: str, zone: tzinfo | None = None) -> datetime:
     """Returns an ISO 8601 time; one without a zone is of this zone, by default the local one.
 
@@ -264,9 +260,3 @@ def time_of(text: str, zone: tzinfo | None = None) -> datetime:
     """
     found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=zone) if zone else found.astimezone()
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int) else str(value)

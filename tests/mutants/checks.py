@@ -129,6 +129,25 @@ CHECKER = [
 
 SHOWN = [
     Mutant(
+        "key-commands-a-terminal",
+        "What a record brings is shown without control characters.",
+        "coopconsume/admin/cells.py",
+        "    if text.isprintable():",
+        "    if text:",
+        (
+            "tests/unit/admin/test_overview.py::test_values_in_tables",
+            "tests/unit/admin/test_overview.py::test_a_key_cannot_command_a_terminal",
+        ),
+    ),
+    Mutant(
+        "times-without-zone",
+        "A time in a table has its zone.",
+        "coopconsume/admin/cells.py",
+        "%H:%M:%S %Z}",
+        "%H:%M:%S}",
+        ("tests/unit/admin/test_overview.py::test_values_in_tables",),
+    ),
+    Mutant(
         "group-id-warned-of-at-each-read",
         "Spark's warning of kafka.group.id does not come with each read of a consumer.",
         "coopconsume/consumer.py",

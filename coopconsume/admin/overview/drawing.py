@@ -12,6 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from assignors import KeyRange
+from coopconsume.admin.cells import cell
 from coopconsume.admin.overview.words import members_text
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def group_html(group: GroupOverview, me: str | None = None) -> str:
                 (
                     (
                         _text(event.epoch),
-                        f"{event.at:%Y-%m-%d %H:%M:%S %Z}",
+                        _text(event.at),
                         _text(event.kind if event.members is None else members_text(event.members)),
                         _text(event.by),
                         "yes" if event.counted else f"no: {escape(event.reason)}",
@@ -117,7 +118,7 @@ def _blocking(blocker: Mapping[str, Any] | None) -> str:
     found = f"{blocker['offset']:,},{key} {blocker['state']} for {blocker['ageSeconds']:,} s"
     if blocker["attempts"]:
         found += f", failed {blocker['attempts']} times: {blocker['error']}"
-    return escape(found)
+    return _text(found)
 
 
 def in_time(seconds: float, draw: Callable[[], _T]) -> _T | None:
@@ -161,11 +162,11 @@ def _blocker(p: PartitionOverview) -> str:
     blocker = p.blocker
     if blocker is None:
         return ""
-    since = f" since {blocker.since:%Y-%m-%d %H:%M:%S %Z}" if blocker.since else ""
-    key = f", key {escape(blocker.shown_key)}" if blocker.shown_key is not None else ""
+    since = f" since {_text(blocker.since)}" if blocker.since else ""
+    key = f", key {_text(blocker.shown_key)}" if blocker.shown_key is not None else ""
     if blocker.deleted_by or not blocker.attempts:
         return f"{blocker.offset:,}{key}, {blocker.shown_state}{since}"
-    error = escape(blocker.error)
+    error = _text(blocker.error)
     return f"{blocker.offset:,}{key}, failed {blocker.attempts} times{since}: {error}"
 
 
@@ -190,12 +191,10 @@ def _bar(parts: Iterable[tuple[KeyRange, str, str]], width: int = _WIDTH) -> str
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    head = "".join(f"<th>{_text(name)}</th>" for name in header)
+    body = "".join(f"<tr>{''.join(f'<td>{html}</td>' for html in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _text(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int) else escape(str(value))
+    return escape(cell(value))

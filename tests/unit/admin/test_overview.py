@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -16,6 +16,7 @@ from assignors import MAX_KEY_HASH, KeyRange
 from assignors.wire import Subscription
 from commits import AcquireRequest, CommitStore, Pending, Wanted
 from commits.model import PARKED_MS
+from coopconsume.admin.cells import cell
 from coopconsume.admin.offsets.status import PartitionStatus, times_of
 from coopconsume.admin.overview import GroupOverview, InDoubtRange, OwnedRange, key_metadata
 from coopconsume.admin.overview.build import GroupFacts, build
@@ -301,6 +302,37 @@ def test_tables_have_numbers_to_the_right() -> None:
         "NAME      N", "a     1,000", "long      -",
     ]  # fmt: skip
     assert table(("NAME", "N"), []) == ["NAME  N"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (1_000, "1,000"),
+        ("Zürich\\", "Zürich\\"),
+        ("\x1b[2J\nnext\x9b", r"\x1b[2J\nnext\x9b"),
+        (datetime(2026, 3, 1, 9, 5, tzinfo=UTC), "2026-03-01 09:05:00 UTC"),
+        (
+            datetime(2026, 3, 1, 9, 5, tzinfo=timezone(timedelta(hours=2))),
+            "2026-03-01 09:05:00 UTC+02:00",
+        ),
+    ],
+)
+def test_values_in_tables(value: object, text: str) -> None:
+    """Times have their zone, and what a record brings cannot command a terminal."""
+    assert cell(value) == text
+    assert table(("VALUE",), [(value,)])[1].strip() == text
+
+
+def test_a_key_cannot_command_a_terminal(store: CommitStore) -> None:
+    """Its control characters are shown, in text and in HTML, as are those of an error."""
+    found = two_members(store)
+    failed = Pending(3, key_hash=9, attempts=4, error="broken \x1b]0;title\x07")
+    known = {"ends": {P0: 10}, "pending": {P0: {3: failed}}}
+    group = overview(store, with_statuses(store, found, **known))
+    for shown in ("\n".join(group_lines(group, datetime.now(UTC))), group_html(group)):
+        assert r"broken \x1b]0;title\x07" in shown
+        assert "\x1b" not in shown
 
 
 def test_a_group_as_text(store: CommitStore) -> None:
