@@ -28,7 +28,7 @@ $(VENV)/.ready: $(VENV)/.ready-demo
 
 setup: $(VENV)/.ready ## set up the virtual environment with all tools
 
-demo: $(VENV)/.ready-demo ## 10,000 flights through 8 slots on a real Kafka, killed in the middle
+demo: $(VENV)/.ready-demo ## 10,000 flights through 4 slots on a real Kafka, killed in the middle
 	@$(BIN)/coopconsume demo $(ARGS)
 
 # One process more than CI has cores: tests of Spark, programs and the broker mostly wait.

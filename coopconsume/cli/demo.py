@@ -28,7 +28,7 @@ from coopconsume.monitoring.screen import Screen
 def demo(*, records: int, bootstrap_servers: str | None, as_json: bool, keep: bool) -> None:
     """Run demo jobs on flights of 2013 and a real Kafka broker.
 
-    It has four steps: process all flights with 8 slots; process them again with poison records and
+    It has four steps: process all flights with 4 slots; process them again with poison records and
     a slow aircraft; kill the whole job and start it again; check the results. The jobs are
     processes of `coopconsume run`. The figures are those of the killed run. With --json all other
     text goes to standard error.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_ATTEMPTS = 3
-SLOTS = 8
+SLOTS = 4
 
 _MODULE = "flights_job"
 _HANDLER = f'''\
@@ -86,7 +86,7 @@ class Query:
             *("-o", f"slots={SLOTS}"),
             *("--output", self.path("rows"), "--output-schema", OUTPUT_SCHEMA),
             *("--dead-letter", self.path("dead"), "--max-attempts", str(MAX_ATTEMPTS)),
-            *("--backoff", "0.3", "--available-now", "--log-format", "json"),
+            *("--backoff", "0.1", "--available-now", "--log-format", "json"),
             # In a JVM that runs for so short, the optimising compiler costs more than it saves.
             *("--spark-conf", f"spark.driver.extraJavaOptions={java}"),
         ]
