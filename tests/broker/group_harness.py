@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,14 @@ class Process(EventProcess):
             lambda found: found["event"] == event and facts.items() <= found.items(),
             f"{event} {facts}", timeout,
         )  # fmt: skip
+
+    def wake(self) -> None:
+        """Let it go on after it has stopped itself, which it does after it has said so."""
+        status, deadline = Path(f"/proc/{self.popen.pid}/status"), time.monotonic() + PATIENCE
+        while "State:\tT" not in status.read_text():
+            assert time.monotonic() < deadline, f"it does not stop; there were {self.events}"
+            time.sleep(0.01)
+        self.popen.send_signal(signal.SIGCONT)
 
     def ask(self, command: str, *answers: str) -> dict[str, Any]:
         """Give it a command; returns the next event that is of one of some kinds."""

@@ -275,7 +275,7 @@ def test_a_leader_that_slept_fences_nobody(harness: GroupHarness) -> None:
     epoch = harness.settled(a)
     a.say("commit 0")
     a.wait_for("committed", epoch=epoch)
-    os.kill(sleeper.popen.pid, signal.SIGCONT)
+    sleeper.wake()
     assert harness.settled(a, sleeper) > epoch
     counted = [
         entry for entry in harness.store.history(harness.group)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -83,11 +81,6 @@ def join_together(harness: GroupHarness) -> tuple[Process, Process]:
     return pair[owner], pair[1 - owner]
 
 
-def wake(member: Process) -> None:
-    """Let a frozen member go on."""
-    os.kill(member.popen.pid, signal.SIGCONT)
-
-
 @pytest.mark.slow
 def test_offsets_of_plain_consumers_are_no_change_from_outside(harness: GroupHarness) -> None:
     """Neither for members of the first epoch that are late nor after a kill before the mirror.
@@ -96,11 +89,11 @@ def test_offsets_of_plain_consumers_are_no_change_from_outside(harness: GroupHar
     """
     start = consume_plainly(harness)
     late, early = join_together(harness)
-    wake(early)
+    early.wake()
     early.wait_for("begin")
     early.say(f"commit {start}")
     early.wait_for("committed")
-    wake(late)
+    late.wake()
     late.wait_for("begin")
     late.say(f"commit {start + 1}")
     late.wait_for("committed")

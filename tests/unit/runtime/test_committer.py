@@ -331,7 +331,9 @@ def owner(tmp_path) -> EpochAssignment:
     epoch = store.open_epoch("g", {"m": [TP]}, previous=None)
     store.start("g", epoch, "m", {TP: 0})
     made = EpochAssignment.__new__(EpochAssignment)
-    made.store, made.options = store, SimpleNamespace(group_id="g", batch_life=1.0)
+    made.store, made.options = store, SimpleNamespace(
+        group_id="g", batch_life=1.0, keep_failed_keys=True,
+    )  # fmt: skip
     made._grant = SimpleNamespace(epoch=epoch, member="m")
     made.owned = {TP: Owned(*TP, (KeyRange(),), 0, OffsetRanges(), max_ranges=2)}
     made.logs = SimpleNamespace(reached=lambda _offsets: {})
@@ -373,7 +375,9 @@ def test_chunks_are_returned_to_a_maintained_table(monkeypatch):
     """It is the last write of a job."""
     asked: list[bool] = []
     assignment = EpochAssignment.__new__(EpochAssignment)
-    assignment.options = SimpleNamespace(group_id="g", batch_life=1.0)
+    assignment.options = SimpleNamespace(
+        group_id="g", batch_life=1.0, keep_failed_keys=True,
+    )  # fmt: skip
     assignment.store = SimpleNamespace(acquire=lambda *_, maintain: asked.append(maintain))
     assignment._grant = SimpleNamespace(epoch=Epoch(1, "n"), member="m")
     assignment._ids, assignment._over, assignment._seen = iter(["id"]), threading.Event(), 0.0
