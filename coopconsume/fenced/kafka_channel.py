@@ -104,9 +104,6 @@ class KafkaChannel:
             "batch.num.messages": 1_000_000, "message.max.bytes": size + 4096,
             "queue.buffering.max.messages": 1_000_000, "retry.backoff.ms": 5,
             "socket.timeout.ms": max(request_ms, _LEAST_REQUEST_MS),
-            # It would connect to a broker at most every 50 ms, and look only every 500 ms whether
-            # it has one that can be asked for the coordinator.
-            "enable.sparse.connections": False,
         }  # fmt: skip
         if kafka.get("compression.type"):
             config["compression.type"] = kafka["compression.type"]
@@ -114,6 +111,10 @@ class KafkaChannel:
             delivery_ms = min(delivery_ms, max(self._transaction_ms, _LEAST_DELIVERY_MS))
             self._transaction_ms = max(self._transaction_ms, delivery_ms)
             config["transactional.id"] = transactional_id
+            # It would connect to a broker at most every 50 ms, and look only every 500 ms whether
+            # it has one that can be asked for the coordinator. Each append wakes all connections,
+            # so others have no more than they need.
+            config["enable.sparse.connections"] = False
             config["transaction.timeout.ms"] = self._transaction_ms
         config |= {"delivery.timeout.ms": delivery_ms} | dict(more or {})
         with self._as_doubts:

@@ -52,6 +52,15 @@ def kept_key(pending: Pending) -> str | None:
     return shown_key(ordering_key_of(pending.headers))
 
 
+def is_known_key(key: str | None, key_hash: int | None, offset: int) -> bool:
+    """Returns whether the commit log says all of a failed record's key.
+
+    A record that is dealt by its offset, or has no hash, has no key; others are read from Kafka if
+    the log does not have theirs.
+    """
+    return key is not None or key_hash in {None, offset_hash(offset)}
+
+
 def to_keep(
     options: Options, pending: Mapping[TopicPartition, Iterable[Pending]]
 ) -> dict[TopicPartition, list[Pending]]:
@@ -107,7 +116,7 @@ class Failed:
     @property
     def has_unknown_key(self) -> bool:
         """Whether it has a key, and nothing but Kafka knows it."""
-        return self.key is None and self.key_hash != offset_hash(self.offset)
+        return not is_known_key(self.key, self.key_hash, self.offset)
 
 
 @dataclass

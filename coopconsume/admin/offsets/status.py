@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from assignors.ranges import offset_hash
 from commits import OffsetRanges
-from coopconsume.group.owned import kept_key
+from coopconsume.group.owned import is_known_key, kept_key
 from coopconsume.record import shown_key
 
 if TYPE_CHECKING:
@@ -344,7 +343,7 @@ class PartitionStatus:
         if failed is None:
             return None, False
         kept = kept_key(failed)
-        return kept, kept is not None or failed.key_hash in (None, offset_hash(offset))
+        return kept, is_known_key(kept, failed.key_hash, offset)
 
     def _deleted_by(self, offset: int) -> str:
         if self.log_start is not None and offset < self.log_start:
