@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from assignors import KeyRange, Share
 from commits import Epoch, OffsetRanges
 from coopconsume.errors import FencedMember, OutputsNotPublished
+from coopconsume.fenced import kafka_channel
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.membership import Membership
@@ -230,6 +231,23 @@ def test_a_transaction_writes_records_as_other_outputs_are_written(places):
         None: 1, **{key: default_partition(key, 2) for key in keys}
     }  # fmt: skip
     assert all(list(r.headers) == (headers if r.key else []) for r in found)
+
+
+def test_a_full_producer_is_waited_for(places, monkeypatch):
+    """A transaction may have more records than the producer takes at once."""
+    options, _, out = places
+    made = kafka_channel.record_producer
+    monkeypatch.setattr(
+        kafka_channel, "record_producer",
+        lambda kafka, config: made(kafka, config | {"queue.buffering.max.messages": 10}),
+    )  # fmt: skip
+    with closing(Cluster(options)) as cluster:
+        channel = TransactionChannel(options, out, "full", 30.0, cluster.fence_producers)
+        channel.init(30.0)
+    channel.begin()
+    channel.send([Message(out, b"%d" % n, b"v") for n in range(200)], 30.0)
+    channel.commit(30.0)
+    channel.drop()
 
 
 def test_who_wakes_late_publishes_nothing(places):

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer
+from kafka.errors import ConcurrentTransactionsError
 
 from coopconsume.errors import EngineNotUsable
 from coopconsume.kafka import transactions
-from coopconsume.kafka.transactions import check_brokers, group_metadata
+from coopconsume.kafka.transactions import check_brokers, fence_producers, group_metadata
 
 
 @pytest.mark.parametrize("instance", [None, "static-1"])
@@ -53,3 +54,18 @@ def test_brokers_whose_transactions_are_not_safe_are_refused(
             check_brokers(admin)
     else:
         check_brokers(admin)
+
+
+def test_a_transaction_that_is_not_decided_in_time_is_an_error() -> None:
+    """It is asked for until the time is over, and not for ever."""
+    asked: list[float] = []
+
+    def run(*_: object) -> None:
+        asked.append(0.0)
+        assert len(asked) < 10
+        raise ConcurrentTransactionsError
+
+    admin = SimpleNamespace(_manager=SimpleNamespace(broker_version=(4, 0), run=run))
+    with pytest.raises(ConcurrentTransactionsError):
+        fence_producers(admin, "an id", 60_000, lambda: 1.0 - 0.5 * len(asked))
+    assert len(asked) == 2
