@@ -57,6 +57,11 @@ class RaisedAs:
 
     def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and (other := self._other(error)) is not None:
-            if self._drop is not None:
-                self._drop()
-            raise other from error
+            try:
+                if self._drop is not None:
+                    self._drop()
+                raise other from error
+            finally:
+                # Its traceback has this frame: the cycle would keep all that its frames refer to,
+                # such as clients and their threads, until the garbage collector comes.
+                del other, error

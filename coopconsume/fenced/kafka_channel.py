@@ -118,7 +118,7 @@ class KafkaChannel:
             config["transaction.timeout.ms"] = self._transaction_ms
         config |= {"delivery.timeout.ms": delivery_ms} | dict(more or {})
         with self._as_doubts:
-            self._producer = record_producer(kafka, config)
+            self._producer: Any = record_producer(kafka, config)
 
     def init(self, timeout: float) -> None:
         """Fences every earlier producer of the transactional id, and decides its transaction."""
@@ -126,7 +126,7 @@ class KafkaChannel:
         deadline = Deadline(timeout)
         with RaisedAs(partial(doubt_of, self._settings, self._topic)):
             self._fence(self._id, self._transaction_ms, deadline)
-        self._within(deadline.left, self._producer.init_transactions)
+        self._within(deadline.left, "init_transactions")
 
     def begin(self) -> None:
         """Begins a transaction."""
@@ -137,12 +137,11 @@ class KafkaChannel:
         """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
         deliveries = [Delivery(len(part.entries)) for part in parts]
         with self._as_doubts:
-            produce = self._producer.produce
             for (log, entries, headers, *_), delivery in zip(parts, deliveries, strict=True):
                 topic, partition, delivered = log.topic, log.partition, delivery.delivered
                 for (value, key, more, timestamp), stamp in zip(entries, headers, strict=True):
                     # 0 is the client's clock.
-                    produce(
+                    self._producer.produce(
                         topic, value, key, partition, delivered, timestamp=timestamp or 0,
                         headers=[stamp, *more],
                     )  # fmt: skip
@@ -181,25 +180,30 @@ class KafkaChannel:
         from confluent_kafka import TopicPartition
 
         offsets = [TopicPartition(*name, offset) for name, offset in consumed.offsets.items()]
-        send = self._producer.send_offsets_to_transaction
-        self._within(timeout, partial(send, offsets, group_metadata(consumed.group)))
+        group = group_metadata(consumed.group)
+        self._within(timeout, "send_offsets_to_transaction", offsets, group)
 
     def commit(self, timeout: float) -> None:
         """Commits the transaction."""
-        self._within(timeout, self._producer.commit_transaction)
+        self._within(timeout, "commit_transaction")
 
     def abort(self, timeout: float) -> None:
         """Aborts the transaction."""
-        self._within(timeout, self._producer.abort_transaction)
+        self._within(timeout, "abort_transaction")
 
     def drop(self) -> None:
-        """Stops using it at once; a request under way may still take effect."""
+        """Stops using it at once; a request under way may still take effect.
+
+        Its threads end here, also while somebody keeps an error whose frames have this channel.
+        """
         from confluent_kafka import KafkaException
 
-        with suppress(KafkaException):  # it cannot be used anyway
-            self._producer.purge()
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(KafkaException):  # it cannot be used anyway
+                producer.purge()
 
-    def _within(self, timeout: float, call: Callable[..., None]) -> None:
+    def _within(self, timeout: float, call: str, *args: object) -> None:
         """Repeats a call, which continues where it stopped, until it ends or its time is over."""
         from confluent_kafka import KafkaException
 
@@ -207,7 +211,10 @@ class KafkaChannel:
         with self._as_doubts:
             while True:
                 try:
-                    return call(max(0.1, min(_RESUME, deadline.left)))
+                    seconds = max(0.1, min(_RESUME, deadline.left))
+                    getattr(self._producer, call)(*args, seconds)
                 except KafkaException as error:
                     if not error.args[0].retriable() or deadline.is_over:
                         raise
+                else:
+                    return

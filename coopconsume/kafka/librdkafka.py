@@ -202,10 +202,35 @@ def record_producer(kafka: Mapping[str, str], more: Mapping[str, Any]) -> Any:
     Raises:
         InvalidOption: A setting that librdkafka does not take.
     """
-    from confluent_kafka import Producer
-
     own = {"acks": "all", "partitioner": "murmur2_random", "log_level": 0}
-    return _client(Producer, client_config(kafka) | own | dict(more))
+    return _client(_producer(), client_config(kafka) | own | dict(more))
+
+
+@cache
+def _producer() -> Any:
+    from confluent_kafka import KafkaException, Producer
+
+    class RecordProducer(Producer):  # type: ignore[misc]
+        """A producer whose ``flush`` raises a fatal error as what it is.
+
+        confluent-kafka calls back for each record that has failed while the fatal error is set,
+        raises a ``SystemError`` of the last call, and never frees it. With its traceback, that
+        error would keep the producer, and so its threads.
+        """
+
+        def flush(self, *timeout: float) -> int:
+            try:
+                return int(super().flush(*timeout))
+            except SystemError as error:
+                first: BaseException = error.with_traceback(None)
+                while first.__cause__ is not None:
+                    first = first.__cause__
+                args = first.args
+            finally:
+                del self  # for the traceback of what is raised
+            raise KafkaException(*args)
+
+    return RecordProducer
 
 
 def kafka_error(error: Any) -> KafkaError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.fenced.config import FencedSettings
@@ -94,8 +93,8 @@ class TransactionChannel(KafkaChannel):
 
         place = (group,) if isinstance(group, str) else group[:4]
         values = [TopicPartition(*tp, *value) for tp, value in offsets.items()]
-        send = self._producer.send_offsets_to_transaction
-        self._within(timeout, partial(send, values, group_metadata(*place)))
+        metadata = group_metadata(*place)
+        self._within(timeout, "send_offsets_to_transaction", values, metadata)
 
 
 def transactional_id(group: str, topic: str, partition: int) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +18,7 @@ from coopconsume.errors import (
     WriterNotOpen,
 )
 from coopconsume.fenced import Entry, Loaded, LogReader, audit, bulk_load
+from tests.chaos.frame import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,6 +98,34 @@ def test_the_last_to_come_owns_the_log(make: Any, topic: TopicFactory) -> None:
     assert not one.is_open
     assert two.append([b"c"], expected_seq=1).first_seq == 1
     assert one.resolve("none") is None
+
+
+def test_a_writer_that_is_fenced_leaves_no_threads(make: Any, topic: TopicFactory) -> None:
+    """Neither its producer's nor another client's, also if the error is kept; and no records."""
+    name, before, errors = topic(), client_threads(), []
+    owner = make(name).acquire()
+    owner.append([b"a"])
+    for _ in range(3):
+        fenced, owner = owner, make(name).acquire()
+        owner.append([b"a"])
+        with pytest.raises(ProducerFenced) as error:
+            fenced.append([b"b"] * 3)
+        errors.append(error)
+        fenced.close()
+    owner.close()
+    wait_until(lambda: client_threads() <= before, lambda: f"{client_threads()} of {before}")
+    # confluent-kafka never frees these.
+    kept = [one for one in gc.get_objects() if isinstance(one, SystemError)]
+    assert not any(one.__traceback__ for one in kept)
+
+
+def client_threads() -> int:
+    """How many threads of librdkafka this process has."""
+    found = 0
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # It has just ended.
+            found += (thread / "comm").read_text().startswith("rdk:")
+    return found
 
 
 def test_those_who_share_a_log_follow_each_other(make: Any, topic: TopicFactory) -> None:

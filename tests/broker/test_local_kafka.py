@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from coopconsume.errors import BrokerStartFailed, BrokerStopped
 from coopconsume.testing.local.broker import LocalKafka
@@ -274,3 +274,20 @@ def test_a_wide_topic_is_led_once_it_is_created(own: LocalKafka) -> None:
             own.create_topic(name, partitions)
             sent = [producer.send(name, b"first", partition=of) for of in range(partitions)]
             assert [one.get(120).offset for one in sent] == [0] * partitions
+
+
+def test_a_topic_is_created_once(own: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one is refused; but not if the client asks twice, as it does of a new controller."""
+    own.create_topic("once")
+    with pytest.raises(TopicAlreadyExistsError):
+        own.create_topic("once")
+    create = KafkaAdminClient.create_topics
+
+    def twice(admin: KafkaAdminClient, *topics: Any) -> Any:
+        create(admin, *topics)
+        return create(admin, *topics)
+
+    monkeypatch.setattr(KafkaAdminClient, "create_topics", twice)
+    own.create_topic("twice", 2)
+    with closing(KafkaAdminClient(bootstrap_servers=own.bootstrap_servers)) as admin:
+        assert {"once", "twice"} <= set(admin.list_topics())

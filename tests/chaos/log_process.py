@@ -46,8 +46,8 @@ def stall_if_requested() -> None:
 
         def produce(self, *args: Any, headers: Any = (), **kwargs: Any) -> None:
             if requested.is_set() and headers and int.from_bytes(headers[0][1][-4:]):
+                self.flush()  # Raises if it is fenced here; the next batch stalls then.
                 requested.clear()
-                self.flush()
                 os.kill(os.getpid(), signal.SIGSTOP)
             super().produce(*args, headers=headers, **kwargs)
 

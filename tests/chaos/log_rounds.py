@@ -144,7 +144,9 @@ class Rounds:
         wait_until(lambda: bool(writer.events), lambda: f"not started: {self._last()}")
         writer.popen.send_signal(signal.SIGUSR1)
         status = Path(f"/proc/{writer.popen.pid}/status")
-        wait_until(lambda: "State:\tT" in status.read_text(), lambda: f"no stall: {self._last()}")
+        wait_until(
+            lambda: "State:\tT" in status.read_text(), lambda: f"no stall: {writer.events[-9:]}"
+        )
         self.wait_for("acked", 1)
         if self._luck.random() < 0.5:
             self._replace(writer)

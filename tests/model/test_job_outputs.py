@@ -31,6 +31,18 @@ def test_a_dead_letter_is_there_before_its_record_counts_as_done(world):
     assert all(commit in counted for _, _, commit in sink.seen)
 
 
+def test_a_parked_record_is_noted_with_its_dead_letter(world):
+    """It stays pending as parked, with its error, until somebody decides; only its key waits."""
+    there = world()
+    member = there.claim()
+    sink = Watching(member, there)
+    there.run(member, Rejecting(3), dead_letters=sink, park=True)
+    there.until(lambda: there.done(member) == set(range(20)) - set(range(3, 20, 5)))
+    there.until(lambda: set(pending_of(member)) == {3})
+    assert {offset for offset, _, _ in sink.seen} == {3}
+    assert member.store.pending("g")[TP][3].is_parked
+
+
 def test_an_output_row_is_there_before_its_record_counts_as_done(world):
     """As with dead letters: a row stands or falls with the commit that it names."""
     there = world()

@@ -18,10 +18,27 @@ _KEYS = "tests/model/test_fenced_keys.py::"
 _SESSIONS = "tests/model/test_fenced_sessions.py::"
 _MULTI = "tests/model/test_multi_log_model.py::"
 _OWNERS = "tests/model/test_fenced_owners.py::"
+_WRITER = "tests/broker/test_fenced_writer.py::"
 _FAULTS = "tests/broker/test_fenced_faults.py::"
 _APPENDER = "coopconsume/fenced/appender.py"
 
 FENCED = [
+    Mutant(
+        "fenced-producer-kept-by-its-error",
+        "The threads of a producer end as it is dropped, also if its error is kept.",
+        "coopconsume/fenced/kafka_channel.py",
+        "        producer, self._producer = self._producer, None\n",
+        "        producer = self._producer\n",
+        (_WRITER + "test_a_writer_that_is_fenced_leaves_no_threads",),
+    ),
+    Mutant(
+        "fatal-error-kept-by-the-client",
+        "A fatal error that confluent-kafka never frees does not keep records.",
+        "coopconsume/kafka/librdkafka.py",
+        "            except SystemError as error:\n",
+        "            except ZeroDivisionError as error:\n",
+        (_WRITER + "test_a_writer_that_is_fenced_leaves_no_threads",),
+    ),
     Mutant(
         "earlier-owner-not-fenced",
         "A producer takes its transactional id once the one before is fenced.",

@@ -22,6 +22,14 @@ _DELIVERIES = "tests/model/test_deliveries_model.py::"
 
 RETRIES = [
     Mutant(
+        "parked-without-its-note",
+        "A record that is parked is pending once its dead letter is written.",
+        "coopconsume/runtime/commit/log_calls.py",
+        "            reported.setdefault(tp, []).extend(records)",
+        "            pass",
+        (_OUTPUTS + "test_a_parked_record_is_noted_with_its_dead_letter",),
+    ),
+    Mutant(
         "refusal-is-an-outage",
         "A destination that refuses a record is there for others.",
         "coopconsume/runtime/commit/deliveries.py",

@@ -248,12 +248,20 @@ class LocalKafka(Closing):
         """
         from kafka import TopicPartition
         from kafka.admin import OffsetSpec
+        from kafka.errors import TopicAlreadyExistsError
 
         self._running("create_topic")
         configs = {key: _setting(value) for key, value in (config or {}).items()}
         topic = {"num_partitions": partitions, "replication_factor": 1, "configs": configs}
         with closing(self._admin()) as admin:
-            admin.create_topics({name: topic})
+            is_there = name in admin.list_topics()
+            try:
+                admin.create_topics({name: topic})
+            except TopicAlreadyExistsError:
+                # The client asks a second time if the controller has changed, which on a busy
+                # machine it may have done after it had created the topic.
+                if is_there:
+                    raise
             admin.wait_for_topics([name], timeout_ms=_TOPIC_TIMEOUT_MS)
             # Metadata names leaders that do not lead yet. Of a wide topic, a Java producer would
             # get batches back out of their order, and wait for them until they expire.
