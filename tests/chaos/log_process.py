@@ -38,16 +38,24 @@ _LONG = 2_000
 
 def stall_if_requested() -> None:
     """After SIGUSR1, stops this process before a record that is not the first of its batch."""
-    requested = threading.Event()
-    signal.signal(signal.SIGUSR1, lambda *_: requested.set())
+    is_requested = False
+
+    def request(*_: object) -> None:
+        # It calls nothing: confluent-kafka calls back with an error set, and what is called there
+        # by a handler of signals fails.
+        nonlocal is_requested
+        is_requested = True
+
+    signal.signal(signal.SIGUSR1, request)
 
     class Stalling(confluent_kafka.Producer):  # type: ignore[misc]
         """Stops before a record of a batch."""
 
         def produce(self, *args: Any, headers: Any = (), **kwargs: Any) -> None:
-            if requested.is_set() and headers and int.from_bytes(headers[0][1][-4:]):
+            nonlocal is_requested
+            if is_requested and headers and int.from_bytes(headers[0][1][-4:]):
                 self.flush()  # Raises if it is fenced here; the next batch stalls then.
-                requested.clear()
+                is_requested = False
                 os.kill(os.getpid(), signal.SIGSTOP)
             super().produce(*args, headers=headers, **kwargs)
 

@@ -19,7 +19,7 @@ from kafka.admin import KafkaAdminClient, NewPartitions
 from kafka.structs import TopicPartition as AdminPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from coopconsume import LocalKafka
@@ -91,25 +91,32 @@ def _log(situation: str, use: str) -> Log:
 class Logs:
     """All topics of the suite, on a broker whose data folder is known.
 
+    Args:
+        broker: The broker.
+        folder: Its data folder.
+        situations: The situations to have.
+
     Attributes:
         broker: The broker.
         to_read: The log of each situation for parts that read what is there.
         to_write: The same for parts that write what they read.
     """
 
-    def __init__(self, broker: LocalKafka, folder: Path) -> None:
+    def __init__(
+        self, broker: LocalKafka, folder: Path, situations: Sequence[str] = SITUATIONS
+    ) -> None:
         self.broker = broker
         self._folder = folder
         self._number = 0
-        self.to_read = {one: _log(one, "r") for one in SITUATIONS}
-        self.to_write = {one: _log(one, "w") for one in SITUATIONS}
+        self.to_read = {one: _log(one, "r") for one in situations}
+        self.to_write = {one: _log(one, "w") for one in situations}
 
     def __iter__(self) -> Iterator[Log]:
         return itertools.chain(self.to_read.values(), self.to_write.values())
 
-    def of(self, situation: str) -> tuple[Log, Log]:
-        """Return the logs of a situation."""
-        return self.to_read[situation], self.to_write[situation]
+    def of(self, situation: str) -> tuple[Log, ...]:
+        """Return the logs of a situation, if it is here."""
+        return tuple(log for log in self if log.situation == situation)
 
     def begin(self) -> None:
         """Create all topics with their first records."""

@@ -27,7 +27,7 @@ from coopconsume.options import Options
 from coopconsume.queue import QueueConsumer, QueueReplica
 from coopconsume.sinks import open_dead_letters
 from coopconsume.worker.report import DeadLetter
-from tests.situations.logs import HEADERS, PATIENCE, SITUATIONS, until
+from tests.situations.logs import HEADERS, PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -225,7 +225,7 @@ class Queues:
         for name in ("subscribe", "commitTable", "slots", "includeHeaders"):
             del options[name]
         if not turn:  # its replica has a topic whose records the broker compresses
-            number = SITUATIONS.index("codecs")
+            number = [*logs.to_read].index("codecs")
             logs.broker.create_topic(f"queue-{number}", 1, {"compression.type": "lz4"})
         topics = [log.topic for log in logs.to_read.values()]
         # Most of the time passes in polls that return nothing.
