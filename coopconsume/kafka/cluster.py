@@ -539,7 +539,7 @@ class Cluster:
                     raise BrokerUnreachable(self.servers, str(error)) from error
                 log.debug("retrying a request to Kafka: %s", error)
                 time.sleep(min(0.2, self._left()))
-                coordinator.forget(self._admin)
+                kafka_python_compat.forget_coordinators(self._admin)
 
 
 def _unknown_hosts(servers: str) -> str:

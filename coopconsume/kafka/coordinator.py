@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from assignors.errors import ProtocolMismatch
 from assignors.wire import Subscription
+from coopconsume.kafka import kafka_python_compat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -63,27 +64,19 @@ def describe(admin: Any, groups: Sequence[str]) -> dict[str, KafkaGroup]:
         kafka.errors.KafkaError: A coordinator refused, or none answers.
     """
     # The client's describe_groups converts all bytes to text, which loses the user data.
-    answers = admin._manager.run(_ask, admin, groups)  # noqa: SLF001 - no public way
+    answers = kafka_python_compat.run(admin, _ask, groups)
     return {answer.group_id: _group(answer) for answer in answers}
 
 
 async def _ask(admin: Any, groups: Sequence[str]) -> list[Any]:
     from kafka.protocol.admin import DescribeGroupsRequest
 
-    nodes = await admin._find_coordinator_ids(groups)  # noqa: SLF001 - no public way
+    nodes = await kafka_python_compat.coordinators(admin, groups)
     answers: list[Any] = []
     for node in sorted(set(nodes.values())):
         request = DescribeGroupsRequest(groups=[g for g in groups if nodes[g] == node])
-        answers += (await admin._manager.send(request, node_id=node)).groups  # noqa: SLF001
+        answers += (await kafka_python_compat.send(admin, request, node)).groups
     return answers
-
-
-def forget(admin: Any) -> None:
-    """Clear the coordinator cache of kafka-python's admin client.
-
-    The client never refreshes it, and keeps asking a coordinator that has lost its groups or died.
-    """
-    admin._manager.cluster._coordinators.clear()  # noqa: SLF001 - no public way
 
 
 def stable_offsets(
@@ -105,10 +98,7 @@ def stable_offsets(
         topics.setdefault(topic, []).append(partition)
     if not topics:
         return {}
-    found: dict[tuple[str, int], tuple[int, str | None]] = admin._manager.run(  # noqa: SLF001 - no public way
-        _ask_stable, admin, group, topics
-    )
-    return found
+    return kafka_python_compat.run(admin, _ask_stable, group, topics)
 
 
 async def _ask_stable(
@@ -128,8 +118,8 @@ async def _ask_stable(
         min_version=8,
         max_version=8,
     )
-    nodes = await admin._find_coordinator_ids([group])  # noqa: SLF001
-    answer = await admin._manager.send(request, node_id=nodes[group])  # noqa: SLF001
+    nodes = await kafka_python_compat.coordinators(admin, [group])
+    answer = await kafka_python_compat.send(admin, request, nodes[group])
     (of_ours,) = answer.groups
     offsets = {}
     for code in (answer.error_code, of_ours.error_code):

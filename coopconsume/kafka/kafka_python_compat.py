@@ -1,16 +1,22 @@
-"""All uses of kafka-python's private names by members (kafka-python 3.0.12)."""
+"""All uses of kafka-python's private names (kafka-python 3.0.12)."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from coopconsume.kafka.pattern import TopicPattern
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: The types of coordinators in Kafka's protocol.
+GROUP_COORDINATOR: Final = 0
+TRANSACTION_COORDINATOR: Final = 1
 
 
 def connected(client_type: Any, **config: Any) -> Any:
@@ -33,6 +39,39 @@ def connected(client_type: Any, **config: Any) -> Any:
         for one in clients:
             one.close()
         raise
+
+
+def broker_version(admin: Any) -> tuple[int, ...]:
+    """Return the version of the brokers, as an admin client has found it."""
+    found: tuple[int, ...] = admin._manager.broker_version  # noqa: SLF001
+    return found
+
+
+def run(admin: Any, call: Callable[..., Coroutine[Any, Any, T]], *args: object) -> T:
+    """Run a coroutine in the I/O thread of an admin client, which is its first argument."""
+    answer: T = admin._manager.run(call, admin, *args)  # noqa: SLF001
+    return answer
+
+
+async def send(admin: Any, request: Any, node: int) -> Any:
+    """Send a request to a broker, for a coroutine of `run`; return the answer."""
+    return await admin._manager.send(request, node_id=node)  # noqa: SLF001
+
+
+async def coordinators(
+    admin: Any, names: Sequence[str], kind: int = GROUP_COORDINATOR
+) -> dict[str, int]:
+    """Return the brokers that coordinate some groups or transactional ids, for `run`."""
+    found: dict[str, int] = await admin._find_coordinator_ids(names, kind)  # noqa: SLF001
+    return found
+
+
+def forget_coordinators(admin: Any) -> None:
+    """Clear the coordinator cache of an admin client.
+
+    The client never refreshes it, and keeps asking a coordinator that has lost its groups or died.
+    """
+    admin._manager.cluster._coordinators.clear()  # noqa: SLF001
 
 
 def request_rejoin(consumer: Any) -> None:

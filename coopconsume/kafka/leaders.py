@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.kafka import kafka_python_compat
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -44,7 +46,7 @@ def epoch_ends(
                 by_leader.setdefault(found["leader_id"], {})[tp] = epoch
     ends: dict[TopicPartition, int] = {}
     for node, asked in by_leader.items():
-        ends |= admin._manager.run(_ask, admin, node, asked)  # noqa: SLF001 - no public way
+        ends |= kafka_python_compat.run(admin, _ask, node, asked)
     return ends
 
 
@@ -65,7 +67,7 @@ async def _ask(
         replica_id=_DEBUG_CONSUMER,
         topics=[Request.OffsetForLeaderTopic(topic=t, partitions=ps) for t, ps in topics.items()],
     )
-    answer = await admin._manager.send(request, node_id=node)  # noqa: SLF001 - no public way
+    answer = await kafka_python_compat.send(admin, request, node)
     ends = {}
     for topic in answer.topics:
         for found in topic.partitions:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors.fenced import EngineNotUsable
-from coopconsume.kafka.coordinator import forget
+from coopconsume.kafka import kafka_python_compat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,8 +18,6 @@ _OLDEST: Final = (3, 6)
 #: Seconds between two requests while the coordinator ends a transaction.
 _PAUSE: Final = 0.005
 _CLIENT: Final = "confluent-kafka"
-#: The type of a transaction coordinator in Kafka's protocol.
-_TRANSACTION: Final = 1
 
 
 def check_brokers(admin: Any) -> None:
@@ -31,7 +29,7 @@ def check_brokers(admin: Any) -> None:
     Raises:
         EngineNotUsable: The brokers are too old.
     """
-    found = admin._manager.broker_version  # noqa: SLF001 - no public way
+    found = kafka_python_compat.broker_version(admin)
     if found < _OLDEST:
         versions = (".".join(map(str, version)) for version in (found, _OLDEST))
         raise EngineNotUsable(
@@ -67,10 +65,10 @@ def fence_producers(
     )  # fmt: skip
     while True:
         try:
-            admin._manager.run(_init_producer_id, admin, transactional_id, timeout_ms)  # noqa: SLF001 - no public way
+            kafka_python_compat.run(admin, _init_producer_id, transactional_id, timeout_ms)
         except errors.KafkaError as error:
             if not isinstance(error, errors.ConcurrentTransactionsError):
-                forget(admin)
+                kafka_python_compat.forget_coordinators(admin)
             if not isinstance(error, passing) or left() <= _PAUSE:
                 raise
         else:
@@ -82,13 +80,13 @@ async def _init_producer_id(admin: Any, transactional_id: str, timeout_ms: int) 
     from kafka.errors import for_code
     from kafka.protocol.producer import InitProducerIdRequest
 
-    found = await admin._find_coordinator_ids([transactional_id], _TRANSACTION)  # noqa: SLF001
+    kind = kafka_python_compat.TRANSACTION_COORDINATOR
+    found = await kafka_python_compat.coordinators(admin, [transactional_id], kind)
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=timeout_ms,
         producer_id=-1, producer_epoch=-1,
     )  # fmt: skip
-    node = found[transactional_id]
-    answer = await admin._manager.send(request, node_id=node)  # noqa: SLF001
+    answer = await kafka_python_compat.send(admin, request, found[transactional_id])
     if answer.error_code:
         raise for_code(answer.error_code)(f"transactional id {transactional_id}")
 

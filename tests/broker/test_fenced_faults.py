@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -185,9 +184,8 @@ def test_a_late_member_of_a_group_is_recognised(clients: LogClients, topic: Topi
     channel.begin()
     place = group_metadata(f"group-{topic()}", 7, "a member that nobody knows")
     offsets = [TopicPartition(clients.topic, 0, 1)]
-    send = partial(channel._producer.send_offsets_to_transaction, offsets, place)
     with pytest.raises(EngineDoubt) as doubt:
-        channel._within(60, send)
+        channel._within(60, "send_offsets_to_transaction", offsets, place)
     assert doubt.value.is_of_earlier_generation
 
 

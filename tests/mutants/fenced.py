@@ -59,7 +59,7 @@ FENCED = [
         "coordinator-known-for-ever",
         "A coordinator that does not answer is looked up again.",
         "coopconsume/kafka/transactions.py",
-        "                forget(admin)\n",
+        "                kafka_python_compat.forget_coordinators(admin)\n",
         "                pass\n",
         (_FAULTS + "test_a_coordinator_that_moved_is_looked_up_again",),
     ),
