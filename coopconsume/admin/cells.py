@@ -1,4 +1,4 @@
-"""The text of values in the tables of commands and notebooks (pure)."""
+"""The text of values in what commands and notebooks show (pure)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ def cell(value: object) -> str:
     """
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S %Z}"
-    text = str(value)
+    return printable(str(value), kept="")
+
+
+def printable(text: str, kept: str = "\n\t") -> str:
+    """Returns a text with its control characters escaped, but for those that are ``kept``."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commits import CorruptCommitLog, FencedMember
+from coopconsume.admin.cells import printable
 from coopconsume.errors import CoopConsumeError, DataLoss, HandlerNotUsable, OptionError
 from coopconsume.errors.base import sentence_of
 from coopconsume.errors.fenced import ProducerFenced, StaleGeneration
@@ -125,7 +126,7 @@ def _echo_error(error: Exception, *, as_json: bool) -> None:
         )
         click.echo(JsonFormatter().format(record), err=True)
     else:
-        click.echo(f"coopconsume: {_sentence(error)}", err=True)
+        click.echo(printable(f"coopconsume: {_sentence(error)}"), err=True)
 
 
 def _sentence(error: Exception) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from coopconsume.admin.cells import printable
 from coopconsume.admin.client import Admin
 from coopconsume.cli.catalog import session_for
 from coopconsume.cli.exit_codes import OK
@@ -79,8 +80,11 @@ def shown(command: Callable[..., Shown]) -> Callable[..., int]:
     @functools.wraps(command)
     def with_output(*args: Any, as_json: bool, **kwargs: Any) -> int:
         found = command(*args, **kwargs)
-        for line in [json.dumps(found.document(), indent=2)] if as_json else found.lines:
-            click.echo(line)
+        if as_json:
+            click.echo(json.dumps(found.document(), indent=2))
+        else:
+            for line in found.lines:
+                click.echo(printable(line))
         return found.code
 
     return with_output

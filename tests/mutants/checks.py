@@ -137,6 +137,7 @@ SHOWN = [
         (
             "tests/unit/admin/test_overview.py::test_values_in_tables",
             "tests/unit/admin/test_overview.py::test_a_key_cannot_command_a_terminal",
+            "tests/unit/test_cli.py::test_what_a_record_brings_cannot_command_a_terminal",
         ),
     ),
     Mutant(

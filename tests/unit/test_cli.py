@@ -37,6 +37,7 @@ from coopconsume.cli.exit_codes import exit_code, reported
 from coopconsume.cli.run import _Stopper
 from coopconsume.errors import (
     BrokerUnreachable,
+    CoopConsumeError,
     DataLoss,
     HandlerNotUsable,
     InvalidOption,
@@ -468,6 +469,23 @@ def test_debug_shows_the_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch
     result = run(folder, HANDLER, "--debug")
     assert result.exit_code == 1
     assert "Traceback" in result.stderr
+
+
+def test_what_a_record_brings_cannot_command_a_terminal() -> None:
+    """Values of several lines stay readable; JSON has what there is."""
+
+    @click.command()
+    @click.option("--fails", is_flag=True)
+    @reported
+    @place.shown
+    def shows(*, fails: bool) -> place.Shown:
+        if fails:
+            raise CoopConsumeError("bad \x1b[2Jkey")
+        return place.Shown(lambda: ["\x1b"], ["value: \x1b[2J\ta\nb \x9b"])
+
+    assert CliRunner().invoke(shows).stdout == "value: \\x1b[2J\ta\nb \\x9b\n"
+    assert json.loads(CliRunner().invoke(shows, ["--json"]).stdout) == ["\x1b"]
+    assert CliRunner().invoke(shows, ["--fails"]).stderr == "coopconsume: bad \\x1b[2Jkey\n"
 
 
 # -- exit codes and the screen -----------------------------------------------------------------

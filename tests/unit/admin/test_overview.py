@@ -309,6 +309,7 @@ def test_tables_have_numbers_to_the_right() -> None:
     [
         (None, "-"),
         (1_000, "1,000"),
+        (True, "yes"),
         ("Zürich\\", "Zürich\\"),
         ("\x1b[2J\nnext\x9b", r"\x1b[2J\nnext\x9b"),
         (datetime(2026, 3, 1, 9, 5, tzinfo=UTC), "2026-03-01 09:05:00 UTC"),
