@@ -181,7 +181,6 @@ def test_an_old_record_far_below_the_others_holds_up_nobody(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lies between is not read. What is not read in time is no delivery."""
-    monkeypatch.setattr("coopconsume.queue.consumer._ANSWER", 0.5)
     name = topic(1)
     count = 20_000
     produce(name, [(None, b"%d" % i) for i in range(count)])
@@ -209,8 +208,10 @@ def test_an_old_record_far_below_the_others_holds_up_nobody(
         far = consumer.poll(50, timeout=PATIENCE)
         assert [record.offset for record in far] == [0, *range(count - 100, count - 51)]
         assert len(read) == 50
-        monkeypatch.setattr(source, "read", nothing)
-        assert consumer.poll(51, timeout=0.2) == []
+        with monkeypatch.context() as hasty:
+            hasty.setattr("coopconsume.queue.consumer._ANSWER", 0.5)
+            hasty.setattr(source, "read", nothing)
+            assert consumer.poll(51, timeout=0.2) == []
         monkeypatch.setattr(source, "read", take)
         late = polled(consumer, 51)
         assert [record.offset for record in late] == [*range(count - 51, count)]
