@@ -96,6 +96,7 @@ def half_read(consumer: QueueConsumer, monkeypatch: pytest.MonkeyPatch) -> Itera
         put(replica, event)
 
     with monkeypatch.context() as patch:
+        patch.setattr("coopconsume.queue.consumer._ANSWER", 1.0)
         patch.setattr(ReplicaLog, "_put", put_half)
         patch.setattr(KafkaLog, "read", cut_once)
         until(is_half.is_set)
@@ -114,7 +115,6 @@ def test_a_replica_that_is_read_again_is_not_judged_by_half_of_its_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Records that were done before they were deleted are not lost, and nothing is done twice."""
-    monkeypatch.setattr("coopconsume.queue.consumer._ANSWER", 1.0)
     name = topic(1)
     produce(name, [(None, b"%d" % n) for n in range(20)])
     options = options_of(kafka, f"{name}-group", failOnDataLoss="false")
@@ -237,7 +237,6 @@ def test_what_is_written_where_a_log_was_cut_is_handed_out(
 
     Half of a replica that is read again does not know of the cut yet.
     """
-    monkeypatch.setattr("coopconsume.queue.consumer._ANSWER", 1.0)
     with LocalKafka(data_dir=tmp_path / "kafka") as broker:
         broker.create_topic("t", 1)
         write(broker, 20)
