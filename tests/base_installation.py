@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,13 +32,8 @@ def required(name: str, found: set[str]) -> set[str]:
         for text in distribution(name).requires or ():
             requirement = Requirement(text)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                required(canonical(requirement.name), found)
+                required(canonicalize_name(requirement.name), found)
     return found
-
-
-def canonical(name: str) -> str:
-    """Return the name of a distribution in its canonical form."""
-    return name.lower().replace("_", "-").replace(".", "-")
 
 
 class Missing(MetaPathFinder):
@@ -48,7 +44,7 @@ class Missing(MetaPathFinder):
         self.names = {
             module
             for module, owners in packages_distributions().items()
-            if there.isdisjoint(map(canonical, owners))
+            if there.isdisjoint(map(canonicalize_name, owners))
         } - {"tests"}
 
     def find_spec(

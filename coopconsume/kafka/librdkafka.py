@@ -208,7 +208,7 @@ def record_producer(kafka: Mapping[str, str], more: Mapping[str, Any]) -> Any:
 
 @cache
 def _producer() -> Any:
-    from confluent_kafka import KafkaException, Producer
+    from confluent_kafka import Producer
 
     class RecordProducer(Producer):  # type: ignore[misc]
         """A producer whose ``flush`` raises a fatal error as what it is.
@@ -225,10 +225,10 @@ def _producer() -> Any:
                 first: BaseException = error.with_traceback(None)
                 while first.__cause__ is not None:
                     first = first.__cause__
-                args = first.args
+                fatal = type(first)(*first.args)
             finally:
                 del self  # for the traceback of what is raised
-            raise KafkaException(*args)
+            raise fatal
 
     return RecordProducer
 

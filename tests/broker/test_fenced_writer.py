@@ -110,6 +110,7 @@ def test_a_writer_that_is_fenced_leaves_no_threads(make: Any, topic: TopicFactor
         owner.append([b"a"])
         with pytest.raises(ProducerFenced) as error:
             fenced.append([b"b"] * 3)
+        assert SystemError not in kinds(error.value)  # What was fatal is named.
         errors.append(error)
         fenced.close()
     owner.close()
@@ -117,6 +118,11 @@ def test_a_writer_that_is_fenced_leaves_no_threads(make: Any, topic: TopicFactor
     # confluent-kafka never frees these.
     kept = [one for one in gc.get_objects() if type(one) is SystemError]
     assert not any(one.__traceback__ for one in kept)
+
+
+def kinds(error: BaseException | None) -> list[type]:
+    """The types of an error and of those that it came from."""
+    return [] if error is None else [type(error), *kinds(error.__cause__ or error.__context__)]
 
 
 def client_threads() -> int:

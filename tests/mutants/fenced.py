@@ -32,6 +32,22 @@ FENCED = [
         (_WRITER + "test_a_writer_that_is_fenced_leaves_no_threads",),
     ),
     Mutant(
+        "fatal-error-of-another-kind",
+        "The fatal error of a producer is raised as what it is.",
+        "coopconsume/kafka/librdkafka.py",
+        "                    first = first.__cause__\n",
+        "                    break\n",
+        (_WRITER + "test_a_writer_that_is_fenced_leaves_no_threads",),
+    ),
+    Mutant(
+        "error-in-a-cycle",
+        "An error that is raised as another one is freed as it is dropped.",
+        "coopconsume/closing.py",
+        "                del other, error",
+        "                pass",
+        ("tests/unit/test_closing.py::test_an_error_that_is_dropped_keeps_nothing",),
+    ),
+    Mutant(
         "fatal-error-kept-by-the-client",
         "A fatal error that confluent-kafka never frees does not keep records.",
         "coopconsume/kafka/librdkafka.py",

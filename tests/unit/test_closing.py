@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from coopconsume.closing import RaisedAs
@@ -24,3 +27,29 @@ def test_an_error_is_raised_as_another_one_after_the_last_call() -> None:
         raise ValueError("first")
     assert dropped == ["dropped"]
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_an_error_that_is_dropped_keeps_nothing() -> None:
+    """Clients in its frames end at once, and not when the garbage collector comes."""
+
+    class Client:
+        """What a frame of the error refers to."""
+
+    def fail() -> weakref.ref[Client]:
+        client = Client()
+        kept = weakref.ref(client)
+        try:
+            with RaisedAs(lambda _: KeyError("other")):
+                use(client)
+        except KeyError:
+            return kept
+        raise AssertionError
+
+    def use(client: Client) -> None:
+        raise ValueError(client)
+
+    gc.disable()
+    try:
+        assert fail()() is None
+    finally:
+        gc.enable()
