@@ -7,8 +7,9 @@ Spark's Kafka source caches consumers and fetched records in its executors, by g
 partition and next offset. A topic that was deleted and created again has the same name, so a read
 would return cached records of the deleted topic. The same holds for a log that an unclean election
 truncated. Reads therefore use a separate group id that changes when a topic id or a leader epoch
-changes. Spark assigns partitions to its consumers manually, so that the group id for reads needs
-no permission.
+changes. It differs for different settings, too: a consumer that an executor has once made for a
+group id and a partition may never be asked for with others. Spark assigns partitions to its
+consumers manually, so that the group id for reads needs no permission.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class LogIdentities:
     """The latest topic ids and leader epochs that this process has seen.
 
     All partitions have the same group id for reads, because one read covers many of them. The id
-    contains a counter of changes. It is independent of the assignment of this process.
+    contains a counter of changes, and the number of the settings among those that this process has
+    read with. It is independent of the assignment of this process.
     The methods are thread-safe.
     """
 
@@ -58,6 +60,7 @@ class LogIdentities:
         self._changes = 0
         self._topic_ids: dict[tuple[str, str], str] = {}
         self._epochs: dict[tuple[str, TopicPartition], int] = {}
+        self._settings: dict[frozenset[tuple[str, str]], int] = {}
 
     def saw_topics(self, cluster_id: str, topic_ids: Mapping[str, str]) -> None:
         """Record topic ids by name. An empty id is ignored."""
@@ -76,10 +79,23 @@ class LogIdentities:
                     self._epochs[cluster_id, tp] = epoch
                     self._changes += 1
 
-    def read_group(self, group_id: str) -> str:
-        """Return the group id for reads of a group."""
+    @property
+    def changes(self) -> int:
+        """The number of changes that this process has seen."""
         with self._lock:
-            return f"{group_id}-reads-{self._process}-{self._changes}"
+            return self._changes
+
+    def read_group(self, group_id: str, settings: Mapping[str, str]) -> str:
+        """Return the group id for reads of a group.
+
+        Args:
+            group_id: The group.
+            settings: All settings of the client with which it reads.
+        """
+        with self._lock:
+            known = frozenset(settings.items())
+            number = self._settings.setdefault(known, len(self._settings))
+            return f"{group_id}-reads-{self._process}-{self._changes}-{number}"
 
 
 #: The identities of this process. All its consumers share Spark's caches.

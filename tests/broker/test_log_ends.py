@@ -76,9 +76,9 @@ def test_new_records_under_old_offsets_are_not_considered_done(
         assert one.assignment is not None
         one.assignment.commit(done, pending={P0: [Pending(3, attempts=2)]})
     next_start.leave()
-    read_under = LOG_IDENTITIES.read_group("g")
+    read_under = LOG_IDENTITIES.read_group("g", {})
     live.cluster.ends([P0])
-    assert LOG_IDENTITIES.read_group("g") == read_under, "nothing has changed"
+    assert LOG_IDENTITIES.read_group("g", {}) == read_under, "nothing has changed"
 
     broker.kill()
     cut(tmp_path / "kafka", 10)
@@ -90,7 +90,7 @@ def test_new_records_under_old_offsets_are_not_considered_done(
     assignment = live.assignment
     assert assignment is not None
     assert live.cluster.ends([P0]) == {P0: 13}
-    assert LOG_IDENTITIES.read_group("g") != read_under, "Spark may still hold what was cut"
+    assert LOG_IDENTITIES.read_group("g", {}) != read_under, "Spark may still hold what was cut"
     assert assignment.logs.is_cut(live.cluster.log_ends([P0]))
     loss = assignment.logs.follow_cut()
     assert loss is not None

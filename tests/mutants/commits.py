@@ -432,9 +432,20 @@ COMMITS = [
         "short-reads-under-the-users-group",
         "All reads are made under the group id for reads.",
         "coopconsume/runtime/read/offset_frames.py",
-        "group = LOG_IDENTITIES.read_group(fetching[_GROUP])",
-        "group = fetching[_GROUP]",
+        "fetching[_GROUP] = LOG_IDENTITIES.read_group(fetching[_GROUP], fetching)",
+        "pass",
         ("tests/unit/kafka/test_identity.py::test_every_read_is_made_under_that_group_id",),
+    ),
+    Mutant(
+        "other-settings-under-one-group-id",
+        "Reads with other settings have another group id.",
+        "coopconsume/kafka/identity.py",
+        "self._settings.setdefault(known, len(self._settings))",
+        "0",
+        (
+            "tests/unit/kafka/test_identity.py::test_the_group_id_for_reads_is_that_of_the_settings",
+            "tests/unit/kafka/test_identity.py::test_every_read_is_made_under_that_group_id",
+        ),
     ),
     Mutant(
         "holes-in-a-part",
@@ -737,8 +748,8 @@ ANSWERS = [
         "unreadable-record-outlives-its-log",
         "Another log has other records at these offsets.",
         "coopconsume/runtime/read/timestamp_overflow.py",
-        "if generation != self._generation:\n            self._rows.clear()",
-        "if generation != self._generation:\n            pass",
+        "if changes != self._changes:\n            self._rows.clear()",
+        "if changes != self._changes:\n            pass",
         (_OVERFLOW + "test_they_are_known_until_the_log_may_be_another_one",),
     ),
     Mutant(

@@ -204,10 +204,12 @@ def test_records_fetched_of_a_deleted_topic_are_not_handled(spark, kafka, topic,
         consumer.commit(frame)
         # What one batch reads is a part of what its consumer fetched.
         assert frame.count() == 400
-        before = LOG_IDENTITIES.read_group(name)
+        before = LOG_IDENTITIES.read_group(name, {})
     with CooperativeConsumer(opts, spark) as consumer:
         consumer.poll(PATIENCE)
-        assert LOG_IDENTITIES.read_group(name) == before, "an unchanged topic keeps its consumers"
+        assert LOG_IDENTITIES.read_group(name, {}) == before, (
+            "an unchanged topic keeps its consumers"
+        )
     admin.delete_topics([name])
     until(lambda: name not in admin.list_topics())
     kafka.create_topic(name, 1)
@@ -218,6 +220,31 @@ def test_records_fetched_of_a_deleted_topic_are_not_handled(spark, kafka, topic,
         query = consumer.foreach(handler).trigger(availableNow=True).start()
         assert query.awaitTermination(PATIENCE)
     assert handled(tmp_path / "history") == [b"new"] * 1_000
+
+
+def test_another_consumer_of_the_session_reads_with_its_own_settings(
+    spark, kafka, topic, produce, tmp_path
+):
+    """Spark's executors take no two settings for one group id and partition, as long as they live.
+
+    Here the first consumer leaves work for one with another client id and another size of fetches,
+    as where somebody changes an option in a notebook and starts the job again.
+    """
+    name = topic(1)
+    produce(name, [(b"k%d" % (i % 5), b"") for i in range(100)])
+    opts = options(kafka, tmp_path, name, maxOffsetsPerTrigger=50)
+    with CooperativeConsumer(opts, spark) as consumer:
+        frame = consumer.poll(PATIENCE)
+        assert frame.count() == 50
+        consumer.commit(frame)
+    other = opts | {"kafka.client.id": "other", "kafka.max.partition.fetch.bytes": 1 << 20}
+    with CooperativeConsumer(other, spark) as consumer:
+        handler = Recorded(tmp_path / "history")
+        query = consumer.foreach(handler).trigger(availableNow=True).start()
+        assert query.awaitTermination(PATIENCE)
+        totals = query.lastProgress["totals"]
+    assert len(handled(tmp_path / "history")) == 50
+    assert (totals["failedBatches"], totals["lostSlots"]) == (0, 0)
 
 
 def handled(folder):

@@ -142,13 +142,10 @@ def read_spans(
     for layer in _layers(spans):
         size = sum(span.last - span.first + 1 for span in layer)
         fetching = options.source_options()
-        short = is_short(layer[0]) and len(spans) >= _SCATTERED
-        if short:
+        if is_short(layer[0]) and len(spans) >= _SCATTERED:
             fetching[_FETCH] = "1"
         if _GROUP in fetching:
-            # Spark keeps consumers by group and partition, and takes no two settings for one.
-            group = LOG_IDENTITIES.read_group(fetching[_GROUP])
-            fetching[_GROUP] = f"{group}-short" if short else group
+            fetching[_GROUP] = LOG_IDENTITIES.read_group(fetching[_GROUP], fetching)
         reader = (
             spark.read.format("kafka")
             .options(**fetching)

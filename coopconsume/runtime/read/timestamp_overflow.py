@@ -82,7 +82,7 @@ class TimestampOverflows:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rows: dict[tuple[str, str, int], dict[int, SourceRow]] = {}
-        self._generation = ""
+        self._changes = 0
 
     def within(self, options: Options, spans: Iterable[Span]) -> list[SourceRow]:
         """Returns the records of some spans, ascending in each."""
@@ -114,11 +114,11 @@ class TimestampOverflows:
             return False
         with self._lock:
             self._look_at_identities()
-            generation = self._generation
+            changes = self._changes
         found = _overflow_rows(options, spans)
         with self._lock:
             self._look_at_identities()
-            if self._generation != generation:
+            if self._changes != changes:
                 return bool(found)
             servers, news = options.kafka["bootstrap.servers"], []
             for row in found:
@@ -147,10 +147,10 @@ class TimestampOverflows:
                     left -= rows.pop(row.offset).size
 
     def _look_at_identities(self) -> None:
-        generation = LOG_IDENTITIES.read_group("")
-        if generation != self._generation:
+        changes = LOG_IDENTITIES.changes
+        if changes != self._changes:
             self._rows.clear()
-            self._generation = generation
+            self._changes = changes
 
 
 #: The records of this process.

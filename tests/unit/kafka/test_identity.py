@@ -13,11 +13,11 @@ from coopconsume.runtime.read.spans import Span
 def test_the_group_id_for_reads_changes_with_a_topic_id_and_a_leader_epoch() -> None:
     """And with nothing else: not with more partitions, nor with what was seen before."""
     logs = LogIdentities()
-    seen = [logs.read_group("g")]
+    seen = [logs.read_group("g", {})]
     assert seen[0].startswith("g-reads-")
 
     def has_changed() -> bool:
-        seen.append(logs.read_group("g"))
+        seen.append(logs.read_group("g", {}))
         return seen[-1] not in seen[:-1]
 
     logs.saw_topics("c", {"t": "", "u": "id-u"})
@@ -35,7 +35,20 @@ def test_the_group_id_for_reads_changes_with_a_topic_id_and_a_leader_epoch() -> 
         logs.saw_epochs("c", {("t", 0): epoch})
         assert has_changed()
     assert not has_changed()
-    assert LogIdentities().read_group("g") not in seen, "another process shares the executors"
+    assert LogIdentities().read_group("g", {}) not in seen, "another process shares the executors"
+
+
+def test_the_group_id_for_reads_is_that_of_the_settings() -> None:
+    """Spark's executors take no two settings for one; the same settings have the same again."""
+    logs = LogIdentities()
+    first, second = {"kafka.client.id": "a"}, {"kafka.client.id": "b"}
+    groups = [logs.read_group("g", one) for one in (first, second, first, {})]
+    assert groups[0] == groups[2]
+    assert len(set(groups)) == 3
+    logs.saw_topics("c", {"t": "one"})
+    logs.saw_topics("c", {"t": "two"})
+    assert logs.changes == 1
+    assert logs.read_group("g", first) not in groups
 
 
 def test_a_topic_is_another_one_only_if_both_ids_are_known() -> None:

@@ -56,17 +56,15 @@ def test_nothing_is_read_where_all_records_are_known(monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """What is known in an otherwise empty process: ``group`` of reads, and what a look finds."""
-    made = SimpleNamespace(known=TimestampOverflows(), group="a", looks=0, found=rows(3, 7))
+    """What is known in an otherwise empty process: the changes of logs, and what a look finds."""
+    made = SimpleNamespace(known=TimestampOverflows(), changes=0, looks=0, found=rows(3, 7))
 
     def look(*_: object) -> list[Any]:
         made.looks += 1
         return made.found
 
     monkeypatch.setattr(timestamp_overflow, "TIMESTAMP_OVERFLOWS", made.known)
-    monkeypatch.setattr(
-        timestamp_overflow, "LOG_IDENTITIES", SimpleNamespace(read_group=lambda _: made.group)
-    )
+    monkeypatch.setattr(timestamp_overflow, "LOG_IDENTITIES", made)
     monkeypatch.setattr(timestamp_overflow, "_overflow_rows", look)
     return made
 
@@ -91,7 +89,7 @@ def test_they_are_known_until_the_log_may_be_another_one(world: SimpleNamespace)
     assert [row.offset for row in known.within(OPTIONS, [Span("t", 0, 4, 9)])] == [7]
     assert known.within(OPTIONS, [Span("t", 1, 0, 9)]) == []
     assert not known.learn(OPTIONS, ValueError(error), spans), "nothing else is found"
-    world.group = "b"
+    world.changes += 1
     assert known.within(OPTIONS, spans) == []
 
 
