@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import threading
@@ -365,14 +366,23 @@ def fetch_servers():
     return found
 
 
+@pytest.fixture
+def one_run(monkeypatch):
+    """Leases that no loaded host lets pass: the end of a lease of 2 s is that of its run."""
+    for module in ("group.membership", "runtime.dispatch.slot_leases"):
+        monkeypatch.setattr(f"coopconsume.{module}.lease_of", lambda _options: 60.0)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_run")
 def test_a_fetch_server_that_is_killed_or_stopped_costs_nothing(
-    spark, kafka, topic, produce, tmp_path
+    spark, kafka, topic, produce, tmp_path, caplog
 ):
     """Slots read on, another server takes over, and each record is handled once, in key order."""
     name = topic(1)
     traffic = Traffic(produce, name)
     opts = options(kafka, tmp_path, name, slots=3)
+    caplog.set_level(logging.INFO, "coopconsume.runtime")  # Why a run has ended.
     # Those of earlier jobs end some seconds after their last slot.
     until(lambda: not fetch_servers())
     with CooperativeConsumer(opts, spark) as consumer:
@@ -401,20 +411,16 @@ def test_a_fetch_server_that_is_killed_or_stopped_costs_nothing(
         assert verdict.calls == traffic.count
         assert (last["mode"], last["batchId"], last["totals"]["lostSlots"]) == (
             "realTime", batch, 0
-        )  # fmt: skip
+        ), caplog.text  # fmt: skip
 
 
 @pytest.mark.slow
-def test_a_rebalance_and_new_partitions_while_slots_read(
-    spark, kafka, topic, produce, tmp_path, monkeypatch
-):
+@pytest.mark.usefixtures("one_run")
+def test_a_rebalance_and_new_partitions_while_slots_read(spark, kafka, topic, produce, tmp_path):
     """Members come and go, and partitions are added: each record is handled once, in key order.
 
     As a member comes, the other one goes on with the keys that it keeps, in the same run.
     """
-    for module in ("group.membership", "runtime.dispatch.slot_leases"):
-        # On a loaded host a lease of 2 s may pass, which ends a run.
-        monkeypatch.setattr(f"coopconsume.{module}.lease_of", lambda _options: 60.0)
     name = topic(2)
     traffic = Traffic(produce, name, 2)
     more = {"kafka.metadata.max.age.ms": 500}
