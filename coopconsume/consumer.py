@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from assignors import key_hash
+from coopconsume.admin.html import html, in_time
 from coopconsume.admin.offsets import PartitionStatus
 from coopconsume.admin.overview import key_metadata, overview_of
-from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time
+from coopconsume.admin.overview.tables import assignment_table, group_html
 from coopconsume.admin.views import status_frame
 from coopconsume.classic import cores, quiet_group_warning, usable_session, why_ended
 from coopconsume.closing import Closing
@@ -62,7 +63,7 @@ class _Assignment(dict["TopicPartition", "list[KeyRange]"]):
     """Key ranges by partition, which notebooks draw."""
 
     def _repr_html_(self) -> str:
-        return assignment_html(self)
+        return html([assignment_table(self)])
 
 
 class CooperativeConsumer(Closing):

@@ -7,7 +7,9 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.admin.overview.drawing import progress_html, settings_html
+from coopconsume.admin.html import html
+from coopconsume.admin.overview.tables import progress_table
+from coopconsume.admin.tables import Table
 from coopconsume.errors import InvalidOption
 from coopconsume.interrupts import interruptible
 from coopconsume.monitoring.listener import Progress, QueryListener
@@ -231,7 +233,7 @@ class CooperativeQuery:
     def _repr_html_(self) -> str:
         title = f"query {self.name or self.id}: {self._state}, {self._meter.message}"
         progress = self.lastProgress
-        return progress_html(title, progress["partitions"] if progress else ())
+        return html([title, progress_table(progress["partitions"] if progress else ())])
 
 
 class CooperativeForeach:
@@ -276,14 +278,14 @@ class CooperativeForeach:
 
     def _repr_html_(self) -> str:
         spec = self._job_spec
-        settings = {
-            "handler": getattr(spec.handler, "__qualname__", spec.handler),
-            "concurrency": spec.concurrency,
-            "ordering": spec.ordering,
-            "retry": spec.policy,
-            "query name": self._name,
-        }
-        return settings_html("job that start() runs", settings)
+        settings = [
+            ("handler", getattr(spec.handler, "__qualname__", spec.handler)),
+            ("concurrency", str(spec.concurrency)),
+            ("ordering", spec.ordering),
+            ("retry", spec.policy),
+            ("query name", self._name),
+        ]
+        return html(["job that start() runs", Table(("setting", "value"), settings)])
 
     def queryName(self, name: str) -> CooperativeForeach:  # noqa: N802 - PySpark's name
         """Name the query; part of its `CooperativeQuery.id`."""

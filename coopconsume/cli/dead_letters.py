@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coopconsume.admin.cells import cell
 from coopconsume.admin.dead_letters.choice import Choice
+from coopconsume.admin.tables import Table, cell
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.place import Shown, dead_letter_option, shown, with_admin
-from coopconsume.cli.text import short, table, text_of, time_of
+from coopconsume.cli.text import short, text_of, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from coopconsume.admin.dead_letters.choice import Steps
     from coopconsume.admin.dead_letters.stored import Letter
     from coopconsume.runtime.decisions import Action
-
-LETTER_COLUMNS = ("RECORD", "KEY", "ATTEMPTS", "GIVEN UP", "STATUS", "REASON")
 
 
 def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -114,7 +112,7 @@ def list_(*, letters: DeadLetters, choice: Choice, settled: bool) -> Shown:
     Letters whose commit does not count, such as those of a crashed job, are left out.
     """
     found = letters.letters(replace(choice, settled=settled), whole=False)
-    return Shown(lambda: [_plain(one, whole=False) for one in found], letter_lines(found))
+    return Shown(lambda: [_plain(one, whole=False) for one in found], [letter_table(found)])
 
 
 @dead_letters.command(epilog=EXIT_CODES)
@@ -194,10 +192,10 @@ def decision_lines(action: Action, plan: Steps, *, executed: bool) -> list[str]:
     return [*lines, f"{count}{'' if executed else dry_run}"]
 
 
-def letter_lines(letters: list[Letter]) -> list[str]:
-    """Returns letters as a table."""
+def letter_table(letters: list[Letter]) -> str | Table:
+    """Returns a row for each letter."""
     if not letters:
-        return ["no dead letters"]
+        return "no dead letters"
     rows = [
         (
             _name(one), short(text_of(one.key)), one.attempts, _time(one.rejected_at), one.status,
@@ -205,7 +203,7 @@ def letter_lines(letters: list[Letter]) -> list[str]:
         )
         for one in letters
     ]  # fmt: skip
-    return table(LETTER_COLUMNS, rows)
+    return Table(("record", "key", "attempts", "given up", "status", "reason"), rows)
 
 
 def _whole(one: Letter) -> list[str]:

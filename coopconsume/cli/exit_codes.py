@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commits import CorruptCommitLog, FencedMember
-from coopconsume.admin.cells import printable
+from coopconsume.admin.tables import printable
 from coopconsume.errors import CoopConsumeError, DataLoss, HandlerNotUsable, OptionError
 from coopconsume.errors.base import sentence_of
 from coopconsume.errors.fenced import ProducerFenced, StaleGeneration

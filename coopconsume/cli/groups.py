@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from coopconsume.admin.overview.data import plain
+from coopconsume.admin.overview.tables import group_parts, summaries
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.place import Shown, shown, with_admin
-from coopconsume.cli.text import group_lines, table
 
 if TYPE_CHECKING:
     from coopconsume.admin.client import Admin
-
-_COLUMNS = ("GROUP", "STATE", "MEMBERS", "EPOCH", "CLAIMS", "PARTITIONS", "LAG")
 
 
 @click.group(epilog=EXIT_CODES)
@@ -30,8 +28,7 @@ def groups() -> None:
 def list_(*, admin: Admin) -> Shown:
     """List the groups in a commit table."""
     found = admin.groups()
-    rows = [(g.group, g.state, g.members, g.epoch, g.claims, g.partitions, g.lag) for g in found]
-    return Shown(lambda: plain(found), table(_COLUMNS, rows))
+    return Shown(lambda: plain(found), [summaries(found)])
 
 
 @groups.command(
@@ -58,4 +55,4 @@ def describe(*, group: str, history: int, admin: Admin) -> Shown:
     the map shows the letter of the member that owns most of it; a dot has no owner.
     """
     found = admin.describe(group)
-    return Shown(found.to_dict, group_lines(found, datetime.now(UTC), history))
+    return Shown(found.to_dict, group_parts(found, datetime.now(UTC), history=history))

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coopconsume.admin.tables import Table
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
 from coopconsume.cli.place import Shown, at_a_cluster, shown
-from coopconsume.cli.text import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from coopconsume.fenced.auditing import Audit, Blockage
 
-_OWNERS = ("EPOCH", "OWNER", "FROM OFFSET", "RECORDS", "BATCHES")
-_OPEN = ("PRODUCER", "EPOCH", "FROM OFFSET", "LAST WRITE", "TRANSACTIONAL ID", "STATE", "TIMEOUT")
+_OWNERS = ("epoch", "owner", "from offset", "records", "batches")
+_OPEN = ("producer", "epoch", "from offset", "last write", "transactional id", "state", "timeout")
 
 
 @click.group(epilog=EXIT_CODES)
@@ -67,11 +67,11 @@ def audit(*, topic: str, partition: int, options: dict[str, str]) -> Shown:
     log_id, found = look(options, topic, partition)
     is_ok = found.ok and found.is_fenced_log
     facts = {"log": asdict(log_id), "ok": is_ok, "is_fenced_log": found.is_fenced_log}
-    lines = _audit_lines(f"{topic}-{partition}", found)
+    lines = _audit_parts(f"{topic}-{partition}", found)
     return Shown(lambda: facts | asdict(found), lines, OK if is_ok else FAILED)
 
 
-def _audit_lines(name: str, found: Audit) -> Iterator[str]:
+def _audit_parts(name: str, found: Audit) -> Iterator[str | Table]:
     place = f"{name}, offsets {found.first_offset:,} to {found.next_offset:,}"
     if not found.is_fenced_log:
         yield (
@@ -80,7 +80,7 @@ def _audit_lines(name: str, found: Audit) -> Iterator[str]:
         )
         return
     rows = [(t.epoch, t.owner, t.first_offset, t.records, t.batches) for t in found.terms]
-    yield from table(_OWNERS, rows)
+    yield Table(_OWNERS, rows)
     yield ""
     yield f"{place}: {found.records:,} records count"
     passed = (
@@ -131,11 +131,11 @@ def blocked(*, topic: str, partition: int, options: dict[str, str]) -> Shown:
     for row, transaction in zip(document["transactions"], found.transactions, strict=True):
         row["last_write"] = transaction.last_write.isoformat()
         row["hangs"] = transaction.hangs
-    lines = blockage_lines(found, options.get("kafka.bootstrap.servers", "…"))
+    lines = blockage_parts(found, options.get("kafka.bootstrap.servers", "…"))
     return Shown(lambda: document, lines)
 
 
-def blockage_lines(found: Blockage, servers: str) -> Iterator[str]:
+def blockage_parts(found: Blockage, servers: str) -> Iterator[str | Table]:
     """Yields the open transactions of a log, and how to end each."""
     log = f"{found.topic}-{found.partition}"
     if found.stable == found.end:
@@ -149,7 +149,7 @@ def blockage_lines(found: Blockage, servers: str) -> Iterator[str]:
         )
         for t in found.transactions
     ]  # fmt: skip
-    yield from table(_OPEN, rows)
+    yield Table(_OPEN, rows)
     for t in found.transactions:
         yield ""
         if t.hangs:

@@ -13,19 +13,21 @@ import click
 
 from commits import CommitTableNotFound
 from coopconsume.admin.offsets import read_document, write_document
+from coopconsume.admin.offsets.tables import (
+    gap_parts,
+    lag_table,
+    move_parts,
+    shown_table,
+    state_parts,
+)
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.offset_options import ranges, some_topics, target_of, with_state
-from coopconsume.cli.offset_text import (
+from coopconsume.cli.offset_documents import (
     gap_documents,
-    gap_lines,
     lag_document,
-    lag_lines,
     move_document,
-    move_lines,
-    show_lines,
-    state_lines,
     status_document,
 )
+from coopconsume.cli.offset_options import ranges, some_topics, target_of, with_state
 from coopconsume.cli.place import Shown, shown, with_admin
 
 if TYPE_CHECKING:
@@ -71,9 +73,9 @@ class Execution:
             ],
             "state": changes,
         }
-        lines = move_lines(moves, counts, what=what, executed=self.execute)
-        before = () if state is None else state_lines(state.moves)
-        return Shown(lambda: document, itertools.chain(before, lines))
+        parts = move_parts(moves, counts, what=what, executed=self.execute)
+        before = () if state is None else state_parts(state.moves)
+        return Shown(lambda: document, itertools.chain(before, parts))
 
 
 def _moving(command: Callable[..., Shown]) -> Callable[..., Any]:
@@ -131,7 +133,7 @@ def show(
     def document() -> dict[str, Any]:
         return {"group": group, "partitions": [status_document(one) for one in found]}
 
-    return Shown(document, show_lines(found))
+    return Shown(document, [shown_table(found)])
 
 
 @offsets.command(epilog=example("coopconsume offsets gaps shop", _PLACE))
@@ -151,7 +153,7 @@ def gaps(*, group: str, topics: Mapping[str, list[int]] | None, limit: int, admi
     def document() -> list[dict[str, Any]]:
         return [gap for one in found for gap in gap_documents(one)]
 
-    return Shown(document, gap_lines(found, datetime.now(UTC), limit))
+    return Shown(document, gap_parts(found, datetime.now(UTC), limit))
 
 
 @click.command(epilog=example("coopconsume lag shop", _PLACE))
@@ -164,7 +166,7 @@ def lag(*, group: str, topics: Mapping[str, list[int]] | None, admin: Admin) -> 
     """Show the lag of each partition and the record that blocks its stable offset."""
     found = admin.lag(group, topics)
     document = [lag_document(one) for one in found]
-    return Shown(lambda: document, lag_lines(found, datetime.now(UTC)))
+    return Shown(lambda: document, [lag_table(found, datetime.now(UTC))])
 
 
 offsets.add_command(lag)

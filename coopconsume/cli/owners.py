@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coopconsume.admin.tables import Table
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
 from coopconsume.cli.place import Shown, at_a_cluster, shown
-from coopconsume.cli.text import table
 from coopconsume.fenced.ownership import OwnershipRegistry
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.ownership import KafkaStore, OwnershipEvent, OwnershipStore, Row
 
-_COLUMNS = ("GROUP", "RESOURCE", "OWNER", "ACCESS", "GENERATION", "EPOCH", "SHARED BY", "WAITING")
-_HOLDERS = ("", "OWNER", "SESSION", "ACCESS", "TICKET", "HEARTBEATS", "LEASE")
-_EVENTS = ("EPOCH", "GENERATION", "WHEN", "WHAT", "WHO", "SESSION")
+_TITLES = ("group", "resource", "owner", "access", "generation", "epoch", "shared by", "waiting")
+_HOLDERS = ("", "owner", "session", "access", "ticket", "heartbeats", "lease")
+_EVENTS = ("epoch", "generation", "when", "what", "who", "session")
 _SHOWN = 8
 
 
@@ -85,8 +85,8 @@ def owners() -> None:
 def list_(*, group: str | None, registry: OwnershipRegistry) -> Shown:
     """List all resources that were ever claimed, and their owners."""
     rows = registry.list(group)
-    lines = table(_COLUMNS, [_line(row) for row in rows])
-    return Shown(lambda: [asdict(row) for row in rows], lines)
+    table = Table(_TITLES, [_cells(row) for row in rows])
+    return Shown(lambda: [asdict(row) for row in rows], [table])
 
 
 @owners.command(epilog=example("coopconsume owners show log orders-0 --bootstrap-servers …"))
@@ -104,7 +104,7 @@ def show(*, group: str, resource: str, history: int, registry: OwnershipRegistry
     _check_known(registry, group, [resource])
     row, events = registry.show(group, resource), registry.history(group, resource)
     document = asdict(row) | {"history": [asdict(entry) for entry in events]}
-    return Shown(lambda: document, _resource_lines(row, events[-history:] if history else []))
+    return Shown(lambda: document, _resource_parts(row, events[-history:] if history else []))
 
 
 @owners.command(epilog=example("coopconsume owners take log orders-0 --bootstrap-servers …"))
@@ -203,7 +203,7 @@ def check(*, topic: str | None, repair: bool, options: dict[str, str]) -> Shown:
     return Shown(lambda: document, lines, OK if found.is_whole else FAILED)
 
 
-def _line(row: Row) -> tuple[object, ...]:
+def _cells(row: Row) -> tuple[object, ...]:
     owner = row.owner
     return (
         row.group, row.resource, None if owner is None else owner.session.owner,
@@ -212,7 +212,7 @@ def _line(row: Row) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _resource_lines(row: Row, events: Sequence[OwnershipEvent]) -> Iterator[str]:
+def _resource_parts(row: Row, events: Sequence[OwnershipEvent]) -> Iterator[str | Table]:
     who = "free"
     if row.owner is not None:
         who = f"owned by {row.owner.session.owner}, generation {row.generation}"
@@ -223,7 +223,7 @@ def _resource_lines(row: Row, events: Sequence[OwnershipEvent]) -> Iterator[str]
         yield f"topic id {row.topic_id}"
     if row.holders:
         yield ""
-        yield from table(
+        yield Table(
             _HOLDERS,
             [
                 (
@@ -236,7 +236,7 @@ def _resource_lines(row: Row, events: Sequence[OwnershipEvent]) -> Iterator[str]
         )  # fmt: skip
     if events:
         yield ""
-        yield from table(
+        yield Table(
             _EVENTS,
             [
                 (

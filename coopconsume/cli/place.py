@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from coopconsume.admin.cells import printable
 from coopconsume.admin.client import Admin
+from coopconsume.admin.text import write
 from coopconsume.cli.catalog import session_for
 from coopconsume.cli.exit_codes import OK
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pyspark.sql import SparkSession
+
+    from coopconsume.admin.tables import Table
 
 _SHORT = {
     "bootstrap_servers": "kafka.bootstrap.servers",
@@ -61,19 +64,19 @@ class Shown(NamedTuple):
 
     Attributes:
         document: Returns the result for JSON; only called for it, as it may be large.
-        lines: The result as text.
+        parts: The result as people read it.
         code: The exit code.
     """
 
     document: Callable[[], Any]
-    lines: Iterable[str]
+    parts: Iterable[str | Table]
     code: int = OK
 
 
 def shown(command: Callable[..., Shown]) -> Callable[..., int]:
     """Writes what a command returns to standard output, with ``--json`` as one JSON document.
 
-    Apply it below all others, so that what the lines need is still open.
+    Apply it below all others, so that what the parts need is still open.
     """
 
     @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
@@ -83,8 +86,7 @@ def shown(command: Callable[..., Shown]) -> Callable[..., int]:
         if as_json:
             click.echo(json.dumps(found.document(), indent=2))
         else:
-            for line in found.lines:
-                click.echo(printable(line))
+            write(found.parts, sys.stdout)
         return found.code
 
     return with_output

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coopconsume.admin.tables import Table
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
 from coopconsume.cli.place import Shown, at_a_cluster, shown
-from coopconsume.cli.text import table, text_of
+from coopconsume.cli.text import text_of
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.producer import Message, Producer
 from coopconsume.options import Options
@@ -117,7 +118,7 @@ def take(
             consumer.acknowledge(record, kind)
         consumer.commit()
     rows = [(r.partition, r.offset, r.attempt, text_of(r.key), text_of(r.value)) for r in records]
-    head = ("PARTITION", "OFFSET", "ATTEMPT", "KEY", "VALUE")
+    head = ("partition", "offset", "attempt", "key", "value")
     return _table(head, rows)
 
 
@@ -129,7 +130,7 @@ def list_(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) ->
     """Show what is done, held and free in each partition of a queue."""
     found = queue_status(options, topic, replicas)
     rows = [dataclasses.astuple(partition) for partition in found.partitions]
-    head = ("PARTITION", "STABLE OFFSET", "DONE ABOVE", "HELD", "DELAYED", "FREE", "LOG")
+    head = ("partition", "stable offset", "done above", "held", "delayed", "free", "log")
     return _table(head, rows)
 
 
@@ -147,7 +148,7 @@ def holds(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) ->
         )
         for hold in found.holds
     ]  # fmt: skip
-    return _table(("REPLICA", "HOLDER", "PARTITION", "OFFSETS", "SECONDS"), rows)
+    return _table(("replica", "holder", "partition", "offsets", "seconds"), rows)
 
 
 @queue.command(epilog=EXIT_CODES)
@@ -174,10 +175,11 @@ def audit(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) ->
         )
         for r in found.replicas
     ]
-    head = ("REPLICA", "READABLE", "ROWS", "PASSED OVER", "LACKING", "LOG", "REPLACED", "PROBLEM")
+    head = ("replica", "readable", "rows", "passed over", "lacking", "log", "replaced", "problem")
     return _table(head, rows)._replace(code=OK if found.is_sound else FAILED)
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Shown:
-    names = [name.lower().replace(" ", "_") for name in head]
-    return Shown(lambda: [dict(zip(names, row, strict=True)) for row in rows], table(head, rows))
+def _table(titles: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Shown:
+    names = [title.replace(" ", "_") for title in titles]
+    table = Table(titles, rows)
+    return Shown(lambda: [dict(zip(names, row, strict=True)) for row in rows], [table])

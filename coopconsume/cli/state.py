@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from coopconsume.admin.tables import Table
 from coopconsume.cli.catalog import session_for
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, example, reported
 from coopconsume.cli.place import Shown, shown, spark_conf_option, with_admin
-from coopconsume.cli.text import table, text_of, time_of
+from coopconsume.cli.text import text_of, time_of
 from coopconsume.state.reading import CommittedState
 
 if TYPE_CHECKING:
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
     from coopconsume.admin.client import Admin
     from coopconsume.state.reading import Place
 
-_COLUMNS = ("TOPIC", "PARTITION", "KEY", "OFFSET", "VALUE")
-_DIFF_COLUMNS = ("TOPIC", "PARTITION", "KEY", "OFFSET", "BEFORE", "AFTER")
-_STATS_COLUMNS = (
-    "PARTITION", "KEYS", "BYTES", "SNAPSHOT", "SNAPSHOT KEYS", "SNAPSHOT BYTES", "CHANGES", "FILES",
+_TITLES = ("topic", "partition", "key", "offset", "value")
+_DIFF_TITLES = ("topic", "partition", "key", "offset", "before", "after")
+_STATS_TITLES = (
+    "partition", "keys", "bytes", "snapshot", "snapshot keys", "snapshot bytes", "changes", "files",
 )  # fmt: skip
-_RANGE_COLUMNS = ("PARTITION", "FIRST HASH", "LAST HASH", "KEYS", "BYTES")
+_RANGE_TITLES = ("partition", "first hash", "last hash", "keys", "bytes")
 
 
 @click.group(epilog=EXIT_CODES)
@@ -81,7 +83,7 @@ def get(committed: CommittedState, *, topic: str, key: str) -> Shown:
     found = _plain(value)
     if value is None:
         return Shown(lambda: found, [], FAILED)
-    return Shown(lambda: found, [found])
+    return Shown(lambda: found, [_text(value)])
 
 
 @state.command(epilog=EXIT_CODES)
@@ -101,9 +103,9 @@ def dump(committed: CommittedState, *, topic: str | None, at: Place | None) -> S
     rows = [row | {"value": committed.schema.value(row["value"])} for row in rows]
     cells = [
         (row["topic"], str(row["partition"]), text_of(row["key"]), str(row["offset"]),
-         str(_plain(row["value"]))) for row in rows
+         _text(row["value"])) for row in rows
     ]  # fmt: skip
-    return Shown(lambda: [_plain(row) for row in rows], table(_COLUMNS, cells))
+    return Shown(lambda: [_plain(row) for row in rows], [Table(_TITLES, cells)])
 
 
 @state.command(
@@ -131,14 +133,13 @@ def stats(committed: CommittedState, *, topic: str | None, ranges: int) -> Shown
         )
         for one in found
     ]  # fmt: skip
-    lines = table(_STATS_COLUMNS, cells)
     parts = [
         (f"{one.topic}-{one.partition}", part.first, part.last, part.keys, part.size)
         for one in found
         for part in one.ranges
     ]
-    lines += ["", *table(_RANGE_COLUMNS, parts)]
-    return Shown(lambda: [_plain(asdict(one)) for one in found], lines)
+    shown: list[str | Table] = [Table(_STATS_TITLES, cells), "", Table(_RANGE_TITLES, parts)]
+    return Shown(lambda: [_plain(asdict(one)) for one in found], shown)
 
 
 @state.command(
@@ -164,10 +165,10 @@ def diff(committed: CommittedState, *, topic: str | None, start: Place, end: Pla
     ]
     cells = [
         (row["topic"], str(row["partition"]), text_of(row["key"]), row["offset"],
-         *(None if row[when] is None else str(_plain(row[when])) for when in ("before", "after")))
+         *(None if row[when] is None else _text(row[when]) for when in ("before", "after")))
         for row in rows
     ]  # fmt: skip
-    return Shown(lambda: [_plain(row) for row in rows], table(_DIFF_COLUMNS, cells))
+    return Shown(lambda: [_plain(row) for row in rows], [Table(_DIFF_TITLES, cells)])
 
 
 @state.command(
@@ -194,6 +195,12 @@ def switch(*, group: str, execute: bool, admin: Admin) -> Shown:
     then = "the next job begins with the state that it has, or without one"
     lines = [f"group {group}: {before}", then if execute else f"with --execute {then}"]
     return Shown(lambda: document, lines)
+
+
+def _text(value: Any) -> str:
+    """Returns a value as people read it: texts as they are, everything else as JSON has it."""
+    found = _plain(value)
+    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from coopconsume.admin.tables import Table
 from coopconsume.cli.exit_codes import DATA_LOSS, EXIT_CODES, OK, example, reported
 from coopconsume.cli.place import Shown, shown, with_admin
-from coopconsume.cli.text import table
 
 if TYPE_CHECKING:
     from commits import TableCheck, TableRepair
     from coopconsume.admin.client import Admin
-
-_COLUMNS = ("CLUSTER", "GROUP", "PARTITION", "STABLE", "DONE ABOVE", "PENDING")
 
 
 @click.group(epilog=EXIT_CODES)
@@ -75,7 +73,7 @@ def repair(
     members, and within a minute of the last append.
     """
     done = admin.repair(source, groups=groups, into=into, dry_run=not execute)
-    return Shown(lambda: _repair_json(done), _repair_lines(done))
+    return Shown(lambda: _repair_json(done), _repair_parts(done))
 
 
 def _check_lines(found: TableCheck) -> list[str]:
@@ -111,13 +109,14 @@ def _repair_json(done: TableRepair) -> dict[str, object]:
     }
 
 
-def _repair_lines(done: TableRepair) -> list[str]:
+def _repair_parts(done: TableRepair) -> list[str | Table]:
     rows = [
         (p.cluster or None, p.group, f"{p.topic}-{p.partition}", p.stable_offset,
          p.committed_above, p.pending)
         for p in done.partitions()
     ]  # fmt: skip
-    lines = table(_COLUMNS, rows) if rows else ["the table has no groups"]
+    titles = ("cluster", "group", "partition", "stable", "done above", "pending")
+    groups = Table(titles, rows) if rows else "the table has no groups"
     if done.version is None:
-        return [*lines, f"dry run, nothing was changed: add --execute to write {done.target}"]
-    return [*lines, f"written to {done.target} as version {done.version}, store {done.store}"]
+        return [groups, f"dry run, nothing was changed: add --execute to write {done.target}"]
+    return [groups, f"written to {done.target} as version {done.version}, store {done.store}"]

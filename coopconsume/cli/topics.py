@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from coopconsume.admin.overview.data import plain
+from coopconsume.admin.tables import Table
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.place import Shown, shown, with_admin
-from coopconsume.cli.text import table
 
 if TYPE_CHECKING:
     from coopconsume.admin.client import Admin
@@ -61,4 +61,4 @@ def describe(*, names: tuple[str, ...], admin: Admin) -> Shown:
     """Show the partition count, the id and the sharing switch of topics."""
     found = admin.topics(names or None)
     rows = [(t.name, t.partitions, "open" if t.is_shareable else "no", t.id) for t in found]
-    return Shown(lambda: plain(found), table(("TOPIC", "PARTITIONS", "SHARING", "ID"), rows))
+    return Shown(lambda: plain(found), [Table(("topic", "partitions", "sharing", "id"), rows)])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from assignors import KeyRange
-from coopconsume.admin.overview.data import MemberOverview, plain
+from coopconsume.admin.offsets.tables import blocker_table, failed_table, gap_table
+from coopconsume.admin.overview.tables import GroupTables, lasting
 from coopconsume.admin.pictures import OffsetMap, OffsetState, map_of
+from coopconsume.admin.tables import Owner, Table, cell
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from coopconsume.admin.offsets.status import PartitionStatus
+    from coopconsume.admin.offsets.status import Blocker, PartitionStatus
     from coopconsume.admin.overview.data import GroupOverview, InDoubtRange, PartitionOverview
     from coopconsume.ui.watch import View
 
@@ -41,9 +44,10 @@ def group_content(
         start: The number of the first row, from 0.
         limit: The number of rows, at most.
     """
+    now = datetime.now(UTC)
     found: dict[str, Any] = {
         "at": view.at,
-        "age": max(0.0, datetime.now(UTC).timestamp() - view.at),
+        "age": max(0.0, now.timestamp() - view.at),
         "error": view.error,
         "errorSince": view.error_since,
         "series": [
@@ -53,6 +57,10 @@ def group_content(
     if view.reading is None:
         return found
     overview = view.reading.overview
+    tables = GroupTables(overview, now)
+    clients = {one.id: one.client_id for one in overview.members}
+    names = [clients.get(one) or one for one in overview.owners]
+    blocked = _blocked(overview.partitions)
     numbers = {name: number for number, name in enumerate(overview.owners)}
     rows = [one for one in overview.partitions if find.lower() in one.name.lower()]
     rows.sort(key=lambda one: _order(sort, one))
@@ -63,17 +71,21 @@ def group_content(
         "filter": overview.record_filter, "notes": list(overview.notes[:_GAPS]),
         "pending": sum(len(one.pending) for one in overview.partitions),
         "parked": sum(len(one.parked) for one in overview.partitions),
-        "members": _members(overview),
-        "inDoubt": _in_doubt(overview),
+        "members": _table(tables.members()),
+        "claims": _table(tables.claims()),
+        "owners": names,
+        "slots": sum(one.slots or 0 for one in overview.members),
+        "inDoubt": _in_doubt(overview, now),
         # One for each partition, in the order of their names: a small array, as there may be many.
         "partitions": [
             (one.topic, one.partition, _level(one), one.lag, _owners(one, numbers))
             for one in overview.partitions
         ],
         "found": len(rows),
-        "rows": [_row(one, numbers) for one in rows[start : start + limit]],
-        "blockers": _blockers(overview.partitions),
-        "events": [plain(event) for event in overview.events[: -_EVENTS - 1 : -1]],
+        "rows": [_row(one, numbers, now) for one in rows[start : start + limit]],
+        "blockers": _table(blocker_table(blocked[:_BLOCKERS], now)),
+        "oldest": _oldest(blocked),
+        "events": _table(tables.events(_EVENTS)),
     }  # fmt: skip
 
 
@@ -88,6 +100,7 @@ def partition_content(
         end: The offset after the last one; by default the log's end.
     """
     low, high = status.log_start or 0, status.end_offset or 0
+    now = datetime.now(UTC)
     first = low if first is None else min(max(first, low), max(low, high - 1))
     end = high if end is None else max(min(end, high), first + 1)
     shown = [gap for gap in status.gaps() if gap.last >= first and gap.first < end]
@@ -95,18 +108,9 @@ def partition_content(
     found: dict[str, Any] = {
         "topic": status.topic, "partition": status.partition, "logStart": status.log_start,
         "stable": status.stable_offset, "end": status.end_offset, "map": None,
-        "gaps": [
-            {"first": gap.first, "last": gap.last, "since": plain(gap.since)}
-            for gap in shown[:_GAPS]
-        ],
+        "gaps": _table(gap_table([(status.name, gap) for gap in shown[:_GAPS]], now)),
         "gapCount": len(shown),
-        "failed": [
-            {
-                "offset": offset, "attempts": one.attempts, "error": one.error[:_TEXT],
-                "parked": one.is_parked, "due": None if one.is_parked else one.due_ms / 1000,
-            }
-            for offset, one in failed[:_GAPS]
-        ],
+        "failed": _table(failed_table(failed[:_GAPS], now)),
     }  # fmt: skip
     if low < high:
         drawn = map_of(status, first, end, columns=LARGE)
@@ -120,21 +124,17 @@ def partition_content(
     return found
 
 
-def _members(overview: GroupOverview) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    claims = [
-        MemberOverview(one.member, "", "", None, None, f"standalone claim {one.epoch}", one.shares)
-        for one in overview.claims
-    ]
-    for one in (*overview.members, *claims):
-        facts = {
-            "id": one.id, "client": one.client_id, "host": one.host, "slots": one.slots,
-            "status": one.status, "instance": one.instance_id,
-            "partitions": len({(share.topic, share.partition) for share in one.shares}),
-            "space": round(sum(share.key_range.size for share in one.shares) / KeyRange().size, 3),
-        }  # fmt: skip
-        found.setdefault(one.id, facts)
-    return list(found.values())
+def _table(table: Table) -> dict[str, Any]:
+    """Returns a table for JSON: texts, and numbers of owners."""
+    return {
+        "titles": table.titles,
+        "numeric": table.numeric,
+        "rows": [[_cell(value) for value in row] for row in table.rows],
+    }
+
+
+def _cell(value: object) -> str | dict[str, int | None]:
+    return {"owner": value.number} if isinstance(value, Owner) else cell(value)[:_TEXT]
 
 
 def _scaled(key_range: KeyRange) -> tuple[int, int]:
@@ -146,15 +146,9 @@ def _owners(one: PartitionOverview, numbers: Mapping[str, int]) -> list[tuple[in
     return [(numbers.get(o.member, -1), *_scaled(o.key_range)) for o in one.owners]
 
 
-def _in_doubt(overview: GroupOverview) -> list[dict[str, Any]]:
-    found = [_wait(one, range_) for one in overview.partitions for range_ in _lasting(one)]
+def _in_doubt(overview: GroupOverview, now: datetime) -> list[dict[str, Any]]:
+    found = [_wait(one, doubt) for one in overview.partitions for doubt, _ in lasting(one, now)]
     return sorted(found, key=lambda one: one["until"] or 0.0, reverse=True)[:_IN_DOUBT]
-
-
-def _lasting(one: PartitionOverview) -> list[InDoubtRange]:
-    """Returns the ranges of a partition that are still in doubt."""
-    now = datetime.now(UTC)
-    return [range_ for range_ in one.in_doubt if range_.until is None or range_.until > now]
 
 
 def _wait(one: PartitionOverview, range_: InDoubtRange) -> dict[str, Any]:
@@ -181,7 +175,7 @@ def _worst(drawn: OffsetMap) -> str:
     return "".join(map(str, drawn.worst().tolist()))
 
 
-def _row(one: PartitionOverview, numbers: Mapping[str, int]) -> dict[str, Any]:
+def _row(one: PartitionOverview, numbers: Mapping[str, int], now: datetime) -> dict[str, Any]:
     low, high = one.log_start or 0, one.end_offset or 0
     return {
         "topic": one.topic, "partition": one.partition, "name": one.name,
@@ -189,32 +183,30 @@ def _row(one: PartitionOverview, numbers: Mapping[str, int]) -> dict[str, Any]:
         "lag": one.lag, "above": one.committed_above, "gaps": len(one.open_ranges),
         "pending": len(one.pending), "parked": len(one.parked),
         "primary": one.primary_offset, "owners": _owners(one, numbers),
-        "inDoubt": [_scaled(range_.key_range) for range_ in _lasting(one)],
+        "inDoubt": [_scaled(doubt.key_range) for doubt, _ in lasting(one, now)],
         "map": _worst(map_of(one, columns=SMALL)) if low < high else "",
     }  # fmt: skip
 
 
-def _blockers(statuses: Sequence[PartitionStatus]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for status in statuses:
-        blocker = status.blocker
-        if blocker is None or not (blocker.attempts or blocker.deleted_by or blocker.done_behind):
-            continue
-        found.append(
-            {
-                "partition": status.name, "offset": blocker.offset, "state": blocker.shown_state,
-                "key": _short(blocker.shown_key), "attempts": blocker.attempts,
-                "since": blocker.since.timestamp() if blocker.since else None,
-                "due": blocker.due.timestamp() if blocker.due else None,
-                "error": blocker.error[:_TEXT], "behind": blocker.done_behind,
-            }
-        )  # fmt: skip
-    found.sort(key=lambda one: (one["since"] or float("inf"), -one["behind"]))
-    return found[:_BLOCKERS]
+def _blocked(statuses: Iterable[PartitionStatus]) -> list[PartitionStatus]:
+    """Returns the partitions with blockers that need attention, the oldest one first."""
+    found = [(one.blocker, one) for one in statuses]
+    shown = [(blocker, one) for blocker, one in found if blocker is not None and blocker.is_shown]
+    shown.sort(key=lambda both: (_since(both[0]), -both[0].done_behind))
+    return [one for _, one in shown]
 
 
-def _short(text: str | None) -> str | None:
-    return None if text is None else text[:_TEXT]
+def _oldest(blocked: Sequence[PartitionStatus]) -> dict[str, Any] | None:
+    """Returns the blocker that has blocked for longest, if that is known."""
+    if not blocked or (blocker := blocked[0].blocker) is None or blocker.since is None:
+        return None
+    since = blocker.since.timestamp()
+    return {"partition": blocked[0].name, "since": since, "attempts": blocker.attempts}
+
+
+def _since(blocker: Blocker | None) -> float:
+    """Returns since when it blocks, in seconds; infinite if that is not known."""
+    return blocker.since.timestamp() if blocker and blocker.since else math.inf
 
 
 def _order(sort: Sort, status: PartitionStatus) -> tuple[Any, ...]:
@@ -224,7 +216,5 @@ def _order(sort: Sort, status: PartitionStatus) -> tuple[Any, ...]:
     if sort == "failed":
         return (-len(status.parked), -len(status.pending), *name)
     if sort == "age":
-        blocker = status.blocker
-        since = blocker.since.timestamp() if blocker and blocker.since else float("inf")
-        return (since, *name)
+        return (_since(status.blocker), *name)
     return name

@@ -131,7 +131,7 @@ SHOWN = [
     Mutant(
         "key-commands-a-terminal",
         "What a record brings is shown without control characters.",
-        "coopconsume/admin/cells.py",
+        "coopconsume/admin/tables.py",
         "    if text.isprintable():",
         "    if text:",
         (
@@ -141,9 +141,43 @@ SHOWN = [
         ),
     ),
     Mutant(
+        "key-commands-a-terminal-that-folds",
+        "What a record brings is shown without control characters, in tables that fit, too.",
+        "coopconsume/admin/text.py",
+        "    return Text(cell(value))",
+        "    return Text(str(value))",
+        ("tests/unit/admin/test_overview.py::test_tables_fit_a_terminal",),
+    ),
+    Mutant(
+        "map-cut-by-a-terminal",
+        "A map has as many places as fit.",
+        "coopconsume/admin/text.py",
+        "_PLACES: Final = (32, 16, 8)",
+        "_PLACES: Final = (32,)",
+        ("tests/unit/admin/test_overview.py::test_a_narrow_terminal_has_smaller_maps",),
+    ),
+    Mutant(
+        "table-cut-by-a-terminal",
+        "A table that fits no terminal is left to it.",
+        "coopconsume/admin/text.py",
+        "if sum(widths) + 2 * (len(widths) - 1) <= console.width:",
+        "if places == _PLACES[-1] or sum(widths) <= console.width:",
+        ("tests/unit/admin/test_overview.py::test_a_narrow_terminal_has_smaller_maps",),
+    ),
+    Mutant(
+        "blocker-shown-too-early",
+        "A blocker is listed if something is done behind it, it has failed or was deleted.",
+        "coopconsume/admin/offsets/tables.py",
+        "if (blocker := one.blocker) is not None and blocker.is_shown",
+        "if (blocker := one.blocker) is not None",
+        (
+            "tests/unit/admin/test_offset_moves.py::test_a_record_in_flight_is_no_blocker_to_look_at",
+        ),
+    ),
+    Mutant(
         "times-without-zone",
         "A time in a table has its zone.",
-        "coopconsume/admin/cells.py",
+        "coopconsume/admin/tables.py",
         "%H:%M:%S %Z}",
         "%H:%M:%S}",
         ("tests/unit/admin/test_overview.py::test_values_in_tables",),

@@ -200,6 +200,8 @@ def test_columns_coroutines_dead_letters_and_lifetimes(
     words = [group, "--state", str(tmp_path / "state"), "--commit-table", table]
     one = [*words, "--topic", name, "--key", "k2", "--json"]
     assert json.loads(CliRunner().invoke(main, ["state", "get", *one]).stdout)["n"] == 8
+    text = CliRunner().invoke(main, ["state", "get", *one[:-1]])
+    assert (text.exit_code, text.stdout) == (0, '{"n": 8, "last": "38"}\n')
     gone = CliRunner().invoke(main, ["state", "get", *words, "--topic", name, "--key", "gone"])
     assert (gone.exit_code, gone.stdout) == (1, "")
     dumped = json.loads(CliRunner().invoke(main, ["state", "dump", *words, "--json"]).stdout)

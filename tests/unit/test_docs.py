@@ -8,6 +8,7 @@ import importlib.util
 import re
 import shlex
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -16,10 +17,11 @@ import pytest
 import coopconsume
 import coopconsume.fenced
 from commits.rows import KINDS, SCHEMA
+from coopconsume.admin.offsets.tables import blocker_table, lag_table
+from coopconsume.admin.overview import GroupOverview
+from coopconsume.admin.overview.tables import GroupTables
 from coopconsume.admin.views import SCHEMAS
 from coopconsume.cli import main
-from coopconsume.cli.offset_text import LAG_COLUMNS
-from coopconsume.cli.text import EVENT_COLUMNS, MEMBER_COLUMNS, PARTITION_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -204,13 +206,22 @@ def test_all_columns_and_kinds_of_the_commit_table_are_named() -> None:
 def test_the_sample_of_a_group_has_the_columns_of_the_command() -> None:
     """The sample of `groups describe` has the columns that the command prints."""
     lines = PAGES["docs/how-to/inspect-a-group.md"].splitlines()
-    for columns in (MEMBER_COLUMNS, PARTITION_COLUMNS, EVENT_COLUMNS):
-        assert " ".join(columns).split() in [line.split() for line in lines]
+    now = datetime.now(UTC)
+    empty = GroupOverview("shop", "Stable", "", "", "", "", None, None, (), (), (), (), ())
+    of_group = GroupTables(empty, now)
+    for table in (
+        of_group.members(),
+        of_group.partitions(),
+        blocker_table((), now),
+        of_group.events(1),
+    ):
+        assert " ".join(table.titles).upper().split() in [line.split() for line in lines]
 
 
 def test_columns_of_lag_and_of_the_views_are_named() -> None:
     """Each column that operators and SQL users see is explained by its name."""
-    assert _named(PAGES["docs/how-to/manage-offsets.md"]) >= set(LAG_COLUMNS) - {"PARTITION"}
+    columns = {title.upper() for title in lag_table((), datetime.now(UTC)).titles}
+    assert _named(PAGES["docs/how-to/manage-offsets.md"]) >= columns - {"PARTITION"}
     named = _named(PAGES["docs/reference/sql-views.md"])
     for schema in SCHEMAS.values():
         assert named >= set(schema.names)

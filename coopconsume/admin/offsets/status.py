@@ -175,6 +175,11 @@ class Blocker:
         return found if self.key is None else f"{self.key} (record key; {found})"
 
     @property
+    def is_shown(self) -> bool:
+        """Whether it needs attention: something is done behind it, it has failed or was deleted."""
+        return bool(self.done_behind or self.attempts or self.deleted_by)
+
+    @property
     def shown_state(self) -> str:
         """The state, or what deleted the record."""
         return f"deleted by {self.deleted_by}" if self.deleted_by else self.state

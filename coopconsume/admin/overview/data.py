@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from coopconsume.admin.offsets.status import PartitionStatus
-from coopconsume.admin.overview.words import members_text
+from coopconsume.admin.tables import counted
 
 if TYPE_CHECKING:
     from assignors import KeyRange, Share
@@ -218,15 +218,14 @@ class GroupOverview:
         return found | {"lag": self.lag}
 
     def _repr_html_(self) -> str:
-        from coopconsume.admin.overview.drawing import group_html
+        from coopconsume.admin.overview.tables import group_html
 
         return group_html(self)
 
     def __repr__(self) -> str:
-        return (
-            f"<GroupOverview {self.group!r}: {self.state}, {members_text(len(self.members))}, "
-            f"{self.lag:,} records not done>"
-        )
+        members = counted(len(self.members), "member")
+        facts = f"{self.state}, {members}, {self.lag:,} records not done"
+        return f"<GroupOverview {self.group!r}: {facts}>"
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,10 @@
 // Elements and texts. Everything that comes from a group is set as text, never parsed as HTML.
 
+const MEMBERS = ["#56b4e9", "#e69f00", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7"];
+
+// The colour of an owner of key ranges; those that the list of owners does not have are grey.
+export const colour = (number) => (number === null || number < 0 ? "#888888" : MEMBERS[number % MEMBERS.length]);
+
 export const at = (id) => document.getElementById(id);
 
 export function make(tag, attributes = {}, ...children) {
@@ -31,6 +36,24 @@ export function table(id, heads, rows, { empty = "", key = JSON.stringify(rows),
     return;
   }
   element.replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
+}
+
+// A table as `admin.tables` describes it: a text for each value, or the number of an owner.
+export function described(id, { titles, numeric, rows }, more = {}) {
+  table(id, titles.map((title, i) => [title, numeric[i] ? "n" : TEXTS.includes(title) ? "text" : ""]), rows.map((cells) => (
+    cells.map((cell, i) => (
+      typeof cell === "object" ? swatch(cell.owner) : PILLS.includes(titles[i]) ? make("span", { class: `pill ${cell}` }, cell) : cell
+    ))
+  )), { key: JSON.stringify(rows), ...more });
+}
+
+const TEXTS = ["key", "error", "by", "member"];
+const PILLS = ["state", "status"];
+
+function swatch(number) {
+  const square = make("i", { class: "swatch" });
+  square.style.background = colour(number);
+  return square;
 }
 
 export const count = (n) => (n === null || n === undefined ? "–" : n.toLocaleString("en-US"));

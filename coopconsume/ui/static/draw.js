@@ -1,13 +1,10 @@
 // Pictures: charts over time, maps of offsets, key ranges, and the grid of partitions.
 
-import { clock, make, short } from "./dom.js";
+import { clock, colour, make, short } from "./dom.js";
 
 export const STATES = ["not committed", "done", "gap", "pending", "parked"];
 const STATE_NAMES = ["open", "done", "gap", "pending", "parked"];
-const MEMBERS = ["#56b4e9", "#e69f00", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7"];
 const SVG = "http://www.w3.org/2000/svg";
-
-export const member = (number) => (number < 0 ? "#888888" : MEMBERS[number % MEMBERS.length]);
 
 export function stateColours() {
   const style = getComputedStyle(document.body);
@@ -135,7 +132,7 @@ export function bar(canvas, owners, doubts, width, height) {
 
 function parts(draw, owners, top, width, height) {
   for (const [number, first, end] of owners) {
-    draw.fillStyle = member(number);
+    draw.fillStyle = colour(number);
     draw.fillRect((first / 1e4) * width, top, ((end - first) / 1e4) * width, height);
   }
 }

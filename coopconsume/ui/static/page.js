@@ -1,8 +1,8 @@
 // The page: asks for the status of one group every few seconds, and shows it.
 
 import { api, groups, open, session } from "./api.js";
-import { at, clock, count, make, moment, pager, short, span, table } from "./dom.js";
-import { STATES, bar, chart, grid, legend, map, member, ranges, stateColours, strip } from "./draw.js";
+import { at, clock, count, described, make, pager, short, span, table } from "./dom.js";
+import { STATES, bar, chart, grid, legend, map, ranges, stateColours, strip } from "./draw.js";
 import * as letters from "./letters.js";
 
 const LIMIT = 50;
@@ -128,14 +128,13 @@ function showCards() {
   const recent = found.series.filter(([time]) => time > last[0] - 30).slice(1);
   const mean = (i) => (recent.length ? recent.reduce((sum, one) => sum + one[i], 0) / recent.length : 0);
   const [done, fresh_] = [mean(2), mean(3)];
-  const slots = found.members.reduce((sum, one) => sum + (one.slots || 0), 0);
-  const oldest = found.blockers.find((one) => one.since !== null);
+  const { oldest, slots } = found;
   const left = done > fresh_ && found.lag ? `done in ${span(found.lag / (done - fresh_))}` : done || !found.lag || !recent.length ? "" : "no new commits";
   const list = [
     ["Not committed", count(found.lag), left, ""],
     ["Committed per second", short(Math.round(done * 10) / 10), "mean of 30 s", ""],
     ["New per second", short(Math.round(fresh_ * 10) / 10), "mean of 30 s", ""],
-    ["Members", count(found.members.length), slots ? `${count(slots)} slots` : "", ""],
+    ["Members", count(found.owners.length), slots ? `${count(slots)} slots` : "", ""],
     ["Pending", count(found.pending), "failed, not done", found.pending ? "warn" : ""],
     ["Parked", count(found.parked), "of these, undecided", found.parked ? "parked" : ""],
     ["Oldest blocker", oldest ? span(found.at - oldest.since) : "none", oldest ? oldest.partition : "", oldest && oldest.attempts ? "warn" : ""],
@@ -156,17 +155,8 @@ function showCharts() {
 }
 
 function showBlockers() {
-  at("blocked").hidden = !found.blockers.length;
-  table("blockers", [
-    ["partition", "name"], ["offset", "n"], ["key", "text"], ["state", ""], ["blocks for", "n"], ["attempts", "n"],
-    ["next", "n"], ["done above", "n"], ["error", "text"],
-  ], found.blockers.map((one) => [
-    one.partition, count(one.offset), one.key === null ? null : make("code", {}, one.key),
-    make("span", { class: `pill ${one.state}` }, one.state),
-    one.since === null ? null : span(found.at - one.since), one.attempts || null,
-    one.due === null ? null : one.due > found.at ? `in ${span(one.due - found.at)}` : "due",
-    count(one.behind), one.error || null,
-  ]), { key: JSON.stringify([found.at, found.blockers]) });
+  at("blocked").hidden = !found.blockers.rows.length;
+  described("blockers", found.blockers);
 }
 
 function showDoubts() {
@@ -182,19 +172,11 @@ function showDoubts() {
   }));
 }
 
-function swatch(number) {
-  const square = make("i", { class: "swatch" });
-  square.style.background = member(number);
-  return square;
-}
-
 function showMembers() {
   at("assignor").textContent = found.assignor;
-  table("members", [["", ""], ["member", "text"], ["slots", "n"], ["partitions", "n"], ["has", "n"], ["status", ""]],
-    found.members.map((one, i) => [
-      swatch(i), make("span", { title: one.id }, one.client || one.id, make("span", { class: "quiet" }, one.host ? ` ${one.host}` : "")),
-      one.slots, count(one.partitions), one.space.toFixed(2), make("span", { class: `pill ${one.status}` }, one.status),
-    ]), { empty: "There are no members.", key: JSON.stringify(found.members) });
+  described("members", found.members, { empty: "There are no members." });
+  at("claims").hidden = !found.claims.rows.length;
+  described("claims", found.claims);
   const canvas = at("ranges");
   const width = canvas.parentElement.clientWidth - 36;
   const size = ranges(canvas, found.partitions, width);
@@ -203,8 +185,7 @@ function showMembers() {
     if (!one) return;
     const place = (event.offsetX / width) * 1e4;
     const owner = one[4].find(([, first, end]) => first <= place && place < end);
-    const who = owner && found.members[owner[0]];
-    at("under").textContent = `${one[0]}-${one[1]}: ${who ? who.client || who.id : "no owner"}`;
+    at("under").textContent = `${one[0]}-${one[1]}: ${(owner && found.owners[owner[0]]) || "no owner"}`;
   };
   at("under").textContent ||= `${count(found.partitions.length)} partitions, one line each`;
 }
@@ -232,11 +213,7 @@ function showPartitions() {
 }
 
 function showEvents() {
-  table("events", [["when", "name"], ["what", ""], ["epoch", "n"], ["by", "text"], ["counted", ""]], found.events.map((one) => [
-    moment(Date.parse(one.at) / 1000),
-    one.kind === "epoch" ? `${one.members} member${one.members === 1 ? "" : "s"}` : one.replaces ? `takeover of ${one.replaces}` : one.kind,
-    one.epoch, one.by, one.counted ? "yes" : `no: ${one.reason}`,
-  ]), { empty: "The commit log has no rows on assignments." });
+  described("events", found.events, { empty: "The commit log has no rows on assignments." });
 }
 
 // -- one partition
@@ -270,15 +247,11 @@ async function loadDetail() {
     );
     zoomable(canvas, one.map, width);
   }
-  table("partition-failed", [["failed", "n"], ["attempts", "n"], ["next", "n"], ["error", "text"]], one.failed.map((item) => [
-    count(item.offset), item.attempts, item.parked ? "parked" : moment(item.due), item.error,
-  ]));
-  at("partition-failed").hidden = !one.failed.length;
-  table("partition-gaps", [[`gaps (${count(one.gapCount)})`, "n"], ["offsets", "n"], ["since", "name"]], one.gaps.map((gap) => [
-    gap.first === gap.last ? count(gap.first) : `${count(gap.first)}–${count(gap.last)}`, count(gap.last - gap.first + 1),
-    gap.since ? moment(Date.parse(gap.since) / 1000) : null,
-  ]));
-  at("partition-gaps").hidden = !one.gaps.length;
+  described("partition-failed", one.failed);
+  at("partition-failed").hidden = !one.failed.rows.length;
+  described("partition-gaps", one.gaps);
+  at("partition-gaps").hidden = !one.gaps.rows.length;
+  at("partition-count").textContent = one.gapCount > one.gaps.rows.length ? `${count(one.gapCount)} gaps: zoom in to see all` : "";
 }
 
 function zoomable(canvas, shown, width) {

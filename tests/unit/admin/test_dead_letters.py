@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from coopconsume.admin.dead_letters.choice import Choice, steps, with_status
 from coopconsume.admin.dead_letters.stored import Letter, open_letters
+from coopconsume.admin.text import text_lines
 from coopconsume.cli import main
 from coopconsume.cli.dead_letters import (
-    LETTER_COLUMNS,
     _whole,
     decision_lines,
-    letter_lines,
+    letter_table,
 )
 from coopconsume.options import Options
 from coopconsume.runtime.decisions import Decision
@@ -124,13 +124,13 @@ def test_each_record_is_decided_on_once(written, parked, decided):
 
 def test_letters_are_printed_one_per_line():
     """Key and reason are one short line whatever they hold."""
-    header, line = letter_lines([replace(LETTER, status="parked")])
-    assert header.split() == " ".join(LETTER_COLUMNS).split()
+    header, line = text_lines([letter_table([replace(LETTER, status="parked")])])
+    assert header.split() == ["RECORD", "KEY", "ATTEMPTS", "GIVEN", "UP", "STATUS", "REASON"]
     assert "orders-0@7" in line
     assert r"k\xff" in line
     assert "1970-01-01 00:00:01 UTC" in line
     assert "TimeoutError: the bank sleeps" in line
-    assert letter_lines([]) == ["no dead letters"]
+    assert letter_table([]) == "no dead letters"
 
 
 @pytest.mark.parametrize(("executed", "words"), [(False, "--execute"), (True, "1 parked, 1 pas")])

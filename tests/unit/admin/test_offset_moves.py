@@ -15,7 +15,14 @@ from commits import CommitStore, OffsetRanges, PartitionCommits, Pending
 from coopconsume.admin.offsets import Kept, PartitionStatus, read_document, write_document
 from coopconsume.admin.offsets.moves import marked, replaced, to_offset, unmoved
 from coopconsume.admin.offsets.status import FAILED, NOT_DONE, Times, times_of
-from coopconsume.cli.offset_text import gap_lines, lag_lines, move_lines, show_lines
+from coopconsume.admin.offsets.tables import (
+    blocker_table,
+    gap_parts,
+    lag_table,
+    move_parts,
+    shown_table,
+)
+from coopconsume.admin.text import text_lines
 from coopconsume.errors import InvalidOption
 from coopconsume.kafka.blocker_records import BlockerRecord
 
@@ -211,25 +218,51 @@ def test_gaps_have_the_age_of_the_first_commit_above_them(tmp_path) -> None:
     assert (blocker.done_behind, blocker.open_behind, status.lag) == (2, 5, 16)
 
     now = first + timedelta(seconds=100)
-    table = lag_lines([status], now)
+    table = lag_lines(status, now)
     assert table[1].split()[:7] == ["t-0", "16", "2", "failed", "hash", f"{hashed}", "3"]
     read = replace(status, record=BlockerRecord(is_there=True, key=b"customer-7"))
-    assert lag_lines([read], now)[1].split()[:6] == ["t-0", "16", "2", "failed", "customer-7", "3"]
+    assert lag_lines(read, now)[1].split()[:6] == ["t-0", "16", "2", "failed", "customer-7", "3"]
     compacted = replace(status, record=BlockerRecord(is_there=False))
-    assert "deleted by compaction" in lag_lines([compacted], now)[1]
+    assert "deleted by compaction" in lag_lines(compacted, now)[1]
     assert compacted.blocker.deleted_by == "compaction"
     cut = replace(status, log_start=3)
     assert (status.blocker_offset, cut.blocker_offset) == (2, None)
-    assert "deleted by retention" in lag_lines([cut], now)[1]
+    assert "deleted by retention" in lag_lines(cut, now)[1]
     assert "100 s" in table[1]
     assert table[1].endswith("no route")
-    assert len(list(gap_lines([status], now, 1))) == 3
-    assert list(gap_lines([status], now, 1))[-1] == "t-0 has 1 more gaps: raise --limit"
-    assert show_lines([status])[1].split()[:8] == ["t-0", "0", "2", "20", "2", "2", "2", "1"]
+    assert len(list(text_lines(gap_parts([status], now, 1)))) == 3
+    assert list(text_lines(gap_parts([status], now, 1)))[-1] == "t-0 has 1 more gaps: raise --limit"
+    assert list(text_lines([shown_table([status])]))[1].split()[:8] == [
+        "t-0",
+        "0",
+        "2",
+        "20",
+        "2",
+        "2",
+        "2",
+        "1",
+    ]
 
     store.reset("g", {P0: 1}, done={P0: [(3, 3)]})
     (gap,) = status_of(store, 20).gaps()
     assert gap.since == store.history("g")[-1]["written_at"]
+
+
+def test_a_record_in_flight_is_no_blocker_to_look_at() -> None:
+    """While nothing is done behind it and it has not failed; `lag` has it all the same."""
+    now = datetime.now(UTC)
+    status = PartitionStatus(*P0, "", 3, OffsetRanges(), {}, 0, 7)
+    assert status.blocker is not None
+    assert blocker_table([status], now).rows == []
+    behind = replace(status, done=OffsetRanges([(5, 6)]))
+    failed = replace(status, pending={3: Pending(3, 7, 1, 0, "no")})
+    assert [row[1] for row in blocker_table([status, behind, failed], now).rows] == [3, 3]
+    assert lag_table([status], now).rows[0][2] == 3
+
+
+def lag_lines(status: PartitionStatus, now: datetime) -> list[str]:
+    """Returns what `coopconsume lag` writes of a partition."""
+    return list(text_lines([lag_table([status], now)]))
 
 
 def test_a_holder_that_never_failed_says_so_and_one_is_missing_when_all_is_done() -> None:
@@ -240,7 +273,7 @@ def test_a_holder_that_never_failed_says_so_and_one_is_missing_when_all_is_done(
     assert status.times == Times()
     assert PartitionStatus(*P0, "", 7, log_start=0, end_offset=7).blocker is None
     assert PartitionStatus(*P0, log_start=0, end_offset=7).blocker is None
-    lines = lag_lines([PartitionStatus(*P0, "", 7, log_start=0, end_offset=7)], datetime.now(UTC))
+    lines = lag_lines(PartitionStatus(*P0, "", 7, log_start=0, end_offset=7), datetime.now(UTC))
     assert lines[1].split()[:2] == ["t-0", "0"]
 
 
@@ -248,13 +281,13 @@ def test_a_dry_run_says_that_nothing_was_changed() -> None:
     """With the counts in all, and what it would do to each partition."""
     status = PartitionStatus(*P0, "", 5, OffsetRanges([(7, 8)]), {}, 0, 9)
     moves = [to_offset(status, 2)]
-    lines = list(move_lines(moves, [(5, 0)], what="records", executed=False))
+    lines = list(text_lines(move_parts(moves, [(5, 0)], what="records", executed=False)))
     assert lines[1].split() == ["t-0", "5", "2", "0", "5", "0", "-"]
     assert lines[-2:] == [
         "5 records would be processed again, 0 would be skipped",
         "dry run, nothing was changed: add --execute to apply the change",
     ]
-    done = list(move_lines(moves, [(5, 0)], what="records", executed=True))
+    done = list(text_lines(move_parts(moves, [(5, 0)], what="records", executed=True)))
     assert done[-1] == "5 records will be processed again, 0 will be skipped"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -16,12 +18,18 @@ from assignors import MAX_KEY_HASH, KeyRange
 from assignors.wire import Subscription
 from commits import AcquireRequest, CommitStore, Pending, Wanted
 from commits.model import PARKED_MS
-from coopconsume.admin.cells import cell
+from coopconsume.admin.html import html, in_time
 from coopconsume.admin.offsets.status import PartitionStatus, times_of
 from coopconsume.admin.overview import GroupOverview, InDoubtRange, OwnedRange, key_metadata
 from coopconsume.admin.overview.build import GroupFacts, build
-from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time, progress_html
-from coopconsume.cli.text import CHUNK_COLUMNS, group_lines, hash_map, letters_of, table
+from coopconsume.admin.overview.tables import (
+    assignment_table,
+    group_html,
+    group_parts,
+    progress_table,
+)
+from coopconsume.admin.tables import HashMap, OwnedPart, Owner, Table, cell
+from coopconsume.admin.text import text_lines, write
 from coopconsume.kafka.cluster import Primary
 from coopconsume.kafka.coordinator import KafkaGroup, KafkaMember, read_subscription
 from coopconsume.runtime.plan.cursor import deal
@@ -106,13 +114,13 @@ def test_a_query_shows_the_blocker_of_each_partition():
         {"topic": "orders", "partition": 0, "blocker": blocker, **at},
         {"topic": "orders", "partition": 1, "blocker": None, **at},
     ]
-    page = ET.fromstring(progress_html("query pay: active", rows))
+    page = ET.fromstring(html(["query pay: active", progress_table(rows)]))
     first, second = ([cell.text for cell in row] for row in page.iterfind(".//tbody/tr"))
     assert first == [
         "orders-0", "2,000", "9,000", "7,000", "1",
         "2,000, key k1, failed for 1.5 s, failed 3 times: <no>",
     ]  # fmt: skip
-    assert second == ["orders-1", "2,000", "9,000", "7,000", "1", None]
+    assert second == ["orders-1", "2,000", "9,000", "7,000", "1", "-"]
 
 
 def test_lag_is_what_is_not_done(store: CommitStore) -> None:
@@ -135,7 +143,9 @@ def test_a_blocker_is_reported_and_drawn(store: CommitStore) -> None:
     assert (blocker.offset, blocker.state, blocker.done_behind) == (3, "not done", 2)
     commit = [entry for entry in found.history if entry["kind"] == "commit"][-1]
     assert blocker.since == commit["written_at"]
-    assert f"3, not done since {blocker.since:%Y-%m-%d}" in group_html(overview(store, found))
+    now = blocker.since + timedelta(minutes=5)
+    (row,) = blocker_rows(overview(store, found), now)
+    assert row == ["orders-0", "3", "not done", "-", "-", "5 min", "-", "2", "3", "-"]
     failed = Pending(3, key_hash=9, attempts=4, error="<no>")
     known = {"ends": {P0: 10}, "pending": {P0: {3: failed}}}
     shown = overview(store, with_statuses(store, found, **known))
@@ -144,13 +154,12 @@ def test_a_blocker_is_reported_and_drawn(store: CommitStore) -> None:
     late = replace(failed, due_ms=PARKED_MS - 1)
     known["pending"] = {P0: {3: late}}
     assert overview(store, with_statuses(store, found, **known)).partitions[0].blocker.due
-    html = group_html(shown)
-    assert "3, key hash 9, failed 4 times since" in html
+    (row,) = blocker_rows(shown, now)
+    assert (row[2:6], row[-1]) == (["failed", "hash 9", "4", "5 min"], "<no>")
     gone = overview(store, with_statuses(store, found, starts={P0: 4}, ends={P0: 10}))
-    assert "3, deleted by retention since" in group_html(gone)
-    shown = [line.split() for line in group_lines(gone, datetime.now(UTC))]
-    assert ["orders-0", "3", "deleted", "by", "retention", "-", "-", "-"] in shown
-    assert ": &lt;no&gt;" in html
+    (row,) = blocker_rows(gone, now)
+    assert row[:5] == ["orders-0", "3", "deleted by retention", "-", "-"]
+    assert "<td>&lt;no&gt;</td>" in group_html(shown).replace(' style="text-align:left"', "")
 
 
 def test_members_of_kafka_and_of_the_log_are_one_list(store: CommitStore) -> None:
@@ -274,22 +283,46 @@ def test_only_members_of_ours_have_a_subscription() -> None:
 # -- as text -----------------------------------------------------------------------------------
 
 
+def group_lines(group: GroupOverview, now: datetime | None = None, history: int = 10) -> list[str]:
+    """Returns what `coopconsume groups describe` writes."""
+    return list(text_lines(group_parts(group, now or datetime.now(UTC), history=history)))
+
+
+def blocker_rows(group: GroupOverview, now: datetime) -> list[list[str]]:
+    """Returns the rows of the table of blockers."""
+    (table,) = (
+        part
+        for part in group_parts(group, now)
+        if isinstance(part, Table) and "blocker" in part.titles
+    )
+    return [[*map(cell, row)] for row in table.rows]
+
+
 def test_a_map_cell_shows_the_member_with_the_largest_part() -> None:
     """Halves, an uneven cut within one place, and what nobody has."""
-    letters = {"a": "A", "b": "B"}
     low, high = KeyRange().split(2)
-    assert hash_map([OwnedRange("a", low), OwnedRange("b", high)], letters) == "A" * 16 + "B" * 16
+    assert hash_map((low, 0), (high, 1)) == "A" * 16 + "B" * 16
     cut = KeyRange().split(32)[3]
     third = cut.first + cut.size // 3
-    owners = [OwnedRange("a", KeyRange(0, third)), OwnedRange("b", KeyRange(third + 1, cut.last))]
-    assert hash_map(owners, letters) == "AAAB" + "." * 28
-    assert hash_map([OwnedRange("stranger", high)], letters) == "." * 16 + "#" * 16
+    parts = (KeyRange(0, third), 0), (KeyRange(third + 1, cut.last), 1)
+    assert hash_map(*parts) == "AAAB" + "." * 28
+    assert hash_map((high, None)) == "." * 16 + "#" * 16
+
+
+def hash_map(*parts: tuple[KeyRange, int | None]) -> str:
+    """Returns the map of key ranges and the numbers of their owners."""
+    return str(HashMap(tuple(OwnedPart(one, Owner(number), "") for one, number in parts)))
 
 
 def test_members_beyond_the_alphabet_share_a_sign(store: CommitStore) -> None:
     """62 members have a letter or figure of their own."""
     store.open_epoch("g", {f"m{n:03}": [] for n in range(70)}, previous=None)
-    letters = letters_of(overview(store, facts(store)))
+    members = next(
+        part
+        for part in group_parts(overview(store, facts(store)), datetime.now(UTC))
+        if isinstance(part, Table)
+    )
+    letters = {str(name): str(owner) for owner, name, *_ in members.rows}
     assert letters["m000"] == "A"
     assert letters["m061"] == "9"
     assert {letters[f"m{n:03}"] for n in range(62, 70)} == {"#"}
@@ -298,10 +331,9 @@ def test_members_beyond_the_alphabet_share_a_sign(store: CommitStore) -> None:
 
 def test_tables_have_numbers_to_the_right() -> None:
     """Also where some are missing; a table without rows is its head."""
-    assert table(("NAME", "N"), [("a", 1_000), ("long", None)]) == [
-        "NAME      N", "a     1,000", "long      -",
-    ]  # fmt: skip
-    assert table(("NAME", "N"), []) == ["NAME  N"]
+    table = Table(("name", "n"), [("a", 1_000), ("long", None)])
+    assert list(text_lines([table])) == ["NAME      N", "a     1,000", "long      -"]
+    assert list(text_lines([Table(("name", "n"), [])])) == ["NAME  N"]
 
 
 @pytest.mark.parametrize(
@@ -322,7 +354,7 @@ def test_tables_have_numbers_to_the_right() -> None:
 def test_values_in_tables(value: object, text: str) -> None:
     """Times have their zone, and what a record brings cannot command a terminal."""
     assert cell(value) == text
-    assert table(("VALUE",), [(value,)])[1].strip() == text
+    assert list(text_lines([Table(("value",), [(value,)])]))[1].strip() == text
 
 
 def test_a_key_cannot_command_a_terminal(store: CommitStore) -> None:
@@ -331,7 +363,7 @@ def test_a_key_cannot_command_a_terminal(store: CommitStore) -> None:
     failed = Pending(3, key_hash=9, attempts=4, error="broken \x1b]0;title\x07")
     known = {"ends": {P0: 10}, "pending": {P0: {3: failed}}}
     group = overview(store, with_statuses(store, found, **known))
-    for shown in ("\n".join(group_lines(group, datetime.now(UTC))), group_html(group)):
+    for shown in ("\n".join(group_lines(group)), group_html(group)):
         assert r"broken \x1b]0;title\x07" in shown
         assert "\x1b" not in shown
 
@@ -340,7 +372,7 @@ def test_a_group_as_text(store: CommitStore) -> None:
     """The whole overview of two members on two partitions, line by line."""
     found = two_members(store)
     at = found.history[0]["written_at"]
-    assert list(group_lines(overview(store, found), at)) == [
+    assert group_lines(overview(store, found), at) == [
         "group g: Stable, 2 members, 5 records not done",
         "commit table /data/commits",
         "Kafka kafka:9092, cluster c",
@@ -363,8 +395,8 @@ def test_a_group_as_text(store: CommitStore) -> None:
             "    -        -"
         ),
         "",
-        "PARTITION  BLOCKER  STATE     KEY  ATTEMPTS  ERROR",
-        "orders-0         3  not done  -    -         -",
+        ("PARTITION  BLOCKER  STATE     KEY  ATTEMPTS  AGE  DUE IN  DONE ABOVE  OPEN ABOVE  ERROR"),
+        "orders-0         3  not done  -    -         0 s  -                2           3  -",
         "",
         "EPOCH  WHEN                     WHAT       BY  COUNTED",
         f"    1  {at:%Y-%m-%d %H:%M:%S} UTC  2 members  B   yes",
@@ -385,7 +417,7 @@ def test_text_shows_who_holds_chunks_and_for_how_long(store: CommitStore) -> Non
     assert since is not None
     lines = [line.split() for line in group_lines(group, since + timedelta(seconds=42))]
     assert ["orders-0", "all,", "cooperative"] in [line[:3] for line in lines]
-    at = lines.index([*" ".join(CHUNK_COLUMNS).split()])
+    at = lines.index(["PARTITION", "HELD", "BY", "CHUNKS", "OFFSETS", "FIRST", "LAST", "SECONDS"])
     assert lines[at + 1] == ["orders-0", "A", "2", "8", "2", "14", "42"]
     assert lines[at + 2][:-1] == ["orders-0", "B", "1", "5", "5", "9"]
     chunk = json.loads(json.dumps(group.to_dict()))["partitions"][0]["chunks"][0]
@@ -399,7 +431,7 @@ def test_a_filter_is_shown_where_there_is_one(store: CommitStore) -> None:
     store.claim("g", "hand", [P1], record_filter="where=value is not null")
     found = facts(store, member(store, "a"), ends={P0: 0, P1: 0})
     group = overview(store, found)
-    lines = list(group_lines(group, found.history[-1]["written_at"]))
+    lines = group_lines(group, found.history[-1]["written_at"])
     assert "filter denyKeys=<k>" in lines
     assert "filter of B: where=value is not null" in lines
     assert group.to_dict()["record_filter"] == "denyKeys=<k>"
@@ -411,7 +443,7 @@ def test_one_member_is_one_member(store: CommitStore) -> None:
     """In its representation, as HTML and as text."""
     store.open_epoch("g", {"a": [P0]}, previous=None, member="a")
     group = overview(store, facts(store, member(store, "a"), ends={P0: 0}))
-    shown = (repr(group), group._repr_html_(), "\n".join(group_lines(group, datetime.now(UTC))))
+    shown = (repr(group), group._repr_html_(), "\n".join(group_lines(group)))
     assert all("1 member" in text and "1 members" not in text for text in shown)
 
 
@@ -436,6 +468,84 @@ def test_text_shows_claims_ranges_in_doubt_and_the_last_events(store: CommitStor
     assert late == lines[: waits - 1]
 
 
+# -- in a terminal -----------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    """What a terminal gets."""
+
+    def isatty(self) -> bool:
+        """Returns true."""
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A terminal of 60 columns."""
+    shown = Terminal()
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "60", "LINES": "25"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    return shown
+
+
+def test_tables_fit_a_terminal(terminal: Terminal) -> None:
+    """Texts are folded and nothing of them is cut; numbers stay whole; commands stay texts."""
+    long = "a-name-without-spaces-that-no-narrow-terminal-has-space-for-[bold]-:smile:"
+    write(
+        ["of one group", Table(("name", "lag", "error"), [(long, 1_234_567, "no \x1b[2J" * 9)])],
+        terminal,
+    )
+    lines = unstyled(terminal).splitlines()
+    assert lines[0] == "of one group"
+    assert max(map(len, lines)) <= 60
+    assert "1,234,567" in unstyled(terminal)
+    assert "".join(line.split("  ")[0].strip() for line in lines[2:]) == long
+    assert r"\x1b[2J" in "".join(line[24:].strip() for line in lines[2:]).replace(" ", "")
+
+
+def test_owners_have_colours_in_a_terminal(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A letter has the same one in each place; with NO_COLOR it has no colour."""
+    low, high = KeyRange().split(2)
+    parts = OwnedPart(low, Owner(0), ""), OwnedPart(high, Owner(1), "")
+    table = Table(("", "key hashes"), [(Owner(1), HashMap(parts))])
+    write([table], terminal)
+    (colour,) = set(re.findall(r"\x1b\[([0-9;]+)mB", terminal.getvalue()))
+    assert f"\x1b[{colour}mA" not in terminal.getvalue()
+    terminal.truncate(0)
+    monkeypatch.setenv("NO_COLOR", "1")
+    write([table], terminal)
+    assert re.search(r"\x1b\[[34]8;", terminal.getvalue()) is None
+    assert "A" * 16 + "B" * 16 in unstyled(terminal)
+
+
+def test_a_narrow_terminal_has_smaller_maps(terminal: Terminal) -> None:
+    """Where not even these fit, nothing is left out: the terminal breaks the lines."""
+    low, high = KeyRange().split(2)
+    parts = HashMap((OwnedPart(low, Owner(0), ""), OwnedPart(high, Owner(1), "")))
+    numbers = (1_000_000,) * 4
+    write([Table(("a", "b", "c", "d", "keys"), [(*numbers, parts)])], terminal)
+    assert unstyled(terminal).split() == [*"ABCD", "KEYS", *["1,000,000"] * 4, "A" * 8 + "B" * 8]
+    assert max(map(len, unstyled(terminal).splitlines())) <= 60
+    terminal.truncate(0)
+    write([Table([*"abcdef", "keys"], [(*numbers, *numbers[:2], parts)])], terminal)
+    assert terminal.getvalue().split()[-1] == "A" * 16 + "B" * 16
+
+
+def test_very_long_tables_are_not_fitted(terminal: Terminal) -> None:
+    """A row takes half a millisecond to fit; beyond some thousand they are plain lines."""
+    write([Table(("name",), [("x" * 99,)] * 5_000)], terminal)
+    assert terminal.getvalue().splitlines()[1] == "x" * 99
+
+
+def unstyled(terminal: Terminal) -> str:
+    """Returns what a terminal shows, without its styles."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+
+
 # -- as HTML -----------------------------------------------------------------------------------
 
 
@@ -447,7 +557,7 @@ def test_a_group_as_html_is_well_formed(store: CommitStore) -> None:
     group = overview(store, facts(store, member(store, "me"), ends={P0: 3}))
     page = ET.fromstring(group_html(group, "me"))
     assert "".join(page.itertext()).count("(this one)") == 1
-    rows = {"".join(row[0].itertext()): row for row in page.iter("tr") if len(row) == 8}
+    rows = {"".join(row[0].itertext()): row for row in page.iter("tr") if len(row) == 9}
     shares = rows["orders-0"].findall(".//svg/rect[title]")
     assert [(rect.get("x"), rect.get("width")) for rect in shares] == [
         ("0.00", "160.00"), ("160.00", "160.00"),
@@ -461,7 +571,9 @@ def test_a_group_as_html_is_well_formed(store: CommitStore) -> None:
 def test_an_assignment_as_html_is_well_formed() -> None:
     """A map for each partition with our ranges on it."""
     low, _, high = KeyRange().split(3)
-    page = ET.fromstring(assignment_html({("t<", 1): [low, high], ("t<", 0): [KeyRange()]}))
+    page = ET.fromstring(
+        html([assignment_table({("t<", 1): [low, high], ("t<", 0): [KeyRange()]})])
+    )
     maps = page.findall(".//svg")
     assert [len(found.findall("rect[title]")) for found in maps] == [1, 2]
     assert "t<-0" in "".join(page.itertext())

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coopconsume.cli.log import blockage_lines
+from coopconsume.admin.text import text_lines
+from coopconsume.cli.log import blockage_parts
 from coopconsume.errors import AppendRefused, InvalidOption, UnknownOption
 from coopconsume.fenced import Audit, Entry, ExclusiveProducer, LeaderElection, LogId, audit
 from coopconsume.fenced.auditing import Blockage
@@ -514,7 +515,7 @@ def test_a_transaction_that_its_coordinator_has_ended_hangs(state: str | None, h
     name = None if state is None else "t.1"
     found = OpenTransaction(7, 0, 14, datetime(2026, 1, 2, tzinfo=UTC), name, state, 60_000)
     assert found.hangs == hangs
-    output = "\n".join(blockage_lines(Blockage("t", 0, 14, 15, (found,)), "a:1"))
+    output = "\n".join(text_lines(blockage_parts(Blockage("t", 0, 14, 15, (found,)), "a:1")))
     assert ("hangs: no coordinator will end it" in output) == hangs
     assert ("may have been reported as committed" in output) == hangs
     assert ("t.1: its coordinator ends it after its timeout" in output) == (not hangs)

@@ -1,0 +1,147 @@
+"""Tables of a status as data, which `admin.text` shows as text and `admin.html` as HTML (pure).
+
+A part of a status is a sentence or a `Table`. The values of a table are numbers, texts, times,
+`Owner` and `HashMap`; None is a dash.
+"""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from assignors import KeyRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+LETTERS: Final = string.ascii_uppercase + string.ascii_lowercase + string.digits
+"""The letters of owners in text, by their numbers."""
+COLOURS: Final = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7")
+"""The colours of owners in pictures, by their numbers: those of Okabe and Ito."""
+
+_TOO_MANY: Final = "#"
+_NOBODY: Final = "."
+_PLACES: Final = 32
+
+
+class Owner(NamedTuple):
+    """The owner of key ranges, in the list of a group's owners.
+
+    Attributes:
+        number: Its number in the list, from 0; None if the list does not have it.
+    """
+
+    number: int | None
+
+    def __str__(self) -> str:
+        """Returns its letter; those beyond the last letter have one in common."""
+        has_letter = self.number is not None and self.number < len(LETTERS)
+        return LETTERS[self.number] if has_letter else _TOO_MANY  # type: ignore[index]
+
+    @property
+    def colour(self) -> str:
+        """Its colour, as HTML has it."""
+        return COLOURS[-1 if self.number is None else self.number % len(COLOURS)]
+
+
+class OwnedPart(NamedTuple):
+    """A key range in a map, its owner, and what is shown of it under the pointer."""
+
+    key_range: KeyRange
+    owner: Owner
+    tooltip: str
+
+
+class HashMap(NamedTuple):
+    """A map of the hash space: who owns which key range."""
+
+    parts: tuple[OwnedPart, ...]
+
+    def __str__(self) -> str:
+        """Returns the letters of the owners of 32 places."""
+        return "".join(map(str, self.places()))
+
+    def places(self, count: int = _PLACES) -> list[Owner | str]:
+        """Returns the main owner of each of some places of equal size; a dot: it has none."""
+        return [self._main_owner(place) for place in KeyRange().split(count)]
+
+    def _main_owner(self, place: KeyRange) -> Owner | str:
+        sizes = [
+            (common.size, part.owner)
+            for part in self.parts
+            if (common := part.key_range.intersect(place)) is not None
+        ]
+        return max(sizes, key=lambda one: one[0])[1] if sizes else _NOBODY
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        titles: The titles of its columns, in small letters; a column of `Owner` needs none.
+        rows: A value for each column of each row.
+    """
+
+    titles: tuple[str, ...]
+    rows: Sequence[Sequence[object]]
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """Whether each column has numbers."""
+        return tuple(any(map(_is_number, column)) for column in zip(*self.rows, strict=True)) or (
+            (False,) * len(self.titles)
+        )
+
+
+def cell(value: object) -> str:
+    """Returns a value as text: numbers grouped, times with their zone, None as a dash.
+
+    Control characters are escaped: a key or an error of a record must not reach a terminal as
+    commands.
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S %Z}"
+    return printable(str(value), kept="")
+
+
+def printable(text: str, kept: str = "\n\t") -> str:
+    """Returns a text with its control characters escaped, but for those that are ``kept``."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
+
+
+def counted(count: int, what: str) -> str:
+    """Returns a number with the thing that it counts: ``1 member``, ``2 members``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def age(since: datetime | None, now: datetime) -> str | None:
+    """Returns how long ago a time is; None if it is not known."""
+    return None if since is None else span(max(0.0, (now - since).total_seconds()))
+
+
+def span(seconds: float) -> str:
+    """Returns a time span in its largest unit, from seconds to days."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def share_of_space(ranges: Iterable[KeyRange]) -> str:
+    """Returns the size of key ranges, in whole partitions."""
+    return f"{sum(key_range.size for key_range in ranges) / KeyRange().size:.2f}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
