@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from commits.table_appender import TableAppender
+from tests.written_tables import WRITERS, sorted_rows, written
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,3 +72,15 @@ def test_spark_changes_and_reads_a_table_between_appends(
     assert numbers("true") == [0, 13]
     spark.sql(f"ALTER TABLE {name} ADD CONSTRAINT few CHECK (number < 100)")
     assert appender.append(rows(101)) is None
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_spark_reads_the_rows_that_deltalake_reads(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    """Also with checkpoints, compacted segments and removed files."""
+    expected = written(kind, tmp_path / "table")
+    found = spark.read.format("delta").load(str(tmp_path / "table")).toArrow()
+    assert sorted_rows(found.select(expected.column_names).cast(expected.schema)) == sorted_rows(
+        expected
+    )
