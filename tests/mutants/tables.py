@@ -9,7 +9,7 @@ _REPAIR = "tests/unit/commits/test_commit_repair.py::"
 _FEATURES = "test_a_table_with_a_feature_of_writers_is_refused_and_can_be_moved"
 _TABLE_FILES = "tests/unit/commits/test_table_files.py::"
 _STATE = "tests/unit/commits/test_table_state.py::"
-_S3 = "tests/unit/commits/test_commit_s3.py::"
+_STORES = "tests/unit/commits/test_commit_object_stores.py::"
 
 TABLES = [
     *(
@@ -149,7 +149,7 @@ TABLES = [
                 "path_engine",
                 "read = self._table.take_entries(versions)",
                 "read = self._table.take_entries(range(0))",
-                _S3 + "test_a_commit_is_two_requests_and_a_look_is_one",
+                _STORES + "test_a_commit_is_two_requests_and_a_look_is_one",
             ),
             (
                 "reads-snapshots-twice",
@@ -157,7 +157,7 @@ TABLES = [
                 "path_engine",
                 "if file in self._snapshots:",
                 "if False:",
-                _S3 + "test_a_commit_is_two_requests_and_a_look_is_one",
+                _STORES + "test_a_commit_is_two_requests_and_a_look_is_one",
             ),
             (
                 "goes-back-behind-the-snapshot",
@@ -165,7 +165,7 @@ TABLES = [
                 "path_engine",
                 "if version % CHECKPOINT_VERSIONS == 0 or snapshot_of is not None:",
                 "if version % CHECKPOINT_VERSIONS == 0:",
-                _S3 + "test_a_commit_is_two_requests_and_a_look_is_one",
+                _STORES + "test_a_commit_is_two_requests_and_a_look_is_one",
             ),
             (
                 "believes-the-pointer",

@@ -1,16 +1,14 @@
-"""The commit store on S3, as moto plays it: conditional puts decide who makes a version."""
+"""The commit store on S3 and Azure, as moto and Azurite play them: conditional puts decide."""
 
 from __future__ import annotations
 
+import random
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +36,7 @@ from coopconsume.queue.rows import ReplicaRow, encode
 from coopconsume.queue.table_log import TableLog
 from coopconsume.testing.local.process import suspend
 from tests.commit_suite import check_behaviour
+from tests.object_stores import KINDS, Bucket, behind_proxy, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -48,106 +47,32 @@ if TYPE_CHECKING:
 P0, P1 = ("t", 0), ("t", 1)
 
 
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The requests that the server of `bucket` has got, a line each."""
-    return tmp_path_factory.mktemp("requests") / "log"
-
-
-@pytest.fixture(scope="module")
-def bucket(log: Path) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
-    """A server of its own with a bucket, and the storage options for it.
-
-    It is a process, as `deltalake` lets no other thread run while it asks for a table.
-    """
-    pytest.importorskip("moto.server")
-    # Somebody may take a port between our look at it and the server's.
-    for _ in range(3):
-        server, endpoint = _server(log)
-        if _has_bucket(server, endpoint):
-            break
-    try:
-        assert server.poll() is None
-        options = {
-            "AWS_ENDPOINT_URL": endpoint,
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "a",
-            "AWS_SECRET_ACCESS_KEY": "b",
-            "AWS_ALLOW_HTTP": "true",
-        }
-        yield server, options
-    finally:
-        server.kill()
-        server.wait()
+# Most tests run on each kind of store.
+@pytest.fixture(scope="module", params=KINDS)
+def bucket(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bucket]:
+    """A bucket of a server of its own."""
+    with serve(request.param, tmp_path_factory.mktemp("store")) as found:
+        yield found
 
 
 @pytest.fixture
-def options(bucket: tuple[subprocess.Popen[bytes], dict[str, str]]) -> dict[str, str]:
-    """Storage options of a server of its own, with a bucket."""
-    return bucket[1]
+def options(bucket: Bucket) -> dict[str, str]:
+    """Storage options of the server."""
+    return bucket.options
 
 
-# moto looks for an object and writes it in two steps: of two conditional puts at once both succeed.
-# Each request is noted on standard output.
-_ONE_AT_A_TIME = """
-import sys
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import run_simple
-app = DomainDispatcherApplication(create_backend_app)
-def noted(environ, respond):
-    print(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"], flush=True)
-    return app(environ, respond)
-run_simple("127.0.0.1", int(sys.argv[1]), noted, threaded=False)
-"""
-
-
-# In front of it: each request takes this many seconds more. A process, so that what is measured
-# here is this process alone.
-_SLOW = """
-import sys, time
-from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-class Slow(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def carry(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        time.sleep(float(sys.argv[2]))
-        store = HTTPConnection("127.0.0.1", int(sys.argv[1]))
-        store.request(self.command, self.path, body, dict(self.headers))
-        answer = store.getresponse()
-        data = answer.read()
-        self.send_response_only(answer.status)
-        for name, value in answer.getheaders():
-            if name.lower() not in ("connection", "content-length", "transfer-encoding"):
-                self.send_header(name, value)
-        self.send_header("Content-Length", answer.getheader("Content-Length", str(len(data))))
-        self.end_headers()
-        self.wfile.write(data)
-        store.close()
-    do_DELETE = do_GET = do_HEAD = do_POST = do_PUT = carry
-    def log_message(self, *args):
-        pass
-server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
-print(server.server_port, flush=True)
-server.serve_forever()
-"""
+on_s3 = pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+on_azure = pytest.mark.parametrize("bucket", ["azure"], indirect=True)
 _DELAY = 0.2
 
 
 @pytest.fixture
-def slow(options: dict[str, str]) -> Iterator[dict[str, str]]:
+def slow(bucket: Bucket, tmp_path: Path) -> Iterator[dict[str, str]]:
     """Storage options of the same bucket, whose requests take `_DELAY` each."""
-    port = options["AWS_ENDPOINT_URL"].rpartition(":")[2]
-    command = [sys.executable, "-c", _SLOW, port, str(_DELAY)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
-        assert proxy.stdout is not None
-        try:
-            yield {
-                **options,
-                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{int(proxy.stdout.readline())}",
-            }
-        finally:
-            proxy.kill()
+    with behind_proxy(bucket, tmp_path, delay=_DELAY) as found:
+        yield dict(found)
 
 
 @contextmanager
@@ -172,34 +97,9 @@ def pauses(running: Collection[str]) -> Iterator[list[tuple[float, list[str]]]]:
         thread.join()
 
 
-def _server(log: Path) -> tuple[subprocess.Popen[bytes], str]:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    command = [sys.executable, "-c", _ONE_AT_A_TIME, str(port)]
-    with log.open("w") as requests:
-        server = subprocess.Popen(command, stdout=requests, stderr=subprocess.DEVNULL)
-    return server, f"http://127.0.0.1:{port}"
-
-
-def _has_bucket(server: subprocess.Popen[bytes], endpoint: str) -> bool:
-    """Whether the server came up and made a bucket; False if it ended."""
-    deadline = time.monotonic() + 300
-    while server.poll() is None:
-        try:
-            bucket = urllib.request.Request(f"{endpoint}/bucket", method="PUT")
-            urllib.request.urlopen(bucket, timeout=60).close()
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        else:
-            return True
-    return False
-
-
-def test_a_bucket_keeps_commits_as_a_disk_does(options: dict[str, str]) -> None:
+def test_a_bucket_keeps_commits_as_a_disk_does(bucket: Bucket, options: dict[str, str]) -> None:
     """Commits, snapshots, recovery and vacuum; a table that is there is opened again."""
-    target = "s3://bucket/commits"
+    target = bucket.uri("commits")
     store = CommitStore.open(target, storage_options=options, segment_versions=5,
                              snapshot_commits=5)  # fmt: skip
     epoch = store.open_epoch("g", {"m": [P0, P1]}, previous=None)
@@ -215,20 +115,17 @@ def test_a_bucket_keeps_commits_as_a_disk_does(options: dict[str, str]) -> None:
     assert check_table(target, storage_options=options).is_sound
 
 
-def test_a_table_in_a_bucket_behaves_as_all_do(options: dict[str, str]) -> None:
+def test_a_table_in_a_bucket_behaves_as_all_do(bucket: Bucket, options: dict[str, str]) -> None:
     """The suite that tables on paths and in catalogs pass, too."""
-    check_behaviour(partial(CommitStore.open, "s3://bucket/suite", storage_options=options))
+    check_behaviour(partial(CommitStore.open, bucket.uri("suite"), storage_options=options))
 
 
-def test_a_commit_is_two_requests_and_a_look_is_one(options: dict[str, str], log: Path) -> None:
+def test_a_commit_is_two_requests_and_a_look_is_one(
+    bucket: Bucket, options: dict[str, str]
+) -> None:
     """For a member alone; one more for each entry of others."""
-
-    def requests_of(call: Callable[[], object]) -> list[str]:
-        before = len(log.read_text().splitlines())
-        call()
-        return [line.split()[0] for line in log.read_text().splitlines()[before:]]
-
-    target = "s3://bucket/requests"
+    target = bucket.uri("requests")
+    requests_of = bucket.requests_of
     assert len(requests_of(lambda: CommitStore.open(target, storage_options=options))) <= 10
     store, other = (CommitStore.open(target, storage_options=options) for _ in range(2))
     epoch = store.open_epoch("g", {"m": [P0]}, previous=None)
@@ -261,18 +158,17 @@ def test_a_commit_is_two_requests_and_a_look_is_one(options: dict[str, str], log
 
 @pytest.mark.parametrize("by", [None, ["text"]])
 def test_an_append_to_an_output_table_is_two_puts_and_a_look(
-    options: dict[str, str], log: Path, by: list[str] | None
+    bucket: Bucket, options: dict[str, str], by: list[str] | None
 ) -> None:
     """Whatever the text of a partition is; readers find its file. A new handle opens the table."""
-    uri = f"s3://bucket/outputs-{len(by or ())}"
+    uri = bucket.uri(f"outputs-{len(by or ())}")
     rows = pa.table({"number": [1], "text": ["ü =50%/x"]})
     write_deltalake(uri, rows, storage_options=options, partition_by=by)
     appender = TableAppender(uri, options)
     assert appender.append(rows) == 1
     for version in (2, 3):
-        before = len(log.read_text().splitlines())
-        assert appender.append(rows) == version
-        asked = [line.split(" ")[0] for line in log.read_text().splitlines()[before:]]
+        asked = bucket.requests_of(partial(appender.append, rows))
+        assert DeltaTable(uri, storage_options=options).version() == version
         assert sorted(asked) == ["GET", "PUT", "PUT"]
         assert asked[-1] == "PUT"
     table = DeltaTable(uri, storage_options=options)
@@ -280,6 +176,89 @@ def test_an_append_to_an_output_table_is_two_puts_and_a_look(
     assert not table.vacuum(0, enforce_retention_duration=False, full=True)
 
 
+def test_a_large_file_is_written_in_parts(bucket: Bucket, options: dict[str, str]) -> None:
+    """As that of a snapshot may be."""
+    files, data = StoreFiles(bucket.uri("large"), options), random.Random(1).randbytes(11 << 20)
+    assert len(bucket.requests_of(partial(files.write, "one", data))) > 2
+    assert files.read("one") == data
+
+
+def test_an_answer_that_is_lost_is_no_second_commit(
+    bucket: Bucket, options: dict[str, str], tmp_path: Path
+) -> None:
+    """The entry is there: by its id the commit is found when it is repeated."""
+    target = bucket.uri("lost")
+    epoch = CommitStore.open(target, storage_options=options).open_epoch(
+        "g", {"m": [P0]}, previous=None
+    )
+    entry = "_delta_log/00000000000000000002.json"
+    with behind_proxy(bucket, tmp_path, loses=entry) as lossy:
+        store = CommitStore.open(target, storage_options=lossy)
+        for _ in range(2):
+            with suppress(CommitLogUnavailable):  # whether the library asks again is its affair
+                store.commit("g", epoch, "m", {P0: [(0, 4)]}, commit_id="run-1")
+        assert store.state("g") == {P0: PartitionCommits(5)}
+    assert f"lost {entry}" in (tmp_path / "proxy").read_text()
+    found = CommitStore.open(target, storage_options=options)
+    assert found.state("g") == {P0: PartitionCommits(5)}
+    commits = [one for one in found.history("g") if one["kind"] == "commit" and one["counted"]]
+    assert [(one["id"], one["version"]) for one in commits] == [("run-1", 2)]
+
+
+@on_azure
+@pytest.mark.parametrize("by", ["options", "prefixed", "environment", "emulator", "signature"])
+def test_options_of_azure_are_those_of_deltalake(
+    bucket: Bucket, options: dict[str, str], by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Appends, snapshots and a checkpoint of `deltalake`: the same options reach the store."""
+    given = {
+        "options": options,
+        "prefixed": {
+            "AZURE_STORAGE_ACCOUNT_NAME": options["account_name"],
+            "azure_storage_account_key": options["account_key"],
+            "azure_storage_endpoint": options["endpoint"],
+            "AZURE_ALLOW_HTTP": "true",
+        },
+        "environment": {},
+        "emulator": {"use_emulator": "true"},
+        "signature": options | {"sas_token": bucket.signed_access},
+    }[by]
+    if by == "environment":
+        for name in ("account_name", "account_key", "endpoint"):
+            monkeypatch.setenv(f"AZURE_STORAGE_{name.upper()}", options[name])
+        monkeypatch.setenv("AZURE_ALLOW_HTTP", "true")
+    if by == "emulator":
+        monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", bucket.address)
+    if by == "signature":
+        del given["account_key"]
+    path = f"azure-{by}"
+    store = CommitStore.open(bucket.uri(path), storage_options=given, segment_versions=2)
+    epoch = store.open_epoch("g", {"m": [P0]}, previous=None)
+    for n in range(5):
+        store.commit("g", epoch, "m", {P0: [(2 * n, 2 * n)]})
+    store.compact()
+    files = StoreFiles(bucket.uri(path), given)
+    assert any("checkpoint" in name for name in files.names("_delta_log"))
+    for uri in (
+        f"abfss://bucket@{options['account_name']}.dfs.core.windows.net/{path}",
+        f"azure://bucket/{path}",
+    ):
+        assert CommitStore.open(uri, storage_options=given, create=False).id == store.id
+        rows = DeltaTable(uri, storage_options=given).to_pyarrow_table()
+        assert "snapshot" in rows["kind"].to_pylist()
+
+
+@on_azure
+def test_an_error_of_a_store_has_no_signature(bucket: Bucket, options: dict[str, str]) -> None:
+    """Azure's is a part of the address of each request, and errors have that."""
+    signed = bucket.signed_access.replace("sig=", "sig=A")
+    del options["account_key"]
+    with pytest.raises(CommitLogUnavailable, match="403 Forbidden") as caught:
+        CommitStore.open(bucket.uri("secret"), storage_options=options | {"sas_token": signed})
+    assert signed.partition("sig=")[2][:20] not in str(caught.value)
+
+
+@on_s3
 def test_credentials_may_be_those_of_a_profile(
     options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,10 +280,10 @@ def test_credentials_may_be_those_of_a_profile(
 
 
 def test_the_entries_of_a_bucket_are_read_side_by_side(
-    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes as long as an answer of the store; only the first one is awaited alone."""
-    target = "s3://bucket/beside"
+    target = bucket.uri("beside")
     store = CommitStore.open(target, storage_options=options)
     epoch = store.open_epoch("g", {"m": [P0]}, previous=None)
     for n in range(3):
@@ -323,17 +302,17 @@ def test_the_entries_of_a_bucket_are_read_side_by_side(
 
 
 def test_a_bucket_that_does_not_answer_is_unavailable(
-    bucket: tuple[subprocess.Popen[bytes], dict[str, str]],
+    bucket: Bucket, options: dict[str, str]
 ) -> None:
     """Every call says so, none speaks of damage; the commit is repeated with its id later.
 
     The server stops after a commit.
     """
-    server, options = bucket
+    server = bucket.server
     quick = {"timeout": "500ms", "connect_timeout": "500ms", "max_retries": "0"}
-    target, known = "s3://bucket/outage", {**options, **quick}
+    target, known = bucket.uri("outage"), {**options, **quick}
     with pytest.raises(CommitLogUnavailable, match="open failed"):
-        CommitStore.open("s3://no-such-bucket/commits", storage_options=options)
+        CommitStore.open(bucket.uri("commits", "no-such-bucket"), storage_options=options)
     epoch = CommitStore.open(target, storage_options=options).open_epoch(
         "g", {"m": [P0]}, previous=None
     )
@@ -372,7 +351,7 @@ def test_a_bucket_that_does_not_answer_is_unavailable(
 
 @pytest.mark.slow
 def test_no_call_holds_the_interpreter_while_a_bucket_answers(
-    options: dict[str, str], slow: dict[str, str]
+    bucket: Bucket, options: dict[str, str], slow: dict[str, str]
 ) -> None:
     """Heartbeats and leases of the driver go on, whatever is asked of a table.
 
@@ -388,7 +367,7 @@ def test_no_call_holds_the_interpreter_while_a_bucket_answers(
             (by or stores[number]).commit("g", epochs[number], "m", {P0: [(offset, offset)]})
 
     for number in range(3):
-        target = f"s3://bucket/slow-{number}"
+        target = bucket.uri(f"slow-{number}")
         stores.append(CommitStore.open(target, storage_options=options, segment_versions=2))
         epochs.append(stores[-1].open_epoch("g", {"m": [P0]}, previous=None))
         commit(number, 0, 2, 4)
@@ -411,7 +390,7 @@ def test_no_call_holds_the_interpreter_while_a_bucket_answers(
         yield "open", lambda: stores.append(opened(1))
         yield "history", lambda: stores[-1].history("g")
         yield "earlier commits", lambda: stores[-1].commits_at("g", 4)
-        yield "registry", lambda: DeltaStore("s3://bucket/registry", slow).rows()
+        yield "registry", lambda: DeltaStore(bucket.uri("registry"), slow).rows()
 
     def moving(turn: int) -> Iterator[tuple[str, Callable[[], object]]]:
         source = stores[2].target
@@ -438,9 +417,9 @@ def test_no_call_holds_the_interpreter_while_a_bucket_answers(
     assert found[-1][0] >= _DELAY
 
 
-def test_writers_of_a_bucket_lose_nothing(options: dict[str, str]) -> None:
+def test_writers_of_a_bucket_lose_nothing(bucket: Bucket, options: dict[str, str]) -> None:
     """Four at once: of two that make the same version one has to take the next."""
-    target = "s3://bucket/four"
+    target = bucket.uri("four")
     epoch = CommitStore.open(target, storage_options=options).open_epoch(
         "g", {member: [P0] for member in "abcd"}, previous=None
     )
@@ -460,10 +439,10 @@ def test_writers_of_a_bucket_lose_nothing(options: dict[str, str]) -> None:
 
 
 def test_the_log_of_a_queue_may_be_in_a_bucket(
-    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of two writers have one order; a later reader begins with the snapshot."""
-    logs = [TableLog("g/t", "s3://bucket/holds", options) for _ in range(3)]
+    logs = [TableLog("g/t", bucket.uri("holds"), options) for _ in range(3)]
     one, two, late = logs
     for log in (one, two):
         log.prepare(create=True)
@@ -485,7 +464,7 @@ def test_the_log_of_a_queue_may_be_in_a_bucket(
     # A reader that finds nothing new opens the table again now and then: it may be gone.
     monkeypatch.setattr("coopconsume.queue.table_log._REOPEN", 0.0)
     monkeypatch.setattr("coopconsume.queue.table_log._LONGEST_LOOK", 0.04)
-    files = DeltaStorageHandler("s3://bucket/holds", options)
+    files = DeltaStorageHandler(bucket.uri("holds"), options)
     for info in files.get_file_info_selector(FileSelector("", recursive=True)):
         if info.is_file:
             files.delete_file(info.path)
@@ -493,6 +472,7 @@ def test_the_log_of_a_queue_may_be_in_a_bucket(
         any(late.read(0.1) for _ in range(100))
 
 
+@on_s3
 def test_places_that_are_not_safe_are_refused(
     options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
