@@ -40,7 +40,10 @@ _FUSE_OF_DATABRICKS = ("/dbfs/", "/Volumes/")
 _FILE = "file://"
 _LOCAL = "file:"  # Spark's form: one slash and no escapes
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
-_SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "gcs": "gs"}
+_SAME_SCHEME = {
+    "s3a": "s3", "s3n": "s3", "gcs": "gs",
+    "abfss": "abfs", "az": "abfs", "azure": "abfs", "adl": "abfs",
+}  # fmt: skip
 _SHARED = ("fuse", "nfs", "cifs", "smb")
 _SPACE = 16_384  # bytes of an entry of the log, and of a file without rows
 # deltalake interprets the first as an escape and fails on the others.

@@ -38,7 +38,7 @@ TABLE_PLACES = [
     ),
     Mutant(
         "schemes-of-a-bucket-differ",
-        "s3 and s3a are one place.",
+        "s3 and s3a are one place, and so are the schemes of Azure.",
         _COMMITS,
         "return _SAME_SCHEME.get(name, name), ",
         "return name, ",

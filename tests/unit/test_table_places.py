@@ -48,6 +48,8 @@ def settings(**given: Any) -> HandlerSettings:
         ("s3://b/commits", "s3a://b/commits/out"),
         ("s3n://b//commits/", "s3://b/x/../commits/out"),
         ("abfs://c@a.dfs.core.windows.net/t", "abfss://c@a.dfs.core.windows.net/t/out"),
+        ("az://c/t", "azure://c/t/out"),
+        ("abfs://c/t", "adl://c/t/out"),
         ("gs://b", "gs://b/out"),
         ("/data/commits", "/data/commits/"),
     ],
