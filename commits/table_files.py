@@ -38,7 +38,10 @@ http2_keep_alive_interval http2_keep_alive_timeout http2_keep_alive_while_idle h
 http2_only pool_idle_timeout pool_max_idle_per_host proxy_url proxy_ca_certificate proxy_excludes
 randomize_addresses read_timeout timeout user_agent
 """
+_STORES: Final = ("s3", "azure", "gcs")
 _MAKERS: Final = ("aws_", "azure_", "google_")
+#: What the library says of a request that its HTTP client does not make.
+_NO_REQUEST: Final = "builder error"
 #: Seconds for a request, and for it with its repeats.
 _REQUEST, _REPEATS = 20, 60
 _PAGE: Final = 1_000  # names of a listing that one request of a store returns
@@ -308,14 +311,17 @@ def _store(uri: str, options: dict[str, str]) -> Any:
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
-    try:
-        scheme = parse_scheme(uri)
-    except BaseError:
+    scheme = ""
+    name = uri.partition("://")[0]
+    if not name.startswith("http"):  # `deltalake` has no tables there, nor checkpoints
+        with suppress(BaseError):
+            scheme = parse_scheme(uri)
+    if scheme not in _STORES:
         raise UnsupportedTarget(
             uri,
-            f"there is no storage for {uri.partition('://')[0]}://; give a path or a URI of "
+            f"there is no storage for {name}://; give a path or a URI of "
             "file://, s3://, az://, abfss:// or gs://",
-        ) from None
+        )
     profile: dict[str, Any] = {}
     if scheme == "s3" and _needs_profile(options):
         profile = {"credential_provider": _profile_of_aws(uri)}
@@ -447,7 +453,10 @@ def _as_of_files() -> Iterator[None]:
     except (AlreadyExistsError, PreconditionError) as error:
         raise FileExistsError(_first_line(error)) from None
     except BaseError as error:
-        raise OSError(_first_line(error)) from None
+        text = _first_line(error)
+        if _NO_REQUEST in text and " http://" in text:
+            text += "; to reach an endpoint of http://, set the option allow_http=true"
+        raise OSError(text) from None
 
 
 def _first_line(error: Exception) -> str:

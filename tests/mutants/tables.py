@@ -29,6 +29,13 @@ TABLES = [
                 "        if False:",
                 "test_a_setting_of_a_store_that_makes_no_sense_is_named",
             ),
+            (
+                "at-an-address-of-the-web",
+                "A place in which deltalake has no tables is refused.",
+                'if not name.startswith("http"):',
+                "if True:",
+                "test_settings_of_a_store_keep_their_names",
+            ),
         ]
     ),
     *(

@@ -205,6 +205,16 @@ def test_an_answer_that_is_lost_is_no_second_commit(
     assert [(one["id"], one["version"]) for one in commits] == [("run-1", 2)]
 
 
+def test_an_endpoint_without_encryption_has_to_be_allowed(
+    bucket: Bucket, options: dict[str, str]
+) -> None:
+    """The error names the option."""
+    encrypted = {name: value for name, value in options.items() if "allow" not in name.lower()}
+    with pytest.raises(CommitLogUnavailable, match="set the option allow_http=true"):
+        CommitStore.open(bucket.uri("plain"), storage_options=encrypted)
+    CommitStore.open(bucket.uri("plain"), storage_options=encrypted | {"allow_http": "true"})
+
+
 @on_azure
 @pytest.mark.parametrize("by", ["options", "prefixed", "environment", "emulator", "signature"])
 def test_options_of_azure_are_those_of_deltalake(
