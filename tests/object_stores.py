@@ -117,15 +117,15 @@ class Bucket:
         return f"{'s3' if self.kind == 's3' else 'az'}://{bucket}/{path}"
 
     def options_at(self, address: str) -> dict[str, str]:
-        """Storage options for the store behind a proxy."""
+        """Storage options for the store behind a proxy; all may also be in the environment."""
         if self.kind == "s3":
             return {
                 "AWS_ENDPOINT_URL": address, "AWS_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "a",
                 "AWS_SECRET_ACCESS_KEY": "b", "AWS_ALLOW_HTTP": "true",
             }  # fmt: skip
         return {
-            "account_name": _ACCOUNT, "account_key": _KEY,
-            "endpoint": f"{address}/{_ACCOUNT}", "allow_http": "true",
+            "AZURE_STORAGE_ACCOUNT_NAME": _ACCOUNT, "AZURE_STORAGE_ACCOUNT_KEY": _KEY,
+            "AZURE_STORAGE_ENDPOINT": f"{address}/{_ACCOUNT}", "AZURE_ALLOW_HTTP": "true",
         }  # fmt: skip
 
     @property

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from commits.entries import actions_of, words_in
+from commits.errors import UnsupportedTarget
 from commits.secrets import message_of
+from commits.table_files import ENTRY, LOG_FOLDER, files_of, side_by_side
 from coopconsume.classic import stream_id
 from coopconsume.errors.fenced import BatchRefused, CheckpointReplaced, SinkUnavailable
 
@@ -162,11 +164,32 @@ class FencedDeltaSink:
 
     def _first_stream(self) -> str | None:
         """The id of the stream that wrote batch 0; None if the table does not have it."""
-        first = None
-        for commit in self._table().history():  # the newest first
-            with suppress(ValueError, TypeError, AttributeError):
-                first = json.loads(commit.get("userMetadata") or "{}").get(self._app, first)
-        return first
+        from deltalake.exceptions import DeltaError
+
+        try:
+            found = [words.get(self._app) for words in self._notes()]
+        except (DeltaError, OSError) as error:
+            raise SinkUnavailable(self.path, self.job, message_of(error)[:500]) from error
+        return next((stream for stream in found if stream is not None), None)
+
+    def _notes(self) -> list[Mapping[str, Any]]:
+        """What writers noted in the entries of the table's log, the oldest first."""
+        try:
+            files = files_of(self.path, self._options)
+        except UnsupportedTarget:  # deltalake reaches more places, but lets no other thread run
+            known = reversed(self._table().history())
+            return [words_in(commit.get("userMetadata")) for commit in known]
+
+        def note(name: str) -> Mapping[str, Any]:
+            try:
+                actions = actions_of(files.read(f"{LOG_FOLDER}/{name}"))
+            except (FileNotFoundError, ValueError):  # others remove old entries
+                return {}
+            infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
+            return words_in(infos[0].get("userMetadata")) if infos else {}
+
+        names = [name for name in files.names(LOG_FOLDER) if ENTRY.fullmatch(name)]
+        return side_by_side(note, names, is_far=files.is_far)
 
 
 def is_conflict(error: Exception) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -109,6 +112,20 @@ def test_another_checkpoint_is_noticed(
     monkeypatch.setattr(fenced_delta, "stream_id", lambda _: "this")
     with pytest.raises(CheckpointReplaced) if is_other else nullcontext():
         sink(SimpleNamespace(sparkSession=None), batch)  # type: ignore[arg-type]
+
+
+def test_the_oldest_version_that_names_the_job_has_its_first_stream(tmp_path: Path):
+    """Of those whose entries are there; other writers may note whatever they like."""
+    notes = ["{}", "[1]", "no JSON", None, '{"coopconsume.fenced.j": "first"}',
+             '{"coopconsume.fenced.k": "other"}', '{"coopconsume.fenced.j": "second"}']  # fmt: skip
+    path, rows = str(tmp_path / "table"), pa.table({"number": [1]})
+    for note in notes:
+        said = None if note is None else CommitProperties(custom_metadata={"userMetadata": note})
+        write_deltalake(path, rows, mode="append", commit_properties=said)
+    streams = {job: FencedDeltaSink(path, job, 1)._first_stream() for job in "jkl"}
+    assert streams == {"j": "first", "k": "other", "l": None}
+    (tmp_path / "table" / "_delta_log" / f"{4:020d}.json").unlink()
+    assert FencedDeltaSink(path, "j", 1)._first_stream() == "second"
 
 
 def test_a_conflict_is_known_with_and_without_deltas_package_for_python():

@@ -493,6 +493,16 @@ FENCED = [
         ),
     ),
     Mutant(
+        "fenced-sink-newest-stream",
+        "The first stream is that of the oldest version that has one.",
+        "coopconsume/sinks/fenced_delta.py",
+        "next((stream for stream in found if",
+        "next((stream for stream in reversed(found) if",
+        (
+            "tests/model/test_delta_sink.py::test_the_oldest_version_that_names_the_job_has_its_first_stream",
+        ),
+    ),
+    Mutant(
         "other-checkpoint-not-noticed",
         "Batches of another checkpoint are refused.",
         "coopconsume/sinks/fenced_delta.py",

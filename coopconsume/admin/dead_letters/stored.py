@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -24,6 +24,8 @@ from coopconsume.sinks.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from deltalake import DeltaTable
 
     from coopconsume.options import Options
 
@@ -109,21 +111,19 @@ class _TableStore:
         self._path = path.rstrip("/")
 
     def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[Letter]:
-        from deltalake import DeltaTable
-
-        if not DeltaTable.is_deltatable(self._path):
+        table = _table_at(self._path)
+        if table is None:
             log.warning(
                 "there is no table of dead letters at %s: check the path; the first dead letter "
                 "creates the table",
                 hidden(self._path),
             )
             return []
-        table, decisions = DeltaTable(self._path), decisions_table(self._path)
-        marks = {}
-        if DeltaTable.is_deltatable(decisions):
+        decisions, marks = _table_at(decisions_table(self._path)), {}
+        if decisions is not None:
             marks = {
                 (m["_topic"], m["_partition"], m["_offset"], m["_commit"]): m["decision"]
-                for m in arrow_dataset(DeltaTable(decisions)).to_table().to_pylist()
+                for m in arrow_dataset(decisions).to_table().to_pylist()
             }
         commits = arrow_dataset(table).to_table(columns=["_commit"]).column("_commit").unique()
         alive = [commit for commit in commits.to_pylist() if counts(commit)]
@@ -154,6 +154,17 @@ class _TableStore:
         ]  # fmt: skip
         if rows:
             _MarkTable(decisions_table(self._path), _MARKS).append_rows(rows)
+
+
+def _table_at(path: str) -> DeltaTable | None:
+    """Returns a table, if there is one."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    # Not `is_deltatable`: no other thread runs while that waits for an object store.
+    with suppress(TableNotFoundError):
+        return DeltaTable(path)
+    return None
 
 
 class _MarkTable(Table):

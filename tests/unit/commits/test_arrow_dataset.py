@@ -60,10 +60,19 @@ def test_no_thread_of_arrow_opens_files_in_python(
     assert not opened
 
 
+def _sources_with(text: str) -> list[str]:
+    return [
+        file.name for folder in ("assignors", "commits", "coopconsume")
+        for file in (_SOURCES / folder).rglob("*.py") if text in file.read_text()
+    ]  # fmt: skip
+
+
 def test_tables_are_read_so_everywhere() -> None:
     """No other file has Arrow read with deltalake's file system."""
-    files = [
-        file for folder in ("assignors", "commits", "coopconsume")
-        for file in (_SOURCES / folder).rglob("*.py") if "to_pyarrow_" in file.read_text()
-    ]  # fmt: skip
-    assert [file.name for file in files] == ["arrow_dataset.py"]
+    assert _sources_with("to_pyarrow_") == ["arrow_dataset.py"]
+
+
+@pytest.mark.parametrize("call", [".is_deltatable(", ".alter.", "open_input_file("])
+def test_calls_that_let_no_other_thread_run_are_not_used(call: str) -> None:
+    """These of deltalake keep the interpreter lock while an object store answers."""
+    assert not _sources_with(call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import sys
 import threading
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector
 
@@ -31,12 +32,15 @@ from commits import (
 from commits.places import mount_kind, refuse_unsafe_spark
 from commits.table_appender import TableAppender
 from commits.table_files import StoreFiles
+from coopconsume.admin.dead_letters.stored import Letter, _TableStore
 from coopconsume.fenced.ownership.delta_store import DeltaStore
 from coopconsume.queue.rows import ReplicaRow, encode
 from coopconsume.queue.table_log import TableLog
+from coopconsume.sinks.fenced_delta import FencedDeltaSink
 from coopconsume.testing.local.process import suspend
 from tests.commit_suite import check_behaviour
 from tests.object_stores import KINDS, Bucket, behind_proxy, serve
+from tests.written_tables import write_dead_letters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -221,26 +225,21 @@ def test_options_of_azure_are_those_of_deltalake(
     bucket: Bucket, options: dict[str, str], by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Appends, snapshots and a checkpoint of `deltalake`: the same options reach the store."""
+    bare = {re.sub("^azure_(storage_)?", "", n.lower()): value for n, value in options.items()}
+    key, account = bare["account_key"], bare["account_name"]
+    signature = {name: value for name, value in bare.items() if value != key}
     given = {
-        "options": options,
-        "prefixed": {
-            "AZURE_STORAGE_ACCOUNT_NAME": options["account_name"],
-            "azure_storage_account_key": options["account_key"],
-            "azure_storage_endpoint": options["endpoint"],
-            "AZURE_ALLOW_HTTP": "true",
-        },
+        "options": bare,
+        "prefixed": options,
         "environment": {},
         "emulator": {"use_emulator": "true"},
-        "signature": options | {"sas_token": bucket.signed_access},
+        "signature": signature | {"sas_token": bucket.signed_access},
     }[by]
     if by == "environment":
-        for name in ("account_name", "account_key", "endpoint"):
-            monkeypatch.setenv(f"AZURE_STORAGE_{name.upper()}", options[name])
-        monkeypatch.setenv("AZURE_ALLOW_HTTP", "true")
+        for name, value in options.items():
+            monkeypatch.setenv(name, value)
     if by == "emulator":
         monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", bucket.address)
-    if by == "signature":
-        del given["account_key"]
     path = f"azure-{by}"
     store = CommitStore.open(bucket.uri(path), storage_options=given, segment_versions=2)
     epoch = store.open_epoch("g", {"m": [P0]}, previous=None)
@@ -250,7 +249,7 @@ def test_options_of_azure_are_those_of_deltalake(
     files = StoreFiles(bucket.uri(path), given)
     assert any("checkpoint" in name for name in files.names("_delta_log"))
     for uri in (
-        f"abfss://bucket@{options['account_name']}.dfs.core.windows.net/{path}",
+        f"abfss://bucket@{account}.dfs.core.windows.net/{path}",
         f"azure://bucket/{path}",
     ):
         assert CommitStore.open(uri, storage_options=given, create=False).id == store.id
@@ -262,7 +261,7 @@ def test_options_of_azure_are_those_of_deltalake(
 def test_an_error_of_a_store_has_no_signature(bucket: Bucket, options: dict[str, str]) -> None:
     """Azure's is a part of the address of each request, and errors have that."""
     signed = bucket.signed_access.replace("sig=", "sig=A")
-    del options["account_key"]
+    del options["AZURE_STORAGE_ACCOUNT_KEY"]
     with pytest.raises(CommitLogUnavailable, match="403 Forbidden") as caught:
         CommitStore.open(bucket.uri("secret"), storage_options=options | {"sas_token": signed})
     assert signed.partition("sig=")[2][:20] not in str(caught.value)
@@ -361,7 +360,10 @@ def test_a_bucket_that_does_not_answer_is_unavailable(
 
 @pytest.mark.slow
 def test_no_call_holds_the_interpreter_while_a_bucket_answers(
-    bucket: Bucket, options: dict[str, str], slow: dict[str, str]
+    bucket: Bucket,
+    options: dict[str, str],
+    slow: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Heartbeats and leases of the driver go on, whatever is asked of a table.
 
@@ -381,6 +383,17 @@ def test_no_call_holds_the_interpreter_while_a_bucket_answers(
         stores.append(CommitStore.open(target, storage_options=options, segment_versions=2))
         epochs.append(stores[-1].open_epoch("g", {"m": [P0]}, previous=None))
         commit(number, 0, 2, 4)
+
+    batches, letters = bucket.uri("batches"), bucket.uri("letters")
+    first = CommitProperties(custom_metadata={"userMetadata": '{"coopconsume.fenced.j": "id"}'})
+    rows = pa.table({"number": [1]})
+    write_deltalake(batches, rows, storage_options=options, commit_properties=first)
+    sink = FencedDeltaSink(batches, "j", 1, slow)
+    for name, value in options.items():  # dead letters have those of the environment alone
+        monkeypatch.setenv(name, value)
+    write_dead_letters(letters)
+    for name, value in slow.items():
+        monkeypatch.setenv(name, value)
 
     def opened(number: int) -> CommitStore:
         return CommitStore.open(stores[number].target, storage_options=slow, create=False)
@@ -402,6 +415,15 @@ def test_no_call_holds_the_interpreter_while_a_bucket_answers(
         yield "earlier commits", lambda: stores[-1].commits_at("g", 4)
         yield "registry", lambda: DeltaStore(bucket.uri("registry"), slow).rows()
 
+    def of_jobs() -> Iterator[tuple[str, Callable[[], object]]]:
+        stored = _TableStore(letters)
+        found: list[Letter] = []
+        yield "letters", lambda: found.extend(stored.read(lambda _: True, whole=True))
+        assert len(found) == 21
+        streams: list[str | None] = []
+        yield "first stream", lambda: streams.append(sink._first_stream())
+        assert streams == ["id"]
+
     def moving(turn: int) -> Iterator[tuple[str, Callable[[], object]]]:
         source = stores[2].target
         to = f"{source}-moved-{turn}"
@@ -416,8 +438,8 @@ def test_no_call_holds_the_interpreter_while_a_bucket_answers(
             assert time.monotonic() - began >= _DELAY, f"{name} asked for nothing"
 
     for turn in range(3):  # a busy machine stops a thread as well, but not in each turn
-        with pauses(running) as found, ThreadPoolExecutor(3) as pool:
-            for _ in pool.map(run, [writing(), reading(), moving(turn)]):
+        with pauses(running) as found, ThreadPoolExecutor(4) as pool:
+            for _ in pool.map(run, [writing(), reading(), of_jobs(), moving(turn)]):
                 pass
         if found[-1][0] < _DELAY:
             break
