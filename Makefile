@@ -23,7 +23,7 @@ $(VENV)/.ready: $(VENV)/.ready-demo
 	@echo "==> tools for tests, notebooks and checks"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo,notebook,dev,docs]' '$(SPARK)'
 	@echo "==> the Azure emulator of the tests"
-	@$(BIN)/python -m tests.azurite
+	@-$(BIN)/python -m tests.azurite
 	@echo "==> an archive of Spark's classes, with which its JVMs start faster"
 	@$(BIN)/python -m coopconsume.testing.local.class_data
 	@touch $@
