@@ -1,6 +1,6 @@
 """Key ranges and the assignors that distribute them. Pure functions: no Spark, no sockets."""
 
-from assignors.contract import KeyRangeAssignor, Member, Share
+from assignors.contract import KeyRangeAssignor, Member
 from assignors.errors import (
     AssignmentConflict,
     AssignorError,
@@ -20,6 +20,7 @@ from assignors.ranges import (
     offset_hash,
 )
 from assignors.round_robin import RoundRobinKeyRangeAssignor
+from assignors.shares import Share
 from assignors.sticky import StickyCost, StickyKeyRangeAssignor, sticky_cost
 
 __all__ = [

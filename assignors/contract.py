@@ -24,29 +24,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar
 
 from assignors.errors import InvalidMember, InvalidTopic
-from assignors.ranges import FULL, KeyRange
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-
-@dataclass(frozen=True, order=True, slots=True)
-class Share:
-    """A part of a partition that one member works on.
-
-    Attributes:
-        topic: Name of the topic.
-        partition: Number of the partition.
-        key_range: The key hashes of the share; by default all, which is the whole partition.
-    """
-
-    topic: str
-    partition: int
-    key_range: KeyRange = FULL
+    from assignors.shares import Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +141,6 @@ def _check_ids(members: Iterable[Member]) -> None:
         seen.add(member.id)
 
 
-# The first hash is unique within a partition; comparing whole shares is several times slower.
-_PLACE = attrgetter("topic", "partition", "key_range.first")
-
-
 class KeyRangeAssignor(ABC):
     """Base class of the assignors. They are pure and deterministic.
 
@@ -196,7 +177,7 @@ class KeyRangeAssignor(ABC):
         shares: dict[str, list[Share]] = {member.id: [] for member in group.members}
         for member_id, share in self._shares(group):
             shares[member_id].append(share)
-        return {member_id: tuple(sorted(mine, key=_PLACE)) for member_id, mine in shares.items()}
+        return {member_id: tuple(sorted(mine)) for member_id, mine in shares.items()}
 
     @abstractmethod
     def _shares(self, group: Group) -> Iterable[tuple[str, Share]]:

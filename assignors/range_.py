@@ -21,7 +21,8 @@ from assignors.sharing import deal_or_divide
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from assignors.contract import Group, Member, Share
+    from assignors.contract import Group, Member
+    from assignors.shares import Share
     from assignors.sharing import Deal
 
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from assignors.errors import InvalidKeyRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Self
 
 MAX_KEY_HASH = 2**63 - 1
 """Last hash of the space; the first is 0."""
@@ -70,11 +71,15 @@ def offset_hash(offset: int) -> int:
     return int(xxhash.xxh64_intdigest(encoded, seed=HASH_SEED)) & MAX_KEY_HASH
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class KeyRange:
+class _Ends(NamedTuple):
+    first: int = 0
+    last: int = MAX_KEY_HASH
+
+
+class KeyRange(_Ends):
     """The key hashes from `first` to `last`, both included; by default all hashes.
 
-    Ranges sort by their first hash, then by their last hash.
+    A range is a tuple of its ends. Ranges sort by their first hash, then by their last hash.
 
     Attributes:
         first: First hash of the range, from 0.
@@ -84,17 +89,15 @@ class KeyRange:
         InvalidKeyRange: If an end is not a whole number or is out of bounds.
     """
 
-    first: int = 0
-    last: int = MAX_KEY_HASH
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        for end in (self.first, self.last):
-            if not isinstance(end, int) or isinstance(end, bool):
-                raise InvalidKeyRange(self.first, self.last, "both ends must be whole numbers")
-        if not 0 <= self.first <= self.last <= MAX_KEY_HASH:
-            raise InvalidKeyRange(
-                self.first, self.last, f"expected 0 <= first <= last <= {MAX_KEY_HASH}"
-            )
+    def __new__(cls, first: int = 0, last: int = MAX_KEY_HASH) -> Self:
+        """Create a range, and check its ends."""
+        if type(first) is not int or type(last) is not int:
+            raise InvalidKeyRange(first, last, "both ends must be whole numbers")
+        if not 0 <= first <= last <= MAX_KEY_HASH:
+            raise InvalidKeyRange(first, last, f"expected 0 <= first <= last <= {MAX_KEY_HASH}")
+        return tuple.__new__(cls, (first, last))
 
     def __str__(self) -> str:
         return f"[{self.first}, {self.last}]"
@@ -133,12 +136,14 @@ class KeyRange:
 
     def intersect(self, other: KeyRange) -> KeyRange | None:
         """Return the hashes that both ranges contain, or None if they do not overlap."""
+        if other.first <= self.first and self.last <= other.last:
+            return self
         first, last = max(self.first, other.first), min(self.last, other.last)
         return KeyRange(first, last) if first <= last else None
 
-    def touches(self, other: KeyRange) -> bool:
-        """Return whether the two ranges overlap or are adjacent."""
-        return self.first <= other.last + 1 and other.first <= self.last + 1
+    def overlaps(self, other: KeyRange) -> bool:
+        """Return whether the two ranges have common hashes."""
+        return self.first <= other.last and other.first <= self.last
 
 
 FULL = KeyRange()
@@ -153,7 +158,7 @@ def merge(ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
     """
     merged: list[KeyRange] = []
     for each in sorted(ranges):
-        if merged and merged[-1].touches(each):
+        if merged and each.first <= merged[-1].last + 1:
             merged[-1] = KeyRange(merged[-1].first, max(merged[-1].last, each.last))
         else:
             merged.append(each)
@@ -203,9 +208,9 @@ def coverage(ranges: Iterable[KeyRange]) -> Coverage:
 
 def intersection(ranges: Iterable[KeyRange], others: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
     """Returns the key ranges that are in both, merged and ascending."""
-    others = list(others)
-    found = (one.intersect(other) for one in ranges for other in others)
-    return merge(one for one in found if one is not None)
+    others = merge(others)
+    found = (one.intersect(other) for one in merge(ranges) for other in others)
+    return tuple(one for one in found if one is not None)
 
 
 def difference(ranges: Iterable[KeyRange], others: Iterable[KeyRange]) -> tuple[KeyRange, ...]:

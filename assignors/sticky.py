@@ -18,14 +18,14 @@ ranges.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from math import fsum
 from typing import TYPE_CHECKING, NamedTuple
 
-from assignors.contract import KeyRangeAssignor, Share
+from assignors.contract import KeyRangeAssignor
 from assignors.layout import lay_out
 from assignors.ranges import FULL, KeyRange, coverage, merge
 from assignors.search import best_filling
+from assignors.shares import Share, by_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,7 +81,7 @@ def sticky_cost(members: Sequence[Member], assignment: Mapping[str, Iterable[Sha
     moved: list[float] = []
     member_count = 0
     for member in members:
-        owned, has = _by_partition(member.owned), _by_partition(assignment[member.id])
+        owned, has = by_partition(member.owned), by_partition(assignment[member.id])
         member_count += len(has)
         total = sum(_size(ranges) for ranges in has.values())
         kept = sum(
@@ -131,17 +131,10 @@ def _owned(group: Group) -> Ownership:
     found: Ownership = {}
     for place, member in enumerate(group.members):
         topics = set(member.topics) if member.owned else set()
-        for (topic, partition), ranges in _by_partition(member.owned).items():
+        for (topic, partition), ranges in by_partition(member.owned).items():
             if topic in topics and partition < group.topics.get(topic, 0):
                 found.setdefault((topic, partition), {})[place] = ranges
     return found
-
-
-def _by_partition(shares: Iterable[Share]) -> dict[tuple[str, int], tuple[KeyRange, ...]]:
-    found: defaultdict[tuple[str, int], list[KeyRange]] = defaultdict(list)
-    for share in shares:
-        found[share.topic, share.partition].append(share.key_range)
-    return {partition: merge(ranges) for partition, ranges in found.items()}
 
 
 def _size(ranges: Iterable[KeyRange]) -> int:

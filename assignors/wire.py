@@ -22,9 +22,9 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from assignors.contract import Share
 from assignors.errors import AssignorError, ProtocolMismatch
 from assignors.ranges import KeyRange
+from assignors.shares import Share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

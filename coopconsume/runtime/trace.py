@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from assignors import KeyRange, Share
 from commits import OffsetRanges
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.runtime.events import JobEvent, Reply
@@ -181,7 +182,7 @@ def _fields(value: Any) -> dict[str, Any]:
     }
 
 
-def plain(value: Any, name: str = "") -> Any:  # noqa: C901 - one match
+def plain(value: Any, name: str = "") -> Any:  # noqa: C901, PLR0912 - one match
     """Returns a value as JSON data, without anything that could be secret.
 
     Args:
@@ -206,6 +207,8 @@ def plain(value: Any, name: str = "") -> Any:  # noqa: C901 - one match
             found = bool(value)
         case EpochAssignment():
             found = _assignment(value)
+        case KeyRange() | Share():
+            found = {field: plain(one, field) for field, one in value._asdict().items()}
         case Mapping():
             found = {_key(key): plain(one, name) for key, one in value.items()}
         case Sequence() | set() | frozenset():
@@ -229,16 +232,14 @@ def _assignment(assignment: EpochAssignment) -> dict[str, Any]:
             _key(tp): {
                 "topic": owned.topic,
                 "partition": owned.partition,
-                "ranges": [[one.first, one.last] for one in owned.ranges],
+                "ranges": owned.ranges,
                 "stable": owned.stable,
                 "committed": plain(owned.committed),
                 "pending": [plain(one) for one in owned.pending],
                 "range_count": owned.range_count,
                 "last_committed": owned.last_committed,
                 "max_ranges": owned.max_ranges,
-                "in_doubt": [
-                    [one.first, one.last, until] for one, until in assignment.in_doubt(tp)
-                ],
+                "in_doubt": [(*one, until) for one, until in assignment.in_doubt(tp)],
             }
             for tp, owned in sorted(assignment.owned.items())
         },

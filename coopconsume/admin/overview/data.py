@@ -6,11 +6,11 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from assignors import KeyRange, Share
 from coopconsume.admin.offsets.status import PartitionStatus
 from coopconsume.admin.tables import counted
 
 if TYPE_CHECKING:
-    from assignors import KeyRange, Share
     from commits import Acquisition
 
 #: A member that has joined and has no shares in the epoch in force yet.
@@ -257,6 +257,8 @@ def plain(value: Any) -> Any:
         return value.isoformat()
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, KeyRange | Share):
+        return {name: plain(one) for name, one in value._asdict().items()}
     if isinstance(value, tuple | list):
         return [plain(one) for one in value]
     if isinstance(value, bytes):

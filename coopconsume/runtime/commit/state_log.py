@@ -161,9 +161,8 @@ class StateLog:
         """Makes sure that all changes that count are of records that are committed."""
         for tp, owned in assignment.owned.items():
             origin = self._origin(assignment, tp)
-            ranges = [(one.first, one.last) for one in owned.ranges]
-            changes = self._changelog.changes(origin, version, ranges, above=owned.stable)
-            old = self._changelog.snapshots.rows(origin, ranges)
+            changes = self._changelog.changes(origin, version, owned.ranges, above=owned.stable)
+            old = self._changelog.snapshots.rows(origin, owned.ranges)
             old = old.filter(pc.greater_equal(old.column("_offset"), owned.stable))
             ids, offsets = changes.column("_commit").to_pylist(), changes.column("_offset")
             found = [

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from assignors import KeyRange
     from coopconsume.options import Options
     from coopconsume.runtime.epoch_state import EpochState
     from coopconsume.runtime.job_spec import JobSpec
@@ -182,11 +183,11 @@ class Running:
         }
 
     @property
-    def key_ranges(self) -> dict[int, dict[tuple[str, int], tuple[tuple[int, int], ...]]]:
-        """Returns the key ranges of each slot, first and last hash, by topic and partition."""
+    def key_ranges(self) -> dict[int, dict[tuple[str, int], tuple[KeyRange, ...]]]:
+        """Returns the key ranges of each slot, by topic and partition."""
         return {
             slot: {
-                (p.topic, p.partition): tuple((r.first, r.last) for r in p.cursors[slot].staying)
+                (p.topic, p.partition): p.cursors[slot].staying
                 for p in self.partitions
                 if p.index in self.plan.work[slot]
             }

@@ -95,7 +95,7 @@ class SlotRequests:
         if not _is_time_to_ask(running, slot):
             return
         ranges = {
-            part: [(one.first, one.last) for one in partition.cursors[slot].leaving]
+            part: partition.cursors[slot].leaving
             for part, partition in enumerate(running.partitions)
             if partition in partitions and slot in partition.cursors
         }

@@ -351,9 +351,7 @@ class Partition:
         self.is_quiet = False
         is_key = self.ordering == "key" and key_range.size == 1
         for cursor in self.cursors.values():
-            if not any(
-                r.first <= key_range.last and key_range.first <= r.last for r in cursor.ranges
-            ):
+            if not any(key_range.overlaps(one) for one in cursor.ranges):
                 continue
             if is_key:
                 key_hash = key_range.first

@@ -117,13 +117,14 @@ def test_ranges_are_values() -> None:
 
 @given(SMALL, SMALL)
 def test_two_ranges_as_sets(a: KeyRange, b: KeyRange) -> None:
-    """Containing, intersecting and touching are what they are for sets of hashes."""
+    """Containing, intersecting and overlapping are what they are for sets of hashes."""
     left, right = set(range(a.first, a.last + 1)), set(range(b.first, b.last + 1))
     assert [h for h in range(14) if a.contains(h)] == sorted(left)
     common = a.intersect(b)
     assert (set(range(common.first, common.last + 1)) if common else set()) == left & right
     union = left | right
-    assert a.touches(b) == (union == set(range(min(union), max(union) + 1)))
+    assert a.overlaps(b) == bool(left & right)
+    assert (len(merge([a, b])) == 1) == (union == set(range(min(union), max(union) + 1)))
 
 
 @given(st.lists(SMALL))
