@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from commits.model import Assignment as Assignment
     from commits.model import Doubt as Doubt
     from commits.model import Epoch as Epoch
-    from commits.model import OwnedShare as OwnedShare
     from commits.model import Pending as Pending
     from commits.model import Wanted as Wanted
     from commits.offset_and_epoch import OffsetAndEpoch as OffsetAndEpoch
@@ -80,7 +79,6 @@ _HOME = {
     "MAX_NUM_RANGES": "settings",
     "MaxIndividualCommitsReached": "errors",
     "OffsetRanges": "offsets",
-    "OwnedShare": "model",
     "PartitionCommits": "partition_commits",
     "OffsetAndEpoch": "offset_and_epoch",
     "Pending": "model",

@@ -31,6 +31,7 @@ from commits.secrets import hidden_in
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from assignors.shares import Share
     from commits.model import Epoch, TopicPartition
     from commits.offsets import OffsetRanges
     from commits.partition_commits import CommitResult
@@ -202,22 +203,22 @@ class ClaimConflict(Declared, CommitStoreError):
     Attributes:
         group: The group.
         member: The member that requested the share.
-        share: The overlapping share of the holder: topic, partition, first and last key hash.
+        share: The overlapping share of the holder.
         holder: The member that holds it.
         holder_epoch: The epoch of the holder.
     """
 
     group: str
     member: str
-    share: tuple[str, int, int, int]
+    share: Share
     holder: str
     holder_epoch: Epoch
 
     def __str__(self) -> str:
-        topic, partition, first, last = self.share
+        topic, partition, key_range = self.share
         return (
             f"{self.member!r} does not get its shares in group {self.group!r}: "
-            f"{topic}-{partition} [{first}, {last}] is held by {self.holder!r} under "
+            f"{topic}-{partition} {key_range} is held by {self.holder!r} under "
             f"{_epoch(self.holder_epoch)}. Let it release them, or fence it with takeover=True"
         )
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from assignors.shares import Share, inside, outside
 from commits.acquisitions import Acquisition, Acquisitions
 from commits.errors import IndividualCommitTooOld
-from commits.grants import GrantState, cut, holder_of
+from commits.grants import GrantState, holder_of
 from commits.ids import CommitIds
-from commits.model import AcquisitionId, Doubt, OwnedShare, Wanted
+from commits.model import AcquisitionId, Doubt, Wanted, share_from_plain
 from commits.offset_and_epoch import OffsetAndEpoch
 from commits.offsets import MAX_OFFSET, OffsetRanges
 from commits.partition_commits import CommitResult, PartitionCommits
@@ -387,7 +389,7 @@ class GroupState:
             chunks = state.acquisitions.chunks.values()
             if chunks:
                 longest = max(chunk.life_ms for chunk in chunks)
-                self.loose = sorted({*self.loose, Doubt(OwnedShare(*at), longest)})
+                self.loose = sorted({*self.loose, Doubt(Share(*at), longest)})
             state.acquisitions = Acquisitions()
 
     def _fence(self, grant: GrantState, member: str, why: str) -> None:
@@ -405,10 +407,11 @@ class GroupState:
         if not grant.uses_chunks:
             self.loose = sorted({*self.loose, *doubts})
 
-    def _take_loose(self, grant: GrantState, shares: Iterable[OwnedShare]) -> None:
+    def _take_loose(self, grant: GrantState, shares: Iterable[Share]) -> None:
         """Move doubts about shares to their new owner, which waits for them."""
-        found, self.loose = cut(self.loose, shares)
+        found = starmap(Doubt, inside(self.loose, shares))
         grant.doubts = tuple(sorted({*grant.doubts, *found}))
+        self.loose = list(starmap(Doubt, outside(self.loose, shares)))
 
     def _is_next(self, event: Event) -> bool:
         """Return whether a number is above all others, and record it."""
@@ -448,7 +451,7 @@ class GroupState:
             return Answer(counted=False, reason=fence)
         grant = self.grant(event.epoch)
         assert grant is not None
-        running = [OwnedShare(*share) for share in event.detail.get("running", ())]
+        running = list(map(share_from_plain, event.detail.get("running", ())))
         doubts = grant.doubts_of(event.member, running)
         if "left_ms" in event.detail:
             # The member has waited for earlier owners, and knows how long it would still wait.
@@ -458,7 +461,7 @@ class GroupState:
             self._release_chunks(grant, event, running)
         if "shares" in event.detail:
             # The member keeps its other shares, and goes on with them.
-            shares = {OwnedShare(*share) for share in event.detail["shares"]}
+            shares = set(map(share_from_plain, event.detail["shares"]))
             grant.handed[event.member] = tuple(
                 sorted(shares.union(grant.handed.get(event.member, ())))
             )
@@ -469,7 +472,7 @@ class GroupState:
         self.claims.pop(grant.epoch.nonce, None)
         return Answer(counted=True)
 
-    def _release_chunks(self, grant: GrantState, event: Event, running: list[OwnedShare]) -> None:
+    def _release_chunks(self, grant: GrantState, event: Event, running: list[Share]) -> None:
         """Return the chunks of a member that it does not work on any more."""
         at_work = {share[:2] for share in running}
         given = {(topic, partition) for topic, partition, *_ in event.detail.get("shares", ())}
@@ -478,7 +481,7 @@ class GroupState:
                 state.acquisitions.release(event.member)
         if "shares" not in event.detail:
             # The member has waited for all other shares in doubt.
-            grant.doubts = tuple(sorted(cut(grant.doubts, running)[0]))
+            grant.doubts = tuple(sorted(starmap(Doubt, inside(grant.doubts, running))))
 
     def _acquire(self, event: Event) -> Answer:
         grant = self.grant(event.epoch)
@@ -601,7 +604,7 @@ class GroupState:
             if state.primary is not None and state.primary.epoch == number:
                 return state.result("duplicate")
             if event.detail.get("follow"):
-                whole = (event.member, OwnedShare(*part.topic_partition))
+                whole = (event.member, Share(*part.topic_partition))
                 holder = holder_of([whole], others)
                 if holder is not None:
                     return state.result("refused", f"{holder.member!r} is at work on it")

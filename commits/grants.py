@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple
 
+from assignors.ranges import KeyRange
+from assignors.shares import Share, by_partition, outside
 from commits.acquisitions import COOPERATIVE
-from commits.model import Assignment, Doubt, Epoch, OwnedShare
+from commits.model import Assignment, Doubt, Epoch, share_from_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from commits.model import TopicPartition
     from commits.rows import Event, Part
@@ -22,7 +25,7 @@ KEPT_UNCHANGED = 16
 class ShareOwner(NamedTuple):
     """A share with its member and epoch."""
 
-    share: OwnedShare
+    share: Share
     member: str
     epoch: Epoch
 
@@ -58,7 +61,7 @@ class GrantState:
 
     epoch: Epoch
     generation: int
-    members: dict[str, tuple[OwnedShare, ...]]
+    members: dict[str, tuple[Share, ...]]
     topic_ids: dict[str, str]
     fenced: dict[str, str] = field(default_factory=dict)
     life_ms: int = 0
@@ -68,7 +71,7 @@ class GrantState:
     session_ms: int = 0
     beats: int = field(default=0, compare=False)
     unchanged: dict[str, list[str]] = field(default_factory=dict)
-    handed: dict[str, tuple[OwnedShare, ...]] = field(default_factory=dict)
+    handed: dict[str, tuple[Share, ...]] = field(default_factory=dict)
     previous: Epoch | None = None
     record_filter: str = ""
     continues: dict[str, int] = field(default_factory=dict)
@@ -86,7 +89,7 @@ class GrantState:
         if event.kind == "epoch":
             detail = event.detail
             members = {
-                member: tuple(OwnedShare(*share) for share in shares)
+                member: tuple(map(share_from_plain, shares))
                 for member, shares in detail["members"].items()
             }
             topic_ids = dict(detail["topic_ids"])
@@ -98,7 +101,7 @@ class GrantState:
                 lives=dict(detail.get("lives", {})),
             )  # fmt: skip
         shares = tuple(
-            OwnedShare(part.topic, part.partition, part.first or 0, part.last or 0)
+            Share(part.topic, part.partition, KeyRange(part.first or 0, part.last or 0))
             for part in event.parts
         )
         topic_ids = {part.topic: part.topic_id for part in event.parts if part.topic_id}
@@ -114,13 +117,13 @@ class GrantState:
         """Whether its members acquire chunks of whole partitions."""
         return self.sharing == COOPERATIVE
 
-    def live_shares(self) -> Iterator[tuple[str, OwnedShare]]:
+    def live_shares(self) -> Iterator[tuple[str, Share]]:
         """Yield members that may commit with each of their shares, sorted by member."""
         for member, shares in sorted(self.members.items()):
             if member not in self.fenced:
                 yield from ((member, share) for share in shares)
 
-    def all_shares(self) -> list[OwnedShare]:
+    def all_shares(self) -> list[Share]:
         """Return the shares of all members."""
         return [share for shares in self.members.values() for share in shares]
 
@@ -161,7 +164,7 @@ class GrantState:
     def left_by(self, member: str) -> list[Doubt]:
         """Return the shares of a member on which it may still work: it has not released them."""
         doubts = self.doubts_of(member, self.members[member])
-        return cut(doubts, self.handed.get(member, ()))[1]
+        return list(starmap(Doubt, outside(doubts, self.handed.get(member, ()))))
 
     def life_of(self, member: str) -> int:
         """Return the longest time that a batch of a member may run."""
@@ -171,7 +174,7 @@ class GrantState:
         """Return the longest time that its batches and those in doubt may run."""
         return max([self.life_of(member), *(doubt.life_ms for doubt in self.doubts)])
 
-    def doubts_of(self, member: str, shares: Iterable[OwnedShare]) -> list[Doubt]:
+    def doubts_of(self, member: str, shares: Iterable[Share]) -> list[Doubt]:
         """Return doubts about shares of a member: it, or an earlier owner, may work on them."""
         life_ms = self.life_of(member)
         earlier: dict[TopicPartition, list[Doubt]] = {}
@@ -181,7 +184,7 @@ class GrantState:
             Doubt(share, max([life_ms, *(
                 doubt.life_ms
                 for doubt in earlier.get(share[:2], ())
-                if doubt.share.overlaps(share)
+                if doubt.share.key_range.overlaps(share.key_range)
             )]))
             for share in shares
         ]  # fmt: skip
@@ -209,36 +212,12 @@ class GrantState:
 
 
 def holder_of(
-    wanted: Iterable[tuple[str, OwnedShare]], grants: Iterable[GrantState]
+    wanted: Iterable[tuple[str, Share]], grants: Collection[GrantState]
 ) -> ShareOwner | None:
     """Return the first live share of the grants that overlaps a wanted share."""
-    places = by_partition(share for _, share in wanted)
+    places = by_partition(share for _, share in wanted) if grants else {}
     for grant in grants:
         for member, held in grant.live_shares():
-            if any(held.overlaps(s) for s in places.get(held[:2], ())):
+            if any(held.key_range.overlaps(place) for place in places.get(held[:2], ())):
                 return ShareOwner(held, member, grant.epoch)
     return None
-
-
-def cut(doubts: Iterable[Doubt], shares: Iterable[OwnedShare]) -> tuple[list[Doubt], list[Doubt]]:
-    """Split doubts into the parts inside and outside of shares."""
-    cuts = by_partition(shares)
-    inside: list[Doubt] = []
-    outside: list[Doubt] = []
-    for doubt in doubts:
-        left = [doubt.share]
-        for share in cuts.get(doubt.share[:2], ()):
-            inside += [
-                doubt._replace(share=piece.common(share)) for piece in left if piece.overlaps(share)
-            ]
-            left = [rest for piece in left for rest in piece.without(share)]
-        outside += [doubt._replace(share=piece) for piece in left]
-    return inside, outside
-
-
-def by_partition(shares: Iterable[OwnedShare]) -> dict[TopicPartition, list[OwnedShare]]:
-    """Group shares by topic and partition."""
-    found: dict[TopicPartition, list[OwnedShare]] = {}
-    for share in shares:
-        found.setdefault(share[:2], []).append(share)
-    return found

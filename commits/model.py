@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from assignors.ranges import KeyRange
+from assignors.shares import Share
 from commits.offsets import OffsetRanges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 TopicPartition: TypeAlias = tuple[str, int]
-
-MAX_KEY_HASH = 2**63 - 1
-"""The last key hash: a share from 0 to here is a whole partition."""
 
 PARKED_MS = 2**63 - 1
 """The due time of a parked record, which waits for a decision of an operator."""
 
 MAX_SHORT_KEY = 65
 """The largest length of `Pending.key`, in characters."""
-
-_WHOLE_PARTITION = 2  # fields of (topic, partition)
-_KEY_RANGE = 4  # fields of (topic, partition, first, last)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -141,35 +138,6 @@ class AcquireRequest:
     watched: Mapping[AcquisitionId, int] = field(default_factory=dict)
 
 
-class OwnedShare(NamedTuple):
-    """A key range of a partition, both ends included, in the form of the log."""
-
-    topic: str
-    partition: int
-    first: int = 0
-    last: int = MAX_KEY_HASH
-
-    def overlaps(self, other: OwnedShare) -> bool:
-        """Return whether the shares have common keys."""
-        return (
-            self[:2] == other[:2]  # the same topic and partition
-            and self.first <= other.last
-            and other.first <= self.last
-        )
-
-    def common(self, other: OwnedShare) -> OwnedShare:
-        """Return the intersection with an overlapping share."""
-        return self._replace(first=max(self.first, other.first), last=min(self.last, other.last))
-
-    def without(self, other: OwnedShare) -> list[OwnedShare]:
-        """Return the parts of this share outside another one: none, one or two."""
-        if not self.overlaps(other):
-            return [self]
-        below = [self._replace(last=other.first - 1)] if self.first < other.first else []
-        above = [self._replace(first=other.last + 1)] if self.last > other.last else []
-        return below + above
-
-
 class Doubt(NamedTuple):
     """A share in doubt: it was not handed over, and its last owner may still work on it.
 
@@ -179,7 +147,7 @@ class Doubt(NamedTuple):
             share to another owner.
     """
 
-    share: OwnedShare
+    share: Share
     life_ms: int
 
 
@@ -212,7 +180,7 @@ class Assignment:
 
     epoch: Epoch
     generation: int
-    members: Mapping[str, tuple[OwnedShare, ...]]
+    members: Mapping[str, tuple[Share, ...]]
     fenced: Mapping[str, str]
     topic_ids: Mapping[str, str]
     life_ms: int = 0
@@ -220,7 +188,7 @@ class Assignment:
     heirs: Mapping[str, str] = field(default_factory=dict)
     session_ms: int = 0
     beats: int = field(default=0, compare=False)
-    handed: Mapping[str, tuple[OwnedShare, ...]] = field(default_factory=dict)
+    handed: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
     previous: Epoch | None = None
     record_filter: str = ""
     continues: Mapping[str, int] = field(default_factory=dict)
@@ -238,39 +206,43 @@ class Assignment:
         return member
 
 
-def as_share(share: Any) -> OwnedShare:
-    """Convert a share to the form of the log.
+def as_share(share: Any) -> Share:
+    """Return a share that a caller gave, checked.
 
     Args:
-        share: `(topic, partition)`, `(topic, partition, first, last)`, or an object with `topic`,
-            `partition` and `key_range` with `first` and `last`.
+        share: A `Share`, `(topic, partition)` or `(topic, partition, first, last)`.
 
     Raises:
         ValueError: If it has another form, or its range is not within [0, 2**63 - 1].
     """
-    if isinstance(share, tuple) and not hasattr(share, "key_range"):
-        if len(share) not in (_WHOLE_PARTITION, _KEY_RANGE):
-            raise ValueError(f"share {share!r}: give (topic, partition[, first, last])")
-        owned = OwnedShare(*share)
-    else:
-        try:
-            keys = share.key_range
-            owned = OwnedShare(share.topic, share.partition, keys.first, keys.last)
-        except AttributeError as error:
-            raise ValueError(
-                f"share {share!r} has no {error.name!r}: give (topic, partition[, first, last]) or "
-                "an object with topic, partition and key_range"
-            ) from error
-    numbers = owned[1:]
-    if not isinstance(owned.topic, str) or any(type(number) is not int for number in numbers):
-        raise ValueError(f"share {share!r}: the topic must be a string, the rest integers")
-    if not owned.topic or owned.partition < 0 or not 0 <= owned.first <= owned.last <= MAX_KEY_HASH:
-        raise ValueError(
-            f"share {share!r}: needs a topic, a partition from 0 and 0 <= first <= last <= 2**63-1"
-        )
-    return owned
+    match share:
+        case str(topic), int(partition), KeyRange() as key_range:
+            pass
+        case str(topic), int(partition), *ends if len(ends) in {0, 2}:
+            key_range = KeyRange(*ends)
+        case _:
+            raise ValueError(f"share {share!r}: give a Share or (topic, partition[, first, last])")
+    if not topic or type(partition) is not int or partition < 0:
+        raise ValueError(f"share {share!r}: needs a topic and a partition from 0")
+    return Share(topic, partition, key_range)
 
 
-def as_shares(shares: Iterable[Any]) -> tuple[OwnedShare, ...]:
+def as_shares(shares: Iterable[Any]) -> tuple[Share, ...]:
     """Convert shares as `as_share` does, and sort them."""
     return tuple(sorted(as_share(share) for share in shares))
+
+
+def share_to_plain(share: Share) -> tuple[str, int, int, int]:
+    """Return a share as the log stores it: topic, partition, first and last key hash."""
+    topic, partition, (first, last) = share
+    return topic, partition, first, last
+
+
+def share_from_plain(plain: Sequence[Any]) -> Share:
+    """Return a share that the log stores."""
+    topic, partition, first, last = plain
+    return Share(topic, partition, _key_range(first, last))
+
+
+# A log has few distinct ranges, as most partitions are divided alike.
+_key_range = lru_cache(1024)(KeyRange)

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 from commits.acquisitions import COOPERATIVE
 from commits.errors import ClaimConflict, EpochConflict, FencedMember
 from commits.log import CommitLog
-from commits.model import Epoch, as_share, as_shares
+from commits.model import Epoch, as_share, as_shares, share_to_plain
 from commits.rows import Event, Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from assignors.shares import Share
     from commits.engine import LogEngine
     from commits.fold import Answer, GroupState
-    from commits.model import Assignment, OwnedShare
+    from commits.model import Assignment
 
 
 _NUMBER_TRIES = 20
@@ -98,8 +99,8 @@ class Ownership:
 
         Args:
             group: The group.
-            assignment: The shares of each member: `(topic, partition)`, `(topic, partition, first,
-                last)`, or objects with `topic`, `partition` and `key_range`.
+            assignment: The shares of each member: `assignors.Share`, `(topic, partition)`, or
+                `(topic, partition, first, last)`.
             previous: The epoch that the caller expects to be in force; None for none.
             generation: Kafka's generation; -1 without one.
             topic_ids: The ids of topics, as far as they are known. A new id means that the topic
@@ -135,7 +136,7 @@ class Ownership:
         members = {name: as_shares(shares) for name, shares in assignment.items()}
         others = {name: one for name, one in (lives or {}).items() if one != life_ms}
         detail = {
-            "members": members,
+            "members": {m: list(map(share_to_plain, some)) for m, some in members.items()},
             "topic_ids": dict(topic_ids or {}),
             "takeover": takeover,
             "life_ms": life_ms,
@@ -219,8 +220,8 @@ class Ownership:
         _check_disjoint(wanted)
         ids = topic_ids or {}
         parts = tuple(
-            Part(topic, partition, ids.get(topic, ""), first, last)
-            for topic, partition, first, last in wanted
+            Part(topic, partition, ids.get(topic, ""), *key_range)
+            for topic, partition, key_range in wanted
         )
         with self._lock:
             for _ in range(_NUMBER_TRIES):
@@ -286,12 +287,13 @@ class Ownership:
         Returns:
             Whether the member still had them.
         """
-        detail: dict[str, Any] = {"running": as_shares(running)}
+        parts = as_shares(running)
+        detail: dict[str, Any] = {"running": list(map(share_to_plain, parts))}
         if isinstance(running, Mapping):
             left = {as_share(part): ms for part, ms in running.items()}
-            detail["left_ms"] = [left[part] for part in detail["running"]]
+            detail["left_ms"] = [left[part] for part in parts]
         if shares is not None:
-            detail["shares"] = as_shares(shares)
+            detail["shares"] = list(map(share_to_plain, as_shares(shares)))
         with self._lock:
             if self._refreshed(group).fenced(epoch, member):
                 return False
@@ -357,9 +359,10 @@ def _has_taken_over(state: GroupState, epoch: Epoch, member: str, replaces: str)
     return member == replaces or grant.heirs.get(replaces) == member
 
 
-def _check_disjoint(shares: tuple[OwnedShare, ...]) -> None:
+def _check_disjoint(shares: tuple[Share, ...]) -> None:
     if not shares:
         raise ValueError("a claim needs at least one share")
     for one, next_one in pairwise(shares):  # sorted: it is enough to compare neighbours
-        if one.overlaps(next_one):
-            raise ValueError(f"shares {tuple(one)} and {tuple(next_one)} of a claim overlap")
+        if one[:2] == next_one[:2] and one.key_range.overlaps(next_one.key_range):
+            both = f"{share_to_plain(one)} and {share_to_plain(next_one)}"
+            raise ValueError(f"shares {both} of a claim overlap")

@@ -15,7 +15,7 @@ from commits.acquisitions import Acquisition, Acquisitions
 from commits.fold import Answer, GroupState, KnownPrimary, LogState, PartitionState
 from commits.grants import GrantState, ShareOwner
 from commits.ids import CommitIds
-from commits.model import Doubt, Epoch, OwnedShare
+from commits.model import Doubt, Epoch, share_from_plain, share_to_plain
 from commits.offset_and_epoch import OffsetAndEpoch
 from commits.offsets import MAX_OFFSET, OffsetRanges
 from commits.partition_commits import CommitResult, PartitionCommits
@@ -24,6 +24,7 @@ from commits.rows import Event, Part
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from assignors.shares import Share
     from commits.model import Pending, TopicPartition
 
 
@@ -129,7 +130,7 @@ def _group_to_plain(group: GroupState) -> dict[str, Any]:
         "claims": [_grant_to_plain(claim) for claim in group.claims.values()],
         "counted": group.counted.to_plain(),
         "answers": [[key, *_answer_to_plain(answer)] for key, answer in group.answers.items()],
-        "loose": group.loose,
+        "loose": _doubts_to_plain(group.loose),
         "delays": _delays_to_plain(group.partitions),
         **({"refused": group.refused} if group.refused else {}),
         "initial_partitions": group.initial_partitions,
@@ -267,16 +268,16 @@ def _grant_to_plain(grant: GrantState) -> dict[str, Any]:
     return {
         "epoch": [grant.epoch.number, grant.epoch.nonce],
         "generation": grant.generation,
-        "members": grant.members,
+        "members": _shares_to_plain(grant.members),
         "topic_ids": grant.topic_ids,
         "fenced": grant.fenced,
         "life_ms": grant.life_ms,
-        "doubts": grant.doubts,
+        "doubts": _doubts_to_plain(grant.doubts),
         "heirs": grant.heirs,
         "settled": sorted(grant.settled),
         "session_ms": grant.session_ms,
         **({"unchanged": grant.unchanged} if grant.unchanged else {}),
-        **({"handed": grant.handed} if grant.handed else {}),
+        **({"handed": _shares_to_plain(grant.handed)} if grant.handed else {}),
         **({"previous": astuple(grant.previous)} if grant.previous else {}),
         **({"filter": grant.record_filter} if grant.record_filter else {}),
         **({"continues": grant.continues} if grant.continues else {}),
@@ -289,10 +290,7 @@ def _grant_from_plain(plain: Mapping[str, Any]) -> GrantState:
     return GrantState(
         Epoch(*plain["epoch"]),
         plain["generation"],
-        {
-            member: tuple(OwnedShare(*share) for share in shares)
-            for member, shares in plain["members"].items()
-        },
+        _shares_from_plain(plain["members"]),
         plain["topic_ids"],
         plain["fenced"],
         plain.get("life_ms", 0),
@@ -301,10 +299,7 @@ def _grant_from_plain(plain: Mapping[str, Any]) -> GrantState:
         set(plain.get("settled", ())),
         plain.get("session_ms", 0),
         unchanged=plain.get("unchanged", {}),
-        handed={
-            member: tuple(OwnedShare(*share) for share in shares)
-            for member, shares in plain.get("handed", {}).items()
-        },
+        handed=_shares_from_plain(plain.get("handed", {})),
         previous=Epoch(*plain["previous"]) if "previous" in plain else None,
         record_filter=plain.get("filter", ""),
         continues=plain.get("continues", {}),
@@ -313,8 +308,20 @@ def _grant_from_plain(plain: Mapping[str, Any]) -> GrantState:
     )
 
 
+def _shares_to_plain(shares: Mapping[str, Iterable[Share]]) -> dict[str, list[Any]]:
+    return {member: list(map(share_to_plain, some)) for member, some in shares.items()}
+
+
+def _shares_from_plain(plain: Mapping[str, Iterable[Any]]) -> dict[str, tuple[Share, ...]]:
+    return {member: tuple(map(share_from_plain, some)) for member, some in plain.items()}
+
+
+def _doubts_to_plain(doubts: Iterable[Doubt]) -> list[Any]:
+    return [(share_to_plain(share), life_ms) for share, life_ms in doubts]
+
+
 def _doubts_from_plain(plain: Iterable[Any]) -> list[Doubt]:
-    return [Doubt(OwnedShare(*share), life_ms) for share, life_ms in plain]
+    return [Doubt(share_from_plain(share), life_ms) for share, life_ms in plain]
 
 
 def _answer_to_plain(answer: Answer) -> tuple[Any, ...]:
@@ -323,7 +330,7 @@ def _answer_to_plain(answer: Answer) -> tuple[Any, ...]:
         answer.counted,
         answer.reason,
         [[*at, *_result_to_plain(result)] for at, result in answer.results.items()],
-        [holder.share, holder.member, astuple(holder.epoch)] if holder else None,
+        [share_to_plain(holder.share), holder.member, astuple(holder.epoch)] if holder else None,
     )
 
 
@@ -333,7 +340,7 @@ def _answer_from_plain(plain: Sequence[Any]) -> Answer:
         counted,
         reason,
         {(topic, partition): _result_from_plain(rest) for topic, partition, *rest in results},
-        ShareOwner(OwnedShare(*holder[0]), holder[1], Epoch(*holder[2])) if holder else None,
+        ShareOwner(share_from_plain(holder[0]), holder[1], Epoch(*holder[2])) if holder else None,
     )
 
 

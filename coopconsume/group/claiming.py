@@ -16,7 +16,6 @@ from coopconsume.group.claims import ClaimKeeper, ClaimWatch
 from coopconsume.group.owned import EpochGrant
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import session_ms
-from coopconsume.group.shares import share_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -87,7 +86,7 @@ def claim_key_ranges(
         lambda: repeated(claim, f"claim of {len(shares)} shares", limit), time.sleep
     )
     row = repeated(lambda: store.assignment(group, epoch), "look at the claim", limit)
-    waits = tuple((share_of(d.share), d.life_ms / 1000) for d in (row.doubts if row else ()))
+    waits = tuple((part, life_ms / 1000) for part, life_ms in (row.doubts if row else ()))
     try:
         _agree(options, store, cluster, epoch)
     except BaseException:

@@ -16,7 +16,8 @@ from commits import ClaimConflict, CommitStoreError, FencedMember
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from commits import Assignment, CommitStore, Epoch, OwnedShare
+    from assignors import Share
+    from commits import Assignment, CommitStore, Epoch
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class ClaimWatch:
                     live.append(claim)
             return live
 
-    def claimed(self) -> list[OwnedShare]:
+    def claimed(self) -> list[Share]:
         """Returns the shares of the live claims."""
         return [share for claim in self.look() for held in claim.members.values() for share in held]
 

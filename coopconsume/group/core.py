@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from assignors import AssignmentConflict, KeyRange, Member, ProtocolMismatch, Share, coverage
+from assignors.shares import common, inside, without
 from assignors.wire import MemberAssignment, Refusal, Subscription, read_answer, version_of
-from commits import Epoch, OwnedShare
+from commits import Epoch
 from commits.acquisitions import COOPERATIVE
 from coopconsume.errors import ConsumerRangeFetchNotAccepted, GroupRefused
 from coopconsume.group.agreement import refusals
 from coopconsume.group.owned import EpochGrant
-from coopconsume.group.shares import common, leave_with_owners, share_of, without
+from coopconsume.group.shares import leave_with_owners
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -196,7 +197,7 @@ class GroupCore:
         self,
         row: EpochRow,
         topics: Mapping[str, tuple[int, str]],
-        claimed: Sequence[OwnedShare] = (),
+        claimed: Sequence[Share] = (),
     ) -> list[str]:
         """Returns partitions that an epoch assigns to nobody; the next join reports their topics.
 
@@ -241,7 +242,7 @@ class GroupCore:
         hidden: Collection[str] = (),
         *,
         noted: Epoch | None,
-        claimed: Sequence[OwnedShare] = (),
+        claimed: Sequence[Share] = (),
         row: EpochRow | None = None,
     ) -> Deal:
         """Gives every member its shares.
@@ -332,7 +333,7 @@ class GroupCore:
     # -- what comes of it
 
     def take(
-        self, me: str, data: bytes, row: EpochRow | None, claimed: Sequence[OwnedShare] = ()
+        self, me: str, data: bytes, row: EpochRow | None, claimed: Sequence[Share] = ()
     ) -> EpochGrant | TakeOver | Rejoin | MemberReplaced:
         """Checks what the leader handed us against the row of its epoch.
 
@@ -365,7 +366,7 @@ class GroupCore:
             # Kafka hands a static member's new process, or a member that asked again, the old
             # assignment without a word to the leader.
             return TakeOver(epoch, holder)
-        if row.members.get(me) != tuple(map(_as_owned, answer.shares)):
+        if row.members.get(me) != answer.shares:
             return Rejoin(f"epoch {epoch.number} has other shares for us in the log")
         _check_whole(row, claimed)
         continues = again or self._continues(me, row)
@@ -401,7 +402,7 @@ class GroupCore:
         )
         return (
             self.is_continuing and is_next and is_same
-            and not without(self.owned, _given_to(me, row))
+            and not without(self.owned, row.members.get(me, ()))
         )  # fmt: skip
 
     def follow(self, me: str, row: EpochRow | None) -> tuple[Share, ...] | None:
@@ -419,7 +420,7 @@ class GroupCore:
             return None
         self.owned_under = self.begun_under = row.epoch
         self.generation_of = row.epoch, row.generation
-        return without(_given_to(me, row), self.owned)
+        return without(row.members.get(me, ()), self.owned)
 
     def unbegun(
         self, me: str, row: EpochRow | None
@@ -436,7 +437,7 @@ class GroupCore:
         """
         if row is None or row.epoch == self.begun_under or me in row.fenced:
             return None
-        shares = _given_to(me, row)
+        shares = row.members.get(me, ())
         return (row.epoch, waits_of(shares, row)) if shares else None
 
     def taken(self, grant: EpochGrant) -> None:
@@ -516,14 +517,12 @@ def _continues_under(
     owner = member
     if Epoch(said.epoch, said.nonce) == row.epoch:
         if member not in row.members:
-            owns = (m for m in row.members if not without(said.owned, _given_to(m, row)))
+            owns = (m for m, shares in row.members.items() if not without(said.owned, shares))
             owner = next(owns, member)
     elif row.continues.get(member) != said.epoch:
         return False
-    handed = [share_of(one) for one in row.handed.get(owner, ())]
-    return owner not in row.fenced and not without(
-        said.owned, without(_given_to(owner, row), handed)
-    )
+    left = without(row.members.get(owner, ()), row.handed.get(owner, ()))
+    return owner not in row.fenced and not without(said.owned, left)
 
 
 def _left_to(
@@ -537,7 +536,7 @@ def _left_to(
     assert row is not None
     return tuple(
         share
-        for share in common(said.owned, _given_to(member.id, row))
+        for share in common(said.owned, row.members.get(member.id, ()))
         if share.topic in member.topics
         and share.partition < partitions.get(share.topic, 0)
         and topic_ids.get(share.topic, "") == row.topic_ids.get(share.topic, "")
@@ -545,33 +544,18 @@ def _left_to(
     )
 
 
-def _given_to(member: str, row: EpochRow) -> list[Share]:
-    return [share_of(one) for one in row.members.get(member, ())]
-
-
-def _as_owned(share: Share) -> tuple[str, int, int, int]:
-    return (share.topic, share.partition, share.key_range.first, share.key_range.last)
-
-
 def _around(
     shares: Sequence[Share],
-    claimed: Sequence[OwnedShare],
+    claimed: Sequence[Share],
     member: Member,
     shareable: Collection[str],
 ) -> tuple[Share, ...]:
     """Returns what of a member's shares is not claimed by hand, and may be its share."""
-    left = []
-    for share in shares:
-        pieces = [OwnedShare(*_as_owned(share))]
-        for claim in claimed:
-            pieces = [rest for piece in pieces for rest in piece.without(claim)]
-        may_have_parts = member.allow_key_share and share.topic in shareable
-        left += [
-            Share(share.topic, share.partition, KeyRange(first, last))
-            for _, _, first, last in pieces
-            if may_have_parts or KeyRange(first, last).is_full
-        ]
-    return tuple(left)
+    return tuple(
+        share
+        for share in without(shares, claimed)
+        if share.key_range.is_full or (member.allow_key_share and share.topic in shareable)
+    )
 
 
 def _given(row: EpochRow) -> dict[tuple[str, int], list[KeyRange]]:
@@ -579,15 +563,15 @@ def _given(row: EpochRow) -> dict[tuple[str, int], list[KeyRange]]:
     given: dict[tuple[str, int], list[KeyRange]] = {}
     for member, shares in row.members.items():
         if member not in row.heirs:
-            for topic, partition, first, last in shares:
-                ranges = given.setdefault((topic, partition), [])
+            for share in shares:
+                ranges = given.setdefault(share[:2], [])
                 # Members of a cooperative epoch have the same ones.
-                if row.sharing != COOPERATIVE or KeyRange(first, last) not in ranges:
-                    ranges.append(KeyRange(first, last))
+                if row.sharing != COOPERATIVE or share.key_range not in ranges:
+                    ranges.append(share.key_range)
     return given
 
 
-def _check_whole(row: EpochRow, claimed: Sequence[OwnedShare]) -> None:
+def _check_whole(row: EpochRow, claimed: Sequence[Share]) -> None:
     """Makes sure that a row gives all that is not claimed to its members, each part once."""
     given, held = _given(row), {share[:2] for share in claimed}
     counts: dict[str, int] = {}
@@ -613,7 +597,7 @@ def left_by(
         seconds, as a release names them.
     """
     return [
-        (member, waits_of(_given_to(member, row), row))
+        (member, waits_of(row.members[member], row))
         for member in members
         if row is not None and member in row.members and member not in row.fenced
     ]
@@ -621,15 +605,4 @@ def left_by(
 
 def waits_of(shares: Iterable[Share], row: EpochRow) -> tuple[tuple[Share, float], ...]:
     """Returns parts of shares that a row has in doubt, and for how many seconds."""
-    in_doubt: dict[tuple[str, int], list[tuple[OwnedShare, int]]] = {}
-    for one in row.doubts:
-        in_doubt.setdefault((one.share.topic, one.share.partition), []).append(one)
-    waits = []
-    for share in shares:
-        for part, life_ms in in_doubt.get((share.topic, share.partition), ()):
-            first = max(share.key_range.first, part.first)
-            last = min(share.key_range.last, part.last)
-            if first <= last:
-                key_range = KeyRange(first, last)
-                waits.append((Share(share.topic, share.partition, key_range), life_ms / 1000))
-    return tuple(waits)
+    return tuple((part, life_ms / 1000) for part, life_ms in inside(row.doubts, shares))

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from assignors.shares import by_partition, inside, outside, shares_of, without
 from commits import (
     AcquireRequest,
     CommitRefused,
@@ -34,7 +35,6 @@ from coopconsume.group.owned import LEASE, Failed, Owned, left_ms, to_keep
 from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import lease_of
-from coopconsume.group.shares import by_partition, common, shares_of, without
 from coopconsume.kafka.identity import LOG_IDENTITIES, LogIdentity
 from coopconsume.state.note import begin_with_state, note_start_elsewhere
 from coopconsume.worker.process_timer import clock
@@ -133,9 +133,7 @@ class EpochAssignment:
     def _load(self, shares: Iterable[Share]) -> dict[TopicPartition, Owned]:
         """Returns the state in the log of each partition that we own a part of."""
         group, loaded = self.options.group_id, {}
-        ranges: dict[TopicPartition, list[KeyRange]] = {}
-        for share in shares:
-            ranges.setdefault((share.topic, share.partition), []).append(share.key_range)
+        ranges = by_partition(shares)
         self._begin(ranges.keys())
         state = self.store.state(group)
         pending = self.store.pending(group)
@@ -143,7 +141,7 @@ class EpochAssignment:
         for tp, key_ranges in ranges.items():
             commits = state[tp]
             owned = loaded[tp] = Owned(
-                *tp, tuple(sorted(key_ranges)), commits.stable_offset, commits.ranges,
+                *tp, key_ranges, commits.stable_offset, commits.ranges,
                 [Failed.of(one, now, now_ms) for one in pending.get(tp, {}).values()],
                 max_ranges=commits.max_ranges or 0, uses_chunks=self.options.uses_chunks,
             )  # fmt: skip
@@ -337,10 +335,7 @@ class EpochAssignment:
                 until - now
                 for share, until in self._waits
                 if (share.topic, share.partition) == tp
-                and any(
-                    share.key_range.first <= one.last and one.first <= share.key_range.last
-                    for one in ranges
-                )
+                and any(share.key_range.overlaps(one) for one in ranges)
             ),
             default=0.0,
         )
@@ -374,11 +369,7 @@ class EpochAssignment:
         """
         asked, runs_on = clock(), self.runs_on_for
         may_run = [*((share, runs_on) for share in running), *self.waits_left()]
-        left = left_ms(
-            (part, seconds)
-            for share, seconds in may_run
-            for part in ([share] if shares is None else common([share], shares))
-        )
+        left = left_ms(may_run if shares is None else inside(may_run, shares))
         group = self.options.group_id
         is_last = shares is None and self.options.uses_chunks
         watched = self._chunks.last_notes() if is_last else {}
@@ -394,9 +385,7 @@ class EpochAssignment:
         if counts and shares is None and not self.options.uses_chunks:
             self._runs_on_until = asked + runs_on
         if shares is not None:
-            self._waits = [
-                (part, until) for share, until in self._waits for part in without([share], shares)
-            ]
+            self._waits = outside(self._waits, shares)
 
     def give_up(self, shares: Sequence[Share]) -> None:
         """Removes part of it, which is not ours any more as soon as it is released.

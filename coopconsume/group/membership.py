@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from assignors.shares import by_partition, common, inside, without
 from commits import CommitLogUnavailable
 from coopconsume.classic import is_classic
 from coopconsume.errors import (
@@ -29,7 +30,6 @@ from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import LEASE, STARTS_WITHIN, left_ms
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import lease_of, life_of, session_ms
-from coopconsume.group.shares import by_partition, common, without
 from coopconsume.kafka.connection import Connection
 from coopconsume.state.note import check_state
 
@@ -503,10 +503,7 @@ class Membership:
             with self._warning():
                 assignment.release(running, moving)
         shares = without(grant.shares, grant.moving)
-        waits = [
-            (part, left)
-            for share, left in assignment.waits_left() for part in common([share], shares)
-        ]  # fmt: skip
+        waits = inside(assignment.waits_left(), shares)
         return replace(grant, shares=shares, waits=tuple(waits), continues=False, moving=())
 
     def _give_up(self, assignment: EpochAssignment, shares: Sequence[Share]) -> bool:

@@ -1,4 +1,4 @@
-"""Sets of shares, and which of them a rebalance leaves with the members that work on them. Pure.
+"""Which shares a rebalance leaves with the members that work on them. Pure.
 
 A member that joins without a hand-over *continues* with its shares. The leader leaves them with it
 and names those that are to move. The member releases these once nothing of them runs any more, and
@@ -11,50 +11,16 @@ from typing import TYPE_CHECKING
 
 from assignors import KeyRange, Share, coverage, merge
 from assignors.ranges import difference, intersection
+from assignors.shares import by_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from commits import OwnedShare
     from commits.model import TopicPartition
 
     Shares = Mapping[str, tuple[Share, ...]]
     #: The key ranges of each partition, by member.
     _Places = dict[TopicPartition, dict[str, tuple[KeyRange, ...]]]
-
-
-def by_partition(shares: Iterable[Share]) -> dict[TopicPartition, tuple[KeyRange, ...]]:
-    """Returns the key ranges of each partition, merged and ascending."""
-    found: dict[TopicPartition, list[KeyRange]] = {}
-    for share in shares:
-        found.setdefault((share.topic, share.partition), []).append(share.key_range)
-    return {tp: merge(ranges) for tp, ranges in found.items()}
-
-
-def shares_of(ranges: Mapping[TopicPartition, Iterable[KeyRange]]) -> tuple[Share, ...]:
-    """Returns key ranges by partition as shares, ascending."""
-    return tuple(Share(*tp, one) for tp, some in sorted(ranges.items()) for one in some)
-
-
-def share_of(owned: OwnedShare) -> Share:
-    """Returns a share as the commit log has it as one of the group."""
-    return Share(owned.topic, owned.partition, KeyRange(owned.first, owned.last))
-
-
-def common(shares: Iterable[Share], others: Iterable[Share]) -> tuple[Share, ...]:
-    """Returns what of some shares is among others, too."""
-    theirs = by_partition(others)
-    return shares_of(
-        {tp: intersection(mine, theirs.get(tp, ())) for tp, mine in by_partition(shares).items()}
-    )
-
-
-def without(shares: Iterable[Share], others: Iterable[Share]) -> tuple[Share, ...]:
-    """Returns what of some shares is not among others."""
-    theirs = by_partition(others)
-    return shares_of(
-        {tp: difference(mine, theirs.get(tp, ())) for tp, mine in by_partition(shares).items()}
-    )
 
 
 def leave_with_owners(

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from assignors import Share
 from assignors.ranges import difference, intersection
+from assignors.shares import by_partition
 from commits import CommitLogUnavailable
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.group.primary import WRITE_WITHIN
-from coopconsume.group.shares import by_partition
 from coopconsume.runtime.commit.committer import Committer
 from coopconsume.runtime.dispatch.daemon_pool import DaemonPool
 from coopconsume.runtime.events import HolesFound

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.group.shares import common
+from assignors.shares import common
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

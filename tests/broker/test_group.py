@@ -13,6 +13,7 @@ from kafka.admin import KafkaAdminClient
 
 from assignors import KeyRange, coverage, wire
 from commits import ACCEPT_RANGE_FETCH
+from commits.model import share_to_plain
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.broker.group_harness import HANDLER_TIMEOUT, LIFE, MORTAL, PATIENCE, SESSION
@@ -185,7 +186,7 @@ def test_after_a_kill_the_others_wait_for_its_work_to_be_over(
     row = harness.store.assignment(harness.group)
     assert row is not None
     assert row.epoch.number == epoch
-    assert [list(doubt.share) for doubt in row.doubts] == dead
+    assert [list(share_to_plain(doubt.share)) for doubt in row.doubts] == dead
     assert {doubt.life_ms for doubt in row.doubts} == {int(1000 * life)}
 
 

@@ -77,7 +77,7 @@ def join_together(harness: GroupHarness) -> tuple[Process, Process]:
     row = harness.store.assignment(harness.group)
     assert row is not None
     assert (row.epoch.number, set(row.members)) == (1, set(ids)), "they did not join together"
-    owner = 0 if row.members[ids[0]][0].first == 0 else 1
+    owner = 0 if row.members[ids[0]][0].key_range.first == 0 else 1
     return pair[owner], pair[1 - owner]
 
 

@@ -6,9 +6,9 @@ import itertools
 from dataclasses import dataclass, field
 
 from assignors import Share, wire
-from commits import Epoch, FencedMember, OwnedShare
+from commits import Epoch, FencedMember
 from commits.fold import Answer, GroupState
-from commits.model import as_shares
+from commits.model import share_to_plain
 from commits.rows import Event
 from coopconsume.group.core import (
     Deal,
@@ -41,7 +41,7 @@ class Log:
 
     def open_epoch(self, deal: Deal) -> Epoch:
         detail = {
-            "members": {member: as_shares(held) for member, held in deal.shares.items()},
+            "members": {m: list(map(share_to_plain, held)) for m, held in deal.shares.items()},
             "topic_ids": deal.topic_ids, "takeover": False, "life_ms": deal.life_ms,
             "continues": deal.continues, "lives": deal.lives,
         }  # fmt: skip
@@ -53,7 +53,7 @@ class Log:
         return epoch
 
     @property
-    def claimed(self) -> list[OwnedShare]:
+    def claimed(self) -> list[Share]:
         """Shares that are claimed beside the group."""
         claims = self.state.claims.values()
         return [share for claim in claims for held in claim.members.values() for share in held]

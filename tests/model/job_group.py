@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from assignors import KeyRange, Share, key_hash
+from assignors.shares import common
 from coopconsume.group import GroupMember
 from coopconsume.group.owned import EpochGrant
-from coopconsume.group.shares import common
 from tests.model.job_world import TP
 
 #: As long as work may go on by the options of these tests.
@@ -40,7 +40,7 @@ class Group:
     def in_doubt(self, share):
         """What of a share the epoch in force has in doubt."""
         doubts = self.member.store.assignment("g").doubts
-        return common([share], [Share(*d.share[:2], KeyRange(*d.share[2:])) for d in doubts])
+        return common([share], [d.share for d in doubts])
 
     def opens(self, mine, others=(), continues=None):
         """The next epoch is opened; the member does not know it yet."""

@@ -12,12 +12,13 @@ from contextlib import suppress
 import pyarrow as pa
 
 from assignors import KeyRange, Share
+from assignors.shares import without
 from commits import CommitLogUnavailable, FencedMember
 from coopconsume.errors import OutputNotWritten, StateNotReadable
 from coopconsume.group.core import waits_of
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import EpochGrant
-from coopconsume.group.shares import leave_with_owners, without
+from coopconsume.group.shares import leave_with_owners
 from coopconsume.record import Record, Reject
 from coopconsume.runtime.commit.state_log import StateLog
 from coopconsume.state.schema import StateSchema

@@ -11,6 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyarrow import array
 
+from assignors import KeyRange
 from commits import Epoch, OffsetRanges, Pending
 from commits import fold as fold_module
 from commits import grants as grants_module
@@ -510,7 +511,7 @@ def halves(doubts: Iterable[Doubt]) -> set[tuple[str, int, int, int]]:
         (*doubt.share[:2], *half)
         for doubt in doubts
         for half in HALVES
-        if doubt.share.first <= half[0] and half[1] <= doubt.share.last
+        if doubt.share.key_range.intersect(KeyRange(*half)) == half
     }
 
 

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from assignors import KeyRange, Share, StickyKeyRangeAssignor, coverage
-from commits import Epoch, FencedMember, OffsetRanges, OwnedShare
-from commits.model import as_shares
+from assignors.shares import by_partition, common, without
+from commits import Epoch, FencedMember, OffsetRanges
+from commits.model import share_to_plain
 from commits.rows import Part
 from coopconsume.errors import AssignmentConflict
 from coopconsume.group.core import (
@@ -34,7 +35,6 @@ from coopconsume.group.core import (
     waits_of,
 )
 from coopconsume.group.owned import EpochGrant
-from coopconsume.group.shares import by_partition, common, without
 from tests.examples import examples
 from tests.model.group_world import (
     LEASE,
@@ -123,11 +123,10 @@ class GroupMachine(RuleBasedStateMachine):
         row = self.log.state.in_force
         for member, waits in left_by(row and row.assignment(), sorted(dead.ids)):
             assert row is not None
-            left: dict[OwnedShare, int] = {}
-            for share, seconds in waits:
-                (part,) = as_shares([share])
+            left: dict[Share, int] = {}
+            for part, seconds in waits:
                 left[part] = max(int(1000 * seconds), left.get(part, 0))
-            detail = {"running": [*left], "left_ms": [*left.values()]}
+            detail = {"running": plain(left), "left_ms": [*left.values()]}
             self.log.write("release", epoch=row.epoch, member=member, detail=detail)
         if dead.instance is None and dead.id in self.kafka.members:
             self.kafka.expire(dead.id)
@@ -193,7 +192,7 @@ class GroupMachine(RuleBasedStateMachine):
         doubts = {share for share, _ in waits}
         self.log.write(
             "release", epoch=row.epoch, member=process.id,
-            detail={"running": as_shares(doubts), "shares": as_shares(unbegun)},
+            detail={"running": plain(doubts), "shares": plain(unbegun)},
         )  # fmt: skip
 
     def _carry(self, process: Process, before: EpochGrant) -> None:
@@ -242,7 +241,7 @@ class GroupMachine(RuleBasedStateMachine):
                     self._finish(batch)
         self.log.write(
             "release", epoch=grant.epoch, member=grant.member,
-            detail=self._left(process, grant, running, moving) | {"shares": as_shares(moving)},
+            detail=self._left(process, grant, running, moving) | {"shares": plain(moving)},
         )  # fmt: skip
         process.grant = replace(grant, shares=without(grant.shares, moving))
         self._carry(process, grant)
@@ -290,11 +289,11 @@ class GroupMachine(RuleBasedStateMachine):
         """
         may_run = [(share, grant.life_ms) for share in running]
         may_run += [(share, until - self.now) for share, until in process.waits if until > self.now]
-        left: dict[OwnedShare, int] = {}
+        left: dict[Share, int] = {}
         for share, ticks in may_run:
-            for part in as_shares([share] if given is None else common([share], given)):
+            for part in [share] if given is None else common([share], given):
                 left[part] = max(ticks, left.get(part, 0))
-        return {"running": [*left], "left_ms": [*left.values()]}
+        return {"running": plain(left), "left_ms": [*left.values()]}
 
     def _lead(self, process: Process) -> None:
         """Decide by what Kafka said, however long ago that is."""
@@ -519,16 +518,14 @@ class GroupMachine(RuleBasedStateMachine):
         share = Share(topic, partition % TOPICS[topic], KeyRange().split(pieces)[piece % pieces])
         member, epoch = f"claim-{number}", Epoch(self.log.state.highest + 1, f"claim-{number}")
         before = set(self.log.state.claims)
-        ((_, _, first, last),) = as_shares([share])
-        part = Part(share.topic, share.partition, self.topic_ids[topic], first, last)
+        part = Part(share.topic, share.partition, self.topic_ids[topic], *share.key_range)
         detail = {"takeover": True, "life_ms": LIFE, "session_ms": LEASE}
         answer = self.log.write("claim", epoch=epoch, member=member, detail=detail, parts=(part,))
         assert answer.counted
         self.has_claimed = True
         self.ended |= not before <= set(self.log.state.claims)
         row = self.log.state.claims[epoch.nonce].assignment()
-        waits = [(Share(*d.share[:2], KeyRange(*d.share[2:])), self.now + d.life_ms)
-                 for d in row.doubts]  # fmt: skip
+        waits = [(share, self.now + life_ms) for share, life_ms in row.doubts]
         core = GroupCore("g", {"store": "store", "cluster": "cluster"}, 1, True, life_ms=LIFE)
         grant = EpochGrant(epoch, member, (share,), dict(self.topic_ids), (), LIFE)
         self.claimants[at] = Process(
@@ -565,7 +562,7 @@ class GroupMachine(RuleBasedStateMachine):
             del self.claimants[at]
         self.log.write(
             "release", epoch=process.grant.epoch, member=process.id,
-            detail={"running": as_shares(process.grant.shares)},
+            detail={"running": plain(process.grant.shares)},
         )  # fmt: skip
         self.ended = True
         self._rebalance(rounds)
@@ -690,9 +687,9 @@ class GroupMachine(RuleBasedStateMachine):
         for member, shares in grant.members.items():
             if member not in grant.heirs:
                 for share in shares:
-                    ranges.setdefault(share[:2], []).append(share)
+                    ranges.setdefault(share[:2], []).append(share.key_range)
         for at, held in ranges.items():
-            found = coverage([_key_range(share) for share in held])
+            found = coverage(held)
             assert not found.holes or self.has_claimed, at
             assert not found.overlaps, at
 
@@ -703,23 +700,16 @@ class GroupMachine(RuleBasedStateMachine):
         owners = [*state.claims.values(), *([state.in_force] if state.in_force else [])]
         live = [(owner.epoch, share) for owner in owners for _, share in owner.live_shares()]
         for (one, share), (other, held) in itertools.combinations(live, 2):
-            assert one == other or not _overlap(_share(share), _share(held)), (share, held)
+            assert one == other or not _overlap(share, held), (share, held)
 
 
-def _key_range(share: tuple[str, int, int, int]) -> KeyRange:
-    return KeyRange(share[2], share[3])
-
-
-def _share(share: OwnedShare) -> Share:
-    return Share(share.topic, share.partition, _key_range(share))
+def plain(shares: Iterable[Share]) -> list[tuple[str, int, int, int]]:
+    """Shares as a row has them."""
+    return list(map(share_to_plain, shares))
 
 
 def _overlap(one: Share, other: Share) -> bool:
-    return (
-        (one.topic, one.partition) == (other.topic, other.partition)
-        and one.key_range.first <= other.key_range.last
-        and other.key_range.first <= one.key_range.last
-    )
+    return one[:2] == other[:2] and one.key_range.overlaps(other.key_range)
 
 
 @given(

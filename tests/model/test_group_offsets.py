@@ -13,8 +13,8 @@ from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from assignors import MAX_KEY_HASH
 from commits import Epoch, OffsetRanges
-from commits.model import MAX_KEY_HASH
 from commits.rows import Part
 from coopconsume.group.beginning import Beginning, LogFacts, beginning
 from coopconsume.kafka.cluster import Primary

@@ -7,12 +7,10 @@ import math
 import threading
 import time
 from collections import Counter
-from dataclasses import astuple
 
 import pytest
 
 from assignors import KeyRange, Share, key_hash
-from commits import OwnedShare
 from coopconsume.group import GroupMember
 from coopconsume.group.owned import EpochGrant
 from coopconsume.runtime.dispatch.dispatcher import Dispatcher
@@ -176,7 +174,7 @@ def test_what_moves_is_ended_and_released_and_the_rest_begins_again(group):
     gate.opened.set()
     moves.join(_PATIENCE)
     assert {offset for offset, _ in gate.calls} <= there.done(member)
-    assert member.store.assignment("g").handed == {"a": ((*TP, *astuple(HIGH.key_range)),)}
+    assert member.store.assignment("g").handed == {"a": (Share(*TP, HIGH.key_range),)}
     low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
     there.until(lambda: low <= there.done(member))
     assert sorted(offset for offset, _ in gate.calls) == sorted(there.done(member))
@@ -184,7 +182,7 @@ def test_what_moves_is_ended_and_released_and_the_rest_begins_again(group):
     assert member.continue_work()
     group.opens([LOW], [HIGH])
     (doubt,) = member.store.assignment("g").doubts
-    assert doubt.share == OwnedShare(*TP, *astuple(LOW.key_range))
+    assert doubt.share == Share(*TP, LOW.key_range)
     assignment = member.assignment
     group.begins()
     assert member.assignment is assignment
@@ -234,8 +232,9 @@ def test_late_handlers_alone_are_in_doubt_of_what_moves(world):
     assert member.assignment.waits(TP, [KeyRange(0, ours - 1)]) <= 0
     group.opens([LOW], [HIGH])
     doubts = [d.share for d in member.store.assignment("g").doubts]
-    assert OwnedShare(*TP, stuck, stuck) in doubts
-    assert [s for s in doubts if s.first >= HIGH.key_range.first] == [OwnedShare(*TP, stuck, stuck)]
+    late = Share(*TP, KeyRange(stuck, stuck))
+    assert late in doubts
+    assert [s for s in doubts if s.key_range >= HIGH.key_range] == [late]
 
 
 def test_a_member_that_loses_part_of_its_work_begins_again(group):
@@ -324,7 +323,7 @@ def test_what_is_done_of_key_ranges_is_committed_before_they_are_given_up(group,
     may_commit.set()
     gives_up.join(_PATIENCE)
     assert high <= there.done(member)
-    assert member.store.assignment("g").handed == {"a": ((*TP, *astuple(HIGH.key_range)),)}
+    assert member.store.assignment("g").handed == {"a": (Share(*TP, HIGH.key_range),)}
 
 
 def test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up(world):
@@ -512,7 +511,7 @@ def test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended(world
     group.opens(left, [moved])
     assert group.in_doubt(moved) == (moved,)
     doubts = member.store.assignment("g").doubts
-    (wait,) = (d.life_ms for d in doubts if d.share.first >= moved.key_range.first)
+    (wait,) = (d.life_ms for d in doubts if d.share.key_range.first >= moved.key_range.first)
     assert 0 < wait <= 500_000
 
 

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from assignors import KeyRange, Share, key_hash
+from assignors.shares import without
 from commits import OffsetRanges
-from coopconsume.group.shares import without
 from coopconsume.record import RetryPolicy
 from coopconsume.runtime.dispatch.dispatcher import Dispatcher
 from coopconsume.runtime.dispatch.slot_requests import SlotRequests

@@ -617,7 +617,7 @@ SNAPSHOTS = [
         "snapshot-forgets-doubts",
         "A snapshot carries what is in doubt.",
         "commits/snapshot.py",
-        '"loose": group.loose,',
+        '"loose": _doubts_to_plain(group.loose),',
         '"loose": [],',
         (_EVENTS + "test_a_snapshot_carries_what_later_rows_are_judged_by",),
     ),

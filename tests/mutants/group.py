@@ -114,8 +114,8 @@ GROUP = [
         "nobody-waits",
         "The owner of a share in doubt waits for it.",
         "coopconsume/group/core.py",
-        "if first <= last:\n                key_range",
-        "if first < first:\n                key_range",
+        "for part, life_ms in inside(row.doubts, shares)",
+        "for part, life_ms in ()",
         (_GROUP,),
     ),
 ]
@@ -219,8 +219,8 @@ DRAIN = [
         "claim-does-not-wait",
         "A claim waits for what its former holder may be at work on.",
         "coopconsume/group/claiming.py",
-        "for d in (row.doubts if row else ())",
-        "for d in ()",
+        "for part, life_ms in (row.doubts if row else ())",
+        "for part, life_ms in ()",
         (_JOB + "test_the_next_owner_waits_for_the_life_of_a_batch",),
     ),
 ]

@@ -136,7 +136,7 @@ HOST_LOCKS = [
         "wait-of-the-dead-is-forgotten",
         "What a dead member still waited for is waited for by the next one.",
         "coopconsume/group/core.py",
-        "(member, waits_of(_given_to(member, row), row))\n        for member in members",
+        "(member, waits_of(row.members[member], row))\n        for member in members",
         "(member, ())\n        for member in members",
         (
             _DEAD + "test_what_it_still_waited_for_is_waited_for",

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from assignors import KeyRange
-from commits.grants import cut
-from commits.model import OwnedShare
+from assignors.shares import inside, outside
+from commits.model import share_from_plain
 from coopconsume.admin.overview.data import (
     GONE,
     JOINING,
@@ -22,19 +21,20 @@ from coopconsume.admin.overview.data import (
     OwnedRange,
     PartitionOverview,
 )
-from coopconsume.group.shares import share_of
 from coopconsume.kafka.coordinator import DEAD, KafkaGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from assignors import Share
     from commits import Acquisition, Assignment
-    from commits.model import Doubt, TopicPartition
+    from commits.model import TopicPartition
     from coopconsume.admin.offsets.status import PartitionStatus
     from coopconsume.kafka.coordinator import KafkaMember
 
-#: A share in doubt, and when it was assigned; None if the log's history does not go back so far.
-_Wait: TypeAlias = "tuple[Doubt, datetime | None]"
+#: A share in doubt, for how many milliseconds, and when it was assigned; None if the log's history
+#: does not go back so far.
+_Wait: TypeAlias = "tuple[Share, tuple[int, datetime | None]]"
 
 _STABLE = "Stable"
 
@@ -103,9 +103,7 @@ def build(facts: GroupFacts) -> GroupOverview:
         facts.row.generation if facts.row else None,
         _members(facts),
         tuple(
-            ClaimOverview(
-                claim.epoch.number, member, tuple(map(share_of, shares)), claim.record_filter
-            )
+            ClaimOverview(claim.epoch.number, member, shares, claim.record_filter)
             for claim in facts.claims
             for member, shares in claim.members.items()
         ),
@@ -132,7 +130,7 @@ def _members(facts: GroupFacts) -> tuple[MemberOverview, ...]:
 
 
 def _member(
-    name: str, seen: KafkaMember | None, shares: tuple[OwnedShare, ...] | None, fence: str
+    name: str, seen: KafkaMember | None, shares: tuple[Share, ...] | None, fence: str
 ) -> MemberOverview:
     status = JOINING if shares is None else fence or (GONE if seen is None else WORKING)
     subscription = seen.subscription if seen else None
@@ -143,7 +141,7 @@ def _member(
         seen.instance_id if seen else None,
         subscription.slots if subscription else None,
         status,
-        () if fence else tuple(map(share_of, shares or ())),
+        () if fence else shares or (),
     )
 
 
@@ -153,11 +151,11 @@ def _partitions(facts: GroupFacts) -> tuple[PartitionOverview, ...]:
     for row in facts.grants:
         for tp, owned in _live(row):
             owners.setdefault(tp, []).append(owned)
-        for (share, life_ms), given_at in _waits(row, facts.history):
+        for share, (life_ms, given_at) in _waits(row, facts.history):
             life = timedelta(milliseconds=life_ms)
-            in_doubt.setdefault((share.topic, share.partition), []).append(
+            in_doubt.setdefault(share[:2], []).append(
                 InDoubtRange(
-                    KeyRange(share.first, share.last),
+                    share.key_range,
                     life.total_seconds(),
                     given_at + life if given_at else None,
                 )
@@ -177,8 +175,8 @@ def _partitions(facts: GroupFacts) -> tuple[PartitionOverview, ...]:
 def _live(row: Assignment) -> Iterable[tuple[TopicPartition, OwnedRange]]:
     for member, shares in row.members.items():
         if member not in row.fenced:
-            for topic, partition, first, last in shares:
-                yield (topic, partition), OwnedRange(member, KeyRange(first, last))
+            for share in shares:
+                yield share[:2], OwnedRange(member, share.key_range)
 
 
 def _given_at(row: Assignment, history: Iterable[Mapping[str, Any]]) -> datetime | None:
@@ -199,7 +197,7 @@ def _waits(row: Assignment, history: Sequence[Mapping[str, Any]]) -> list[_Wait]
     A member that continues its work does not wait for itself. Of the shares that it had, only that
     is in doubt for which it waits since an earlier epoch.
     """
-    members: dict[int, dict[str, list[OwnedShare]]] = {}
+    members: dict[int, dict[str, list[Share]]] = {}
     waits: dict[int, list[_Wait]] = {}
     for entry in history:
         number, doubts = entry["epoch"], list(entry["doubts"])
@@ -208,26 +206,20 @@ def _waits(row: Assignment, history: Sequence[Mapping[str, Any]]) -> list[_Wait]
         found = waits.setdefault(number, [])
         if entry["kind"] == "epoch":
             members[number] = {
-                member: [OwnedShare(*share) for share in shares]
+                member: list(map(share_from_plain, shares))
                 for member, shares in entry["detail"]["members"].items()
             }
             for member, before in entry["detail"].get("continues", {}).items():
-                had, _ = cut(doubts, members.get(before, {}).get(member, ()))
-                own, _ = cut(had, members[number].get(member, ()))
-                doubts = cut(doubts, [doubt.share for doubt in own])[1]
-                found += _within(waits.get(before, ()), own)
-        known = {doubt for doubt, _ in found}
-        found += [(doubt, entry["written_at"]) for doubt in doubts if doubt not in known]
+                had = inside(doubts, members.get(before, {}).get(member, ()))
+                own = inside(had, members[number].get(member, ()))
+                doubts = outside(doubts, [share for share, _ in own])
+                found += inside(waits.get(before, ()), [share for share, _ in own])
+        known = {(share, life_ms) for share, (life_ms, _) in found}
+        found += [(s, (ms, entry["written_at"])) for s, ms in doubts if (s, ms) not in known]
     if row.epoch.number not in waits:
         given_at = _given_at(row, history)
-        return [(doubt, given_at) for doubt in row.doubts]
-    return _within(waits[row.epoch.number], row.doubts)
-
-
-def _within(waits: Iterable[_Wait], doubts: Iterable[Doubt]) -> list[_Wait]:
-    """Returns the parts of waits that are inside shares in doubt."""
-    shares = [doubt.share for doubt in doubts]
-    return [(part, at) for doubt, at in waits for part in cut([doubt], shares)[0]]
+        return [(share, (life_ms, given_at)) for share, life_ms in row.doubts]
+    return inside(waits[row.epoch.number], [share for share, _ in row.doubts])
 
 
 def _event(entry: Mapping[str, Any]) -> GroupEvent | None:

@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 
+from assignors import Share
 from commits import (
     AcquireRequest,
     AcquisitionId,
@@ -20,7 +21,6 @@ from commits import (
     Epoch,
     FencedMember,
     OffsetRanges,
-    OwnedShare,
     Pending,
     Wanted,
 )
@@ -269,9 +269,9 @@ def test_key_ranges_take_over_what_is_committed() -> None:
     assert not state.acquisitions.chunks
     assert log.group.in_force is not None
     (doubt,) = log.group.in_force.doubts
-    assert (doubt.share, doubt.life_ms) == (OwnedShare(*P0), 7_000)
+    assert (doubt.share, doubt.life_ms) == (Share(*P0), 7_000)
     log.fold(epoch_row(3))
-    assert {doubt.share for doubt in log.group.in_force.doubts} == {OwnedShare(*P0)}
+    assert {doubt.share for doubt in log.group.in_force.doubts} == {Share(*P0)}
 
 
 def test_a_member_that_leaves_returns_its_chunks() -> None:
@@ -295,7 +295,7 @@ def test_ends_of_logs_bound_chunks() -> None:
     assert log.acquire("r2", "b", 2) == [(45, 46)]
     log.fold(Event("reset", "reset", parts=(Part(*P0, first=10),)))
     assert log.held("r1") == []
-    assert [tuple(doubt.share) for doubt in log.group.loose] == [OwnedShare(*P0)]
+    assert [doubt.share for doubt in log.group.loose] == [Share(*P0)]
 
 
 def test_a_snapshot_has_chunks_and_what_does_not_count() -> None:

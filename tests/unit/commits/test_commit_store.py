@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -14,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 import commits
+from assignors import KeyRange, Share
 from commits import (
     ACCEPT_INDIVIDUAL_COMMIT,
     MAX_NUM_RANGES,
@@ -30,10 +30,10 @@ from commits import (
     IndividualCommitTooOld,
     MaxIndividualCommitsReached,
     OffsetRanges,
-    OwnedShare,
     PartitionCommits,
     Pending,
 )
+from commits.model import share_to_plain
 from tests.commit_suite import check_behaviour
 from tests.lost_answers import lose
 
@@ -191,21 +191,9 @@ def test_an_epoch_whose_answer_was_lost_is_opened_once(path: str, store: CommitS
 
 def test_the_epoch_contains_the_whole_assignment(path: str, store: CommitStore) -> None:
     """Members check the assignment in the log: shares in any form come back as written."""
-
-    @dataclass
-    class Keys:
-        first: int
-        last: int
-
-    @dataclass
-    class Share:
-        topic: str
-        partition: int
-        key_range: Keys
-
     epoch = store.open_epoch(
         "g",
-        {"a": [Share("t", 0, Keys(0, HALF))], "b": [("t", 0, HALF + 1, 2**63 - 1), ("u", 1)]},
+        {"a": [Share("t", 0, KeyRange(0, HALF))], "b": [("t", 0, HALF + 1, 2**63 - 1), ("u", 1)]},
         previous=None,
         generation=7,
         topic_ids={"t": "id-t"},
@@ -215,8 +203,8 @@ def test_the_epoch_contains_the_whole_assignment(path: str, store: CommitStore) 
     assert (found.epoch, found.generation, found.fenced) == (epoch, 7, {})
     assert found.topic_ids == {"t": "id-t"}
     assert found.members == {
-        "a": (OwnedShare("t", 0, 0, HALF),),
-        "b": (OwnedShare("t", 0, HALF + 1), OwnedShare("u", 1)),
+        "a": (Share("t", 0, KeyRange(0, HALF)),),
+        "b": (Share("t", 0, KeyRange(HALF + 1)), Share("u", 1)),
     }
     for nonsense in [
         ("t",),
@@ -227,7 +215,7 @@ def test_the_epoch_contains_the_whole_assignment(path: str, store: CommitStore) 
         "t",
         ("t", 0.5),
     ]:
-        with pytest.raises(ValueError, match="share"):
+        with pytest.raises(ValueError, match=r"share|key range"):
             store.open_epoch("g", {"a": [nonsense]}, previous=epoch)
 
 
@@ -398,14 +386,14 @@ def test_what_was_not_handed_over_is_in_doubt(store: CommitStore) -> None:
     second = store.open_epoch("g", {"c": [("t", 0)]}, previous=first, life_ms=50)
     row = store.assignment("g", second)
     assert row is not None
-    assert [(tuple(doubt.share), doubt.life_ms) for doubt in row.doubts] == [
+    assert [(share_to_plain(doubt.share), doubt.life_ms) for doubt in row.doubts] == [
         (("t", 0, 5, 9), 700),  # a said so when it gave back the rest
         (high, 700),  # b never gave it back
     ]
     assert store.release("g", second, "c", running=[high])  # it still waits for b
     store.claim("g", "d", [("t", 0, 2**62, 2**62 + 9)])
     claim = store.claims("g")[0]
-    assert [(tuple(d.share), d.life_ms) for d in claim.doubts] == [
+    assert [(share_to_plain(d.share), d.life_ms) for d in claim.doubts] == [
         (("t", 0, 2**62, 2**62 + 9), 700)
     ]
 
@@ -436,7 +424,9 @@ def test_a_share_is_in_doubt_for_as_long_as_its_own_member_may_work(
     store = CommitStore.open(path)
     assert store.release("g", last, "a", running=[low])
     store.claim("g", "d", [low])
-    assert [(tuple(d.share), d.life_ms) for d in store.claims("g")[0].doubts] == [(low, 50)]
+    assert [(share_to_plain(d.share), d.life_ms) for d in store.claims("g")[0].doubts] == [
+        (low, 50)
+    ]
 
 
 def test_the_wait_for_an_earlier_owner_goes_on_at_the_next_one(
@@ -462,7 +452,7 @@ def doubts(store: CommitStore) -> dict[tuple[str, int, int, int], int]:
     """What the epoch in force has in doubt, and for how long."""
     row = store.assignment("g")
     assert row is not None
-    return {tuple(doubt.share): doubt.life_ms for doubt in row.doubts}
+    return {share_to_plain(doubt.share): doubt.life_ms for doubt in row.doubts}
 
 
 def test_a_member_that_gave_back_its_shares_may_have_them_again(store: CommitStore) -> None:
@@ -476,7 +466,7 @@ def test_a_member_that_gave_back_its_shares_may_have_them_again(store: CommitSto
     row = store.assignment("g")
     assert row is not None
     assert row.heir("a") == "b"
-    assert {tuple(doubt.share) for doubt in row.doubts} == {tuple(s) for s in row.members["b"]}
+    assert {doubt.share for doubt in row.doubts} == set(row.members["b"])
     assert store.release("g", epoch, "b")
     store.claim("g", "c", [P0])
     with pytest.raises(FencedMember, match="claimed"):
@@ -858,7 +848,7 @@ def test_errors_travel_between_processes() -> None:
     """Every error comes back from a pickle with its message and its data."""
     epoch, results = Epoch(3, "n"), {P0: CommitResult(1, 0, 0, 0, "refused", "why")}
     examples: list[CommitStoreError] = [
-        commits.ClaimConflict("g", "m", ("t", 0, 0, 9), "h", epoch),
+        commits.ClaimConflict("g", "m", Share("t", 0, KeyRange(0, 9)), "h", epoch),
         commits.CommitLogUnavailable("path", "append", "disk full"),
         commits.CommitRefused("g", "m", results),
         commits.CommitStoreBusy("path", "compact", 20),

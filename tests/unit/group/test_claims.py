@@ -6,12 +6,11 @@ import threading
 
 import pytest
 
-from assignors import KeyRange
+from assignors import KeyRange, Share
 from commits import ClaimConflict, CommitStore, EpochConflict, FencedMember
-from commits.model import OwnedShare
 from coopconsume.group.claims import LOOK_EVERY, ClaimKeeper, ClaimWatch
 
-LOW, HIGH = (OwnedShare("t", 0, r.first, r.last) for r in KeyRange().split(2))
+LOW, HIGH = (Share("t", 0, r) for r in KeyRange().split(2))
 SESSION = 6_000
 
 

@@ -88,7 +88,7 @@ def test_what_it_still_waited_for_is_waited_for(place: Place) -> None:
     place.store.open_epoch("g", {"b": [LOW, HIGH]}, previous=second, life_ms=1000)
     row = place.store.assignment("g")
     assert row is not None
-    found = [(doubt.share.first, doubt.life_ms) for doubt in row.doubts]
+    found = [(doubt.share.key_range.first, doubt.life_ms) for doubt in row.doubts]
     assert found == [(HIGH.key_range.first, 700)]
 
 

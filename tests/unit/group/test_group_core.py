@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from assignors import AssignmentConflict, KeyRange, RoundRobinKeyRangeAssignor, Share, merge, wire
+from assignors.shares import by_partition
 from assignors.wire import Subscription
 from commits import Epoch
-from commits.model import Assignment, Doubt, OwnedShare, as_shares
+from commits.model import Assignment, Doubt
 from coopconsume.errors import GroupRefused
 from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.owned import EpochGrant
-from coopconsume.group.shares import by_partition, leave_with_owners
+from coopconsume.group.shares import leave_with_owners
 
 
 def a_core():
@@ -35,8 +36,7 @@ def deal(leader, members, partitions, hidden=()):
 
 def row_of(dealt):
     """The row of the epoch that opens with what was dealt."""
-    shares = {member: as_shares(held) for member, held in dealt.shares.items()}
-    return Assignment(Epoch(1, dealt.nonce), 1, shares, {}, dealt.topic_ids)
+    return Assignment(Epoch(1, dealt.nonce), 1, dealt.shares, {}, dealt.topic_ids)
 
 
 def test_members_report_topics_that_their_leader_may_not_see():
@@ -131,7 +131,7 @@ def test_subscriptions_of_members_that_report_nothing_are_read():
 def test_a_leader_deals_around_claims():
     """What is claimed goes to nobody; who takes whole partitions alone gets no rest of one."""
     low, high = KeyRange().split(2)
-    claimed = [OwnedShare("t", 0, low.first, low.last)]
+    claimed = [Share("t", 0, low)]
     ids = {"t": (2, "id of t")}
     core = a_core()
     for shareable, allowed, rest in ((("t",), True, (high,)), (("t",), False, ()), ((), True, ())):
@@ -159,7 +159,7 @@ LOW, HIGH = (Share("t", 0, half) for half in KeyRange().split(2))
 
 def row(number, members, **fields):
     """The row of an epoch that follows on the one before it."""
-    shares = {member: as_shares(held) for member, held in members.items()}
+    shares = {member: tuple(held) for member, held in members.items()}
     ids, previous = {"t": "id"}, Epoch(number - 1, f"n{number - 1}")
     fields = {"continues": {"a": number - 1}} | fields
     return Assignment(Epoch(number, f"n{number}"), 1, shares, {}, ids, previous=previous, **fields)
@@ -180,7 +180,7 @@ def a_holder(shares):
 
 def test_a_member_goes_on_with_what_was_its_own_without_a_pause():
     """Of doubts those about what it gains concern it; about its own it knows better."""
-    doubts = tuple(Doubt(one, 5000) for one in as_shares([LOW, HIGH]))
+    doubts = tuple(Doubt(one, 5000) for one in (LOW, HIGH))
     gains = row(2, {"a": [LOW, HIGH]}, doubts=doubts)
     grant = a_holder((LOW,)).take("a", handed(2, "a", (LOW, HIGH)), gains)
     assert isinstance(grant, EpochGrant)
@@ -252,7 +252,7 @@ def test_a_member_goes_on_over_an_epoch_that_it_does_not_know():
         {"continues": {}},
         {"continues": {"a": 0}},
         {"fenced": {"a": "taken over by a claim"}},
-        {"handed": {"a": as_shares([LOW])}},
+        {"handed": {"a": (LOW,)}},
         {"claims": (LOW, HIGH)},
         {"name": "other"},
     ):
@@ -302,7 +302,7 @@ def test_a_leader_leaves_with_a_member_what_the_row_in_force_gives_it():
     in_force = row(1, {"a": [LOW, HIGH]})
     assert dealt((LOW, HIGH)) == ({"a": (whole,), "b": ()}, {"a": (HIGH,)})
     assert dealt((HIGH,)) == ({"a": (whole,), "b": ()}, {"a": (HIGH,)})
-    assert dealt((LOW, HIGH), handed={"a": as_shares([HIGH])}) == (goal, {})
+    assert dealt((LOW, HIGH), handed={"a": (HIGH,)}) == (goal, {})
     assert dealt((LOW, HIGH), fenced={"a": "released"}) == (goal, {})
     assert dealt((LOW, HIGH), epoch=Epoch(2, "n2")) == (goal, {})
     assert dealt((LOW, HIGH), noted=Epoch(2, "n2"), epoch=Epoch(2, "n2")) == (goal, {})
@@ -356,7 +356,7 @@ def test_members_of_a_cooperative_epoch_have_all_partitions():
     ]
     around = a.lead(
         "a", 1, joined, RoundRobinKeyRangeAssignor(), {"t": 2, "u": 1}, {}, ("t",), noted=None,
-        claimed=[OwnedShare("t", 1, 0, 5)],
+        claimed=[Share("t", 1, KeyRange(0, 5))],
     )  # fmt: skip
     assert around.shares == {"a": (Share("t", 0), Share("u", 0)), "b": (Share("t", 0),)}
 

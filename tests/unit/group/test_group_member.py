@@ -118,7 +118,7 @@ def test_the_wait_for_an_earlier_owner_goes_on_if_a_member_never_began(tmp_path,
         continues={"me": second.number} if how == "followed" else {},
     )  # fmt: skip
     doubts = store.assignment("g").doubts
-    assert [d.life_ms for d in doubts if d.share.first == high.key_range.first] == [300]
+    assert [d.life_ms for d in doubts if d.share.key_range.first == high.key_range.first] == [300]
 
 
 def test_a_member_that_is_out_joins_again_once(tmp_path):

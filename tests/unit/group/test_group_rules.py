@@ -11,7 +11,7 @@ import pytest
 from assignors import MAX_KEY_HASH, AssignmentConflict, KeyRange, Share
 from assignors.wire import MemberAssignment
 from commits import Assignment as EpochRow
-from commits import Epoch, OwnedShare
+from commits import Epoch
 from coopconsume.group.core import GroupCore
 from coopconsume.group.owned import EpochGrant
 from coopconsume.group.settings import consumer_config
@@ -23,7 +23,7 @@ EPOCH = Epoch(3, "nonce")
 
 def take(*ranges):
     """What the first of some members makes of an epoch that gives them these key ranges."""
-    members = {f"m{n}": (OwnedShare("t", 0, *ends),) for n, ends in enumerate(ranges)}
+    members = {f"m{n}": (Share("t", 0, KeyRange(*ends)),) for n, ends in enumerate(ranges)}
     row = EpochRow(EPOCH, 1, members, {}, {})
     share = Share("t", 0, KeyRange(*ranges[0]))
     data = MemberAssignment("m0", (share,), EPOCH.number, EPOCH.nonce, {}).to_bytes()
