@@ -16,7 +16,7 @@ from coopconsume.admin.offsets.document import read_document, write_document
 from coopconsume.admin.offsets.moves import Kept
 from coopconsume.admin.offsets.status import PartitionStatus
 from coopconsume.admin.overview.data import plain
-from coopconsume.cli.offset_text import status_document
+from coopconsume.cli.offset_documents import status_document
 from coopconsume.errors import InvalidOption, StateNeedsKey
 from coopconsume.group.owned import Failed
 from coopconsume.kafka.blocker_records import BlockerRecord
