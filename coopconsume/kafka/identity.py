@@ -14,6 +14,8 @@ consumers manually, so that the group id for reads needs no permission.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import threading
 import uuid
 from dataclasses import dataclass
@@ -48,8 +50,8 @@ class LogIdentities:
     """The latest topic ids and leader epochs that this process has seen.
 
     All partitions have the same group id for reads, because one read covers many of them. The id
-    contains a counter of changes, and the number of the settings among those that this process has
-    read with. It is independent of the assignment of this process.
+    contains a counter of changes, and a digest of the settings, which nobody else can compute. It
+    is independent of the assignment of this process.
     The methods are thread-safe.
     """
 
@@ -57,10 +59,10 @@ class LogIdentities:
         self._lock = threading.Lock()
         # Several processes can share executors, for example clients of one Spark Connect server.
         self._process = uuid.uuid4().hex[:8]
+        self._secret = os.urandom(16)
         self._changes = 0
         self._topic_ids: dict[tuple[str, str], str] = {}
         self._epochs: dict[tuple[str, TopicPartition], int] = {}
-        self._settings: dict[frozenset[tuple[str, str]], int] = {}
 
     def saw_topics(self, cluster_id: str, topic_ids: Mapping[str, str]) -> None:
         """Record topic ids by name. An empty id is ignored."""
@@ -92,10 +94,9 @@ class LogIdentities:
             group_id: The group.
             settings: All settings of the client with which it reads.
         """
-        with self._lock:
-            known = frozenset(settings.items())
-            number = self._settings.setdefault(known, len(self._settings))
-            return f"{group_id}-reads-{self._process}-{self._changes}-{number}"
+        known = repr(sorted(settings.items())).encode()
+        digest = hashlib.blake2s(known, key=self._secret, digest_size=6).hexdigest()
+        return f"{group_id}-reads-{self._process}-{self.changes}-{digest}"
 
 
 #: The identities of this process. All its consumers share Spark's caches.

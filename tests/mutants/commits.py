@@ -440,8 +440,8 @@ COMMITS = [
         "other-settings-under-one-group-id",
         "Reads with other settings have another group id.",
         "coopconsume/kafka/identity.py",
-        "self._settings.setdefault(known, len(self._settings))",
-        "0",
+        "known = repr(sorted(settings.items())).encode()",
+        'known = b""',
         (
             "tests/unit/kafka/test_identity.py::test_the_group_id_for_reads_is_that_of_the_settings",
             "tests/unit/kafka/test_identity.py::test_every_read_is_made_under_that_group_id",
@@ -751,6 +751,14 @@ ANSWERS = [
         "if changes != self._changes:\n            self._rows.clear()",
         "if changes != self._changes:\n            pass",
         (_OVERFLOW + "test_they_are_known_until_the_log_may_be_another_one",),
+    ),
+    Mutant(
+        "unreadable-records-of-any-isolation-level",
+        "A consumer gets the records with odd timestamps that its isolation level has.",
+        "coopconsume/runtime/read/timestamp_overflow.py",
+        'options.kafka["bootstrap.servers"], options.kafka["isolation.level"]',
+        'options.kafka["bootstrap.servers"], ""',
+        (_OVERFLOW + "test_each_isolation_level_has_its_own",),
     ),
     Mutant(
         "unreadable-record-takes-its-neighbour",

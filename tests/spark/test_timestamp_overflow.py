@@ -86,6 +86,28 @@ def test_timestamps_out_of_range_cost_nothing_but_themselves(
     assert found == {offset: SEEN[offset] for offset in (1, 2, 4, 5)}
 
 
+def test_an_aborted_record_is_read_by_nobody_who_reads_committed_ones(
+    spark: SparkSession, kafka: LocalKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Also where somebody who reads all has met it in the same process."""
+    name = topic(1, {"message.timestamp.after.max.ms": 2**63 - 1})
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, transactional_id=name)
+    producer.init_transactions()
+    for stamp, end in ((STAMPS[0], "commit"), (STAMPS[1], "abort"), (STAMPS[0], "commit")):
+        producer.begin_transaction()
+        producer.send(name, b"v", b"k", [], 0, stamp).get(PATIENCE)
+        getattr(producer, f"{end}_transaction")()
+    producer.close()
+    found = []
+    for number, level in enumerate(("read_committed", "read_uncommitted", "read_committed")):
+        opts = options(kafka, tmp_path, name, **{"kafka.isolation.level": level})
+        opts["kafka.group.id"] += f"-{number}"
+        with CooperativeConsumer(opts, spark) as consumer:
+            frame = consumer.poll(PATIENCE)
+            found.append(sorted(row.offset for row in frame.select("offset").collect()))
+    assert found == [[0, 4], [0, 2, 4], [0, 4]]
+
+
 def test_half_of_a_topic_may_have_timestamps_out_of_range(
     spark: SparkSession, kafka: LocalKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:

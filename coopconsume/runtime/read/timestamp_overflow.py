@@ -76,12 +76,13 @@ class TimestampOverflows:
 
     They are forgotten when a topic was created again or a partition has another leader, as then
     other records may have their offsets; and, beyond 64 MiB, where the last look did not meet them.
+    Reads of committed records know their own, as aborted ones are none to them.
     The methods are thread-safe.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._rows: dict[tuple[str, str, int], dict[int, SourceRow]] = {}
+        self._rows: dict[tuple[str, str, str, int], dict[int, SourceRow]] = {}
         self._changes = 0
 
     def within(self, options: Options, spans: Iterable[Span]) -> list[SourceRow]:
@@ -90,11 +91,10 @@ class TimestampOverflows:
             self._look_at_identities()
             if not self._rows:
                 return []
-            servers = options.kafka["bootstrap.servers"]
             return [
                 rows[offset]
                 for span in spans
-                for rows in [self._rows.get((servers, span.topic, span.partition), {})]
+                for rows in [self._rows.get((*_read_as(options), span.topic, span.partition), {})]
                 for offset in sorted(rows)
                 if span.first <= offset <= span.last
             ]
@@ -120,9 +120,10 @@ class TimestampOverflows:
             self._look_at_identities()
             if self._changes != changes:
                 return bool(found)
-            servers, news = options.kafka["bootstrap.servers"], []
+            news = []
             for row in found:
-                rows = self._rows.setdefault((servers, row.topic, row.partition), {})
+                at = (*_read_as(options), row.topic, row.partition)
+                rows = self._rows.setdefault(at, {})
                 if row.offset not in rows and abs(row.timestamp) == LAST_MS:
                     news.append(row)
                 rows[row.offset] = row
@@ -197,6 +198,11 @@ def overflow_frame(spark: SparkSession, rows: Iterable[SourceRow], *, headers: b
         "timestampType", *(["headers"] if headers else []),
     ]  # fmt: skip
     return spark.createDataFrame([row[:-1] for row in rows], schema).selectExpr(*shown)
+
+
+def _read_as(options: Options) -> tuple[str, str]:
+    """Returns the cluster, and which of its records there are for a consumer."""
+    return options.kafka["bootstrap.servers"], options.kafka["isolation.level"]
 
 
 def _overflow_rows(options: Options, spans: Iterable[Span]) -> list[SourceRow]:

@@ -93,6 +93,19 @@ def test_they_are_known_until_the_log_may_be_another_one(world: SimpleNamespace)
     assert known.within(OPTIONS, spans) == []
 
 
+def test_each_isolation_level_has_its_own(world: SimpleNamespace) -> None:
+    """An aborted record is none for who reads committed ones, and no gap for who reads all."""
+    spans, error = [Span("t", 0, 0, 9)], ValueError("long overflow")
+    settings = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "commitTable": "/none"}
+    of_all = Options.parse(settings | {"kafka.isolation.level": "read_uncommitted"})
+    assert world.known.learn(of_all, error, spans)
+    assert world.known.within(OPTIONS, spans) == []
+    world.found = rows(7)
+    assert world.known.learn(OPTIONS, error, spans)
+    assert [row.offset for row in world.known.within(OPTIONS, spans)] == [7]
+    assert [row.offset for row in world.known.within(of_all, spans)] == [3, 7]
+
+
 def test_memory_has_a_bound_beyond_what_one_read_needs(
     world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
