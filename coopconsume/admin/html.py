@@ -68,7 +68,7 @@ def _cell(value: object) -> str:
     if isinstance(value, HashMap):
         return _map(value.parts, _WIDTH)
     if isinstance(value, Owner):
-        return _map([OwnedPart(KeyRange(), value, str(value))], _HEIGHT)
+        return f"{_map([OwnedPart(KeyRange(), value, str(value))], _HEIGHT)} {value}"
     return escape(cell(value))
 
 

@@ -16,11 +16,10 @@ from assignors import KeyRange
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-LETTERS: Final = string.ascii_uppercase + string.ascii_lowercase + string.digits
-"""The letters of owners in text, by their numbers."""
-COLOURS: Final = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7")
-"""The colours of owners in pictures, by their numbers: those of Okabe and Ito."""
-
+_LETTERS: Final = string.ascii_uppercase + string.ascii_lowercase + string.digits
+#: Those of Okabe and Ito, and of an owner that the list does not have.
+_COLOURS: Final = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7")
+_NO_COLOUR: Final = "#888888"
 _TOO_MANY: Final = "#"
 _NOBODY: Final = "."
 _PLACES: Final = 32
@@ -37,13 +36,13 @@ class Owner(NamedTuple):
 
     def __str__(self) -> str:
         """Returns its letter; those beyond the last letter have one in common."""
-        has_letter = self.number is not None and self.number < len(LETTERS)
-        return LETTERS[self.number] if has_letter else _TOO_MANY  # type: ignore[index]
+        is_known = self.number is not None and self.number < len(_LETTERS)
+        return _LETTERS[self.number] if is_known else _TOO_MANY  # type: ignore[index]
 
     @property
     def colour(self) -> str:
-        """Its colour, as HTML has it."""
-        return COLOURS[-1 if self.number is None else self.number % len(COLOURS)]
+        """Its colour, as HTML has it; grey if the list does not have it."""
+        return _NO_COLOUR if self.number is None else _COLOURS[self.number % len(_COLOURS)]
 
 
 class OwnedPart(NamedTuple):
@@ -118,6 +117,17 @@ def printable(text: str, kept: str = "\n\t") -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
+
+
+def text_of(data: bytes | None) -> str | None:
+    """Returns bytes as text; what is not UTF-8 is escaped."""
+    return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+def one_line(text: str, most: int) -> str:
+    """Returns a text in one line of some characters at most."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def counted(count: int, what: str) -> str:

@@ -18,44 +18,45 @@ if TYPE_CHECKING:
 _MOST_FITTED: Final = 2_000
 #: The numbers of places of a map of the hash space in a terminal, by its width.
 _PLACES: Final = (32, 16, 8)
+#: How narrow a column of texts may be.
+_NARROWEST: Final = 10
+_BETWEEN: Final = 2
 
 
 def write(parts: Iterable[str | Table], stream: TextIO) -> None:
     """Writes the parts of a status.
 
-    In a terminal, tables fit its width, and owners have colours unless ``NO_COLOR`` is set.
+    In a terminal, tables fit its width, and owners have colours unless ``NO_COLOR`` is set. A table
+    that cannot fit is plain lines, which the terminal breaks.
     """
     console = _console(stream) if stream.isatty() else None
     for part in parts:
-        if (
-            console is None
-            or isinstance(part, str)
-            or len(part.rows) > _MOST_FITTED
-            or (fitted := _fitted(part, console)) is None
-        ):
-            stream.writelines(f"{line}\n" for line in _lines(part))
-        else:
-            console.print(fitted)
+        if console is not None and isinstance(part, Table) and len(part.rows) <= _MOST_FITTED:
+            fitted = _fitted(part, console.width)
+            if fitted is not None:
+                console.print(fitted)
+                continue
+        stream.writelines(f"{line}\n" for line in text_lines([part]))
 
 
 def text_lines(parts: Iterable[str | Table]) -> Iterator[str]:
     """Yields the parts of a status as plain lines of any length."""
     for part in parts:
-        yield from _lines(part)
+        if isinstance(part, str):
+            yield printable(part)
+        else:
+            yield from _lines(part)
 
 
-def _lines(part: str | Table) -> Sequence[str]:
-    if isinstance(part, str):
-        return [printable(part)]
-    rows = [[title.upper() for title in part.titles], *([*map(cell, row)] for row in part.rows)]
+def _lines(table: Table) -> Iterator[str]:
+    rows = [[title.upper() for title in table.titles], *([*map(cell, row)] for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
+    columns = list(zip(widths, table.numeric, strict=True))
+    for row in rows:
+        yield "  ".join(
             text.rjust(width) if to_right else text.ljust(width)
-            for text, width, to_right in zip(row, widths, part.numeric, strict=True)
+            for text, (width, to_right) in zip(row, columns, strict=True)
         ).rstrip()
-        for row in rows
-    ]
 
 
 def _console(stream: TextIO) -> Console:
@@ -64,38 +65,58 @@ def _console(stream: TextIO) -> Console:
     return Console(file=stream)
 
 
-def _fitted(table: Table, console: Console) -> RichTable | None:
+def _fitted(table: Table, width: int) -> RichTable | None:
     """Returns a table that fits a terminal, with maps as large as fit; None: no such table does."""
     for places in _PLACES:
-        widths = _narrowest(table, places)
-        if sum(widths) + 2 * (len(widths) - 1) <= console.width:
-            return _rich_table(table, widths, places)
+        rows = [[_shown(value, places) for value in row] for row in table.rows]
+        widths = _widths(table, rows, places, width)
+        if widths is not None:
+            return _rich_table(table, rows, widths)
     return None
 
 
-def _narrowest(table: Table, places: int) -> list[int]:
-    """Returns how narrow each column may be: texts are folded; words of titles, numbers are not."""
-    found = []
-    for title, is_numeric, *values in zip(table.titles, table.numeric, *table.rows, strict=True):
-        whole = [len(cell(value)) for value in values] if is_numeric else []
-        maps = [places for value in values if isinstance(value, HashMap)]
-        found.append(max([1, *map(len, title.split()), *whole, *maps]))
-    return found
+def _widths(
+    table: Table, rows: Sequence[Sequence[Text]], places: int, width: int
+) -> list[int] | None:
+    """Returns the width of each column; None: they do not fit.
+
+    Words of titles, numbers and maps stay whole. Texts are folded, the widest columns first.
+    """
+    from rich.cells import cell_len
+
+    least, most = [], []
+    columns = zip(table.titles, table.numeric, *rows, strict=True)
+    for (title, is_numeric, *texts), *values in zip(columns, *table.rows, strict=True):
+        word = max(map(cell_len, title.upper().split()), default=1)
+        widest = max((text.cell_len for text in texts), default=1)
+        is_map = any(isinstance(value, HashMap) for value in values)
+        folded = max(places, min(widest, _NARROWEST)) if is_map else min(widest, _NARROWEST)
+        least.append(max(word, widest if is_numeric else folded))
+        most.append(max(cell_len(title), widest, least[-1]))
+    left = width - _BETWEEN * (len(least) - 1)
+    if sum(least) > left:
+        return None
+    cap = min(max(most), left)
+    while True:
+        found = [max(low, min(high, cap)) for low, high in zip(least, most, strict=True)]
+        if sum(found) <= left:
+            return found
+        cap -= 1
 
 
-def _rich_table(table: Table, widths: Sequence[int], places: int) -> RichTable:
+def _rich_table(table: Table, rows: Sequence[Sequence[Text]], widths: Sequence[int]) -> RichTable:
     from rich.table import Table as RichTable
 
     found = RichTable(box=None, pad_edge=False, header_style="bold")
     for title, is_numeric, width in zip(table.titles, table.numeric, widths, strict=True):
         side: Literal["right", "left"] = "right" if is_numeric else "left"
-        found.add_column(title.upper(), justify=side, min_width=width, overflow="fold")
-    for row in table.rows:
-        found.add_row(*(_coloured(value, places) for value in row))
+        found.add_column(title.upper(), justify=side, width=width, overflow="fold")
+    for row in rows:
+        found.add_row(*row)
     return found
 
 
-def _coloured(value: object, places: int) -> Text:
+def _shown(value: object, places: int) -> Text:
     from rich.text import Text
 
     if isinstance(value, Owner):

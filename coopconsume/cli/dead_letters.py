@@ -5,16 +5,17 @@ from __future__ import annotations
 import base64
 import functools
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from coopconsume.admin.dead_letters.choice import Choice
-from coopconsume.admin.tables import Table, cell
+from coopconsume.admin.dead_letters.tables import letter_table, moment, name_of
+from coopconsume.admin.tables import cell, text_of
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.place import Shown, dead_letter_option, shown, with_admin
-from coopconsume.cli.text import short, text_of, time_of
+from coopconsume.cli.times import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +113,8 @@ def list_(*, letters: DeadLetters, choice: Choice, settled: bool) -> Shown:
     Letters whose commit does not count, such as those of a crashed job, are left out.
     """
     found = letters.letters(replace(choice, settled=settled), whole=False)
-    return Shown(lambda: [_plain(one, whole=False) for one in found], [letter_table(found)])
+    table = letter_table(found) if found else "no dead letters"
+    return Shown(lambda: [_plain(one, whole=False) for one in found], [table])
 
 
 @dead_letters.command(epilog=EXIT_CODES)
@@ -183,7 +185,7 @@ def decision_lines(action: Action, plan: Steps, *, executed: bool) -> list[str]:
         "discard": ("marked as done; its key continues", "discarded"),
     }[action]
     lines = [
-        f"{_name(one)}: {'' if executed else 'would be '}{fate}"
+        f"{name_of(one)}: {'' if executed else 'would be '}{fate}"
         for group, fate in zip((plan.parked, plan.passed), fates, strict=True)
         for one in group
     ]
@@ -192,26 +194,12 @@ def decision_lines(action: Action, plan: Steps, *, executed: bool) -> list[str]:
     return [*lines, f"{count}{'' if executed else dry_run}"]
 
 
-def letter_table(letters: list[Letter]) -> str | Table:
-    """Returns a row for each letter."""
-    if not letters:
-        return "no dead letters"
-    rows = [
-        (
-            _name(one), short(text_of(one.key)), one.attempts, _time(one.rejected_at), one.status,
-            short(one.reason),
-        )
-        for one in letters
-    ]  # fmt: skip
-    return Table(("record", "key", "attempts", "given up", "status", "reason"), rows)
-
-
 def _whole(one: Letter) -> list[str]:
-    given_up = f"given up {_time(one.rejected_at)} after {one.attempts} attempts"
+    given_up = f"given up {cell(moment(one.rejected_at))} after {one.attempts} attempts"
     lines = [
-        f"{_name(one)}, {one.status}, {given_up}",
+        f"{name_of(one)}, {one.status}, {given_up}",
         f"reason: {one.reason}",
-        f"written: {_time(one.timestamp)}, topic id {one.topic_id or '-'}",
+        f"written: {cell(moment(one.timestamp))}, topic id {one.topic_id or '-'}",
         f"key: {text_of(one.key)}",
     ]
     lines += [f"header {name}: {text_of(value)}" for name, value in one.headers]
@@ -242,17 +230,6 @@ def _record(one: Any) -> dict[str, Any]:
         "topic": one.topic, "topic_id": one.topic_id, "partition": one.partition,
         "offset": one.offset, "key": text_of(one.key), "key_base64": _base64(one.key),
     }  # fmt: skip
-
-
-def _name(one: Any) -> str:
-    return f"{one.topic}-{one.partition}@{one.offset}"
-
-
-def _time(millis: int) -> str:
-    try:
-        return cell(datetime.fromtimestamp(millis / 1000, UTC))
-    except (OSError, OverflowError, ValueError):  # A record may have any timestamp.
-        return f"{millis} ms since 1970"
 
 
 def _base64(data: bytes | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commits import OffsetRanges
-from coopconsume.cli.text import time_of
+from coopconsume.cli.times import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coopconsume.admin.tables import Table
+from coopconsume.admin.tables import Table, text_of
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
 from coopconsume.cli.place import Shown, at_a_cluster, shown
-from coopconsume.cli.text import text_of
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.producer import Message, Producer
 from coopconsume.options import Options

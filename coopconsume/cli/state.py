@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coopconsume.admin.tables import Table
+from coopconsume.admin.tables import Table, text_of
 from coopconsume.cli.catalog import session_for
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, example, reported
 from coopconsume.cli.place import Shown, shown, spark_conf_option, with_admin
-from coopconsume.cli.text import text_of, time_of
+from coopconsume.cli.times import time_of
 from coopconsume.state.reading import CommittedState
 
 if TYPE_CHECKING:

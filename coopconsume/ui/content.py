@@ -71,8 +71,8 @@ def group_content(
         "filter": overview.record_filter, "notes": list(overview.notes[:_GAPS]),
         "pending": sum(len(one.pending) for one in overview.partitions),
         "parked": sum(len(one.parked) for one in overview.partitions),
-        "members": _table(tables.members()),
-        "claims": _table(tables.claims()),
+        "members": table_content(tables.members()),
+        "claims": table_content(tables.claims()),
         "owners": names,
         "slots": sum(one.slots or 0 for one in overview.members),
         "inDoubt": _in_doubt(overview, now),
@@ -83,9 +83,9 @@ def group_content(
         ],
         "found": len(rows),
         "rows": [_row(one, numbers, now) for one in rows[start : start + limit]],
-        "blockers": _table(blocker_table(blocked[:_BLOCKERS], now)),
+        "blockers": table_content(blocker_table(blocked[:_BLOCKERS], now)),
         "oldest": _oldest(blocked),
-        "events": _table(tables.events(_EVENTS)),
+        "events": table_content(tables.events(_EVENTS)),
     }  # fmt: skip
 
 
@@ -108,9 +108,9 @@ def partition_content(
     found: dict[str, Any] = {
         "topic": status.topic, "partition": status.partition, "logStart": status.log_start,
         "stable": status.stable_offset, "end": status.end_offset, "map": None,
-        "gaps": _table(gap_table([(status.name, gap) for gap in shown[:_GAPS]], now)),
+        "gaps": table_content(gap_table([(status.name, gap) for gap in shown[:_GAPS]], now)),
         "gapCount": len(shown),
-        "failed": _table(failed_table(failed[:_GAPS], now)),
+        "failed": table_content(failed_table(failed[:_GAPS], now)),
     }  # fmt: skip
     if low < high:
         drawn = map_of(status, first, end, columns=LARGE)
@@ -124,17 +124,19 @@ def partition_content(
     return found
 
 
-def _table(table: Table) -> dict[str, Any]:
-    """Returns a table for JSON: texts, and numbers of owners."""
+def table_content(table: Table, most: int = _TEXT) -> dict[str, Any]:
+    """Returns a table for JSON: texts of some length at most, and owners with their letters."""
     return {
         "titles": table.titles,
         "numeric": table.numeric,
-        "rows": [[_cell(value) for value in row] for row in table.rows],
+        "rows": [[_cell(value, most) for value in row] for row in table.rows],
     }
 
 
-def _cell(value: object) -> str | dict[str, int | None]:
-    return {"owner": value.number} if isinstance(value, Owner) else cell(value)[:_TEXT]
+def _cell(value: object, most: int) -> str | dict[str, Any]:
+    if isinstance(value, Owner):
+        return {"owner": value.number, "letter": str(value)}
+    return cell(value)[:most]
 
 
 def _scaled(key_range: KeyRange) -> tuple[int, int]:

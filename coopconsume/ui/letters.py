@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.admin.dead_letters.choice import Choice, steps
+from coopconsume.admin.dead_letters.tables import letter_facts, letter_table, name_of
+from coopconsume.admin.tables import text_of
+from coopconsume.ui.content import table_content
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
 #: Letters on a page at most, and letters of one decision.
 MOST: Final = 200
-_TEXT: Final = 500
 #: Bytes of a value that are shown.
 _VALUE: Final = 100_000
 
@@ -39,10 +40,12 @@ def letters_content(
     """
     choice = Choice(reason=reason or None, key=key.encode() if key else None, settled=settled)
     found = letters.letters(choice, whole=False)
+    shown = found[start : start + min(limit, MOST)]
     return {
         "count": len(found),
         "statuses": Counter(one.status for one in found),
-        "letters": [_plain(one) for one in found[start : start + min(limit, MOST)]],
+        "letters": [_id(one) for one in shown],
+        "table": table_content(letter_table(shown)),
     }
 
 
@@ -53,12 +56,12 @@ def letter_content(letters: DeadLetters, wanted: Id) -> dict[str, Any] | None:
     one = next((one for one in letters.letters(choice) if one.id == wanted), None)
     if one is None:
         return None
-    return _plain(one) | {
-        "reason": one.reason, "timestamp": one.timestamp / 1000, "trace": one.trace,
-        "value": _text(one.value), "valueBase64": _base64(one.value),
-        "valueBytes": None if one.value is None else len(one.value),
-        "headers": [(name, _text(value)) for name, value in one.headers],
-    }  # fmt: skip
+    return {
+        "name": name_of(one),
+        "facts": table_content(letter_facts(one), _VALUE),
+        "value": None if one.value is None else text_of(one.value[:_VALUE]),
+        "trace": one.trace,
+    }
 
 
 def decide(
@@ -92,18 +95,6 @@ def decide(
     return {**counts, "executed": is_confirmed}
 
 
-def _plain(one: Letter) -> dict[str, Any]:
-    key = _text(one.key)
-    return {
-        "topic": one.topic, "partition": one.partition, "offset": one.offset, "commit": one.commit,
-        "key": None if key is None else key[:_TEXT], "attempts": one.attempts,
-        "reason": one.reason[:_TEXT], "at": one.rejected_at / 1000, "status": one.status,
-    }  # fmt: skip
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data[:_VALUE].decode("utf-8", "backslashreplace")
-
-
-def _base64(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data[:_VALUE]).decode()
+def _id(one: Letter) -> dict[str, Any]:
+    topic, partition, offset, commit = one.id
+    return {"topic": topic, "partition": partition, "offset": offset, "commit": commit}

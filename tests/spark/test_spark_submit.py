@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 HANDLER = '''
 import sys
 
-LEFT_OUT = ("numpy", "pandas", "kafka", "deltalake", "pyroaring", "click")
+LEFT_OUT = ("numpy", "pandas", "kafka", "deltalake", "pyroaring", "click", "rich")
 
 def work(record):
     """Reports which interpreter it runs in, and what that one could load."""

@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.admin.offsets.status import NOT_DONE
-from coopconsume.admin.tables import Table, age, span
+from coopconsume.admin.tables import Table, age, one_line, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from coopconsume.admin.offsets.status import Blocker, Gap, PartitionStatus
     from coopconsume.state.resetting import StateMove
 
+#: The most characters of an error; JSON has all of it.
+_ERROR: Final = 200
 _BLOCKER: Final = (
     "blocker", "state", "key", "attempts", "age", "due in", "done above", "open above", "error",
 )  # fmt: skip
@@ -105,7 +107,7 @@ def _blocker(blocker: Blocker | None, now: datetime) -> tuple[object, ...]:
         blocker.offset, blocker.shown_state, blocker.shown_key,
         None if blocker.state == NOT_DONE else blocker.attempts, age(blocker.since, now),
         None if due is None else span(max(0.0, (due - now).total_seconds())),
-        blocker.done_behind, blocker.open_behind, " ".join(blocker.error.split()) or None,
+        blocker.done_behind, blocker.open_behind, one_line(blocker.error, _ERROR) or None,
     )  # fmt: skip
 
 

@@ -38,22 +38,23 @@ export function table(id, heads, rows, { empty = "", key = JSON.stringify(rows),
   element.replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
 }
 
-// A table as `admin.tables` describes it: a text for each value, or the number of an owner.
+// A table as `admin.tables` describes it: a text for each value, or an owner with its letter.
 export function described(id, { titles, numeric, rows }, more = {}) {
-  table(id, titles.map((title, i) => [title, numeric[i] ? "n" : TEXTS.includes(title) ? "text" : ""]), rows.map((cells) => (
+  table(id, titles.map((title, i) => [title, numeric[i] ? "n" : TEXTS.includes(title) ? "text" : NAMES.includes(title) ? "name" : ""]), rows.map((cells) => (
     cells.map((cell, i) => (
-      typeof cell === "object" ? swatch(cell.owner) : PILLS.includes(titles[i]) ? make("span", { class: `pill ${cell}` }, cell) : cell
+      cell instanceof Node ? cell : typeof cell === "object" ? swatch(cell) : PILLS.includes(titles[i]) ? make("span", { class: `pill ${cell}` }, cell) : cell
     ))
   )), { key: JSON.stringify(rows), ...more });
 }
 
-const TEXTS = ["key", "error", "by", "member"];
+const TEXTS = ["key", "error", "by", "member", "standalone claim of", "reason", "value"];
+const NAMES = ["", "partition", "record", "age", "due in", "when", "given up"];
 const PILLS = ["state", "status"];
 
-function swatch(number) {
+function swatch({ owner, letter }) {
   const square = make("i", { class: "swatch" });
-  square.style.background = colour(number);
-  return square;
+  square.style.background = colour(owner);
+  return make("span", {}, square, ` ${letter}`);
 }
 
 export const count = (n) => (n === null || n === undefined ? "–" : n.toLocaleString("en-US"));
@@ -75,11 +76,6 @@ export function span(seconds) {
 }
 
 export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
-
-export const moment = (seconds) => {
-  const found = new Date(seconds * 1000);
-  return Number.isFinite(found.getTime()) ? `${found.toLocaleDateString("sv-SE")} ${clock(seconds)}` : "–";
-};
 
 export function pager(id, start, limit, total, go) {
   const element = at(id);

@@ -1,7 +1,7 @@
 // Dead letters: list, details, and decisions that are confirmed after a dry run.
 
 import { api } from "./api.js";
-import { at, count, make, moment, pager, table } from "./dom.js";
+import { at, count, described, make, pager } from "./dom.js";
 
 const LIMIT = 50;
 let group = null;
@@ -10,8 +10,8 @@ let asked = 0;
 let shown = [];
 const chosen = new Map();
 
+const NO_TABLE = { titles: [], numeric: [], rows: [] };
 const idOf = (one) => JSON.stringify([one.topic, one.partition, one.offset, one.commit]);
-const nameOf = (one) => `${one.topic}-${one.partition}@${one.offset}`;
 
 export function reset(next) {
   if (next === group) return;
@@ -19,7 +19,7 @@ export function reset(next) {
   asked += 1;
   start = 0;
   chosen.clear();
-  show({ count: 0, letters: [], statuses: {} }, "Press Show to read the dead letters.");
+  show({ count: 0, letters: [], statuses: {}, table: NO_TABLE }, "Press Show to read the dead letters.");
 }
 
 function show(found, empty) {
@@ -31,27 +31,23 @@ function show(found, empty) {
     show(found, empty);
   } });
   all.checked = shown.length > 0 && shown.every((one) => chosen.has(idOf(one)));
-  table("letters", [
-    [all, ""], ["record", "name"], ["key", "text"], ["attempts", "n"], ["given up", "name"],
-    ["status", ""], ["reason", "text"],
-  ], shown.map(row), { empty, key: String(Math.random()) });
+  const { titles, numeric, rows } = found.table;
+  described("letters", {
+    titles: [all, ...titles], numeric: [false, ...numeric], rows: rows.map((cells, i) => row(shown[i], cells)),
+  }, { empty, key: String(Math.random()) });
   pager("letters-pager", start, LIMIT, found.count, (next) => { start = next; load(); });
   for (const name of ["replay", "discard"]) at(name).disabled = !chosen.size;
 }
 
-function row(one) {
-  const box = make("input", { type: "checkbox", "aria-label": nameOf(one), onchange: (event) => {
+function row(one, cells) {
+  const name = cells[0];
+  const box = make("input", { type: "checkbox", "aria-label": name, onchange: (event) => {
     choose(one, event.target.checked);
     for (const name of ["replay", "discard"]) at(name).disabled = !chosen.size;
   } });
   box.checked = chosen.has(idOf(one));
-  return [
-    box, make("button", { onclick: () => open(one) }, nameOf(one)), code(one.key), one.attempts,
-    moment(one.at), make("span", { class: `pill ${one.status}` }, one.status), one.reason,
-  ];
+  return [box, make("button", { onclick: () => open(one) }, name), ...cells.slice(1)];
 }
-
-const code = (text) => (text === null ? null : make("code", {}, text));
 
 function choose(one, isChosen) {
   if (isChosen) chosen.set(idOf(one), one);
@@ -64,7 +60,7 @@ export async function load() {
   });
   const turn = (asked += 1);
   at("letters-count").textContent = "reading…";
-  let found = { count: 0, letters: [], statuses: {} };
+  let found = { count: 0, letters: [], statuses: {}, table: NO_TABLE };
   let empty = "There are no such dead letters.";
   try {
     found = await api(group, `letters?${query}`);
@@ -75,16 +71,10 @@ export async function load() {
 }
 
 async function open(one) {
-  const query = new URLSearchParams(one);
   try {
-    const whole = await api(group, `letter?${query}`);
-    at("letter-name").textContent = `${nameOf(whole)}, ${whole.status}`;
-    table("letter-facts", [["", "name"], ["", "text"]], [
-      ["key", code(whole.key)], ["reason", whole.reason], ["attempts", whole.attempts],
-      ["written", moment(whole.timestamp)], ["given up", moment(whole.at)],
-      ["value", whole.valueBytes === null ? "none" : `${count(whole.valueBytes)} byte${whole.valueBytes === 1 ? "" : "s"}`],
-      ...whole.headers.map(([name, value]) => [`header ${name}`, code(value)]),
-    ], { key: String(Math.random()) });
+    const whole = await api(group, `letter?${new URLSearchParams(one)}`);
+    at("letter-name").textContent = whole.name;
+    described("letter-facts", whole.facts);
     at("letter-value").textContent = whole.value ?? "none";
     at("letter-trace").textContent = whole.trace || "none";
     at("letter-dialog").showModal();
@@ -95,7 +85,7 @@ async function open(one) {
 
 async function decide(action) {
   const of = group;
-  const letters = [...chosen.values()].map(({ topic, partition, offset, commit }) => ({ topic, partition, offset, commit }));
+  const letters = [...chosen.values()];
   try {
     const plan = await api(of, "decide", { action, letters });
     if (!(await confirmed(action, plan))) return;

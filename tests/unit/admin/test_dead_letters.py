@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from coopconsume.admin.dead_letters.choice import Choice, steps, with_status
 from coopconsume.admin.dead_letters.stored import Letter, open_letters
+from coopconsume.admin.dead_letters.tables import letter_facts, letter_table
+from coopconsume.admin.tables import cell
 from coopconsume.admin.text import text_lines
 from coopconsume.cli import main
 from coopconsume.cli.dead_letters import (
     _whole,
     decision_lines,
-    letter_table,
 )
 from coopconsume.options import Options
 from coopconsume.runtime.decisions import Decision
@@ -130,7 +131,15 @@ def test_letters_are_printed_one_per_line():
     assert r"k\xff" in line
     assert "1970-01-01 00:00:01 UTC" in line
     assert "TimeoutError: the bank sleeps" in line
-    assert letter_table([]) == "no dead letters"
+
+
+def test_the_facts_of_a_letter_have_its_headers_and_the_size_of_its_value():
+    """Its value and its trace may be long, and stand for themselves."""
+    letter = replace(LETTER, value=b"12", headers=(("h", b"\xff"), ("n", None)), timestamp=2**62)
+    facts = {str(name): cell(value) for name, value in letter_facts(letter).rows}
+    assert (facts["value"], facts["header h"], facts["header n"]) == ("2 bytes", r"\xff", "-")
+    assert facts["written"] == f"{2**62} ms since 1970"
+    assert facts["given up"] == "1970-01-01 00:00:01 UTC"
 
 
 @pytest.mark.parametrize(("executed", "words"), [(False, "--execute"), (True, "1 parked, 1 pas")])

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from random import Random
 from xml.etree import ElementTree as ET
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
+from rich.cells import cell_len
+from rich.console import Console
 
 from assignors import MAX_KEY_HASH, KeyRange
 from assignors.wire import Subscription
 from commits import AcquireRequest, CommitStore, Pending, Wanted
 from commits.model import PARKED_MS
+from coopconsume.admin import tables
 from coopconsume.admin.html import html, in_time
 from coopconsume.admin.offsets.status import PartitionStatus, times_of
 from coopconsume.admin.overview import GroupOverview, InDoubtRange, OwnedRange, key_metadata
@@ -29,7 +36,7 @@ from coopconsume.admin.overview.tables import (
     progress_table,
 )
 from coopconsume.admin.tables import HashMap, OwnedPart, Owner, Table, cell
-from coopconsume.admin.text import text_lines, write
+from coopconsume.admin.text import _fitted, text_lines, write
 from coopconsume.kafka.cluster import Primary
 from coopconsume.kafka.coordinator import KafkaGroup, KafkaMember, read_subscription
 from coopconsume.runtime.plan.cursor import deal
@@ -535,10 +542,58 @@ def test_a_narrow_terminal_has_smaller_maps(terminal: Terminal) -> None:
     assert terminal.getvalue().split()[-1] == "A" * 16 + "B" * 16
 
 
-def test_very_long_tables_are_not_fitted(terminal: Terminal) -> None:
-    """A row takes half a millisecond to fit; beyond some thousand they are plain lines."""
-    write([Table(("name",), [("x" * 99,)] * 5_000)], terminal)
+def test_very_long_tables_are_not_fitted(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row takes half a millisecond to fit; beyond some thousand they are plain lines.
+
+    Each value is looked at once, so that twice as many rows take twice the time.
+    """
+    looks = []
+    monkeypatch.setattr(tables, "_is_number", looks.append)
+    write([Table(("name",), [("x" * 99,)] * 2_500)], terminal)
     assert terminal.getvalue().splitlines()[1] == "x" * 99
+    assert len(looks) == 2_500
+
+
+_WORDS = st.text("abcdefgh -_", max_size=60)
+_ROWS = st.integers(1, 6).flatmap(
+    lambda columns: st.lists(
+        st.tuples(*[st.one_of(_WORDS, st.integers(0, 10**15), st.none())] * columns),
+        min_size=1, max_size=4,
+    )
+)  # fmt: skip
+
+
+@given(_ROWS, st.integers(20, 140), st.randoms(use_true_random=False))
+def test_nothing_of_a_table_is_cut_by_any_terminal(
+    rows: list[tuple[object, ...]], width: int, random: Random
+) -> None:
+    """Numbers and words of titles stay whole, and the pieces of a text are all of it."""
+    titles = tuple(random.choice(["a", "done above", "kafka's", "partition", ""]) for _ in rows[0])
+    table = Table(titles, rows)
+    fitted = _fitted(table, width)
+    if fitted is None:
+        return
+    out = io.StringIO()
+    Console(file=out, width=width, force_terminal=False).print(fitted)
+    lines = out.getvalue().split("\n")
+    assert max(map(len, lines)) <= width
+    ends = list(itertools.accumulate(column.width + 2 for column in fitted.columns))
+    for at, (title, end) in enumerate(zip(titles, ends, strict=True)):
+        shown = "".join(line[end - fitted.columns[at].width - 2 : end - 2] for line in lines)
+        wanted = "".join([title.upper(), *(cell(row[at]) for row in rows)])
+        assert shown.replace(" ", "") == wanted.replace(" ", "")
+        assert all(word in shown for word in title.upper().split())
+        assert all(cell(row[at]) in shown for row in rows if isinstance(row[at], int))
+
+
+def test_wide_characters_take_two_columns(terminal: Terminal) -> None:
+    """As a terminal shows them; numbers beside them stay whole."""
+    write([Table(("key", "lag"), [("日本語キー" * 6, 1_234_567)] * 2)], terminal)
+    lines = unstyled(terminal).splitlines()
+    assert max(map(cell_len, lines)) <= 60
+    assert sum("1,234,567" in line for line in lines) == 2
 
 
 def unstyled(terminal: Terminal) -> str:

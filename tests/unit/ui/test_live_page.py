@@ -266,7 +266,7 @@ def test_the_status_has_what_the_page_shows(two: GroupReading) -> None:
     """States, owners of key ranges, and the blocker, all as plain data."""
     found = json.loads(json.dumps(group_content(View(two, 1.0, (Sample(1.0, 2, 3.0, 4.0, 5),)))))
     assert [row[:2] for row in found["members"]["rows"]] == [
-        [{"owner": 0}, "a"], [{"owner": 1}, "b"],
+        [{"owner": 0, "letter": "A"}, "a"], [{"owner": 1, "letter": "B"}, "b"],
     ]  # fmt: skip
     assert (found["owners"], found["claims"]["rows"]) == (["a", "b"], [])
     zero, one = found["partitions"]

@@ -254,7 +254,7 @@ def test_offsets_travel_unchanged(offsets):
 
 def test_a_worker_needs_pyarrow_alone():
     """What tasks import loads neither Spark nor a client nor numpy, and works without them."""
-    heavy = ["deltalake", "kafka", "numpy", "pandas", "pyroaring", "pyspark", "xxhash"]
+    heavy = ["deltalake", "kafka", "numpy", "pandas", "pyroaring", "pyspark", "rich", "xxhash"]
     program = f"""
 import sys
 for name in {heavy}: sys.modules[name] = None

@@ -1,0 +1,62 @@
+"""Dead letters as tables, for text and the live page (pure)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from coopconsume.admin.tables import Table, counted, one_line, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coopconsume.admin.dead_letters.stored import Letter
+
+#: The most characters of a key and a reason in a list.
+_MOST: Final = 60
+
+
+def letter_table(letters: Sequence[Letter]) -> Table:
+    """Returns a row for each letter."""
+    return Table(
+        ("record", "key", "attempts", "given up", "status", "reason"),
+        [
+            (
+                name_of(one), _key(one), one.attempts, moment(one.rejected_at),
+                one.status, one_line(one.reason, _MOST),
+            )
+            for one in letters
+        ],
+    )  # fmt: skip
+
+
+def letter_facts(one: Letter) -> Table:
+    """Returns what is known of a letter, but for its value and its trace."""
+    headers = [(f"header {name}", text_of(value)) for name, value in one.headers]
+    return Table(
+        ("", "value"),
+        [
+            ("status", one.status), ("key", text_of(one.key)), ("reason", one.reason),
+            ("attempts", str(one.attempts)), ("written", moment(one.timestamp)),
+            ("given up", moment(one.rejected_at)), ("topic id", one.topic_id or None),
+            ("value", None if one.value is None else counted(len(one.value), "byte")), *headers,
+        ],
+    )  # fmt: skip
+
+
+def name_of(one: Letter) -> str:
+    """Returns the position of a record as text."""
+    return f"{one.topic}-{one.partition}@{one.offset}"
+
+
+def moment(millis: int) -> object:
+    """Returns milliseconds since the epoch as a time; a record may have any timestamp."""
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC)
+    except (OSError, OverflowError, ValueError):
+        return f"{millis} ms since 1970"
+
+
+def _key(one: Letter) -> str | None:
+    key = text_of(one.key)
+    return None if key is None else one_line(key, _MOST)
