@@ -136,8 +136,9 @@ class Committing(TableSettings):
         They keep later commits and openings fast. Errors are logged and a later call tries again,
         because nothing that was committed depends on them.
         """
+        # Without the lock, as it writes by a handle of its own: commits go on meanwhile.
+        self._engine.maintain()
         with self._lock:
-            self._engine.maintain()
             commits = int(self._setting(SNAPSHOT_COMMITS, self._snapshot_commits))
             size = int(self._setting(SNAPSHOT_BYTES, self._snapshot_bytes))
             # A delay by writer: not all writers write a snapshot at once, and one is enough.

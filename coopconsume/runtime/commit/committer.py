@@ -480,6 +480,7 @@ class Committer:
         if not well:
             self._assignment.primary.stop_publishing()
         self._thread.shutdown(wait=True)
+        self._calls.close()
         self._mirror.close(well=well, within=within)
 
     def _busy(self) -> list[Partition]:

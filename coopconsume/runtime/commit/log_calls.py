@@ -1,10 +1,11 @@
-"""The calls of the commit log that a job makes in its committing thread."""
+"""The calls of the commit log that a job makes in its committing thread, and its maintenance."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from coopconsume.runtime.events import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
     from commits import AcquireRequest, CommitResult, Pending
     from commits.model import TopicPartition
@@ -56,7 +58,9 @@ class LogCalls:
         self._job_spec = job_spec
         self._ids = commit_ids
         self._post = post
-        #: Processor time of the last maintenance of the table, a part of the next commit's cost.
+        self._maintainer = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-maintenance")
+        self._maintenance: Future[None] | None = None
+        #: Processor time of maintenance since the last commit, a part of the next one's cost.
         self._maintained = 0.0
         self._warned_at = -math.inf
 
@@ -83,11 +87,20 @@ class LogCalls:
         else:
             if written is not None and self._job_spec.state is not None:
                 self._job_spec.state.committed(self._assignment, written.commit_id)
-            ended = time.thread_time()
-            self._post(replace(answer, cost=ended - began + self._maintained))
-            # Now and then it takes longer than a commit; only the next commit waits for it.
-            self._assignment.store.maintain()
-            self._maintained = time.thread_time() - ended
+            cost, self._maintained = time.thread_time() - began + self._maintained, 0.0
+            self._post(replace(answer, cost=cost))
+            # It may take as long as many commits, which go on meanwhile.
+            if self._maintenance is None or self._maintenance.done():
+                self._maintenance = self._maintainer.submit(self._maintain)
+
+    def close(self) -> None:
+        """Waits for the maintenance that runs."""
+        self._maintainer.shutdown(wait=True)
+
+    def _maintain(self) -> None:
+        began = time.thread_time()
+        self._assignment.store.maintain()
+        self._maintained += time.thread_time() - began
 
     def look(self) -> None:
         """Reads whether the epoch is in force, what other members moved, and their chunks."""

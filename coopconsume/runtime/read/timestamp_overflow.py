@@ -76,7 +76,7 @@ class TimestampOverflows:
 
     They are forgotten when a topic was created again or a partition has another leader, as then
     other records may have their offsets; and, beyond 64 MiB, where the last look did not meet them.
-    Reads of committed records know their own, as aborted ones are none to them.
+    Reads of committed records know their own, without aborted ones.
     The methods are thread-safe.
     """
 

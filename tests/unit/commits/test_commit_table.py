@@ -417,6 +417,34 @@ def test_a_commit_need_not_wait_for_checkpoints_and_snapshots(path: str) -> None
     assert seen(CommitStore.open(path)) == seen(store)
 
 
+def test_commits_go_on_beside_a_checkpoint(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads the table by a handle of its own, which takes longer the longer the log is."""
+    store = CommitStore.open(path)
+    epoch = opened(store)
+    for n in range(50):
+        store.commit("g", epoch, "m", {P0: [(n, n)]}, maintain=False)
+    begun, go_on, loaded = threading.Event(), threading.Event(), path_engine._loaded
+
+    def slowly(*args: Any) -> Any:
+        begun.set()
+        assert go_on.wait(120)
+        return loaded(*args)
+
+    monkeypatch.setattr(path_engine, "_loaded", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        maintenance = pool.submit(store.maintain)
+        assert begun.wait(120)
+        commit = pool.submit(store.commit, "g", epoch, "m", {P0: [(50, 50)]}, maintain=False)
+        try:
+            commit.result(60)
+        finally:
+            go_on.set()
+        maintenance.result(120)
+    checkpoints = [p.name[:20] for p in Path(path, "_delta_log").glob("*.checkpoint*.parquet")]
+    assert checkpoints == [f"{store.version() - 1:020d}"]
+    assert seen(CommitStore.open(path)) == seen(store)
+
+
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables whose log keeps no entries before the last snapshot but one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -248,6 +249,8 @@ def test_maintenance_of_the_table_is_a_part_of_what_a_commit_costs(monkeypatch):
     for offset in (0, 1):
         partition.to_commit = OffsetRanges.from_offsets([offset])
         turn(made, said)
+        made._call.result(120)
+        made._calls._maintenance.result(120)
     made.close(well=True)
     assert made._pace.interval == pytest.approx(50 * 0.016 / 8)
 
@@ -312,6 +315,32 @@ def test_a_commit_is_answered_before_the_table_is_maintained():
     hear(made, said)
     assert partition.stable == 1
     made.close(well=True)
+
+
+def test_commits_go_on_while_the_table_is_maintained():
+    """It may take as long as some commits; one call of it runs at a time."""
+    assignment, partition = FakeAssignment([]), Partition([])
+    assignment.has_unpublished = False
+    made, said = committer(assignment, partition)
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def maintain() -> None:
+        begun.release()
+        assert go_on.wait(120)
+
+    assignment.store.maintain = maintain
+    for offset in range(3):
+        partition.to_commit = OffsetRanges.from_offsets([offset])
+        until = time.monotonic() + 120
+        while partition.stable <= offset and time.monotonic() < until:
+            turn(made, said)
+            time.sleep(0.001)  # Commits have an interval.
+        assert partition.stable == offset + 1
+    assert begun.acquire(timeout=120)
+    assert not begun.acquire(blocking=False)
+    go_on.set()
+    made.close(well=True)
+    assert made._calls._maintenance.done()
 
 
 def test_a_request_for_chunks_is_answered_before_the_table_is_maintained():

@@ -94,7 +94,7 @@ def test_they_are_known_until_the_log_may_be_another_one(world: SimpleNamespace)
 
 
 def test_each_isolation_level_has_its_own(world: SimpleNamespace) -> None:
-    """An aborted record is none for who reads committed ones, and no gap for who reads all."""
+    """Who reads committed records gets no aborted one, and who reads all gets each."""
     spans, error = [Span("t", 0, 0, 9)], ValueError("long overflow")
     settings = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "commitTable": "/none"}
     of_all = Options.parse(settings | {"kafka.isolation.level": "read_uncommitted"})
