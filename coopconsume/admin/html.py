@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, TypeVar
 
 from assignors import KeyRange
-from coopconsume.admin.tables import HashMap, OwnedPart, Owner, Table, cell
+from coopconsume.admin.tables import KeyRangeMap, OwnedPart, Owner, Table, cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -65,7 +65,7 @@ def _table(table: Table) -> str:
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, HashMap):
+    if isinstance(value, KeyRangeMap):
         return _map(value.parts, _WIDTH)
     if isinstance(value, Owner):
         return f"{_map([OwnedPart(KeyRange(), value, str(value))], _HEIGHT)} {value}"

@@ -1,7 +1,7 @@
 """Tables of a status as data, which `admin.text` shows as text and `admin.html` as HTML (pure).
 
 A part of a status is a sentence or a `Table`. The values of a table are numbers, texts, times,
-`Owner` and `HashMap`; None is a dash.
+`Owner` and `KeyRangeMap`; None is a dash.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OwnedPart(NamedTuple):
     tooltip: str
 
 
-class HashMap(NamedTuple):
+class KeyRangeMap(NamedTuple):
     """A map of the hash space: who owns which key range."""
 
     parts: tuple[OwnedPart, ...]
@@ -137,11 +137,18 @@ def counted(count: int, what: str) -> str:
 
 def age(since: datetime | None, now: datetime) -> str | None:
     """Returns how long ago a time is; None if it is not known."""
-    return None if since is None else span(max(0.0, (now - since).total_seconds()))
+    seconds = seconds_since(since, now)
+    return None if seconds is None else span(seconds)
+
+
+def seconds_since(at: datetime | None, now: datetime) -> float | None:
+    """Returns how long ago a time is, in seconds from 0; None if it is not known."""
+    return None if at is None else max(0.0, (now - at).total_seconds())
 
 
 def span(seconds: float) -> str:
-    """Returns a time span in its largest unit, from seconds to days."""
+    """Returns a time span in its largest unit, from seconds to days; what is over is 0 s."""
+    seconds = max(0.0, seconds)
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from coopconsume.admin.tables import HashMap, Owner, Table, cell, printable
+from coopconsume.admin.tables import KeyRangeMap, Owner, Table, cell, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -89,7 +89,7 @@ def _widths(
     for (title, is_numeric, *texts), *values in zip(columns, *table.rows, strict=True):
         word = max(map(cell_len, title.upper().split()), default=1)
         widest = max((text.cell_len for text in texts), default=1)
-        is_map = any(isinstance(value, HashMap) for value in values)
+        is_map = any(isinstance(value, KeyRangeMap) for value in values)
         folded = max(places, min(widest, _NARROWEST)) if is_map else min(widest, _NARROWEST)
         least.append(max(word, widest if is_numeric else folded))
         most.append(max(cell_len(title), widest, least[-1]))
@@ -121,7 +121,7 @@ def _shown(value: object, places: int) -> Text:
 
     if isinstance(value, Owner):
         return Text(str(value), value.colour)
-    if isinstance(value, HashMap):
+    if isinstance(value, KeyRangeMap):
         owners = value.places(places)
         return Text.assemble(
             *((str(one), one.colour if isinstance(one, Owner) else "dim") for one in owners)

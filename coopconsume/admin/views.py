@@ -39,8 +39,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from coopconsume.admin.offsets import OffsetAdmin
-from coopconsume.admin.offsets.status import seconds_since
 from coopconsume.admin.overview.data import ChunkOverview
+from coopconsume.admin.tables import seconds_since
 from coopconsume.errors import InvalidOption
 from coopconsume.kafka.connection import Connection
 from coopconsume.options import Options

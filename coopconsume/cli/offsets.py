@@ -17,7 +17,7 @@ from coopconsume.admin.offsets.tables import (
     gap_parts,
     lag_table,
     move_parts,
-    shown_table,
+    offset_table,
     state_parts,
 )
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
@@ -133,7 +133,7 @@ def show(
     def document() -> dict[str, Any]:
         return {"group": group, "partitions": [status_document(one) for one in found]}
 
-    return Shown(document, [shown_table(found)])
+    return Shown(document, [offset_table(found)])
 
 
 @offsets.command(epilog=example("coopconsume offsets gaps shop", _PLACE))

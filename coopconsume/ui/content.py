@@ -193,7 +193,9 @@ def _row(one: PartitionOverview, numbers: Mapping[str, int], now: datetime) -> d
 def _blocked(statuses: Iterable[PartitionStatus]) -> list[PartitionStatus]:
     """Returns the partitions with blockers that need attention, the oldest one first."""
     found = [(one.blocker, one) for one in statuses]
-    shown = [(blocker, one) for blocker, one in found if blocker is not None and blocker.is_shown]
+    shown = [
+        (blocker, one) for blocker, one in found if blocker is not None and blocker.needs_attention
+    ]
     shown.sort(key=lambda both: (_since(both[0]), -both[0].done_behind))
     return [one for _, one in shown]
 

@@ -556,7 +556,7 @@ CHANNEL = [
         "maintenance-costs-nothing",
         "What the table of the commits needs now and then is a part of their cost.",
         "coopconsume/runtime/commit/log_calls.py",
-        "self._maintained += time.thread_time() - began",
+        "self._maintained.put(time.thread_time() - began)",
         "pass",
         (
             "tests/unit/runtime/test_committer.py::test_maintenance_of_the_table_is_a_part_of_what_a_commit_costs",

@@ -176,7 +176,7 @@ SHOWN = [
         "blocker-shown-too-early",
         "A blocker is listed if something is done behind it, it has failed or was deleted.",
         "coopconsume/admin/offsets/tables.py",
-        "if (blocker := one.blocker) is not None and blocker.is_shown",
+        "if (blocker := one.blocker) is not None and blocker.needs_attention",
         "if (blocker := one.blocker) is not None",
         (
             "tests/unit/admin/test_offset_moves.py::test_a_record_in_flight_is_no_blocker_to_look_at",

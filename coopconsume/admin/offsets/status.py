@@ -40,11 +40,6 @@ NOT_DONE = "not done"
 RETENTION, COMPACTION = "retention", "compaction"
 
 
-def seconds_since(at: datetime | None, now: datetime) -> float | None:
-    """Returns how long ago a time is, in seconds from 0; None if it is not known."""
-    return None if at is None else max(0.0, (now - at).total_seconds())
-
-
 @dataclass(frozen=True)
 class Times:
     """The times of a partition's commits, by the clocks of the committers.
@@ -175,7 +170,7 @@ class Blocker:
         return found if self.key is None else f"{self.key} (record key; {found})"
 
     @property
-    def is_shown(self) -> bool:
+    def needs_attention(self) -> bool:
         """Whether it needs attention: something is done behind it, it has failed or was deleted."""
         return bool(self.done_behind or self.attempts or self.deleted_by)
 

@@ -25,7 +25,7 @@ _BLOCKER: Final = (
 )  # fmt: skip
 
 
-def shown_table(statuses: Iterable[PartitionStatus]) -> Table:
+def offset_table(statuses: Iterable[PartitionStatus]) -> Table:
     """Returns a row for each partition."""
     return Table(
         (
@@ -73,7 +73,7 @@ def failed_table(failed: Iterable[tuple[int, Pending]], now: datetime) -> Table:
         [
             (
                 offset, one.attempts,
-                "parked" if one.is_parked else span(max(0.0, one.due_ms / 1000 - now.timestamp())),
+                "parked" if one.is_parked else span(one.due_ms / 1000 - now.timestamp()),
                 one.error,
             )
             for offset, one in failed
@@ -94,7 +94,7 @@ def blocker_table(statuses: Iterable[PartitionStatus], now: datetime) -> Table:
     rows = [
         (one.name, *_blocker(blocker, now))
         for one in statuses
-        if (blocker := one.blocker) is not None and blocker.is_shown
+        if (blocker := one.blocker) is not None and blocker.needs_attention
     ]
     return Table(("partition", *_BLOCKER), rows)
 
@@ -106,7 +106,7 @@ def _blocker(blocker: Blocker | None, now: datetime) -> tuple[object, ...]:
     return (
         blocker.offset, blocker.shown_state, blocker.shown_key,
         None if blocker.state == NOT_DONE else blocker.attempts, age(blocker.since, now),
-        None if due is None else span(max(0.0, (due - now).total_seconds())),
+        None if due is None else span((due - now).total_seconds()),
         blocker.done_behind, blocker.open_behind, one_line(blocker.error, _ERROR) or None,
     )  # fmt: skip
 

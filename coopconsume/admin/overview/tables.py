@@ -9,7 +9,7 @@ from assignors import KeyRange
 from coopconsume.admin.html import html
 from coopconsume.admin.offsets.tables import blocker_table, shown_primary
 from coopconsume.admin.tables import (
-    HashMap,
+    KeyRangeMap,
     OwnedPart,
     Owner,
     Table,
@@ -89,7 +89,10 @@ def assignment_table(ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> Tab
     return Table(
         ("partition", "key hashes"),
         [
-            (f"{topic}-{number}", HashMap(tuple(OwnedPart(one, mine, str(one)) for one in owned)))
+            (
+                f"{topic}-{number}",
+                KeyRangeMap(tuple(OwnedPart(one, mine, str(one)) for one in owned)),
+            )
             for (topic, number), owned in sorted(ranges.items())
         ],
     )
@@ -252,8 +255,8 @@ class GroupTables:
     def _marked(self, member: str) -> str:
         return f"{member} (this one)" if member == self._me else member
 
-    def _map(self, partition: PartitionOverview) -> HashMap:
-        return HashMap(tuple(map(self._part, partition.owners)))
+    def _map(self, partition: PartitionOverview) -> KeyRangeMap:
+        return KeyRangeMap(tuple(map(self._part, partition.owners)))
 
     def _part(self, owned: OwnedRange) -> OwnedPart:
         tooltip = f"{owned.member} {owned.key_range}"

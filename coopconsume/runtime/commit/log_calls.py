@@ -7,6 +7,7 @@ import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from commits import FencedMember, OffsetRanges
@@ -60,8 +61,8 @@ class LogCalls:
         self._post = post
         self._maintainer = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-maintenance")
         self._maintenance: Future[None] | None = None
-        #: Processor time of maintenance since the last commit, a part of the next one's cost.
-        self._maintained = 0.0
+        #: Processor times of maintenance since the last commit, a part of the next one's cost.
+        self._maintained: SimpleQueue[float] = SimpleQueue()
         self._warned_at = -math.inf
 
     def commit(
@@ -87,7 +88,9 @@ class LogCalls:
         else:
             if written is not None and self._job_spec.state is not None:
                 self._job_spec.state.committed(self._assignment, written.commit_id)
-            cost, self._maintained = time.thread_time() - began + self._maintained, 0.0
+            cost = time.thread_time() - began
+            while not self._maintained.empty():
+                cost += self._maintained.get()
             self._post(replace(answer, cost=cost))
             # It may take as long as many commits, which go on meanwhile.
             if self._maintenance is None or self._maintenance.done():
@@ -100,7 +103,7 @@ class LogCalls:
     def _maintain(self) -> None:
         began = time.thread_time()
         self._assignment.store.maintain()
-        self._maintained += time.thread_time() - began
+        self._maintained.put(time.thread_time() - began)
 
     def look(self) -> None:
         """Reads whether the epoch is in force, what other members moved, and their chunks."""

@@ -20,7 +20,7 @@ from coopconsume.admin.offsets.tables import (
     gap_parts,
     lag_table,
     move_parts,
-    shown_table,
+    offset_table,
 )
 from coopconsume.admin.text import text_lines
 from coopconsume.errors import InvalidOption
@@ -232,7 +232,7 @@ def test_gaps_have_the_age_of_the_first_commit_above_them(tmp_path) -> None:
     assert table[1].endswith("no route")
     assert len(list(text_lines(gap_parts([status], now, 1)))) == 3
     assert list(text_lines(gap_parts([status], now, 1)))[-1] == "t-0 has 1 more gaps: raise --limit"
-    assert list(text_lines([shown_table([status])]))[1].split()[:8] == [
+    assert list(text_lines([offset_table([status])]))[1].split()[:8] == [
         "t-0",
         "0",
         "2",

@@ -35,7 +35,7 @@ from coopconsume.admin.overview.tables import (
     group_parts,
     progress_table,
 )
-from coopconsume.admin.tables import HashMap, OwnedPart, Owner, Table, cell
+from coopconsume.admin.tables import KeyRangeMap, OwnedPart, Owner, Table, cell
 from coopconsume.admin.text import _fitted, text_lines, write
 from coopconsume.kafka.cluster import Primary
 from coopconsume.kafka.coordinator import KafkaGroup, KafkaMember, read_subscription
@@ -318,7 +318,7 @@ def test_a_map_cell_shows_the_member_with_the_largest_part() -> None:
 
 def hash_map(*parts: tuple[KeyRange, int | None]) -> str:
     """Returns the map of key ranges and the numbers of their owners."""
-    return str(HashMap(tuple(OwnedPart(one, Owner(number), "") for one, number in parts)))
+    return str(KeyRangeMap(tuple(OwnedPart(one, Owner(number), "") for one, number in parts)))
 
 
 def test_members_beyond_the_alphabet_share_a_sign(store: CommitStore) -> None:
@@ -518,7 +518,7 @@ def test_owners_have_colours_in_a_terminal(
     """A letter has the same one in each place; with NO_COLOR it has no colour."""
     low, high = KeyRange().split(2)
     parts = OwnedPart(low, Owner(0), ""), OwnedPart(high, Owner(1), "")
-    table = Table(("", "key hashes"), [(Owner(1), HashMap(parts))])
+    table = Table(("", "key hashes"), [(Owner(1), KeyRangeMap(parts))])
     write([table], terminal)
     (colour,) = set(re.findall(r"\x1b\[([0-9;]+)mB", terminal.getvalue()))
     assert f"\x1b[{colour}mA" not in terminal.getvalue()
@@ -532,7 +532,7 @@ def test_owners_have_colours_in_a_terminal(
 def test_a_narrow_terminal_has_smaller_maps(terminal: Terminal) -> None:
     """Where not even these fit, nothing is left out: the terminal breaks the lines."""
     low, high = KeyRange().split(2)
-    parts = HashMap((OwnedPart(low, Owner(0), ""), OwnedPart(high, Owner(1), "")))
+    parts = KeyRangeMap((OwnedPart(low, Owner(0), ""), OwnedPart(high, Owner(1), "")))
     numbers = (1_000_000,) * 4
     write([Table(("a", "b", "c", "d", "keys"), [(*numbers, parts)])], terminal)
     assert unstyled(terminal).split() == [*"ABCD", "KEYS", *["1,000,000"] * 4, "A" * 8 + "B" * 8]
