@@ -258,6 +258,9 @@ def test_a_record_in_flight_is_no_blocker_to_look_at() -> None:
     failed = replace(status, pending={3: Pending(3, 7, 1, 0, "no")})
     assert [row[1] for row in blocker_table([status, behind, failed], now).rows] == [3, 3]
     assert lag_table([status], now).rows[0][2] == 3
+    long = replace(status, pending={3: Pending(3, 7, 1, 0, "no\nroute" * 999)})
+    error = lag_table([long], now).rows[0][-1]
+    assert (len(error), error[:8], error[-1]) == (200, "no route", "…")
 
 
 def lag_lines(status: PartitionStatus, now: datetime) -> list[str]:

@@ -619,6 +619,9 @@ def test_a_group_as_html_is_well_formed(store: CommitStore) -> None:
     ]  # fmt: skip
     assert shares[0].findtext("title") == f"<b>& {KeyRange(*LOW[2:])}"
     assert len({rect.get("fill") for rect in shares}) == 2
+    # Other tables name owners by the letters beside their colours.
+    letters = {"".join(row[1].itertext()): row[0] for row in page.iter("tr") if len(row) > 1}
+    assert "".join(letters["me (this one)"].itertext()).endswith(" B")
     assert group._repr_html_() == group_html(group)
     assert repr(group) == "<GroupOverview 'g': Stable, 2 members, 0 records not done>"
 
